@@ -1,0 +1,189 @@
+"""Every route of the gateway, as plain data.
+
+One row is one route and, in AWS, one Lambda (rows that name the same ``function`` share one). ``infra/stacks`` loops over this
+table, ``local/`` serves it, tests walk it. Nothing here imports anything of the runtime.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Surface(StrEnum):
+    """A part of the API with a stack of its own."""
+
+    V1 = "v1"
+    AGENTS = "agents"
+    RAG = "rag"
+
+
+class Permission(StrEnum):
+    """What a route's function may do. A function's role is the union of its rows' permissions and nothing else."""
+
+    TABLE_READ = "table-read"  # GetItem, Query
+    TABLE_WRITE = "table-write"  # PutItem, UpdateItem, DeleteItem, ConditionCheckItem (transactions)
+    BUCKET_READ = "bucket-read"  # GetObject under T/*
+    BUCKET_WRITE = "bucket-write"  # PutObject, DeleteObject under T/*
+    MODELS = "models"  # read the provider keys
+    EMBEDDING = "embedding"  # the layer with the weights of the embedded model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One row of the table.
+
+    ``module`` is the file in ``functions/`` (``sessions.create`` is ``functions/sessions/create.py``). ``long`` routes embed, wait
+    or call a model: they stream under the Lambda Web Adapter and may take 15 minutes; the others answer within 29 s through Mangum.
+    ``memory`` is in MiB. ``function`` names a Lambda that several rows share; by default the module is the name. ``public`` routes
+    need no token.
+    """
+
+    method: str
+    path: str
+    module: str
+    surface: Surface
+    permissions: frozenset[Permission] = frozenset()
+    long: bool = False
+    memory: int = 512
+    function: str | None = None
+    public: bool = False
+
+    @property
+    def function_name(self) -> str:
+        """The logical name of the Lambda that serves this row, e.g. ``sessions-create``."""
+        return self.function or self.module.replace(".", "-").replace("_", "-")
+
+
+_READ: Final = frozenset({Permission.TABLE_READ})
+_READ_WRITE: Final = _READ | {Permission.TABLE_WRITE}
+_HISTORY: Final = _READ | {Permission.BUCKET_READ}
+_MODEL_CALL: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCKET_WRITE, Permission.MODELS, Permission.EMBEDDING}
+_RAG_READ: Final = _READ | {Permission.BUCKET_READ}
+# A query embeds and leaves an audit record: it writes to the table, never to the bucket.
+_RAG_QUERY: Final = _RAG_READ | {Permission.TABLE_WRITE, Permission.MODELS, Permission.EMBEDDING}
+_RAG_WRITE: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCKET_WRITE}
+_RAG_INGEST: Final = _RAG_WRITE | {Permission.MODELS, Permission.EMBEDDING}
+
+_AGENT: Final = "/a1/agents/{name}"
+_SESSION: Final = "/a1/agents/{name}/sessions/{session_id}"
+_INDEX: Final = "/a1/rag/indices/{index_id}"
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(method="GET", path="/healthz", module="meta.health", surface=Surface.V1, memory=256, public=True),
+    Route(method="GET", path="/openapi.json", module="meta.openapi", surface=Surface.V1, public=True, function="meta-docs"),
+    Route(method="GET", path="/docs", module="meta.docs", surface=Surface.V1, public=True, function="meta-docs"),
+    Route(method="GET", path="/v1/models", module="models.list", surface=Surface.V1, memory=256),
+    Route(
+        method="POST",
+        path="/v1/chat/completions",
+        module="chat.completions",
+        surface=Surface.V1,
+        permissions=_MODEL_CALL,
+        long=True,
+        memory=1024,
+    ),
+    Route(
+        method="POST",
+        path="/v1/embeddings",
+        module="embeddings.create",
+        surface=Surface.V1,
+        permissions=_MODEL_CALL,
+        long=True,
+        memory=1769,
+    ),
+    Route(method="GET", path="/v1/tools", module="tools.list", surface=Surface.V1, memory=256),
+    Route(
+        method="POST",
+        path="/v1/tools/execute",
+        module="tools.execute",
+        surface=Surface.V1,
+        permissions=_MODEL_CALL,
+        long=True,
+        memory=1769,
+    ),
+    Route(method="GET", path="/a1/agents", module="agents.list", surface=Surface.AGENTS, memory=256),
+    Route(method="GET", path=_AGENT, module="agents.get", surface=Surface.AGENTS, memory=256),
+    Route(
+        method="POST",
+        path=f"{_AGENT}/chat",
+        module="agents.chat",
+        surface=Surface.AGENTS,
+        permissions=_MODEL_CALL,
+        long=True,
+        memory=1769,
+    ),
+    Route(
+        method="POST", path=f"{_AGENT}/sessions", module="sessions.create", surface=Surface.AGENTS, permissions=_READ_WRITE
+    ),
+    Route(method="GET", path=f"{_AGENT}/sessions", module="sessions.list", surface=Surface.AGENTS, permissions=_READ),
+    Route(method="GET", path=_SESSION, module="sessions.get", surface=Surface.AGENTS, permissions=_READ),
+    Route(method="DELETE", path=_SESSION, module="sessions.delete", surface=Surface.AGENTS, permissions=_RAG_WRITE),
+    Route(
+        method="GET", path=f"{_SESSION}/messages", module="sessions.history", surface=Surface.AGENTS, permissions=_HISTORY
+    ),
+    Route(
+        method="POST",
+        path=f"{_SESSION}/messages",
+        module="sessions.append",
+        surface=Surface.AGENTS,
+        permissions=_MODEL_CALL,
+        long=True,
+        memory=1769,
+    ),
+    Route(method="GET", path="/a1/rag/indices", module="rag.list", surface=Surface.RAG, permissions=_READ),
+    Route(method="GET", path=_INDEX, module="rag.get", surface=Surface.RAG, permissions=_READ),
+    Route(method="DELETE", path=_INDEX, module="rag.delete", surface=Surface.RAG, permissions=_READ_WRITE),
+    Route(
+        method="POST",
+        path=f"{_INDEX}/documents",
+        module="rag.replace",
+        surface=Surface.RAG,
+        permissions=_RAG_INGEST,
+        long=True,
+        memory=1769,
+    ),
+    Route(
+        method="POST",
+        path=f"{_INDEX}/documents/append",
+        module="rag.append",
+        surface=Surface.RAG,
+        permissions=_RAG_INGEST,
+        long=True,
+        memory=1769,
+    ),
+    Route(
+        method="GET",
+        path=f"{_INDEX}/documents",
+        module="rag.documents_list",
+        surface=Surface.RAG,
+        permissions=_RAG_READ,
+        memory=1024,
+        function="rag-documents-read",
+    ),
+    Route(
+        method="GET",
+        path=f"{_INDEX}/documents/{{doc_id}}",
+        module="rag.documents_get",
+        surface=Surface.RAG,
+        permissions=_RAG_READ,
+        memory=1024,
+        function="rag-documents-read",
+    ),
+    Route(
+        method="DELETE",
+        path=f"{_INDEX}/documents/{{doc_id}}",
+        module="rag.documents_delete",
+        surface=Surface.RAG,
+        permissions=_RAG_WRITE,
+        memory=1024,
+    ),
+    Route(
+        method="POST",
+        path=f"{_INDEX}/query",
+        module="rag.query",
+        surface=Surface.RAG,
+        permissions=_RAG_QUERY,
+        long=True,
+        memory=1769,
+    ),
+)
