@@ -1,0 +1,51 @@
+"""How a single try at a backend can fail. The router turns what remains after retries into the product's errors.
+
+BackendFailed
+├── BackendTimedOut        no answer in time
+├── BackendUnavailable     not reachable, 5xx, or a stream that broke off
+├── BackendRateLimited     429
+├── BackendRefused         it refuses *us*: our key, our account, our address of it
+└── BackendRejected        it refuses the request itself
+    └── BackendContextLength   because the prompt is too long
+"""
+
+from typing import ClassVar
+
+
+class BackendFailed(Exception):
+    """One try failed. ``message`` is scrubbed: it may be shown to a caller. ``retry_after`` is in seconds.
+
+    ``retryable``: the same backend may do better a moment later.
+    """
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, message: str, *, status: int | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.retry_after = retry_after
+
+
+class BackendTimedOut(BackendFailed):
+    pass
+
+
+class BackendUnavailable(BackendFailed):
+    pass
+
+
+class BackendRateLimited(BackendFailed):
+    pass
+
+
+class BackendRefused(BackendFailed):
+    retryable = False
+
+
+class BackendRejected(BackendFailed):
+    retryable = False
+
+
+class BackendContextLength(BackendRejected):
+    pass

@@ -1,0 +1,194 @@
+"""What a model is asked and what it answers, the same for every provider."""
+
+import sys
+from array import array
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Literal, Protocol, TypeAlias
+
+from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
+from spass.core.time import Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """The wish that the model call exactly this tool."""
+
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One call of a chat model. ``None`` leaves a choice to the provider.
+
+    ``model`` is the catalogue's name. ``response_format`` and ``extra`` are in OpenAI's words; ``extra`` holds further fields that only
+    OpenAI-compatible providers understand and others ignore. ``stream`` picks how the provider is asked, not what comes back: an
+    iterator of deltas either way.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    response_format: Mapping[str, Json] | None = None
+    extra: Mapping[str, Json] = field(default_factory=dict)
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of the tool call number ``index``. ``id`` and ``name`` come whole and once; ``arguments`` are to be joined."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatDelta:
+    """A piece of an answer. A blocking call yields one delta that holds everything."""
+
+    content: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    finish_reason: FinishReason | None = None
+    usage: TokenUsage | None = None
+    cost_usd: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """A whole answer. ``usage`` and ``cost_usd`` are None where the provider said none."""
+
+    message: Message
+    finish_reason: FinishReason = FinishReason.STOP
+    usage: TokenUsage | None = None
+    cost_usd: Decimal | None = None
+
+
+class ReplyBuilder:
+    """Joins deltas into a reply; ``reply`` may be read at any time."""
+
+    def __init__(self) -> None:
+        self._content: list[str] = []
+        self._calls: dict[int, _PartialCall] = {}
+        self._finish_reason: FinishReason | None = None
+        self._usage: TokenUsage | None = None
+        self._cost_usd: Decimal | None = None
+
+    def add(self, delta: ChatDelta) -> None:
+        self._content.append(delta.content)
+        for piece in delta.tool_calls:
+            self._calls.setdefault(piece.index, _PartialCall()).add(piece)
+        self._finish_reason = delta.finish_reason or self._finish_reason
+        self._usage = delta.usage or self._usage
+        self._cost_usd = delta.cost_usd if delta.cost_usd is not None else self._cost_usd
+
+    @property
+    def reply(self) -> ChatReply:
+        calls = tuple(call.whole(index) for index, call in sorted(self._calls.items()))
+        message = Message(Role.ASSISTANT, "".join(self._content), tool_calls=calls)
+        reason = self._finish_reason or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
+        return ChatReply(message, reason, self._usage, self._cost_usd)
+
+
+class _PartialCall:
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+
+    def add(self, piece: ToolCallDelta) -> None:
+        self.id = self.id or piece.id or ""
+        self.name = self.name or piece.name or ""
+        self.arguments.append(piece.arguments)
+
+    def whole(self, index: int) -> ToolCall:
+        return ToolCall(self.id or f"call_{index}", self.name, "".join(self.arguments))
+
+
+def collect_deltas(deltas: Iterable[ChatDelta]) -> ChatReply:
+    """The reply that a finished stream of deltas amounts to."""
+    builder = ReplyBuilder()
+    for delta in deltas:
+        builder.add(delta)
+    return builder.reply
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest:
+    model: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingReply:
+    """Vectors of ``texts``, in their order.
+
+    ``data`` is (count, dimensions) float32, little-endian, row-major: what ``numpy.frombuffer(data, "<f4")`` and OpenAI's base64
+    form read as it is.
+    """
+
+    data: bytes
+    count: int
+    dimensions: int
+    usage: TokenUsage
+
+    def rows(self) -> list[list[float]]:
+        """The vectors as lists of numbers."""
+        numbers = array("f", self.data)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        return [list(numbers[start : start + self.dimensions]) for start in range(0, len(numbers), self.dimensions or 1)]
+
+
+def pack_rows(rows: Iterable[Iterable[float]]) -> bytes:
+    """Rows of numbers as the ``data`` of an ``EmbeddingReply``.
+
+    Raises:
+        OverflowError: a number does not fit a float32.
+    """
+    numbers = array("f")
+    for row in rows:
+        numbers.extend(row)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What surrounds a model call: when it must have ended, and the headers to send along (``SPASS-Caller-Depth`` and the like)."""
+
+    deadline: Deadline
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Provider(Protocol):
+    """One backend's way of speaking. It is made as ``Class(backend: BackendConfig, key: str | None)`` at the backend's first use.
+
+    ``request.model`` is already the provider's own name for the model. Whatever goes wrong is raised as ``llm.errors.BackendFailed``.
+    A provider tries once; the router retries.
+    """
+
+    def chat(self, request: ChatRequest, context: CallContext) -> AsyncIterator[ChatDelta]:
+        """The answer in pieces; ends only after the model has really ended. An async generator, so that closing it closes the
+        connection."""
+        ...
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        """One vector per text."""
+        ...
+
+    async def aclose(self) -> None:
+        """Gives connections back."""
+        ...
