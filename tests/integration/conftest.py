@@ -1,0 +1,99 @@
+"""An emulated AWS in a child process of its own, shared by the session's tests; each test gets a tenant of its own."""
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import boto3
+import httpx
+import pytest
+
+START_SECONDS = 60.0
+REGION = "eu-central-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Emulator:
+    """A running ministack and what stands in it."""
+
+    endpoint: str
+    table: str
+    bucket: str
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """ministack on a free loopback port, with the table and the bucket of the data stack. Nothing is kept after the session."""
+    port = _free_port()
+    home = tmp_path_factory.mktemp("ministack")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environment |= {"GATEWAY_PORT": str(port), "BIND_HOST": "127.0.0.1", "PERSIST_STATE": "0", "MINISTACK_REGION": REGION}
+    environment |= {"STATE_DIR": str(home / "state"), "S3_DATA_DIR": str(home / "s3"), "S3_PERSIST": "0"}
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ministack"],
+            env=environment,
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that whatever it starts dies with it
+        )
+    try:
+        endpoint = f"http://127.0.0.1:{port}"
+        _wait_until_up(process, endpoint)
+        yield _furnish(endpoint)
+    finally:
+        _kill(process)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_until_up(process: "subprocess.Popen[bytes]", endpoint: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        assert process.poll() is None, f"ministack ended with {process.returncode} before it answered"
+        try:
+            if httpx.get(f"{endpoint}/_localstack/health", timeout=1, trust_env=False).is_success:
+                return
+        except httpx.TransportError:
+            time.sleep(0.05)
+    pytest.fail(f"ministack did not answer within {START_SECONDS:.0f} s")
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def _furnish(endpoint: str) -> Emulator:
+    session = boto3.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name=REGION)
+    dynamodb = session.client("dynamodb", endpoint_url=endpoint)
+    dynamodb.create_table(
+        TableName="spass",
+        BillingMode="PAY_PER_REQUEST",
+        KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+        AttributeDefinitions=[
+            {"AttributeName": "pk", "AttributeType": "S"},
+            {"AttributeName": "sk", "AttributeType": "S"},
+        ],
+    )
+    dynamodb.update_time_to_live(TableName="spass", TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"})
+    session.client("s3", endpoint_url=endpoint).create_bucket(
+        Bucket="spass", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
+    )
+    return Emulator(endpoint, "spass", "spass")
