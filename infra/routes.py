@@ -112,15 +112,11 @@ ROUTES: Final[tuple[Route, ...]] = (
         long=True,
         memory=1769,
     ),
-    Route(
-        method="POST", path=f"{_AGENT}/sessions", module="sessions.create", surface=Surface.AGENTS, permissions=_READ_WRITE
-    ),
+    Route(method="POST", path=f"{_AGENT}/sessions", module="sessions.create", surface=Surface.AGENTS, permissions=_READ_WRITE),
     Route(method="GET", path=f"{_AGENT}/sessions", module="sessions.list", surface=Surface.AGENTS, permissions=_READ),
     Route(method="GET", path=_SESSION, module="sessions.get", surface=Surface.AGENTS, permissions=_READ),
     Route(method="DELETE", path=_SESSION, module="sessions.delete", surface=Surface.AGENTS, permissions=_RAG_WRITE),
-    Route(
-        method="GET", path=f"{_SESSION}/messages", module="sessions.history", surface=Surface.AGENTS, permissions=_HISTORY
-    ),
+    Route(method="GET", path=f"{_SESSION}/messages", module="sessions.history", surface=Surface.AGENTS, permissions=_HISTORY),
     Route(
         method="POST",
         path=f"{_SESSION}/messages",

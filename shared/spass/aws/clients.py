@@ -1,0 +1,73 @@
+"""boto3 clients, made once per process, and what a tenant may reach through them."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import boto3
+from botocore.config import Config
+
+from spass.aws.objects import TenantObjects
+from spass.aws.table import TenantTable
+from spass.core.ids import TenantId
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_s3 import S3Client
+
+# A table call answers in milliseconds: what takes seconds is lost, and three more tries with jittered back-off find another host.
+_TABLE_CONFIG: Final = Config(
+    connect_timeout=1,
+    read_timeout=3,
+    retries={"mode": "standard", "total_max_attempts": 4},
+    max_pool_connections=50,
+    tcp_keepalive=True,
+)
+# An object may be megabytes.
+_BUCKET_CONFIG: Final = Config(
+    connect_timeout=2,
+    read_timeout=20,
+    retries={"mode": "standard", "total_max_attempts": 4},
+    max_pool_connections=50,
+    tcp_keepalive=True,
+    s3={"addressing_style": "path" if os.environ.get("AWS_ENDPOINT_URL") else "virtual"},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantStore:
+    """Everything stored that one tenant may reach."""
+
+    tenant: TenantId
+    table: TenantTable
+    objects: TenantObjects
+
+
+class Aws:
+    """This process's one session and its clients, each made on first use.
+
+    Region, credentials and ``AWS_ENDPOINT_URL`` come from the environment, as boto3 reads them; endpoints are regional.
+    """
+
+    def __init__(self, *, table: str, bucket: str) -> None:
+        self._table = table
+        self._bucket = bucket
+
+    @cached_property
+    def _session(self) -> boto3.Session:
+        return boto3.Session()
+
+    @cached_property
+    def _dynamodb(self) -> "DynamoDBClient":
+        return self._session.client("dynamodb", config=_TABLE_CONFIG)
+
+    @cached_property
+    def _s3(self) -> "S3Client":
+        return self._session.client("s3", config=_BUCKET_CONFIG)
+
+    def for_tenant(self, tenant: TenantId) -> TenantStore:
+        """The store of one tenant. The only way to tenant data: here credentials that are good for this tenant alone take the place
+        of the function's own."""
+        table = TenantTable(self._dynamodb, self._table, tenant)
+        return TenantStore(tenant, table, TenantObjects(lambda: self._s3, self._bucket, tenant))

@@ -1,0 +1,107 @@
+"""The seam through which every AWS call goes, so that a test can make any one of them go wrong.
+
+In production no plan is set and a call costs one context-variable read more. A test writes ``with inject(FaultPlan(...)) as plan`` and
+everything started inside (tasks included) is under the plan.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+import anyio.to_thread
+
+from spass.core.errors import StorageUnavailable
+
+T = TypeVar("T")
+
+
+class Fault(StrEnum):
+    """What may go wrong with one AWS call."""
+
+    CRASH_BEFORE = "crash-before"  # the process dies; the call was never made
+    CRASH_AFTER = "crash-after"  # the process dies; the call took effect
+    LOST_REPLY = "lost-reply"  # the call took effect; we never hear of it
+    THROTTLE = "throttle"  # refused through all retries; nothing took effect
+    TIMEOUT = "timeout"  # no answer, and nothing took effect
+
+
+class Crash(BaseException):
+    """The process is dead. Not an ``Exception``: nobody may survive it. Every later AWS call under the same plan raises it too, so
+    that clean-up code, which a dead process would not run, has no effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwsCall:
+    """One call: the service, its operation and its parameters as given to boto3."""
+
+    service: str
+    operation: str
+    parameters: Mapping[str, object]
+
+
+@dataclass(slots=True)
+class FaultPlan:
+    """Makes call number ``at`` (from 0) go wrong with ``fault``; without a fault it only records.
+
+    ``calls`` are the calls begun so far and ``capacity`` the capacity units the table said they used, call by call.
+    """
+
+    fault: Fault | None = None
+    at: int = 0
+    calls: list[AwsCall] = field(default_factory=list)
+    capacity: list[float] = field(default_factory=list)
+    crashed: bool = False
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        if self.crashed:
+            raise Crash
+        number = len(self.calls)
+        self.calls.append(call)
+        fault = self.fault if number == self.at else None
+        match fault:
+            case Fault.CRASH_BEFORE:
+                self.crashed = True
+                raise Crash
+            case Fault.THROTTLE | Fault.TIMEOUT:
+                raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+        result = await anyio.to_thread.run_sync(run)
+        self.capacity.append(_capacity(result))
+        match fault:
+            case Fault.CRASH_AFTER:
+                self.crashed = True
+                raise Crash
+            case Fault.LOST_REPLY:
+                raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+        if self.crashed:  # it died while this call was under way
+            raise Crash
+        return result
+
+
+_plan: ContextVar[FaultPlan | None] = ContextVar("spass_fault_plan", default=None)
+
+
+@contextmanager
+def inject(plan: FaultPlan) -> Iterator[FaultPlan]:
+    """Put every AWS call made inside under ``plan``."""
+    token = _plan.set(plan)
+    try:
+        yield plan
+    finally:
+        _plan.reset(token)
+
+
+async def invoke(call: AwsCall, run: Callable[[], T]) -> T:
+    """Make one AWS call in a worker thread. A cancelled caller waits for the call to end, so that no write is left in doubt."""
+    plan = _plan.get()
+    if plan is None:
+        return await anyio.to_thread.run_sync(run)
+    return await plan.around(call, run)
+
+
+def _capacity(response: object) -> float:
+    consumed = response.get("ConsumedCapacity", 0.0) if isinstance(response, dict) else 0.0
+    entries = consumed if isinstance(consumed, list) else [consumed]
+    return sum(float(entry.get("CapacityUnits", 0.0)) for entry in entries if isinstance(entry, dict))

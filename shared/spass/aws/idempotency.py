@@ -1,0 +1,175 @@
+"""``Idempotency-Key``: a request that comes twice is done once, and its answer kept for a day.
+
+A record is written where the state is: with the state's own transaction, or, when a request changes no state of ours (a bare model
+call), on its own. While a request runs it holds its record as a lease (``acquire``); turns need none, their session's hold serves.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.leases import LEASE_SECONDS, LeaseLost
+from spass.aws.table import TTL, Condition, ConditionFailed, Delete, Item, Put, Update, Value
+from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
+from spass.core.ids import random_suffix
+from spass.core.messages import Json
+from spass.core.time import now_s
+
+_KEEP_SECONDS: Final = 24 * 3600
+_INLINE_BYTES: Final = 300_000  # a larger answer goes to the bucket; an item may hold 400 KB
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotentRequest:
+    """A request with an Idempotency-Key. ``digest`` is the SHA-256 (hex) of whose key it is and for which method and path,
+    ``body_hash`` the SHA-256 of what was sent."""
+
+    digest: str
+    body_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """An answer as it can be given again: the JSON body and the headers that belong to it."""
+
+    body: Mapping[str, Json]
+    headers: Mapping[str, str]
+
+
+async def read(store: TenantStore, request: IdempotentRequest) -> StoredAnswer | None:
+    """The kept answer, or None when the request has not ended yet or never came.
+
+    Raises:
+        IdempotencyKeyReused: the key came with another body.
+    """
+    item = await store.table.get(keys.idempotency(store.tenant, request.digest))
+    return await _answer(store, request, item) if item else None
+
+
+async def record(store: TenantStore, request: IdempotentRequest, answer: StoredAnswer) -> Put:
+    """The write that keeps ``answer``, for the transaction that makes it true. It fails if the key has an answer already."""
+    expired = Condition("attribute_not_exists(pk) OR #ttl <= :now", {"#ttl": TTL}, {":now": now_s()})
+    return await _completion(store, request, answer, expired)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to carry out a request, held as a lease under ``owner``."""
+
+    store: TenantStore
+    request: IdempotentRequest
+    owner: str
+
+    async def completion(self, answer: StoredAnswer) -> Put:
+        """The write that keeps ``answer`` and ends the claim, for the transaction that makes it true. It fails if the claim was lost."""
+        return await _completion(self.store, self.request, answer, self._mine())
+
+    async def complete(self, answer: StoredAnswer) -> None:
+        """Keep ``answer`` where no other state changes with it.
+
+        Raises:
+            LeaseLost: the claim has passed to another try.
+        """
+        try:
+            await self.store.table.write(await self.completion(answer))
+        except ConditionFailed as failure:
+            if not failure.item or failure.item.get("owner") != self.owner:
+                raise LeaseLost("Another try of this request has taken over; try again.", retry_after=1) from None
+
+    async def renew(self) -> None:
+        """Hold the claim for another minute.
+
+        Raises:
+            ConditionFailed: it was lost.
+        """
+        await self.store.table.write(
+            Update(self._key, "SET expires_at = :until", values={":until": now_s() + LEASE_SECONDS}, condition=self._mine())
+        )
+
+    async def release(self) -> None:
+        """Give the claim up after a failure, so that the same key may try again."""
+        try:
+            await self.store.table.write(Delete(self._key, self._mine()))
+        except ConditionFailed:
+            return
+
+    @property
+    def _key(self) -> keys.Key:
+        return keys.idempotency(self.store.tenant, self.request.digest)
+
+    def _mine(self) -> Condition:
+        return Condition("#state = :running AND #owner = :owner", _NAMES, {":running": "running", ":owner": self.owner})
+
+
+_NAMES: Final = {"#state": "state", "#owner": "owner"}
+
+
+async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | StoredAnswer:
+    """The right to carry out the request, or the answer if that has been done.
+
+    Raises:
+        IdempotencyInProgress: another try is under way.
+        IdempotencyKeyReused: the key came with another body.
+    """
+    now = now_s()
+    claim = Claim(store, request, random_suffix())
+    attributes: dict[str, Value] = {
+        "state": "running",
+        "owner": claim.owner,
+        "body_hash": request.body_hash,
+        "expires_at": now + LEASE_SECONDS,
+        TTL: now + _KEEP_SECONDS,
+    }
+    free = Condition(
+        "attribute_not_exists(pk) OR #ttl <= :now OR (#state = :running AND expires_at <= :now)",
+        {"#ttl": TTL, "#state": "state"},
+        {":now": now, ":running": "running"},
+    )
+    try:
+        await store.table.write(Put(claim._key, attributes, free))
+    except ConditionFailed as failure:
+        item = failure.item or {}
+        if item.get("owner") == claim.owner:
+            return claim
+        answer = await _answer(store, request, item)
+        if answer is None:
+            expires_at = item.get("expires_at")
+            rest = expires_at - now if isinstance(expires_at, int) else 1
+            raise IdempotencyInProgress(
+                "A request with this Idempotency-Key is still running.", retry_after=max(1, rest)
+            ) from None
+        return answer
+    return claim
+
+
+async def _answer(store: TenantStore, request: IdempotentRequest, item: Item) -> StoredAnswer | None:
+    if item.get("body_hash") != request.body_hash:
+        raise IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
+    if item.get("state") != "done":
+        return None
+    stored = item.get("answer")
+    if not isinstance(stored, str):
+        stored = (await store.objects.get(str(item["answer_object"]))).decode()
+    answer = json.loads(stored)
+    return StoredAnswer(answer["body"], answer["headers"])
+
+
+async def _completion(store: TenantStore, request: IdempotentRequest, answer: StoredAnswer, condition: Condition) -> Put:
+    text = json.dumps({"body": answer.body, "headers": dict(answer.headers)}, ensure_ascii=False, separators=(",", ":"))
+    owner = condition.values.get(":owner")
+    attributes: dict[str, Value] = {
+        "state": "done",
+        "owner": owner if isinstance(owner, str) else None,
+        "body_hash": request.body_hash,
+        TTL: now_s() + _KEEP_SECONDS,
+    }
+    encoded = text.encode()
+    if len(encoded) <= _INLINE_BYTES:
+        attributes["answer"] = text
+    else:
+        attributes["answer_object"] = f"idempotency/{request.digest}/{random_suffix()}"
+        await store.objects.put(str(attributes["answer_object"]), encoded, transient=True)
+    return Put(keys.idempotency(store.tenant, request.digest), attributes, condition)

@@ -1,0 +1,68 @@
+"""The key of every item in the one table. A tenant's keys all begin ``T#<tenant>#``; ids never hold a ``#``."""
+
+from typing import NamedTuple
+
+from spass.core.ids import AgentName, IndexId, RequestId, SessionId, TenantId, UserId
+from spass.core.time import Timestamp
+
+_SEQ_DIGITS = 10
+
+
+class Key(NamedTuple):
+    pk: str
+    sk: str
+
+
+def tenant_prefix(tenant: TenantId) -> str:
+    return f"T#{tenant}#"
+
+
+def session_partition(tenant: TenantId, session: SessionId) -> str:
+    return f"{tenant_prefix(tenant)}SES#{session}"
+
+
+def session_head(tenant: TenantId, session: SessionId) -> Key:
+    return Key(session_partition(tenant, session), "HEAD")
+
+
+TURN_PREFIX = "TURN#"
+
+
+def session_turn(tenant: TenantId, session: SessionId, first_seq: int) -> Key:
+    """A turn is named by the sequence number of its first message, padded so that keys sort as numbers."""
+    return Key(session_partition(tenant, session), f"{TURN_PREFIX}{first_seq:0{_SEQ_DIGITS}d}")
+
+
+def user_sessions_partition(tenant: TenantId, user: UserId, agent: AgentName) -> str:
+    return f"{tenant_prefix(tenant)}USER#{user}#AGENT#{agent}"
+
+
+USER_SESSION_PREFIX = "SES#"
+
+
+def user_session(tenant: TenantId, user: UserId, agent: AgentName, session: SessionId) -> Key:
+    return Key(user_sessions_partition(tenant, user, agent), f"{USER_SESSION_PREFIX}{session}")
+
+
+def idempotency(tenant: TenantId, digest: str) -> Key:
+    return Key(f"{tenant_prefix(tenant)}IDEM#{digest}", "IDEM")
+
+
+def rag_partition(tenant: TenantId) -> str:
+    return f"{tenant_prefix(tenant)}RAG"
+
+
+RAG_INDEX_PREFIX = "IDX#"
+
+
+def rag_manifest(tenant: TenantId, index: IndexId) -> Key:
+    return Key(rag_partition(tenant), f"{RAG_INDEX_PREFIX}{index}")
+
+
+def audit_partition(tenant: TenantId, outer_request: RequestId) -> str:
+    return f"{tenant_prefix(tenant)}AUDIT#{outer_request}"
+
+
+def audit(tenant: TenantId, outer_request: RequestId, at: Timestamp, request: RequestId) -> Key:
+    """One call's record below the outer request that caused it, in time order."""
+    return Key(audit_partition(tenant, outer_request), f"{at}#{request}")

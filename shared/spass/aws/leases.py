@@ -1,0 +1,55 @@
+"""Keeping a lease: a place in the table that its owner renews and that falls free by itself when the owner dies."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from spass.core.errors import StorageUnavailable
+
+LEASE_SECONDS: Final = 60
+RENEW_SECONDS: Final = 20.0
+
+
+class LeaseLost(StorageUnavailable):
+    """A renewal failed: somebody else may hold the place by now, so its owner stopped."""
+
+
+@asynccontextmanager
+async def renewing(renew: Callable[[], Awaitable[None]], *, every: float = RENEW_SECONDS) -> AsyncIterator[None]:
+    """Call ``renew`` every ``every`` seconds while the body runs. When a renewal fails, the body is cancelled.
+
+    Raises:
+        LeaseLost: a renewal failed.
+    """
+    body = asyncio.current_task()
+    assert body is not None, "runs inside a task"
+    failure: list[BaseException] = []
+
+    async def keep() -> None:
+        try:
+            while True:
+                await asyncio.sleep(every)
+                await renew()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 (whatever it was, the lease can no longer be trusted)
+            failure.append(error)
+            body.cancel()
+
+    keeper = asyncio.create_task(keep())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not failure:
+            raise
+    finally:
+        keeper.cancel()
+        try:
+            await asyncio.wait({keeper})
+        except asyncio.CancelledError:
+            if not failure:
+                raise
+    if failure:
+        body.uncancel()
+        raise LeaseLost("This request lost its place to another one and was stopped; try again.", retry_after=1) from failure[0]

@@ -1,0 +1,115 @@
+"""The one bucket, seen by one tenant: whole and ranged reads of objects under ``T/<tenant>/``."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import anyio
+from botocore.exceptions import ClientError
+
+from spass.aws.faults import AwsCall, invoke
+from spass.aws.translate import storage_errors
+from spass.core.errors import StorageUnavailable
+from spass.core.ids import TenantId
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+T = TypeVar("T")
+
+_DELETE_BATCH: Final = 1000  # the most DeleteObjects takes
+
+
+class ObjectMissing(Exception):
+    """There is no object under this key."""
+
+
+class TenantObjects:
+    """Objects of one tenant. Keys are relative to ``T/<tenant>/``."""
+
+    def __init__(self, client: Callable[[], "S3Client"], bucket: str, tenant: TenantId) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = f"T/{tenant}/"
+
+    async def put(self, key: str, body: bytes, *, transient: bool = False) -> None:
+        """Store an object. A ``transient`` one is removed by the bucket's lifecycle within days.
+
+        Raises:
+            StorageUnavailable: it may or may not be there.
+        """
+        parameters: dict[str, object] = {"Body": body}
+        if transient:
+            parameters["Tagging"] = "lifetime=days"
+        await self._call("PutObject", lambda call: self._client().put_object(**call), key, parameters)  # type: ignore[arg-type]
+
+    async def get(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
+        """The object's bytes, or those from ``start`` up to but not including ``end``.
+
+        Raises:
+            ObjectMissing: there is no such object.
+            StorageUnavailable: throttled or unreachable through all retries.
+        """
+        if start is not None and end is not None and end <= start:
+            return b""
+        ranged = start is not None or end is not None
+        parameters: dict[str, object] = {}
+        if ranged:
+            parameters["Range"] = f"bytes={start or 0}-{'' if end is None else end - 1}"
+        try:
+            return await self._call(
+                "GetObject",
+                lambda call: self._client().get_object(**call)["Body"].read(),  # type: ignore[arg-type]
+                key,
+                parameters,
+            )
+        except ClientError as error:
+            if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
+                raise ObjectMissing from None
+            raise
+
+    async def get_all(self, keys: Sequence[str]) -> list[bytes]:
+        """Several whole objects at once, in the order asked for; errors as ``get``."""
+        bodies: dict[str, bytes] = {}
+        failures: list[Exception] = []
+
+        async def fetch(key: str) -> None:
+            try:
+                bodies[key] = await self.get(key)
+            except (ObjectMissing, StorageUnavailable) as error:
+                failures.append(error)
+
+        async with anyio.create_task_group() as group:
+            for key in keys:
+                group.start_soon(fetch, key)
+        if failures:
+            raise failures[0]
+        return [bodies[key] for key in keys]
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; those that are not there do not matter.
+
+        Raises:
+            StorageUnavailable: some may be left.
+        """
+        for start in range(0, len(keys), _DELETE_BATCH):
+            batch = [{"Key": self._prefix + key} for key in keys[start : start + _DELETE_BATCH]]
+            parameters: dict[str, object] = {"Delete": {"Objects": batch, "Quiet": True}}
+            response = await self._call(
+                "DeleteObjects",
+                lambda call: self._client().delete_objects(**call),  # type: ignore[arg-type]
+                None,
+                parameters,
+            )
+            if response.get("Errors"):
+                raise StorageUnavailable("Some objects could not be removed; try again.", retry_after=1)
+
+    async def _call(
+        self, operation: str, method: Callable[[Mapping[str, object]], T], key: str | None, parameters: Mapping[str, object]
+    ) -> T:
+        call = {"Bucket": self._bucket} | ({"Key": self._prefix + key} if key is not None else {}) | dict(parameters)
+
+        def run() -> T:
+            with storage_errors():
+                return method(call)
+
+        return await invoke(AwsCall("s3", operation, call), run)

@@ -1,0 +1,42 @@
+"""What a request cost, summed over its sub-calls."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+
+class CostSource(StrEnum):
+    """Who said the price, strongest first: the provider, our price table, nobody."""
+
+    UPSTREAM = "upstream"
+    CATALOG = "catalog"
+    NONE = "none"
+
+
+_STRENGTH = (CostSource.UPSTREAM, CostSource.CATALOG, CostSource.NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Money in both currencies over ``sub_calls`` model calls. ``source`` is the weakest among them."""
+
+    usd: Decimal = Decimal(0)
+    eur: Decimal = Decimal(0)
+    source: CostSource = CostSource.NONE
+    sub_calls: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        if not self.sub_calls or not other.sub_calls:
+            return other if other.sub_calls else self
+        weakest = max(self.source, other.source, key=_STRENGTH.index)
+        return Cost(self.usd + other.usd, self.eur + other.eur, weakest, self.sub_calls + other.sub_calls)
+
+
+class CostTally:
+    """The running sum of one outer request. Everything that calls a model for the request adds to the same tally."""
+
+    def __init__(self) -> None:
+        self.total = Cost()
+
+    def add(self, cost: Cost) -> None:
+        self.total += cost

@@ -1,0 +1,265 @@
+"""The tree of errors. A leaf is something that can go wrong, with its code on the wire; a branch is what kind of wrong it is.
+
+Only ``web`` knows that branches are HTTP statuses.
+
+    SpassError
+    ├── InvalidInput           the request cannot be right
+    │   ├── InvalidRequest · UserIdRequired · UserIdInvalid · UserIdNotAllowed · InvalidAugment · SessionAgentMismatch
+    │   ├── ContextLengthExceeded · UpstreamRejected · InputRefused
+    │   └── TooManyDocuments · DocumentTooLarge · DuplicateDocumentId
+    ├── Unauthenticated        MissingToken · InvalidToken
+    ├── Forbidden              ModelNotAllowed · AdminRequired
+    ├── NotFound               AgentNotFound · SessionNotFound · IndexNotFound · DocumentNotFound · ModelNotFound · ToolNotFound ·
+    │                          RouteNotFound
+    ├── WrongMethod            MethodNotAllowed
+    ├── Conflict               SessionBusy · SessionArchived · CompactionInProgress · EmbeddingModelMismatch · IdempotencyInProgress
+    ├── TooLarge               PayloadTooLarge
+    ├── Reused                 IdempotencyKeyReused
+    ├── Limited                RateLimited
+    ├── Upstream               UpstreamError
+    ├── Unavailable            NoBackendAvailable · StorageUnavailable
+    ├── TimedOut               UpstreamTimeout
+    ├── TooDeep                RecursionDepthExceeded
+    └── Internal               InternalError
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from spass.core.messages import Json
+
+
+class SpassError(Exception):
+    """Anything the product can say no with.
+
+    ``message`` is for the caller and says what to do; it never holds a secret, host, path or name of ours. ``param`` names the
+    offending field, ``details`` is free JSON, ``retry_after`` is in seconds.
+    """
+
+    code: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        details: Mapping[str, Json] | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.details: Mapping[str, Json] = details or {}
+        self.retry_after = retry_after
+
+
+class InvalidInput(SpassError):
+    pass
+
+
+class InvalidRequest(InvalidInput):
+    code = "invalid_request"
+
+
+class UserIdRequired(InvalidInput):
+    code = "user_id_required"
+
+
+class UserIdInvalid(InvalidInput):
+    code = "user_id_invalid"
+
+
+class UserIdNotAllowed(InvalidInput):
+    code = "user_id_not_allowed"
+
+
+class InvalidAugment(InvalidInput):
+    code = "invalid_augment"
+
+
+class SessionAgentMismatch(InvalidInput):
+    code = "session_agent_mismatch"
+
+
+class ContextLengthExceeded(InvalidInput):
+    code = "context_length_exceeded"
+
+
+class UpstreamRejected(InvalidInput):
+    code = "upstream_rejected"
+
+
+class InputRefused(InvalidInput):
+    code = "input_refused"
+
+
+class TooManyDocuments(InvalidInput):
+    code = "too_many_documents"
+
+
+class DocumentTooLarge(InvalidInput):
+    code = "document_too_large"
+
+
+class DuplicateDocumentId(InvalidInput):
+    code = "duplicate_document_id"
+
+
+class Unauthenticated(SpassError):
+    pass
+
+
+class MissingToken(Unauthenticated):
+    code = "missing_token"
+
+
+class InvalidToken(Unauthenticated):
+    code = "invalid_token"
+
+
+class Forbidden(SpassError):
+    pass
+
+
+class ModelNotAllowed(Forbidden):
+    code = "model_not_allowed"
+
+
+class AdminRequired(Forbidden):
+    code = "admin_required"
+
+
+class NotFound(SpassError):
+    pass
+
+
+class AgentNotFound(NotFound):
+    code = "agent_not_found"
+
+
+class SessionNotFound(NotFound):
+    code = "session_not_found"
+
+
+class IndexNotFound(NotFound):
+    code = "index_not_found"
+
+
+class DocumentNotFound(NotFound):
+    code = "document_not_found"
+
+
+class ModelNotFound(NotFound):
+    code = "model_not_found"
+
+
+class ToolNotFound(NotFound):
+    code = "tool_not_found"
+
+
+class RouteNotFound(NotFound):
+    code = "route_not_found"
+
+
+class WrongMethod(SpassError):
+    pass
+
+
+class MethodNotAllowed(WrongMethod):
+    code = "method_not_allowed"
+
+
+class Conflict(SpassError):
+    pass
+
+
+class SessionBusy(Conflict):
+    code = "session_busy"
+
+
+class SessionArchived(Conflict):
+    code = "session_archived"
+
+
+class CompactionInProgress(Conflict):
+    code = "compaction_in_progress"
+
+
+class EmbeddingModelMismatch(Conflict):
+    code = "embedding_model_mismatch"
+
+
+class IdempotencyInProgress(Conflict):
+    code = "idempotency_in_progress"
+
+
+class TooLarge(SpassError):
+    pass
+
+
+class PayloadTooLarge(TooLarge):
+    code = "payload_too_large"
+
+
+class Reused(SpassError):
+    pass
+
+
+class IdempotencyKeyReused(Reused):
+    code = "idempotency_key_reused"
+
+
+class Limited(SpassError):
+    pass
+
+
+class RateLimited(Limited):
+    code = "rate_limited"
+
+
+class Upstream(SpassError):
+    pass
+
+
+class UpstreamError(Upstream):
+    code = "upstream_error"
+
+
+class Unavailable(SpassError):
+    pass
+
+
+class NoBackendAvailable(Unavailable):
+    code = "no_backend_available"
+
+
+class StorageUnavailable(Unavailable):
+    """The table or the bucket did not answer in time, or throttled us through all retries."""
+
+    code = "storage_unavailable"
+
+
+class TimedOut(SpassError):
+    pass
+
+
+class UpstreamTimeout(TimedOut):
+    code = "upstream_timeout"
+
+
+class TooDeep(SpassError):
+    pass
+
+
+class RecursionDepthExceeded(TooDeep):
+    code = "recursion_depth_exceeded"
+
+
+class Internal(SpassError):
+    pass
+
+
+class InternalError(Internal):
+    """A bug of ours. What happened is in the log under the request id."""
+
+    code = "internal_error"

@@ -1,0 +1,41 @@
+"""Names of things: types that keep one kind of id from standing in for another, and new time-ordered ids."""
+
+import os
+import time
+from typing import Final, Literal, NewType
+
+TenantId = NewType("TenantId", str)
+UserId = NewType("UserId", str)
+AgentName = NewType("AgentName", str)
+SessionId = NewType("SessionId", str)
+MessageId = NewType("MessageId", str)
+RequestId = NewType("RequestId", str)
+IndexId = NewType("IndexId", str)
+DocumentId = NewType("DocumentId", str)
+
+Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl"]
+
+# Crockford's base 32 in lower case: sorts as the number it writes, and has no letters that read alike.
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_TIME_CHARS: Final = 10  # 50 bits hold 48 bits of milliseconds
+_RANDOM_CHARS: Final = 16  # 80 random bits
+
+
+def new_id(prefix: Prefix) -> str:
+    """A new id such as ``ses_01k9…``: 48 bits of Unix milliseconds, then 80 random bits, in the layout of a ULID
+    (https://github.com/ulid/spec). Ids sort by the millisecond of their making. The random part is read from the system at every
+    call, never from a seeded generator, so a restored snapshot cannot repeat one."""
+    return f"{prefix}_{_base32(time.time_ns() // 1_000_000, _TIME_CHARS)}{random_suffix()}"
+
+
+def random_suffix() -> str:
+    """80 random bits as 16 characters."""
+    return _base32(int.from_bytes(os.urandom(10), "big"), _RANDOM_CHARS)
+
+
+def _base32(number: int, length: int) -> str:
+    characters = []
+    for _ in range(length):
+        number, digit = divmod(number, 32)
+        characters.append(_ALPHABET[digit])
+    return "".join(reversed(characters))
