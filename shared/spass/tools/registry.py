@@ -1,0 +1,31 @@
+"""Every tool by name. A tool's module is imported when the tool is first asked for."""
+
+import importlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+from spass.tools.base import Tool
+
+TOOLS: Final[Mapping[str, str]] = {
+    "calculator": "spass.tools.builtin.calculator:Calculator",
+    "current_datetime": "spass.tools.builtin.current_datetime:CurrentDatetime",
+    "wikipedia_search": "spass.tools.builtin.wikipedia_search:WikipediaSearch",
+    "wikipedia_summary": "spass.tools.builtin.wikipedia_summary:WikipediaSummary",
+    "rag_query": "spass.tools.builtin.rag_query:RagQuery",
+}
+"""Tool name → ``module:Class``."""
+
+
+@cache
+def load(name: str) -> type[Tool]:
+    """The class of the tool ``name``.
+
+    Raises:
+        KeyError: there is no such tool.
+    """
+    module, _, class_name = TOOLS[name].partition(":")
+    tool = getattr(importlib.import_module(module), class_name)
+    if not (isinstance(tool, type) and issubclass(tool, Tool)):
+        raise TypeError(f"{TOOLS[name]} is not a Tool")
+    return tool
