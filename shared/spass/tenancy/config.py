@@ -1,0 +1,272 @@
+"""``gateway.yaml``: the operator's one file."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from spass.core.errors import ModelNotFound
+from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, did_you_mean, load_yaml, validate
+
+ANY_MODEL: Final = "*"
+
+_LATER_STRATEGIES: Final = frozenset({"round-robin", "least-loaded"})
+
+
+def _only_failover(value: object) -> object:
+    if value in _LATER_STRATEGIES:
+        raise ValueError(f"'{value}' is not available in this version; write failover")
+    return value
+
+
+def _only_built(value: object) -> object:
+    if value == "bedrock":
+        raise ValueError("'bedrock' is not available in this version; use xai, anthropic, openai, ollama or embedded")
+    return value
+
+
+def _variable(value: str) -> str:
+    # The value is not repeated in the error: it may be a key that somebody pasted.
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
+        raise ValueError("must be the name of an environment variable such as OPENAI_API_KEY, never a key itself")
+    return value
+
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
+        raise ValueError('must be 64 hexadecimal digits: printf %s "$TOKEN" | shasum -a 256')
+    return value.lower()
+
+
+def _base_url(value: str) -> str:
+    if not re.fullmatch(r"https?://[^\s@/?#]+(/[^\s?#]*)?", value):
+        raise ValueError("must be a URL such as https://api.openai.com/v1, without credentials or a query")
+    return value.rstrip("/")
+
+
+def _tenant_id(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", value):
+        raise ValueError("must be 1 to 63 of a-z, 0-9 and -, not beginning with -")
+    return value
+
+
+def _absent_is_empty(value: object) -> object:
+    return () if value is None else value
+
+
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+EnvironmentVariable = Annotated[str, AfterValidator(_variable)]
+Sha256 = Annotated[str, AfterValidator(_sha256)]
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
+TenantName = Annotated[str, AfterValidator(_tenant_id)]
+Positive = Annotated[int, Field(gt=0, strict=True)]
+Count = Annotated[int, Field(ge=0, strict=True)]
+Seconds = Annotated[float, Field(gt=0, le=900, allow_inf_nan=False)]
+Price = Annotated[Decimal, Field(ge=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BackendConfig(_Section):
+    """Where models are served. Of several that serve a model, failover takes the one with the lowest ``priority`` first."""
+
+    hints: ClassVar[dict[str, str]] = {
+        "api_key": "keys never stand in this file, name the variable: api_key_env",
+        "key": "keys never stand in this file, name the variable: api_key_env",
+        "models": "write supported_models",
+        "url": "write base_url",
+    }
+
+    name: Name
+    provider: Annotated[Literal["xai", "anthropic", "openai", "ollama", "embedded"], BeforeValidator(_only_built)]
+    api_key_env: EnvironmentVariable | None = None
+    base_url: BaseUrl | None = None
+    priority: Count = 1
+    rate_limit_tpm: Positive | None = None
+    max_concurrent: Positive | None = None
+    timeout: Seconds = 120.0
+    supported_models: tuple[Name, ...] = ()
+    model_names: dict[Name, Name] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_after_its_provider(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("name") is None and isinstance(data.get("provider"), str):
+            return {**data, "name": data["provider"]}
+        return data
+
+
+class LlmConfig(_Section):
+    """How models are reached. ``retries`` come after the first try and count over all backends; delays are in seconds."""
+
+    strategy: Annotated[Literal["failover"], BeforeValidator(_only_failover)] = "failover"
+    retries: Annotated[int, Field(ge=0, le=20, strict=True)] = 3
+    retry_base_delay: Annotated[float, Field(ge=0, le=900, allow_inf_nan=False)] = 1.0
+    retry_max_delay: Annotated[float, Field(ge=0, le=900, allow_inf_nan=False)] = 60.0
+    backends: Annotated[tuple[BackendConfig, ...], BeforeValidator(_absent_is_empty)] = ()
+
+
+class ModelConfig(_Section):
+    """A model of the catalogue. ``context_window`` is in tokens, prices in US dollars per million tokens."""
+
+    name: Name
+    kind: Literal["chat", "embedding"] = "chat"
+    context_window: Positive
+    dimensions: Annotated[int, Field(gt=0, le=16384, strict=True)] | None = None
+    usd_per_mtok_in: Price | None = None
+    usd_per_mtok_out: Price | None = None
+
+
+class TenantDefaults(_Section):
+    """The part of the configuration that cascades from the process over the file's tenant to what the tenant stored."""
+
+    compact_strategy: Literal["auto", "manual", "off"] = "auto"
+    compact_keep_last_n: Annotated[int, Field(ge=0, le=200, strict=True)] = 10
+    compact_observation_mask: bool = True
+    compact_summary_model: Name | None = None
+    system_prompt: str | None = None
+    memory: str | None = None
+    tools_enabled_default: tuple[Name, ...] = ()
+    rag_top_k: Annotated[int, Field(ge=1, le=50, strict=True)] = 5
+    monthly_budget_usd: Price | None = None
+    tokens_per_minute: Positive | None = None
+
+
+class Defaults(TenantDefaults):
+    """What holds for every tenant that says nothing else. ``embedding_model`` is the whole process's."""
+
+    embedding_model: Name = "all-minilm-l6-v2"
+
+
+class TokenConfig(_Section):
+    """A token's SHA-256 and what it may do."""
+
+    hints: ClassVar[dict[str, str]] = {
+        "token": "tokens never stand in this file, write the token's SHA-256: sha256",
+        "hash": "write sha256",
+        "models": "write allowed_models",
+    }
+
+    id: Name
+    sha256: Sha256
+    admin: bool = False
+    allowed_models: tuple[Name, ...] = (ANY_MODEL,)
+
+
+class TenantConfig(_Section):
+    hints: ClassVar[dict[str, str]] = {"name": "write id"}
+
+    id: TenantName
+    defaults: TenantDefaults = TenantDefaults()
+    tokens: Annotated[tuple[TokenConfig, ...], BeforeValidator(_absent_is_empty)] = ()
+
+
+class GatewayConfig(_Section):
+    """The whole file."""
+
+    hints: ClassVar[dict[str, str]] = {"backends": "backends stand under llm", "embedding_model": "it stands under defaults"}
+
+    llm: LlmConfig = LlmConfig()
+    models: Annotated[tuple[ModelConfig, ...], BeforeValidator(_absent_is_empty)] = ()
+    defaults: Defaults = Defaults()
+    usd_to_eur: Annotated[Decimal, Field(gt=0)] = Decimal("0.92")
+    tenants: Annotated[tuple[TenantConfig, ...], BeforeValidator(_absent_is_empty)] = ()
+
+    @cached_property
+    def _catalogue(self) -> dict[str, ModelConfig]:
+        return {model.name: model for model in self.models}
+
+    def model(self, name: str) -> ModelConfig:
+        """The catalogue's entry for ``name``.
+
+        Raises:
+            ModelNotFound: the catalogue has no model of that name.
+        """
+        try:
+            return self._catalogue[name]
+        except KeyError:
+            raise ModelNotFound(f"There is no model '{name[:128]}'. GET /v1/models lists them.", param="model") from None
+
+
+def load_gateway_config(path: Path) -> GatewayConfig:
+    """The configuration in the file at ``path``.
+
+    Raises:
+        ConfigError: with every problem: file, line, what is wrong and what to write instead.
+    """
+    source = load_yaml(path)
+    config = validate(source, GatewayConfig)
+    problems = [*_references(source, config), *_repetitions(source, config)]
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _references(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:
+    """Names that should be in the catalogue."""
+    for position, model in enumerate(config.models):
+        if (model.kind == "embedding") != (model.dimensions is not None):
+            yield source.problem(
+                ("models", position),
+                "the key 'dimensions' is missing: an embedding model has them"
+                if model.kind == "embedding"
+                else "'dimensions' belongs to embedding models; write kind: embedding or remove it",
+            )
+    default = config.defaults.embedding_model
+    embedding, chat = _names(config, "embedding"), _names(config, "chat")
+    yield from _unless_known(source, ("defaults", "embedding_model"), default, embedding, "embedding model")
+    summaries: list[tuple[Loc, TenantDefaults]] = [(("defaults",), config.defaults)]
+    for number, backend in enumerate(config.llm.backends):
+        at: Loc = ("llm", "backends", number)
+        for position, name in enumerate(backend.supported_models):
+            yield from _unless_known(source, (*at, "supported_models", position), name, [*chat, *embedding], "model")
+        for name in backend.model_names:
+            yield from _unless_known(source, (*at, "model_names", name), name, [*chat, *embedding], "model")
+    for number, tenant in enumerate(config.tenants):
+        summaries.append((("tenants", number, "defaults"), tenant.defaults))
+        for token_number, token in enumerate(tenant.tokens):
+            for position, name in enumerate(token.allowed_models):
+                where: Loc = ("tenants", number, "tokens", token_number, "allowed_models", position)
+                yield from _unless_known(source, where, name, [ANY_MODEL, *chat, *embedding], "model")
+    for at, defaults in summaries:
+        if (summary_model := defaults.compact_summary_model) is not None:
+            yield from _unless_known(source, (*at, "compact_summary_model"), summary_model, chat, "chat model")
+
+
+def _names(config: GatewayConfig, kind: str) -> list[str]:
+    return [model.name for model in config.models if model.kind == kind]
+
+
+def _unless_known(source: YamlSource, loc: Loc, name: str, known: Sequence[str], what: str) -> Iterator[Problem]:
+    if name not in known:
+        yield source.problem(loc, f"'{name}' is no {what} of the catalogue under models{did_you_mean(name, known)}")
+
+
+def _repetitions(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:
+    """Names that should be unique."""
+    yield from _twice(source, ("llm", "backends"), "name", (backend.name for backend in config.llm.backends))
+    yield from _twice(source, ("models",), "name", (model.name for model in config.models))
+    yield from _twice(source, ("tenants",), "id", (tenant.id for tenant in config.tenants))
+    owners: dict[str, str] = {}
+    for number, tenant in enumerate(config.tenants):
+        at: Loc = ("tenants", number, "tokens")
+        yield from _twice(source, at, "id", (token.id for token in tenant.tokens))
+        for position, token in enumerate(tenant.tokens):
+            if token.sha256 in owners:
+                message = f"the same token as {owners[token.sha256]}; every token needs its own"
+                yield source.problem((*at, position, "sha256"), message)
+            owners.setdefault(token.sha256, f"'{token.id}' of tenant '{tenant.id}'")
+
+
+def _twice(source: YamlSource, loc: Loc, key: str, names: Iterable[str]) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for position, name in enumerate(names):
+        if name in seen:
+            yield source.problem((*loc, position, key), f"'{name}' stands here a second time; each needs its own")
+        seen.add(name)

@@ -1,0 +1,271 @@
+"""YAML files that an operator writes: read strictly, with the line of every value for whoever must correct one.
+
+Only what JSON could say is accepted. Scalars follow the core schema of YAML 1.2
+(https://yaml.org/spec/1.2.2/#103-core-schema), so ``no`` is a word and ``010`` is ten. Refused: anchors and aliases (a small file
+could grow without bound), tags, keys that are no text or stand twice, several documents.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from spass.core.messages import Json
+
+Loc: TypeAlias = tuple[str | int, ...]
+"""The way to a value: keys and list positions from the root."""
+
+M = TypeVar("M", bound=BaseModel)
+
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MAX_DEPTH: Final = 32
+_NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLEANS: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT: Final = re.compile(r"[-+]?[0-9]{1,30}\Z")
+_FLOAT: Final = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?\Z|[-+]?\.(inf|Inf|INF)\Z|\.(nan|NaN|NAN)\Z"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a file. ``line`` counts from 1; it is None when the file as a whole is meant."""
+
+    file: str
+    line: int | None
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}" if self.line else f"{self.file}: {self.message}"
+
+
+class ConfigError(Exception):
+    """A file of the operator's cannot be used. Holds every problem found, in the order of lines."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+@dataclass(frozen=True, slots=True)
+class YamlSource:
+    """A file's data, and where each value stands in it."""
+
+    file: str
+    data: Json
+    lines: Mapping[Loc, int]
+
+    def line_of(self, loc: Loc) -> int | None:
+        """The line of the value at ``loc`` or, when it has none of its own, of what it would stand in."""
+        while loc and loc not in self.lines:
+            loc = loc[:-1]
+        return self.lines.get(loc)
+
+    def problem(self, loc: Loc, message: str) -> Problem:
+        """A problem with the value at ``loc``."""
+        where = dotted(loc)
+        return Problem(self.file, self.line_of(loc), f"{where}: {message}" if where else message)
+
+
+def load_yaml(path: Path) -> YamlSource:
+    """The one document in the file at ``path``.
+
+    Raises:
+        ConfigError: it cannot be read, or is not the plain YAML described above.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise ConfigError([Problem(path.name, None, f"cannot read {path}: {reason}")]) from None
+    return parse_yaml(text, path.name)
+
+
+def parse_yaml(text: str, file: str) -> YamlSource:
+    """As ``load_yaml``, of a text that errors call ``file``."""
+    reader = _Reader(file)
+    try:
+        return YamlSource(file, reader.document(yaml.parse(text, Loader=_LOADER)), reader.lines)
+    except yaml.MarkedYAMLError as error:
+        line = min(error.problem_mark.line + 1, len(text.splitlines()) or 1) if error.problem_mark else None
+        raise ConfigError([Problem(file, line, f"not valid YAML: {error.problem}")]) from None
+    except yaml.YAMLError:
+        raise ConfigError([Problem(file, None, "not valid YAML: it holds a character that YAML does not allow")]) from None
+
+
+class _Reader:
+    """Builds the data out of libyaml's events and notes the lines."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.lines: dict[Loc, int] = {}
+
+    def document(self, events: Iterator[yaml.Event]) -> Json:
+        self._events = events
+        data: Json = None
+        documents = 0
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise self._refuse(event, "a second document begins here; one file holds one document")
+            elif not isinstance(event, (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentEndEvent)):
+                data = self._value(event, ())
+        return data
+
+    def _value(self, event: yaml.Event, loc: Loc) -> Json:
+        if isinstance(event, yaml.AliasEvent):
+            raise self._refuse(event, f"the alias *{event.anchor} is not allowed; write the value out here")
+        if not isinstance(event, (yaml.ScalarEvent, yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            raise self._refuse(event, "a value is missing here")
+        if event.anchor is not None:
+            raise self._refuse(event, f"the anchor &{event.anchor} is not allowed; remove it")
+        if event.tag is not None:
+            raise self._refuse(event, f"the tag {event.tag} is not allowed; write a plain value")
+        if len(loc) > _MAX_DEPTH:
+            raise self._refuse(event, f"nested deeper than {_MAX_DEPTH} levels")
+        self.lines.setdefault(loc, _line(event))
+        if isinstance(event, yaml.ScalarEvent):
+            return _scalar(event.value) if event.implicit[0] else event.value
+        return self._mapping(loc) if isinstance(event, yaml.MappingStartEvent) else self._sequence(loc)
+
+    def _mapping(self, loc: Loc) -> Json:
+        found: dict[str, Json] = {}
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key = self._value(event, (*loc, f"\0key{len(found)}"))
+            if not isinstance(key, str):
+                raise self._refuse(event, "a key must be text; put it in quotes")
+            if key in found:
+                raise self._refuse(event, f"the key '{key}' stands here a second time; keep one")
+            self.lines[(*loc, key)] = _line(event)
+            found[key] = self._value(next(self._events), (*loc, key))
+        return found
+
+    def _sequence(self, loc: Loc) -> Json:
+        found: list[Json] = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            found.append(self._value(event, (*loc, len(found))))
+        return found
+
+    def _refuse(self, event: yaml.Event, message: str) -> ConfigError:
+        return ConfigError([Problem(self.file, _line(event), message)])
+
+
+def _line(event: yaml.Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark else 0
+
+
+def _scalar(text: str) -> Json:
+    if text in _NULL:
+        return None
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    if _INT.match(text):
+        return int(text)
+    return float(text.replace(".inf", "inf").replace(".nan", "nan")) if _FLOAT.match(text) else text
+
+
+def validate(source: YamlSource, model: type[M]) -> M:
+    """The file as a ``model``. A model may explain keys that people try: a class variable ``hints`` maps such a key to what
+    to write instead.
+
+    Raises:
+        ConfigError: with every problem, unknown keys together with what was probably meant.
+    """
+    try:
+        return model.model_validate(source.data)
+    except ValidationError as error:
+        raise ConfigError([_translated(source, model, detail) for detail in error.errors(include_url=False)]) from None
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """What to add to "unknown name": the closest of ``known``, or all of them when there are few."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    return f"; known: {', '.join(known)}" if 0 < len(known) <= 16 else ""
+
+
+def dotted(loc: Loc) -> str:
+    """``llm.backends[0]``"""
+    text = ""
+    for part in loc:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+_PLAINER: Final = {
+    "string_type": "must be text; put it in quotes",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a number",
+    "decimal_type": "must be a number",
+    "decimal_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping of keys to values",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+}
+
+
+def _translated(source: YamlSource, model: type[BaseModel], detail: ErrorDetails) -> Problem:
+    loc: Loc = tuple(part for part in detail["loc"] if part != "[key]")
+    kind, message = detail["type"], detail["msg"]
+    if kind == "extra_forbidden":
+        key = str(loc[-1])
+        owner = _model_at(model, loc[:-1])
+        advice = f"; {_hints(owner)[key]}" if key in _hints(owner) else did_you_mean(key, list(owner.model_fields))
+        return Problem(source.file, source.line_of(loc), _at(loc[:-1], f"unknown key '{key}'{advice}"))
+    if kind == "missing":
+        return Problem(source.file, source.line_of(loc[:-1]), _at(loc[:-1], f"the key '{loc[-1]}' is missing"))
+    if kind == "literal_error":
+        expected = str(detail.get("ctx", {}).get("expected", ""))
+        message = f"must be {expected}{_closest(detail['input'], expected)}"
+    return source.problem(
+        loc, _PLAINER.get(kind) or re.sub("^(Value error, )?((Input|String) should|Value should)?", _must, message)
+    )
+
+
+def _must(opening: re.Match[str]) -> str:
+    return "must" if opening[2] else ""
+
+
+def _closest(value: object, expected: str) -> str:
+    known = re.findall(r"'([^']*)'", expected)
+    close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _at(loc: Loc, message: str) -> str:
+    return f"{dotted(loc)}: {message}" if loc else message
+
+
+def _hints(model: type[BaseModel]) -> Mapping[str, str]:
+    hints: Mapping[str, str] = getattr(model, "hints", {})
+    return hints
+
+
+def _model_at(model: type[BaseModel], loc: Loc) -> type[BaseModel]:
+    """The model that reads the mapping at ``loc`` of a file that ``model`` reads."""
+    for part in loc:
+        if isinstance(part, str) and part in model.model_fields:
+            model = _model_in(model.model_fields[part].annotation) or model
+    return model
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner))), None)

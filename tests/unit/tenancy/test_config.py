@@ -1,0 +1,211 @@
+"""`gateway.yaml`: what it means, and how it complains."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from spass.core.errors import ModelNotFound
+from spass.tenancy.config import GatewayConfig, load_gateway_config
+from spass.tenancy.yaml_source import ConfigError
+
+SHIPPED = Path(__file__).parents[3] / "gateway.yaml"
+HASH = "ab" * 32
+
+VALID = """\
+llm:
+  backends:
+    - provider: openai
+      api_key_env: OPENAI_API_KEY
+      supported_models: [llama-4-scout]
+models:
+  - {name: llama-4-scout, context_window: 1000, usd_per_mtok_in: 0.15}
+  - {name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}
+"""
+
+
+def load(tmp_path: Path, text: str) -> GatewayConfig:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_gateway_config(path)
+
+
+def complaints(tmp_path: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    return str(caught.value).splitlines()
+
+
+def tenant(*lines: str) -> str:
+    return VALID + "tenants:\n" + "".join(f"  {line}\n" for line in lines)
+
+
+def test_the_shipped_file_loads_and_lets_nobody_in() -> None:
+    config = load_gateway_config(SHIPPED)
+    assert config.tenants == ()
+    assert {config.model(name).kind for name in ("claude-opus-4.7", "llama-4-scout")} == {"chat"}
+    assert config.model(config.defaults.embedding_model).dimensions == 384
+
+
+def test_the_example_tenant_of_the_shipped_file_loads_when_uncommented(tmp_path: Path) -> None:
+    before, example = SHIPPED.read_text(encoding="utf-8").split("tenants:\n")
+    config = load(tmp_path, before + "tenants:\n" + example.replace("  # ", "  "))
+    assert [token.id for token in config.tenants[0].tokens] == ["acme-admin", "acme-app"]
+
+
+def test_a_backend_is_called_after_its_provider_by_default(tmp_path: Path) -> None:
+    config = load(tmp_path, VALID)
+    assert config.llm.backends[0].name == "openai"
+    assert config.llm.strategy == "failover"
+
+
+def test_prices_are_exact_decimals(tmp_path: Path) -> None:
+    assert load(tmp_path, VALID).model("llama-4-scout").usd_per_mtok_in == Decimal("0.15")
+
+
+def test_a_model_outside_the_catalogue_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound):
+        load(tmp_path, VALID).model("llama-5")
+
+
+def test_an_api_key_in_the_file_is_refused_with_the_line_and_the_way_out(tmp_path: Path) -> None:
+    assert complaints(tmp_path, VALID.replace("api_key_env: OPENAI_API_KEY", "api_key: sk-secret")) == [
+        "gateway.yaml:4: llm.backends[0]: unknown key 'api_key'; keys never stand in this file, name the variable: api_key_env"
+    ]
+
+
+def test_a_key_pasted_as_the_variable_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    (complaint,) = complaints(tmp_path, VALID.replace("OPENAI_API_KEY", "sk-proj-abcdef123"))
+    assert complaint.startswith("gateway.yaml:4: llm.backends[0].api_key_env: must be the name of an environment variable")
+    assert "sk-" not in complaint
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("    timeot: 5", "gateway.yaml:5: llm.backends[0]: unknown key 'timeot'; did you mean 'timeout'?"),
+        ("    timeout: -1", "gateway.yaml:5: llm.backends[0].timeout: must be greater than 0"),
+        ("    timeout: .nan", "gateway.yaml:5: llm.backends[0].timeout: must be a number"),
+        ("    timeout: soon", "gateway.yaml:5: llm.backends[0].timeout: must be a number"),
+        ("    max_concurrent: 0", "gateway.yaml:5: llm.backends[0].max_concurrent: must be greater than 0"),
+        ("    max_concurrent: true", "gateway.yaml:5: llm.backends[0].max_concurrent: must be a whole number"),
+        ("    max_concurrent: 1.5", "gateway.yaml:5: llm.backends[0].max_concurrent: must be a whole number"),
+        ("    name: 5", "gateway.yaml:5: llm.backends[0].name: must be text; put it in quotes"),
+        ("    base_url: api.example.com", "gateway.yaml:5: llm.backends[0].base_url: must be a URL such as"),
+        ("    base_url: https://me:secret@example.com", "gateway.yaml:5: llm.backends[0].base_url: must be a URL such as"),
+        ("    model_names: [a]", "gateway.yaml:5: llm.backends[0].model_names: must be a mapping of keys to values"),
+        (
+            "    model_names: {llama-4-skout: x}",
+            "gateway.yaml:5: llm.backends[0].model_names.llama-4-skout: 'llama-4-skout' is no model of the catalogue under models; "
+            "did you mean 'llama-4-scout'?",
+        ),
+    ],
+)
+def test_a_bad_line_is_named_with_what_it_must_be(tmp_path: Path, line: str, complaint: str) -> None:
+    (first,) = complaints(tmp_path, VALID.replace("      supported_models", f"  {line}\n      supported_models"))
+    assert first.startswith(complaint)
+
+
+def test_an_unknown_provider_gets_the_known_ones(tmp_path: Path) -> None:
+    (complaint,) = complaints(tmp_path, VALID.replace("provider: openai", "provider: opnai"))
+    assert complaint.startswith("gateway.yaml:3: llm.backends[0].provider: must be 'xai', 'anthropic', 'openai'")
+    assert complaint.endswith("did you mean 'openai'?")
+
+
+@pytest.mark.parametrize("strategy", ["round-robin", "least-loaded"])
+def test_a_strategy_of_a_later_version_is_refused_clearly(tmp_path: Path, strategy: str) -> None:
+    (complaint,) = complaints(tmp_path, VALID.replace("llm:\n", f"llm:\n  strategy: {strategy}\n"))
+    assert complaint == f"gateway.yaml:2: llm.strategy: '{strategy}' is not available in this version; write failover"
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_lines(tmp_path: Path) -> None:
+    text = VALID.replace("provider: openai", "provider: openai\n      bogus: 1").replace(
+        "context_window: 1000", "context_window: many"
+    )
+    assert [complaint.split(": ")[0] for complaint in complaints(tmp_path, text + "surprise: 1\n")] == [
+        "gateway.yaml:4",
+        "gateway.yaml:8",
+        "gateway.yaml:10",
+    ]
+
+
+def test_a_missing_key_is_named_at_the_entry_that_lacks_it(tmp_path: Path) -> None:
+    assert complaints(tmp_path, VALID.replace(", context_window: 1000", "")) == [
+        "gateway.yaml:7: models[0]: the key 'context_window' is missing"
+    ]
+
+
+def test_an_embedding_model_needs_dimensions_and_a_chat_model_has_none(tmp_path: Path) -> None:
+    (missing,) = complaints(tmp_path, VALID.replace(" dimensions: 384,", ""))
+    assert "models[1]: the key 'dimensions' is missing" in missing
+    (odd,) = complaints(tmp_path, VALID.replace("context_window: 1000", "context_window: 1000, dimensions: 3"))
+    assert "models[0]: 'dimensions' belongs to embedding models" in odd
+
+
+@pytest.mark.parametrize(
+    ("defaults", "complaint"),
+    [
+        (
+            "{embedding_model: llama-4-scout}",
+            "'llama-4-scout' is no embedding model of the catalogue under models; known: all-minilm-l6-v2",
+        ),
+        ("{compact_summary_model: all-minilm-l6-v2}", "'all-minilm-l6-v2' is no chat model of the catalogue under models"),
+        ("{compact_strategy: atuo}", "must be 'auto', 'manual' or 'off'; did you mean 'auto'?"),
+        ("{compact_keep_last_n: 201}", "must be less than or equal to 200"),
+        ("{rag_top_k: 0}", "must be greater than or equal to 1"),
+    ],
+)
+def test_defaults_are_checked(tmp_path: Path, defaults: str, complaint: str) -> None:
+    (first,) = complaints(tmp_path, VALID + f"defaults: {defaults}\n")
+    assert first.startswith("gateway.yaml:9: defaults.")
+    assert complaint in first
+
+
+def test_tokens_are_known_by_hash_only(tmp_path: Path) -> None:
+    (complaint,) = complaints(tmp_path, tenant("- id: acme", "  tokens:", "    - {id: a, token: hush, sha256: " + HASH + "}"))
+    assert complaint.endswith("unknown key 'token'; tokens never stand in this file, write the token's SHA-256: sha256")
+    (complaint,) = complaints(tmp_path, tenant("- id: acme", "  tokens:", "    - {id: a, sha256: my-plain-token}"))
+    assert "must be 64 hexadecimal digits" in complaint
+    assert "my-plain-token" not in complaint
+
+
+def test_two_tenants_cannot_share_a_token_however_it_is_written(tmp_path: Path) -> None:
+    assert complaints(
+        tmp_path,
+        tenant(
+            "- id: acme",
+            "  tokens: [{id: a, sha256: " + HASH + "}]",
+            "- id: other",
+            "  tokens: [{id: b, sha256: " + HASH.upper() + "}]",
+        ),
+    ) == ["gateway.yaml:13: tenants[1].tokens[0].sha256: the same token as 'a' of tenant 'acme'; every token needs its own"]
+
+
+def test_ids_are_unique(tmp_path: Path) -> None:
+    backend = "    - {provider: openai}\n"
+    text = VALID.replace("models:\n  -", backend + "models:\n  - {name: llama-4-scout, context_window: 1}\n  -")
+    text += "tenants:\n  - {id: acme}\n  - {id: acme}\n"
+    assert [complaint.partition(": ")[2] for complaint in complaints(tmp_path, text)] == [
+        "llm.backends[1].name: 'openai' stands here a second time; each needs its own",
+        "models[1].name: 'llama-4-scout' stands here a second time; each needs its own",
+        "tenants[1].id: 'acme' stands here a second time; each needs its own",
+    ]
+
+
+@pytest.mark.parametrize("name", ["Acme", "-acme", "a#b", "a" * 64, "acme\n", "ü"])
+def test_a_tenant_id_cannot_break_a_key(tmp_path: Path, name: str) -> None:
+    (complaint,) = complaints(tmp_path, VALID + f"tenants:\n  - id: {name!r}\n".replace("'", '"'))
+    assert complaint.startswith("gateway.yaml:10: tenants[0].id: must be 1 to 63 of a-z, 0-9 and -")
+
+
+def test_an_allow_list_names_models_that_exist(tmp_path: Path) -> None:
+    (complaint,) = complaints(
+        tmp_path, tenant("- id: acme", "  tokens:", "    - {id: a, sha256: " + HASH + ", allowed_models: ['*', lama-4-scout]}")
+    )
+    assert "allowed_models[1]: 'lama-4-scout' is no model" in complaint
+    assert complaint.endswith("did you mean 'llama-4-scout'?")
+
+
+def test_an_absent_or_empty_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_gateway_config(tmp_path / "absent.yaml")
+    assert complaints(tmp_path, "") == ["gateway.yaml: must be a mapping of keys to values"]

@@ -1,0 +1,63 @@
+"""Tokens and whom they stand for; the settings of a tenant."""
+
+import hashlib
+
+import pytest
+from spass.core.errors import InvalidToken
+from spass.core.ids import TenantId
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.identity import Tokens
+from spass.tenancy.settings import Source, effective
+
+
+def sha256(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+CONFIG = GatewayConfig.model_validate(
+    {
+        "defaults": {"compact_keep_last_n": 7, "system_prompt": "Be kind."},
+        "tenants": [
+            {
+                "id": "acme",
+                "defaults": {"system_prompt": None, "rag_top_k": 9},
+                "tokens": [
+                    {"id": "admin", "sha256": sha256("secret-a"), "admin": True},
+                    {"id": "app", "sha256": sha256("secret-b"), "allowed_models": ["small"]},
+                ],
+            },
+            {"id": "other", "tokens": [{"id": "app", "sha256": sha256("secret-c"), "allowed_models": []}]},
+        ],
+    }
+)
+
+
+def test_a_token_names_its_tenant_and_rights() -> None:
+    tokens = Tokens(CONFIG)
+    admin = tokens.identify("secret-a")
+    assert (admin.tenant, admin.token_id, admin.admin) == ("acme", "admin", True)
+    assert tokens.identify("secret-c").tenant == "other"
+
+
+@pytest.mark.parametrize("token", ["", "secret", "secret-a ", "SECRET-A", sha256("secret-a"), "\ud800", "ü"])
+def test_nothing_but_the_whole_token_is_accepted(token: str) -> None:
+    with pytest.raises(InvalidToken) as caught:
+        Tokens(CONFIG).identify(token)
+    assert token not in caught.value.message or not token
+
+
+def test_an_allow_list_is_a_star_or_exact_names() -> None:
+    tokens = Tokens(CONFIG)
+    assert tokens.identify("secret-a").allows("anything")
+    app = tokens.identify("secret-b")
+    assert app.allows("small")
+    assert not app.allows("smaller")
+    assert not tokens.identify("secret-c").allows("small")
+
+
+def test_a_tenants_settings_overlay_the_processs_and_say_whence() -> None:
+    settings = effective(CONFIG, TenantId("acme"))
+    assert (settings.compact_keep_last_n, settings.rag_top_k, settings.system_prompt) == (7, 9, None)
+    assert settings.sources["system_prompt"] is Source.YAML
+    assert settings.sources["compact_keep_last_n"] is Source.PROCESS
+    assert effective(CONFIG, TenantId("unknown")).system_prompt == "Be kind."

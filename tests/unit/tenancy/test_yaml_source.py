@@ -1,0 +1,83 @@
+"""YAML, read strictly."""
+
+import json
+from typing import cast
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from spass.core.messages import Json
+from spass.tenancy.yaml_source import ConfigError, parse_yaml
+
+NUMBERS = st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(st.characters(categories=("L", "N", "P", "S", "Zs"))),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(categories=("L", "N"))), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(PLAIN)
+def test_whatever_json_can_say_is_read_as_json_reads_it(data: Json) -> None:
+    assert parse_yaml(json.dumps(data, ensure_ascii=False), "x.yaml").data == data
+
+
+@given(st.text())
+def test_any_text_is_data_or_a_config_error(text: str) -> None:
+    try:
+        parse_yaml(text, "x.yaml")
+    except ConfigError as error:
+        assert str(error).startswith("x.yaml")  # noqa: PT017 - most texts are no error
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("a: &x 1\nb: *x", "x.yaml:1: the anchor &x is not allowed"),
+        ("a: 1\nb: *x", "x.yaml:2: the alias *x is not allowed"),
+        ("a: 1\nb:\n  c: 1\n  c: 2", "x.yaml:4: the key 'c' stands here a second time"),
+        ("a: 1\n1: 2", "x.yaml:2: a key must be text; put it in quotes"),
+        ("? [a]\n: 1", "x.yaml:1: a key must be text"),
+        ("a: !!python/object:os.system ls", "x.yaml:1: the tag tag:yaml.org,2002:python/object:os.system is not allowed"),
+        ("a: !env HOME", "x.yaml:1: the tag !env is not allowed"),
+        ("a: 1\n---\nb: 1", "x.yaml:2: a second document begins here"),
+        ("a: 1\nb: [", "x.yaml:2: not valid YAML"),
+        ("a: 1\n\tb: 1", "x.yaml:2: not valid YAML"),
+        ("a: \x00", "x.yaml: not valid YAML"),
+        ("[" * 40 + "]" * 40, "x.yaml:1: nested deeper than 32 levels"),
+    ],
+)
+def test_what_is_not_plain_is_refused_with_its_line(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml(text, "x.yaml")
+    assert str(caught.value).startswith(complaint)
+
+
+def test_words_stay_words_and_numbers_are_decimal() -> None:
+    source = parse_yaml("{country: no, octal: 010, time: 12:30, day: 2026-01-02, quoted: '5', none: ~, price: 1e-3}", "x.yaml")
+    assert source.data == {
+        "country": "no",
+        "octal": 10,
+        "time": "12:30",
+        "day": "2026-01-02",
+        "quoted": "5",
+        "none": None,
+        "price": 0.001,
+    }
+
+
+def test_every_value_knows_its_line() -> None:
+    source = parse_yaml("a:\n  - b: 1\n    c:\n      - x\n      - y\n", "x.yaml")
+    assert source.line_of(("a", 0, "c", 1)) == 5
+    assert source.line_of(("a", 0, "b")) == 2
+    assert source.line_of(("a", 0, "missing")) == 2
+    assert source.line_of(()) == 1
+
+
+def test_the_slow_loader_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a: [1, 'two', {b: ~}]\nc: |\n  text\n"
+    fast = parse_yaml(text, "x.yaml")
+    monkeypatch.setattr("spass.tenancy.yaml_source._LOADER", yaml.SafeLoader)
+    slow = parse_yaml(text, "x.yaml")
+    assert cast("object", slow) == fast
