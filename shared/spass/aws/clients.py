@@ -67,7 +67,9 @@ class Aws:
         return self._session.client("s3", config=_BUCKET_CONFIG)
 
     def for_tenant(self, tenant: TenantId) -> TenantStore:
-        """The store of one tenant. The only way to tenant data: here credentials that are good for this tenant alone take the place
-        of the function's own."""
+        """The store of one tenant: the only way to tenant data.
+
+        Here credentials that are good for this tenant alone take the place of the function's own.
+        """
         table = TenantTable(self._dynamodb, self._table, tenant)
         return TenantStore(tenant, table, TenantObjects(lambda: self._s3, self._bucket, tenant))

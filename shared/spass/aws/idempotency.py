@@ -1,7 +1,8 @@
 """``Idempotency-Key``: a request that comes twice is done once, and its answer kept for a day.
 
-A record is written where the state is: with the state's own transaction, or, when a request changes no state of ours (a bare model
-call), on its own. While a request runs it holds its record as a lease (``acquire``); turns need none, their session's hold serves.
+A record is written where the state is: with the state's own transaction, or, when a request changes no state of ours (a bare
+model call), on its own. While a request runs it holds its record as a lease (``acquire``); a turn needs none, its session's hold
+serves.
 """
 
 import json
@@ -25,7 +26,8 @@ _INLINE_BYTES: Final = 300_000  # a larger answer goes to the bucket; an item ma
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
     """A request with an Idempotency-Key. ``digest`` is the SHA-256 (hex) of whose key it is and for which method and path,
-    ``body_hash`` the SHA-256 of what was sent."""
+    ``body_hash`` the SHA-256 of what was sent.
+    """
 
     digest: str
     body_hash: str
@@ -64,7 +66,7 @@ class Claim:
     owner: str
 
     async def completion(self, answer: StoredAnswer) -> Put:
-        """The write that keeps ``answer`` and ends the claim, for the transaction that makes it true. It fails if the claim was lost."""
+        """The write that keeps ``answer`` and ends the claim, for the transaction that makes it true. It fails if it was lost."""
         return await _completion(self.store, self.request, answer, self._mine())
 
     async def complete(self, answer: StoredAnswer) -> None:
@@ -86,18 +88,18 @@ class Claim:
             ConditionFailed: it was lost.
         """
         await self.store.table.write(
-            Update(self._key, "SET expires_at = :until", values={":until": now_s() + LEASE_SECONDS}, condition=self._mine())
+            Update(self.key, "SET expires_at = :until", values={":until": now_s() + LEASE_SECONDS}, condition=self._mine())
         )
 
     async def release(self) -> None:
         """Give the claim up after a failure, so that the same key may try again."""
         try:
-            await self.store.table.write(Delete(self._key, self._mine()))
+            await self.store.table.write(Delete(self.key, self._mine()))
         except ConditionFailed:
             return
 
     @property
-    def _key(self) -> keys.Key:
+    def key(self) -> keys.Key:
         return keys.idempotency(self.store.tenant, self.request.digest)
 
     def _mine(self) -> Condition:
@@ -129,7 +131,7 @@ async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | Sto
         {":now": now, ":running": "running"},
     )
     try:
-        await store.table.write(Put(claim._key, attributes, free))
+        await store.table.write(Put(claim.key, attributes, free))
     except ConditionFailed as failure:
         item = failure.item or {}
         if item.get("owner") == claim.owner:

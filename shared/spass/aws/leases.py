@@ -23,7 +23,8 @@ async def renewing(renew: Callable[[], Awaitable[None]], *, every: float = RENEW
         LeaseLost: a renewal failed.
     """
     body = asyncio.current_task()
-    assert body is not None, "runs inside a task"
+    if body is None:
+        raise RuntimeError("a lease is kept inside a task")
     failure: list[BaseException] = []
 
     async def keep() -> None:
@@ -52,4 +53,6 @@ async def renewing(renew: Callable[[], Awaitable[None]], *, every: float = RENEW
                 raise
     if failure:
         body.uncancel()
+        if not isinstance(failure[0], Exception):
+            raise failure[0]
         raise LeaseLost("This request lost its place to another one and was stopped; try again.", retry_after=1) from failure[0]

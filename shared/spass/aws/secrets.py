@@ -15,8 +15,9 @@ _cache: dict[str, tuple[float, str | None]] = {}
 
 
 def provider_key(name: str) -> str | None:
-    """The value of the environment variable ``name``, else of the SSM SecureString ``$SPASS_KEYS_PATH<name>`` (kept five minutes), else
-    None. An empty value counts as none.
+    """The environment variable ``name``, else the SSM SecureString ``$SPASS_KEYS_PATH<name>`` (kept five minutes), else None.
+
+    An empty value counts as none.
 
     Raises:
         StorageUnavailable: the parameter store did not answer.

@@ -85,8 +85,8 @@ Write: TypeAlias = Put | Update | Delete | Check
 class ConditionFailed(Exception):
     """A write's condition did not hold. ``item`` is what stood there, None if nothing did.
 
-    The client retries a lost reply by itself, and the retry may meet the first try's effect: who conditions a write on something that
-    the write itself changes must look whether ``item`` is already its own.
+    The client retries a lost reply by itself, and the retry may meet the first try's effect: who conditions a write on something
+    that the write itself changes must look whether ``item`` is already its own.
     """
 
     def __init__(self, item: Item | None) -> None:
@@ -176,13 +176,12 @@ class TenantTable:
             StorageUnavailable: throttled or unreachable; whether the write took effect is unknown.
         """
         method: Callable[..., object]
-        match write:
-            case Put():
-                operation, method, returns = "PutItem", self._client.put_item, "NONE"
-            case Update():
-                operation, method, returns = "UpdateItem", self._client.update_item, "ALL_NEW"
-            case Delete():
-                operation, method, returns = "DeleteItem", self._client.delete_item, "ALL_OLD"
+        if isinstance(write, Put):
+            operation, method, returns = "PutItem", self._client.put_item, "NONE"
+        elif isinstance(write, Update):
+            operation, method, returns = "UpdateItem", self._client.update_item, "ALL_NEW"
+        else:
+            operation, method, returns = "DeleteItem", self._client.delete_item, "ALL_OLD"
         parameters = self._parameters(write) | {"ReturnValues": returns, "ReturnConsumedCapacity": "TOTAL"}
         try:
             response = await self._call(operation, cast("Callable[..., dict[str, object]]", method), parameters)
@@ -194,12 +193,14 @@ class TenantTable:
         return _item(cast("Mapping[str, AttributeValueTypeDef]", attributes)) if attributes else None
 
     async def transact(self, writes: Sequence[Write], *, token: str) -> None:
-        """Do all of ``writes`` or none. ``token`` (≤ 36 characters) names the attempt: the same transaction sent again under it within
-        ten minutes takes effect once. Conflicts with other writers are retried with it.
+        """Do all of ``writes`` or none.
+
+        ``token`` (≤ 36 characters) names the attempt: the same transaction sent again under it within ten minutes takes effect once.
+        Conflicts with other writers are retried with it.
 
         Raises:
             TransactionFailed: conditions did not hold.
-            StorageUnavailable: throttled, in conflict through all retries, or unreachable; in the last case its effect is unknown.
+            StorageUnavailable: throttled, in conflict through all retries, or unreachable; then its effect is unknown.
         """
         items = [self._transact_item(write) for write in writes]
         parameters = {"TransactItems": items, "ClientRequestToken": token, "ReturnConsumedCapacity": "TOTAL"}
@@ -215,7 +216,7 @@ class TenantTable:
                     raise TransactionFailed(failures) from None
                 if error.response["Error"]["Code"] not in ("TransactionCanceledException", "TransactionInProgressException"):
                     raise
-                await asyncio.sleep(random.uniform(0, _CONFLICT_BASE_DELAY * 2**attempt))
+                await asyncio.sleep(random.uniform(0, _CONFLICT_BASE_DELAY * 2**attempt))  # noqa: S311 (jitter)
             else:
                 return
         raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)

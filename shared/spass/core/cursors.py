@@ -11,8 +11,10 @@ _CHECK_BYTES = 12
 
 
 def encode_cursor(scope: str, position: str) -> str:
-    """A cursor for ``position`` that only ``decode_cursor`` with the same ``scope`` accepts. A scope names the list and its owner
-    (tenant, user, agent or index)."""
+    """A cursor for ``position`` that only ``decode_cursor`` with the same ``scope`` accepts.
+
+    A scope names the list and its owner (tenant, user, agent or index).
+    """
     body = json.dumps(position).encode()
     return base64.urlsafe_b64encode(_check(scope, body) + body).decode().rstrip("=")
 

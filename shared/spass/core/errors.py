@@ -12,7 +12,8 @@ Only ``web`` knows that branches are HTTP statuses.
     ├── NotFound               AgentNotFound · SessionNotFound · IndexNotFound · DocumentNotFound · ModelNotFound · ToolNotFound ·
     │                          RouteNotFound
     ├── WrongMethod            MethodNotAllowed
-    ├── Conflict               SessionBusy · SessionArchived · CompactionInProgress · EmbeddingModelMismatch · IdempotencyInProgress
+    ├── Conflict               SessionBusy · SessionArchived · CompactionInProgress · EmbeddingModelMismatch ·
+    │                          IdempotencyInProgress
     ├── TooLarge               PayloadTooLarge
     ├── Reused                 IdempotencyKeyReused
     ├── Limited                RateLimited

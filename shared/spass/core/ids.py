@@ -22,9 +22,11 @@ _RANDOM_CHARS: Final = 16  # 80 random bits
 
 
 def new_id(prefix: Prefix) -> str:
-    """A new id such as ``ses_01k9…``: 48 bits of Unix milliseconds, then 80 random bits, in the layout of a ULID
-    (https://github.com/ulid/spec). Ids sort by the millisecond of their making. The random part is read from the system at every
-    call, never from a seeded generator, so a restored snapshot cannot repeat one."""
+    """A new id such as ``ses_01k9…``: 48 bits of Unix milliseconds, then 80 random bits (https://github.com/ulid/spec).
+
+    Ids sort by the millisecond of their making. The random part is read from the system at every call, never from a seeded
+    generator, so a restored snapshot cannot repeat one.
+    """
     return f"{prefix}_{_base32(time.time_ns() // 1_000_000, _TIME_CHARS)}{random_suffix()}"
 
 

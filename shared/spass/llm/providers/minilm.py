@@ -1,0 +1,151 @@
+"""all-MiniLM-L6-v2 in numpy: a BERT encoder of 6 layers, mean pooling, vectors of length one.
+
+The model is https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2; the forward pass follows BERT (Devlin et al. 2018,
+https://arxiv.org/abs/1810.04805) and the file format https://github.com/huggingface/safetensors#format.
+"""
+
+import json
+import math
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+DIMENSIONS: Final = 384
+WINDOW: Final = 256
+"""Tokens that the model reads at once, its two marks ([CLS], [SEP]) included."""
+
+_LAYERS: Final = 6
+_HEADS: Final = 12
+_NORM_EPSILON: Final = 1e-12
+_CLS: Final = 101
+_SEP: Final = 102
+_BATCH_TOKENS: Final = 1024  # bounds the memory of one forward pass to some ten megabytes
+
+
+class MiniLM:
+    """The model, read from ``folder`` (``model.safetensors``, ``tokenizer.json``). Weights are mapped, not copied.
+
+    Raises:
+        OSError: a file is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._weights = _read_safetensors(folder / "model.safetensors")
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, without marks, however long."""
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    def embed_tokens(self, texts: Sequence[Sequence[int]]) -> Floats:
+        """Vectors of tokenized texts: (n, 384) float32, rows normalised.
+
+        A text longer than the window is embedded window by window, the windows' vectors averaged and normalised again.
+        """
+        room = WINDOW - 2
+        windows = [(n, ids[start : start + room]) for n, ids in enumerate(texts) for start in range(0, max(len(ids), 1), room)]
+        windows.sort(key=lambda window: len(window[1]))  # like lengths together, so that little is padded
+        sums = np.zeros((len(texts), DIMENSIONS), np.float32)
+        start = 0
+        while start < len(windows):
+            end = start + 1
+            while end < len(windows) and (end + 1 - start) * (len(windows[end][1]) + 2) <= _BATCH_TOKENS:
+                end += 1
+            batch = windows[start:end]
+            np.add.at(sums, [n for n, _ in batch], self._forward([ids for _, ids in batch]))
+            start = end
+        return _normalise(sums)
+
+    def _forward(self, windows: Sequence[Sequence[int]]) -> Floats:
+        """(n, 384) for n windows of at most ``WINDOW - 2`` tokens each."""
+        length = max(map(len, windows)) + 2
+        ids = np.zeros((len(windows), length), np.int64)
+        for row, window in zip(ids, windows, strict=True):
+            row[: len(window) + 2] = (_CLS, *window, _SEP)
+        mask = (np.arange(length) < np.array([[len(window) + 2] for window in windows])).astype(np.float32)
+        w = self._weights
+        hidden: Floats = w["embeddings.word_embeddings.weight"][ids]
+        hidden += w["embeddings.position_embeddings.weight"][:length] + w["embeddings.token_type_embeddings.weight"][0]
+        hidden = self._norm(hidden, "embeddings.LayerNorm")
+        away = ((1.0 - mask) * np.float32(-1e9))[:, None, None, :]
+        for layer in range(_LAYERS):
+            hidden = self._layer(hidden, away, f"encoder.layer.{layer}")
+        return _normalise((hidden * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True))
+
+    def _layer(self, hidden: Floats, away: Floats, name: str) -> Floats:
+        count, length, width = hidden.shape
+        size = width // _HEADS
+
+        def heads(part: str) -> Floats:
+            return self._dense(hidden, f"{name}.attention.self.{part}").reshape(count, length, _HEADS, size).transpose(0, 2, 1, 3)
+
+        scores = heads("query") @ heads("key").transpose(0, 1, 3, 2)
+        scores *= np.float32(1 / math.sqrt(size))
+        scores += away
+        attended = _softmax(scores) @ heads("value")
+        attended = attended.transpose(0, 2, 1, 3).reshape(count, length, width)
+        hidden = self._norm(
+            hidden + self._dense(attended, f"{name}.attention.output.dense"), f"{name}.attention.output.LayerNorm"
+        )
+        inner = _gelu(self._dense(hidden, f"{name}.intermediate.dense"))
+        return self._norm(hidden + self._dense(inner, f"{name}.output.dense"), f"{name}.output.LayerNorm")
+
+    def _dense(self, values: Floats, name: str) -> Floats:
+        flat: Floats = values.reshape(-1, values.shape[-1]) @ self._weights[f"{name}.weight"].T
+        flat += self._weights[f"{name}.bias"]
+        return flat.reshape(*values.shape[:-1], -1)
+
+    def _norm(self, values: Floats, name: str) -> Floats:
+        values = values - values.mean(axis=-1, keepdims=True)
+        values /= np.sqrt(np.square(values).mean(axis=-1, keepdims=True) + np.float32(_NORM_EPSILON))
+        values *= self._weights[f"{name}.weight"]
+        values += self._weights[f"{name}.bias"]
+        return values
+
+
+def _softmax(scores: Floats) -> Floats:
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return scores
+
+
+def _gelu(x: Floats) -> Floats:
+    """GELU, x · Φ(x). erf is formula 7.1.26 of Abramowitz and Stegun, off by at most 1.5e-7: numpy has none."""
+    z = np.abs(x) * np.float32(math.sqrt(0.5))
+    t = 1 / (1 + np.float32(0.3275911) * z)
+    series = np.float32(1.061405429) * t
+    for factor in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        series += np.float32(factor)
+        series *= t
+    erf = 1 - series * np.exp(-z * z)
+    result: Floats = np.float32(0.5) * x * (1 + np.copysign(erf, x))
+    return result
+
+
+def _normalise(rows: Floats) -> Floats:
+    result: Floats = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
+    return result
+
+
+def _read_safetensors(path: Path) -> dict[str, Floats]:
+    """The float32 tensors of a file, by name, as read-only views into it."""
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    start = 8 + int.from_bytes(mapped[:8], "little")
+    tensors = {}
+    for name, entry in json.loads(mapped[8:start]).items():
+        if entry.get("dtype") == "F32":
+            first, last = entry["data_offsets"]
+            flat = np.frombuffer(mapped, "<f4", count=(last - first) // 4, offset=start + first)
+            tensors[name] = flat.reshape(entry["shape"])
+    return tensors

