@@ -1,0 +1,75 @@
+"""The app: the same for one route in a function and for all of them on the laptop."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+
+from spass.core.errors import SpassError
+from spass.web.edge import Edge
+from spass.web.errors import error_response, from_http, from_validation
+from spass.web.exchange import exchange_of
+from spass.web.services import Services
+
+TITLE: Final = "Spass"
+
+
+def create_app(routers: Sequence[APIRouter], services: Services | None = None) -> FastAPI:
+    """An ASGI app that answers the routes of ``routers``, and everything else with an error in the envelope."""
+    app = FastAPI(title=TITLE, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_lifespan)
+    app.state.services = services or Services()
+    for router in routers:
+        # Not include_router: it makes each route a second time, which costs a cold start more than all our own code.
+        app.router.routes.extend(router.routes)
+    app.add_exception_handler(SpassError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_error)
+    app.add_exception_handler(HTTPException, _on_error)
+    app.add_middleware(Edge)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    yield
+    services: Services = app.state.services
+    await services.aclose()
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    exchange = exchange_of(request)
+    headers: dict[str, str] = {}
+    match error:
+        case SpassError():
+            known = error
+        case RequestValidationError():
+            known = from_validation(error)
+        case HTTPException():
+            known = from_http(error)
+            if error.status_code == 405:
+                headers["Allow"] = ", ".join(_allowed(request))
+        case _:
+            raise error
+    exchange.error = known.code
+    return error_response(known, exchange.request_id, headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods of every route on this path (the framework names those of the first)."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(dict(request.scope))[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return sorted(methods)
+
+
+def location(request: Request, path: str) -> str:
+    """``path`` (from the API's root, unquoted) as a ``Location`` that holds behind a stage or a custom domain's base path."""
+    root: str = request.scope.get("root_path", "")
+    return quote(root.rstrip("/") + path, safe="/:@!$&'()*+,;=~-._")

@@ -1,0 +1,141 @@
+"""Who asks: token, user, depth and parent, read from the headers of one request."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.datastructures import Headers, QueryParams
+
+from spass.core.errors import (
+    InvalidAugment,
+    InvalidRequest,
+    InvalidToken,
+    MissingToken,
+    RecursionDepthExceeded,
+    UserIdInvalid,
+    UserIdNotAllowed,
+    UserIdRequired,
+)
+from spass.core.ids import RequestId, UserId
+from spass.tenancy.identity import Caller, Identity, Tokens
+
+MAX_DEPTH: Final = 3
+
+_USER_ID: Final = re.compile(r"[A-Za-z0-9._@:+-]{1,128}")
+_DEPTH: Final = re.compile(r"[0-9]{1,9}")
+_PARENT: Final = re.compile(r"[\x21-\x7e]{1,128}")
+_AUGMENT_KEYS: Final = ("server-tools", "system-prompt", "memory")
+
+
+def caller_of(
+    headers: Headers, query: QueryParams, *, tokens: Tokens, request_id: RequestId, route: str, needs_user: bool
+) -> Caller:
+    """The caller of one request; ``needs_user`` on the routes that act for a user.
+
+    The order is fixed, so that a request with several faults always hears of the same one: token, user, depth, parent.
+
+    Raises:
+        MissingToken, InvalidToken: there is no usable token.
+        UserIdRequired, UserIdInvalid, UserIdNotAllowed: the user is not said in the one allowed way.
+        InvalidRequest: a header is malformed.
+        RecursionDepthExceeded: the request has come through too many of our own sub-calls.
+    """
+    identity = _identity(headers, tokens)
+    user = _user(headers, query, needs_user=needs_user)
+    depth = _depth(headers)
+    return Caller(
+        identity=identity,
+        user=user,
+        request_id=request_id,
+        parent_request_id=_parent(headers),
+        depth=depth,
+        route=route,
+    )
+
+
+def refuse_user_id(names: object) -> None:
+    """On routes that act for a user, only the header says who.
+
+    Raises:
+        UserIdNotAllowed: ``names`` (a body or a query) says it too.
+    """
+    if isinstance(names, dict | QueryParams) and "user_id" in names:
+        raise UserIdNotAllowed("Say the user in the header SPASS-User-Id, not as user_id.", param="user_id")
+
+
+def _identity(headers: Headers, tokens: Tokens) -> Identity:
+    values = headers.getlist("authorization")
+    if len(values) > 1:
+        raise InvalidToken("Send one Authorization header.", param="Authorization")
+    scheme, _, token = (values[0] if values else "").strip().partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
+        raise MissingToken("Send the header Authorization: Bearer <token>.", param="Authorization")
+    return tokens.identify(token)
+
+
+def _user(headers: Headers, query: QueryParams, *, needs_user: bool) -> UserId | None:
+    values = headers.getlist("spass-user-id")
+    if not values or values == [""]:
+        if needs_user:
+            raise UserIdRequired("Send the header SPASS-User-Id.", param="SPASS-User-Id")
+        if values:
+            raise UserIdInvalid("SPASS-User-Id is empty.", param="SPASS-User-Id")
+        return None
+    if len(values) > 1 or not _USER_ID.fullmatch(values[0]):
+        raise UserIdInvalid("SPASS-User-Id is sent once and has 1 to 128 of A–Z a–z 0–9 . _ @ : + -.", param="SPASS-User-Id")
+    if needs_user:
+        refuse_user_id(query)
+    return UserId(values[0])
+
+
+def _depth(headers: Headers) -> int:
+    value = _once(headers, "SPASS-Caller-Depth", _DEPTH, "a whole number from 0 on")
+    depth = int(value or "0")
+    if depth >= MAX_DEPTH:
+        raise RecursionDepthExceeded(
+            f"This request is {depth} sub-calls deep; {MAX_DEPTH - 1} are allowed.", details={"depth": depth}
+        )
+    return depth
+
+
+def _parent(headers: Headers) -> RequestId | None:
+    value = _once(headers, "SPASS-Parent-Request-Id", _PARENT, "1 to 128 visible ASCII characters")
+    return RequestId(value) if value is not None else None
+
+
+def _once(headers: Headers, name: str, form: re.Pattern[str], what: str) -> str | None:
+    values = headers.getlist(name)
+    if not values:
+        return None
+    if len(values) > 1 or not form.fullmatch(values[0]):
+        raise InvalidRequest(f"{name} is sent once and is {what}.", param=name)
+    return values[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Augment:
+    """What the gateway may add to a chat of its own accord."""
+
+    server_tools: bool = True
+    system_prompt: bool = True
+    memory: bool = True
+
+
+def augment_of(headers: Headers) -> Augment:
+    """``SPASS-Augment: server-tools=off, system-prompt=off, memory=off``, any of them.
+
+    Raises:
+        InvalidAugment: a key or a value is unknown.
+    """
+    off: set[str] = set()
+    for part in ",".join(headers.getlist("spass-augment")).split(","):
+        key, _, value = part.strip().lower().partition("=")
+        if not key and not value:
+            continue
+        if key.strip() not in _AUGMENT_KEYS or value.strip() != "off":
+            raise InvalidAugment(
+                f"SPASS-Augment takes {', '.join(f'{known}=off' for known in _AUGMENT_KEYS)}.", param="SPASS-Augment"
+            )
+        off.add(key.strip())
+    return Augment("server-tools" not in off, "system-prompt" not in off, "memory" not in off)

@@ -1,0 +1,111 @@
+"""The outermost layer: every answer gets its request id, every failure its envelope, every request one line in the log."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from spass.core.errors import InternalError
+from spass.core.messages import Json
+from spass.core.time import now
+from spass.web.errors import error_response
+from spass.web.exchange import Exchange, begin
+
+CLIENT_WENT_AWAY: Final = 499
+
+
+class Edge:
+    """ASGI middleware around the whole app."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = begin(scope)
+        answer = _Answer(exchange, send)
+        try:
+            await self._app(scope, receive, answer.send)
+        except ClientDisconnect:
+            answer.status = CLIENT_WENT_AWAY
+        except Exception as error:  # noqa: BLE001 (the edge: whatever went wrong gets an answer and a line in the log)
+            exchange.error = InternalError.code
+            write_line(failure_line(error, exchange.request_id))
+            if not answer.status:
+                response = error_response(InternalError("Something went wrong on our side."), exchange.request_id)
+                await response(scope, receive, answer.send)
+        finally:
+            write_line(_request_line(scope, exchange, answer.status))
+
+
+class _Answer:
+    """Passes an answer on and adds the headers that every answer has."""
+
+    def __init__(self, exchange: Exchange, send: Send) -> None:
+        self._exchange = exchange
+        self._send = send
+        self.status = 0
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = list(message.get("headers", ()))
+            present = {name.lower() for name, _ in headers}
+            own = {"SPASS-Request-Id": self._exchange.request_id, **self._exchange.cost_headers()}
+            headers += [
+                (name.lower().encode(), value.encode()) for name, value in own.items() if name.lower().encode() not in present
+            ]
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+
+def _request_line(scope: Scope, exchange: Exchange, status: int) -> dict[str, Json]:
+    return {
+        "at": now(),
+        "level": "info",
+        "request_id": exchange.request_id,
+        "method": scope["method"],
+        "route": exchange.route,
+        "status": status,
+        "ms": round((time.monotonic() - exchange.started) * 1000, 1),
+        "tenant": exchange.tenant,
+        "error": exchange.error,
+    }
+
+
+def failure_line(error: BaseException, request_id: str) -> dict[str, Json]:
+    """What the log says of an exception that nobody expected: its type and the innermost place of ours that it passed. Its text
+    is left out, for it may hold anything.
+    """
+    return {
+        "at": now(),
+        "level": "error",
+        "request_id": request_id,
+        "exception": type(error).__qualname__,
+        "cause": type(error.__cause__).__qualname__ if error.__cause__ else None,
+        "where": _innermost(error.__traceback__),
+    }
+
+
+def _innermost(trace: TracebackType | None) -> str | None:
+    place = None
+    while trace is not None:
+        frame = trace.tb_frame
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith(("spass.", "functions.")):
+            place = f"{module}:{frame.f_code.co_name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+def write_line(line: Mapping[str, Json]) -> None:
+    """One line of JSON on standard output, where Lambda and the laptop collect logs."""
+    sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,94 @@
+"""One request and its answer: what the edge, the route and the services share while it is under way."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Final
+
+from fastapi import Depends
+from starlette.requests import Request
+from starlette.types import Scope as AsgiScope
+
+from spass.aws.idempotency import IdempotentRequest
+from spass.core.cost import Cost, CostTally
+from spass.core.ids import RequestId, new_id
+
+if TYPE_CHECKING:
+    from spass.calls.scope import Scope
+    from spass.web.services import Services
+
+_KEY: Final = "spass.exchange"
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Made at the outermost layer, filled in as the request makes its way in."""
+
+    request_id: RequestId = field(default_factory=lambda: RequestId(new_id("req")))
+    started: float = field(default_factory=time.monotonic)
+    route: str | None = None
+    error: str | None = None
+    _scope: "Scope | None" = None
+    _services: "Services | None" = None
+    idempotent: IdempotentRequest | None = None
+
+    def enter(self, scope: "Scope", services: "Services") -> None:
+        """The caller is known."""
+        self._scope = scope
+        self._services = services
+
+    @property
+    def scope(self) -> "Scope":
+        if self._scope is None:
+            raise RuntimeError("a public route has no caller")
+        return self._scope
+
+    @property
+    def services(self) -> "Services":
+        if self._services is None:
+            raise RuntimeError("a public route has no services")
+        return self._services
+
+    @property
+    def tenant(self) -> str | None:
+        return self._scope.caller.tenant if self._scope else None
+
+    @property
+    def tally(self) -> CostTally | None:
+        return self._scope.tally if self._scope else None
+
+    def cost_headers(self) -> Mapping[str, str]:
+        """What the model calls so far have cost; nothing when there were none."""
+        tally = self.tally
+        return cost_headers(tally.total) if tally else {}
+
+
+def cost_headers(cost: Cost) -> dict[str, str]:
+    if not cost.sub_calls:
+        return {}
+    return {
+        "SPASS-Cost-Eur": f"{cost.eur:f}",
+        "SPASS-Cost-Usd": f"{cost.usd:f}",
+        "SPASS-Cost-Source": cost.source.value,
+        "SPASS-Cost-Sub-Calls": str(cost.sub_calls),
+    }
+
+
+def begin(asgi_scope: AsgiScope) -> Exchange:
+    """The exchange of a request that has just come in."""
+    exchange = Exchange()
+    asgi_scope[_KEY] = exchange
+    return exchange
+
+
+def exchange_of(request: Request) -> Exchange:
+    exchange: Exchange = request.scope[_KEY]
+    return exchange
+
+
+async def _current(request: Request) -> Exchange:
+    return exchange_of(request)
+
+
+Current = Annotated[Exchange, Depends(_current)]
+"""What a route takes to reach its services and its caller."""

@@ -1,0 +1,140 @@
+"""What a route file exports: the app of its one route, as AWS Lambda calls it.
+
+Short routes run through Mangum, long ones as plain ASGI under the Lambda Web Adapter. Outside Lambda neither makes anything before
+it is first called, so that the laptop, which serves the routers itself, may import every route file.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from fastapi import APIRouter
+from mangum import Mangum
+from mangum.handlers import APIGateway
+from mangum.types import LambdaContext, LambdaEvent
+from mangum.types import Scope as EventScope
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from spass.web.app import create_app
+from spass.web.services import Services
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+_REQUEST_CONTEXT: Final = b"x-amzn-request-context"
+
+
+def lambda_handler(router: APIRouter, services: Services | None = None) -> "LambdaFunction":
+    """The Lambda handler of a short route."""
+    return LambdaFunction(router, services)
+
+
+def stream_app(router: APIRouter, services: Services | None = None) -> "StreamApp":
+    """The ASGI app of a long route, to run under the Lambda Web Adapter."""
+    return StreamApp(router, services)
+
+
+def _in_lambda() -> bool:
+    return "AWS_LAMBDA_FUNCTION_NAME" in os.environ
+
+
+class _Function:
+    def __init__(self, router: APIRouter, services: Services | None) -> None:
+        self._router = router
+        self._services = services
+        if _in_lambda():
+            # While a function starts it has a whole processor and is not yet keeping anybody waiting.
+            _ = self.app.state.services.tokens
+
+    @cached_property
+    def app(self) -> "FastAPI":
+        return create_app([self._router], self._services)
+
+
+class LambdaFunction(_Function):
+    """Answers API Gateway's proxy events."""
+
+    @cached_property
+    def _mangum(self) -> Mangum:
+        return Mangum(self.app, lifespan="off", custom_handlers=[RestApi])
+
+    def __call__(self, event: LambdaEvent, context: LambdaContext) -> dict[str, Any]:
+        return self._mangum(event, context)
+
+
+class StreamApp(_Function):
+    """Answers HTTP. The web adapter hands on what API Gateway knows of the request in a header."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app: ASGIApp = self.app
+        if scope["type"] == "http" and _in_lambda():
+            scope = {**scope, **_placed_by_header(scope)}
+        await app(scope, receive, send)
+
+
+class Place(NamedTuple):
+    """Where a request's path splits: what lies before the API (a stage, a base path), and the whole, as ASGI wants them."""
+
+    root_path: str
+    path: str
+
+
+def place(*, path: str, full_path: str, resource: str) -> Place:
+    """Split the path of a request by the resource it matched, which has as many segments as the API's own part.
+
+    ``path`` is that of the event, ``full_path`` that of its request context (with the stage, or the base path of a custom
+    domain), ``resource`` the matched template. All are as sent, percent-escapes included.
+    """
+    count = resource.rstrip("/").count("/")
+    segments = path.split("/")
+    own = "/" + "/".join(segments[-count:]) if 0 < count < len(segments) else path
+    root = full_path.removesuffix(own) if full_path.endswith(own) else ""
+    root = unquote(root.rstrip("/"))
+    return Place(root, root + unquote(own))
+
+
+class RestApi(APIGateway):
+    """Mangum's reading of an API Gateway event, but with each header as often as it was sent, and the root path known."""
+
+    @property
+    def scope(self) -> EventScope:
+        scope = super().scope
+        context: Mapping[str, Any] = self.event["requestContext"]
+        path = str(self.event.get("path") or "/")
+        at = place(
+            path=path,
+            full_path=str(context.get("path") or path),
+            resource=str(self.event.get("resource") or path),
+        )
+        many: Mapping[str, list[str]] | None = self.event.get("multiValueHeaders")
+        if many:
+            scope["headers"] = [
+                [name.lower().encode("latin-1", "replace"), value.encode("utf-8", "replace")]
+                for name, values in many.items()
+                for value in values
+            ]
+        scope["path"] = at.path
+        scope["root_path"] = at.root_path
+        return scope
+
+
+def _placed_by_header(scope: Scope) -> Mapping[str, Any]:
+    """``path`` and ``root_path`` by the request context that the web adapter passes on."""
+    raw = next((value for name, value in scope["headers"] if name == _REQUEST_CONTEXT), None)
+    try:
+        context = json.loads(raw) if raw else None
+    except ValueError:
+        context = None
+    if not isinstance(context, dict):
+        return {}
+    raw_path = scope.get("raw_path") or scope["path"].encode()
+    path = bytes(raw_path).decode("latin-1")
+    at = place(
+        path=path,
+        full_path=str(context.get("path") or path),
+        resource=str(context.get("resourcePath") or path),
+    )
+    return {"path": at.path, "root_path": at.root_path, "raw_path": None}

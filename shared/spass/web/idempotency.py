@@ -1,0 +1,93 @@
+"""``Idempotency-Key`` at the edge: whose key it is, and an answer that is given once and then again."""
+
+import hashlib
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from starlette._utils import get_route_path
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spass.aws import idempotency
+from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer
+from spass.aws.leases import renewing
+from spass.core.errors import InvalidRequest, SpassError
+from spass.core.messages import Json
+from spass.tenancy.identity import Caller
+from spass.web.exchange import Exchange
+from spass.web.json import json_response
+
+REPLAYED: Final = "Idempotency-Replayed"
+_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a route's work came to. ``kept`` says that the work has written ``body`` under its claim itself, with what made it true."""
+
+    body: Mapping[str, Json]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    kept: bool = False
+
+
+def idempotent_request(request: Request, caller: Caller, body: bytes) -> IdempotentRequest | None:
+    """The identity of a POST that names a key; None for all others.
+
+    Raises:
+        InvalidRequest: the key is not one.
+    """
+    if request.method != "POST":
+        return None
+    values = request.headers.getlist("idempotency-key")
+    if not values:
+        return None
+    if len(values) > 1 or not _KEY.fullmatch(values[0]):
+        raise InvalidRequest("Idempotency-Key is sent once and is 1 to 255 visible ASCII characters.", param="Idempotency-Key")
+    owner = [
+        caller.tenant,
+        caller.identity.token_id,
+        caller.user,
+        request.method,
+        get_route_path(request.scope),
+        values[0],
+    ]
+    digest = hashlib.sha256(json.dumps(owner).encode()).hexdigest()
+    return IdempotentRequest(digest, hashlib.sha256(body).hexdigest())
+
+
+async def once(exchange: Exchange, work: Callable[[Claim | None], Awaitable[Answer]], *, status: int = 200) -> Response:
+    """The answer of ``work``, or the kept one when this request was carried out before.
+
+    Raises:
+        IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
+    """
+    if exchange.idempotent is None:
+        answer = await work(None)
+        return json_response(answer.body, status=status, headers=answer.headers)
+    claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
+    if isinstance(claim, StoredAnswer):
+        return replayed(claim, status=status)
+    try:
+        async with renewing(claim.renew):
+            answer = await work(claim)
+            if not answer.kept:
+                await claim.complete(StoredAnswer(answer.body, {**answer.headers, **exchange.cost_headers()}))
+    except Exception:
+        await release(claim)
+        raise
+    return json_response(answer.body, status=status, headers=answer.headers)
+
+
+async def release(claim: Claim) -> None:
+    """Give the claim up; if that fails too, it falls free by itself within a minute."""
+    with suppress(SpassError):
+        await claim.release()
+
+
+def replayed(answer: StoredAnswer, *, status: int = 200) -> Response:
+    """A kept answer, given again."""
+    return json_response(answer.body, status=status, headers={**answer.headers, REPLAYED: "true"})

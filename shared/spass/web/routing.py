@@ -1,0 +1,137 @@
+"""How a route of ours differs from FastAPI's: it knows its caller before it reads a body, and reads bodies strictly.
+
+A request with several faults always hears of the first in this order: route, method, token, user, depth, idempotency key, body.
+"""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spass.core.errors import InvalidRequest
+from spass.core.messages import Json
+from spass.web.caller import caller_of, refuse_user_id
+from spass.web.exchange import exchange_of
+from spass.web.idempotency import idempotent_request
+from spass.web.json import check_content_type, parse_object, read_body
+from spass.web.services import services_of
+
+Handler = Callable[[Request], Coroutine[None, None, Response]]
+
+_FOR_A_USER: Final = "/a1/"
+MAX_CURSOR: Final = 4096
+
+
+class Body(BaseModel):
+    """A body: nothing unknown in it, and nothing of a wrong type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+
+
+class _ParsedRequest(Request):
+    """A request whose body has been read."""
+
+    parsed: Json = None
+    raw: bytes = b""
+
+    async def body(self) -> bytes:
+        return self.raw
+
+    async def json(self) -> Json:
+        return self.parsed
+
+
+class PublicRoute(APIRoute):
+    """A route that asks nobody who they are."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            exchange_of(request).route = self.path
+            return await handle(request)
+
+        return answer
+
+
+class CallerRoute(APIRoute):
+    """A route with a caller, and an exchange that is filled in."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+        takes_body = self.body_field is not None
+        body_required = takes_body and self.body_field is not None and self.body_field.field_info.is_required()
+        for_a_user = self.path.startswith(_FOR_A_USER)
+
+        async def answer(request: Request) -> Response:
+            exchange = exchange_of(request)
+            exchange.route = self.path
+            services = services_of(request)
+            caller = caller_of(
+                request.headers,
+                request.query_params,
+                tokens=services.tokens,
+                request_id=exchange.request_id,
+                route=self.path,
+                needs_user=for_a_user,
+            )
+            exchange.enter(services.scope(caller), services)
+            parsed = _ParsedRequest(request.scope, request.receive)
+            parsed.raw = await read_body(request.stream(), request.headers.get("content-length"))
+            if takes_body:
+                parsed.raw, parsed.parsed = _body(parsed.raw, request, required=body_required)
+            if for_a_user:
+                refuse_user_id(parsed.parsed if takes_body else _ignored_body(parsed.raw))
+            exchange.idempotent = idempotent_request(parsed, caller, parsed.raw)
+            return await handle(parsed)
+
+        return answer
+
+
+def _body(raw: bytes, request: Request, *, required: bool) -> tuple[bytes, Json]:
+    """What FastAPI is given: nothing where nothing was sent and nothing is needed."""
+    if not raw.strip() and not required:
+        return b"", None
+    check_content_type(request.headers.get("content-type"))
+    return raw, parse_object(raw)
+
+
+def _ignored_body(raw: bytes) -> Json:
+    """A body that the route does not take, if it is an object."""
+    try:
+        return parse_object(raw) if raw else None
+    except InvalidRequest:
+        return None
+
+
+def api_router() -> APIRouter:
+    """A router for routes with a caller. (A body without a Content-Type is taken for JSON; ``json`` refuses the others.)"""
+    return APIRouter(route_class=CallerRoute, strict_content_type=False)
+
+
+def public_router() -> APIRouter:
+    """A router for routes that need no token."""
+    return APIRouter(route_class=PublicRoute)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a list is asked for."""
+
+    limit: int
+    cursor: str | None
+
+
+async def _page(
+    limit: Annotated[int, Query(ge=1, le=1000, description="Entries at most.")] = 100,
+    cursor: Annotated[str | None, Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before.")] = None,
+) -> Page:
+    return Page(limit, cursor or None)
+
+
+Paging = Annotated[Page, Depends(_page)]

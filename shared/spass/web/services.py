@@ -1,0 +1,94 @@
+"""The composition root: what a process is made of, each part made when it is first asked for.
+
+Imports stand inside the properties, so that a function pays only for the rooms that its route enters.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from starlette.requests import Request
+
+from spass.tenancy.identity import Caller, Tokens
+
+if TYPE_CHECKING:
+    from spass.aws.clients import Aws
+    from spass.calls.pipeline import Calls
+    from spass.calls.scope import Scope
+    from spass.llm.router import Router
+    from spass.tenancy.config import GatewayConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says: the operator's files, and what the deployment has made."""
+
+    config: Path
+    agents: Path
+    table: str
+    bucket: str
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """``SPASS_CONFIG`` (gateway.yaml), ``SPASS_AGENTS`` (agents), ``SPASS_TABLE``, ``SPASS_BUCKET`` (both spass)."""
+        return cls(
+            config=Path(environment.get("SPASS_CONFIG") or "gateway.yaml"),
+            agents=Path(environment.get("SPASS_AGENTS") or "agents"),
+            table=environment.get("SPASS_TABLE") or "spass",
+            bucket=environment.get("SPASS_BUCKET") or "spass",
+        )
+
+
+class Services:
+    """Everything a route may call."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings.from_environment()
+
+    @cached_property
+    def config(self) -> "GatewayConfig":
+        from spass.tenancy.config import load_gateway_config
+
+        return load_gateway_config(self.settings.config)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        return Tokens(self.config)
+
+    @cached_property
+    def aws(self) -> "Aws":
+        from spass.aws.clients import Aws
+
+        return Aws(table=self.settings.table, bucket=self.settings.bucket)
+
+    @cached_property
+    def router(self) -> "Router":
+        from spass.aws.secrets import provider_key
+        from spass.llm.router import Router
+
+        return Router(self.config.llm, self.config.models, provider_key)
+
+    @cached_property
+    def calls(self) -> "Calls":
+        from spass.calls.pipeline import Calls
+
+        return Calls(self.config, self.router)
+
+    def scope(self, caller: Caller) -> "Scope":
+        """Where the work of one request stands."""
+        from spass.calls.scope import Scope
+
+        return Scope.of(caller, self.aws.for_tenant(caller.tenant))
+
+    async def aclose(self) -> None:
+        """Gives open connections back, when a long-lived process ends."""
+        if "router" in self.__dict__:
+            await self.router.aclose()
+
+
+def services_of(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services

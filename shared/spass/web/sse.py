@@ -1,0 +1,79 @@
+"""Server-sent events: a stream of chunks as OpenAI's clients read it.
+
+Format: https://html.spec.whatwg.org/multipage/server-sent-events.html; ``[DONE]`` at the end is OpenAI's.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+
+from starlette.responses import StreamingResponse
+
+from spass.core.errors import InternalError, SpassError
+from spass.core.ids import RequestId
+from spass.core.messages import Json
+from spass.core.running import Running
+from spass.web.edge import failure_line, write_line
+from spass.web.errors import envelope
+from spass.web.json import dump
+
+KEEP_ALIVE_SECONDS: Final = 15.0
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+DONE: Final = b"data: [DONE]\n\n"
+
+Chunk = Mapping[str, Json]
+
+
+async def stream_response(
+    chunks: AsyncIterator[Chunk], request_id: RequestId, *, headers: Mapping[str, str] | None = None
+) -> StreamingResponse:
+    """The chunks, each an event, and ``[DONE]``.
+
+    They are made in a task of their own: a client that goes away changes nothing. The first is awaited here, so that what is
+    refused before it is refused with its own status.
+
+    Raises:
+        SpassError: the work failed before its first chunk.
+    """
+    running = Running(chunks)
+    async for _ in running.follow():
+        break
+    return StreamingResponse(
+        render(running, request_id),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})},
+    )
+
+
+async def render(
+    running: Running[Chunk], request_id: RequestId, *, keep_alive: float = KEEP_ALIVE_SECONDS
+) -> AsyncIterator[bytes]:
+    """The bytes of the stream. Silence is filled with comments; work that breaks ends it with an ``error`` and no ``[DONE]``."""
+    chunks = running.follow()
+    while True:
+        coming = asyncio.ensure_future(_next(chunks))
+        try:
+            while not (await asyncio.wait({coming}, timeout=keep_alive))[0]:
+                yield KEEP_ALIVE
+            chunk = coming.result()
+        except SpassError as error:
+            yield _event(envelope(error, request_id))
+            return
+        except Exception as error:  # noqa: BLE001 (the edge: the status has left, so the stream itself must say that it broke)
+            write_line(failure_line(error, request_id))
+            yield _event(envelope(InternalError("Something went wrong on our side."), request_id))
+            return
+        finally:
+            coming.cancel()
+        if chunk is None:
+            yield DONE
+            return
+        yield _event(chunk)
+
+
+async def _next(chunks: AsyncIterator[Chunk]) -> Chunk | None:
+    return await anext(chunks, None)
+
+
+def _event(value: Chunk) -> bytes:
+    return b"data: " + dump(value) + b"\n\n"
