@@ -1,7 +1,8 @@
 """An emulated AWS in a child process of its own, shared by the session's tests; each test gets a tenant of its own."""
 
-import itertools
+import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 import boto3
 import httpx
 import pytest
+
+from spass.aws.clients import Aws, TenantStore
+from spass.core.ids import TenantId
 
 START_SECONDS = 60.0
 REGION = "eu-central-1"
@@ -53,6 +57,31 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
         _kill(process)
 
 
+@pytest.fixture(scope="session")
+def aws(emulator: Emulator) -> Aws:
+    """Our own clients on the emulator. They keep the endpoint and the credentials they were made with."""
+    aws = Aws(table=emulator.table, bucket=emulator.bucket)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", emulator.endpoint)
+        patch.setenv("AWS_REGION", REGION)
+        patch.setenv("AWS_DEFAULT_REGION", REGION)
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        assert aws._dynamodb and aws._s3
+    return aws
+
+
+@pytest.fixture
+def tenant() -> TenantId:
+    """A tenant that no other test has."""
+    return TenantId(f"t-{secrets.token_hex(6)}")
+
+
+@pytest.fixture
+def store(aws: Aws, tenant: TenantId) -> TenantStore:
+    return aws.for_tenant(tenant)
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -73,10 +102,8 @@ def _wait_until_up(process: "subprocess.Popen[bytes]", endpoint: str) -> None:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

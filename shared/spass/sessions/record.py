@@ -1,0 +1,183 @@
+"""A turn as it is recorded: one item with all its messages. A body too large for an item lies in the bucket, behind a pointer."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.table import Item, Value
+from spass.core.events import Event, Outcome, ToolCallFinished
+from spass.core.ids import MessageId, SessionId, new_id
+from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
+from spass.core.time import Timestamp
+
+INLINE_BYTES: Final = 350_000
+"""The largest body that stays in its item; DynamoDB takes 400 KiB, all attributes and their names together."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message with its place in a session."""
+
+    id: MessageId
+    seq: int
+    created_at: Timestamp
+    message: Message
+
+    def wire(self, compacted_at: Timestamp | None) -> dict[str, Json]:
+        """The message as the history shows it."""
+        return _message_json(self) | {"compacted_at": compacted_at}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """How long a tool ran for the call ``call_id``. What it was asked and what it said stand in the messages."""
+
+    call_id: str
+    name: str
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """A finished turn: the user's message, what followed it, and what it took."""
+
+    id: str
+    messages: tuple[StoredMessage, ...]
+    usage: TokenUsage
+    turns: int
+    finish_reason: FinishReason
+    tools: tuple[ToolRun, ...] = ()
+
+    @property
+    def first_seq(self) -> int:
+        return self.messages[0].seq
+
+    @property
+    def next_seq(self) -> int:
+        return self.messages[-1].seq + 1
+
+    @property
+    def answer(self) -> StoredMessage:
+        return self.messages[-1]
+
+
+class TurnRecorder:
+    """Turns a stream of events into a record, numbering and dating messages as they come."""
+
+    def __init__(self, turn_id: str, first_seq: int, user_message: str, at: Timestamp) -> None:
+        self.outcome = Outcome()
+        self._id = turn_id
+        self._messages: list[StoredMessage] = []
+        self._next_seq = first_seq
+        self._tools: list[ToolRun] = []
+        self._append(Message(Role.USER, user_message), at)
+
+    def add(self, event: Event, at: Timestamp) -> None:
+        known = len(self.outcome.messages)
+        self.outcome.add(event)
+        for message in self.outcome.messages[known:]:
+            self._append(message, at)
+        if isinstance(event, ToolCallFinished):
+            self._tools.append(ToolRun(event.call.id, event.call.name, event.duration_ms))
+
+    def record(self) -> TurnRecord:
+        outcome = self.outcome
+        return TurnRecord(
+            self._id, tuple(self._messages), outcome.usage, outcome.turns, outcome.finish_reason, tuple(self._tools)
+        )
+
+    def _append(self, message: Message, at: Timestamp) -> None:
+        self._messages.append(StoredMessage(MessageId(new_id("msg")), self._next_seq, at, message))
+        self._next_seq += 1
+
+
+async def store_body(store: TenantStore, session: SessionId, record: TurnRecord) -> dict[str, Value]:
+    """The attributes of the turn's item. A large body is put into the bucket first, under the turn's id, which no other turn can
+    have: one that is never committed is garbage and nothing worse.
+    """
+    attributes: dict[str, Value] = {"id": record.id, "next_seq": record.next_seq}
+    body = _encode(record)
+    if len(body) <= INLINE_BYTES:
+        return attributes | {"body": body.decode()}
+    key = overflow_key(session, record.id)
+    await store.objects.put(key, body)
+    return attributes | {"body_object": key}
+
+
+async def load_turns(store: TenantStore, session: SessionId, from_seq: int, limit: int | None = None) -> list[TurnRecord]:
+    """Recorded turns in order, beginning with the one whose first message is ``from_seq`` or the next after it.
+
+    Raises:
+        StorageUnavailable: throttled or unreachable through all retries.
+    """
+    items = await store.table.query(
+        keys.session_partition(store.tenant, session),
+        prefix=keys.TURN_PREFIX,
+        after=keys.session_turn(store.tenant, session, from_seq - 1).sk,
+        limit=limit,
+    )
+    pointers = [key for item in items if (key := overflow_of(item))]
+    bodies = dict(zip(pointers, await store.objects.get_all(pointers), strict=True)) if pointers else {}
+    return [_decode(str(item["id"]), bodies.get(overflow_of(item) or "") or cast(str, item["body"])) for item in items]
+
+
+def overflow_key(session: SessionId, turn_id: str) -> str:
+    return f"sessions/{session}/{turn_id}.json"
+
+
+def overflow_of(item: Item) -> str | None:
+    """Where the body of this turn lies, if not in its item."""
+    key = item.get("body_object")
+    return key if isinstance(key, str) else None
+
+
+def _encode(record: TurnRecord) -> bytes:
+    body: dict[str, Json] = {
+        "messages": [_message_json(message) for message in record.messages],
+        "usage": [record.usage.prompt_tokens, record.usage.completion_tokens],
+        "turns": record.turns,
+        "finish_reason": record.finish_reason.value,
+        "tools": [[run.call_id, run.name, run.duration_ms] for run in record.tools],
+    }
+    # A model may write half a surrogate pair, which UTF-8 cannot: better a question mark than a turn that cannot be kept.
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _decode(turn_id: str, body: str | bytes) -> TurnRecord:
+    stored: dict[str, Any] = json.loads(body)
+    prompt_tokens, completion_tokens = stored["usage"]
+    return TurnRecord(
+        turn_id,
+        tuple(_message_of(message) for message in stored["messages"]),
+        TokenUsage(prompt_tokens, completion_tokens),
+        stored["turns"],
+        FinishReason(stored["finish_reason"]),
+        tuple(ToolRun(*run) for run in stored["tools"]),
+    )
+
+
+def _message_json(stored: StoredMessage) -> dict[str, Json]:
+    message = stored.message
+    return {
+        "id": stored.id,
+        "seq": stored.seq,
+        "role": message.role.value,
+        "content": message.content,
+        "created_at": stored.created_at,
+        "tool_calls": tool_calls_json(message.tool_calls),
+        "tool_call_id": message.tool_call_id,
+    }
+
+
+def tool_calls_json(calls: Sequence[ToolCall]) -> list[Json]:
+    """Tool calls in OpenAI's form."""
+    return [{"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in calls]
+
+
+def _message_of(stored: Mapping[str, Any]) -> StoredMessage:
+    calls = tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in stored["tool_calls"])
+    message = Message(Role(stored["role"]), stored["content"], calls, stored["tool_call_id"])
+    return StoredMessage(MessageId(stored["id"]), stored["seq"], Timestamp(stored["created_at"]), message)

@@ -1,0 +1,159 @@
+"""A session: whose it is, how far it has come, and who holds it. Its stored form is one item, the head."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from spass.aws.table import Item, Value
+from spass.core.errors import SessionAgentMismatch, SessionNotFound
+from spass.core.ids import AgentName, SessionId, UserId
+from spass.core.messages import Json
+from spass.core.time import Timestamp
+
+CompactStrategy = Literal["auto", "manual", "off"]
+Title = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class CreateSession(BaseModel):
+    """What a client may say when it creates a session; the rest comes from the tenant's settings and is fixed from then on."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    title: Title | None = None
+    compact_strategy: CompactStrategy | None = None
+    compact_keep_last_n: Annotated[int, Field(ge=0, le=200)] | None = None
+    compact_observation_mask: bool | None = None
+
+
+class HoldKind(StrEnum):
+    """What a session is held for."""
+
+    TURN = "turn"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The right to write to a session until ``expires_at`` (seconds since the epoch).
+
+    ``owner`` is the turn's or the job's id. ``key_hash`` names the Idempotency-Key the owner came with, ``body_hash`` what was
+    sent.
+    """
+
+    owner: str
+    kind: HoldKind
+    expires_at: int
+    key_hash: str | None = None
+    body_hash: str | None = None
+
+    def live(self, now: float) -> bool:
+        return self.expires_at > now
+
+    def attributes(self) -> dict[str, Value]:
+        hold: dict[str, Value] = {"owner": self.owner, "kind": self.kind.value, "expires_at": self.expires_at}
+        if self.key_hash is not None:
+            hold |= {"key_hash": self.key_hash, "body_hash": self.body_hash}
+        return hold
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One conversation of one user with one agent.
+
+    Messages are numbered from 1 without gaps; ``next_seq`` is the number of the next one. Those below ``compacted_before``,
+    always the first of a turn, live on in a summary only. Both counts follow from these two numbers, so they cannot disagree
+    with the history.
+    """
+
+    id: SessionId
+    agent: AgentName
+    user: UserId
+    title: str | None
+    created_at: Timestamp
+    updated_at: Timestamp
+    compact_strategy: CompactStrategy
+    compact_keep_last_n: int
+    compact_observation_mask: bool
+    next_seq: int = 1
+    compacted_before: int = 1
+    parent_session_id: SessionId | None = None
+    successor_session_id: SessionId | None = None
+    archived_at: Timestamp | None = None
+    deleted_at: Timestamp | None = None
+    hold: Hold | None = None
+
+    @property
+    def message_count(self) -> int:
+        return self.next_seq - 1
+
+    @property
+    def live_message_count(self) -> int:
+        return self.next_seq - self.compacted_before
+
+    def wire(self) -> dict[str, Json]:
+        """The session as a client sees it."""
+        return {
+            "id": self.id,
+            "agent": self.agent,
+            "title": self.title,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+            "message_count": self.message_count,
+            "live_message_count": self.live_message_count,
+            "compact_strategy": self.compact_strategy,
+            "compact_keep_last_n": self.compact_keep_last_n,
+            "compact_observation_mask": self.compact_observation_mask,
+            "parent_session_id": self.parent_session_id,
+            "successor_session_id": self.successor_session_id,
+            "archived_at": self.archived_at,
+        }
+
+    def attributes(self) -> dict[str, Value]:
+        """The head item. What is None is absent, so that conditions can ask for it."""
+        attributes: dict[str, Value] = {name: getattr(self, name) for name in _FIELDS if getattr(self, name) is not None}
+        if self.hold is not None:
+            attributes["hold"] = self.hold.attributes()
+        return attributes
+
+    def entry(self) -> dict[str, Value]:
+        """The item in its user's list: all that a list shows, so that a page costs one query."""
+        return {name: value for name, value in self.attributes().items() if name != "hold"}
+
+
+_FIELDS: Final = tuple(name for name in Session.__dataclass_fields__ if name != "hold")
+
+
+def session_of(item: Item) -> Session:
+    """The session that a head or a list entry holds."""
+    fields = {name: item[name] for name in _FIELDS if name in item} | {"title": item.get("title")}
+    return Session(**fields, hold=_hold_of(item.get("hold")))  # type: ignore[arg-type]  # written by ``attributes``
+
+
+def owned(item: Item | None, agent: AgentName, user: UserId) -> Session:
+    """The session in a head, for its owner asking through its agent.
+
+    Raises:
+        SessionNotFound: there is none, it is deleted, or it is another user's, which looks the same.
+        SessionAgentMismatch: it is the user's, with another agent.
+    """
+    session = session_of(item) if item is not None else None
+    if session is None or session.deleted_at is not None or session.user != user:
+        raise SessionNotFound("You have no such session.")
+    if session.agent != agent:
+        raise SessionAgentMismatch(f"This session was created for the agent {session.agent}.", details={"agent": session.agent})
+    return session
+
+
+def _hold_of(stored: Value) -> Hold | None:
+    if not isinstance(stored, Mapping):
+        return None
+    return Hold(
+        owner=cast(str, stored["owner"]),
+        kind=HoldKind(cast(str, stored["kind"])),
+        expires_at=cast(int, stored["expires_at"]),
+        key_hash=cast("str | None", stored.get("key_hash")),
+        body_hash=cast("str | None", stored.get("body_hash")),
+    )
