@@ -1,0 +1,168 @@
+"""What a request to the stand-in holds: its question, what may answer it, and what tools said."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from local.standin.words import fold
+from spass.core.messages import Json
+
+Message = Mapping[str, Any]
+
+# A document in a prompt, however it is marked: <document id="d1" …>text</document>.
+_DOCUMENT: Final = re.compile(r"<(document|doc|chunk|source|passage)\b[^>]*>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+_TAG: Final = re.compile(r"</?[a-zA-Z_][^<>]*>")
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?…])[\"'”»)]*\s+(?=[\"'“„«(]*[^\W_])|\n\s*\n|\n(?=\s*[-*|#\d])")
+_ABBREVIATION: Final = re.compile(r"(?:\b(?:z\. ?B|d\. ?h|u\. ?a|bzw|ca|Nr|Dr|St|vs|etc|e\.g|i\.e|approx)\.|\b\d{1,2}\.)$")
+_QUESTION_START: Final = re.compile(
+    r"^\W*(wer|was|wann|wo|wohin|woher|wie|wieviel|warum|wieso|weshalb|welche[rsmn]?|nenne?|erklare?|erzahle?|beschreibe?|zeige?|suche?|finde?|"
+    r"who|what|when|where|how|why|which|whose|is|are|does|do|did|can|could|name|explain|tell|describe|show|list|find|search|look)\b"
+)
+_GERMAN: Final = re.compile(
+    r"\b(der|die|das|und|ist|nicht|ein|eine|wie|was|wer|wo|wann|welche[rsmn]?|ich|mein|meine|wurde|auf|deutsch|du|viel|sind|hat)\b|[äöüß]",
+    re.IGNORECASE,
+)
+_ENGLISH: Final = re.compile(
+    r"\b(the|and|is|are|not|an?|how|what|who|where|when|which|i|my|was|on|of|you|many|does|do|has|please)\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool answered in this turn: the call's name and arguments, and its result, parsed when it is JSON."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    result: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sentence that may answer, where it came from, and how much its source is trusted."""
+
+    text: str
+    source: str  # "document", "user", "assistant" or "system"
+    trust: float
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A request's messages, read for answering."""
+
+    messages: Sequence[Message]
+    question: str
+    earlier: Sequence[Message]  # before the question
+    results: Sequence[ToolResult]  # after the question
+
+    @classmethod
+    def read(cls, messages: Sequence[Message]) -> "Conversation":
+        last_user = max((at for at, message in enumerate(messages) if message.get("role") == "user"), default=-1)
+        question = text_of(messages[last_user]) if last_user >= 0 else ""
+        calls = _calls_by_id(messages[last_user + 1 :])
+        results = tuple(
+            ToolResult(*calls.get(str(message.get("tool_call_id")), ("", {})), _parsed(text_of(message)))
+            for message in messages[last_user + 1 :]
+            if message.get("role") == "tool"
+        )
+        return cls(messages, question, messages[: max(last_user, 0)], results)
+
+    @property
+    def asked(self) -> str:
+        """The question without any documents that came in the same message."""
+        return _TAG.sub(" ", _DOCUMENT.sub(" ", self.question)).strip()
+
+    @property
+    def is_german(self) -> bool:
+        german, english = len(_GERMAN.findall(self.asked)), len(_ENGLISH.findall(self.asked))
+        if german == english:
+            return bool(re.search(r"\b(Deutsch|German|du|bist)\b", self.instructions))
+        return german > english
+
+    @property
+    def instructions(self) -> str:
+        """What the system messages say, documents left out."""
+        return "\n".join(_DOCUMENT.sub(" ", text_of(m)) for m in self.messages if m.get("role") in {"system", "developer"})
+
+    @property
+    def is_question(self) -> bool:
+        return "?" in self.asked or bool(_QUESTION_START.match(fold(self.asked)))
+
+    def candidates(self) -> list[Candidate]:
+        """Every sentence that may answer the question: retrieved documents first, then what was said, latest first."""
+        documents = [document for message in self.messages for document in _documents(text_of(message))]
+        found = [Candidate(text, "document", 1.1) for document in documents for text in sentences(document)]
+        for message in reversed(self.earlier):
+            role = message.get("role")
+            text = _DOCUMENT.sub(" ", text_of(message))
+            if role == "user":
+                found += [Candidate(s, "user", 1.1) for s in sentences(text) if not s.endswith("?")]
+            elif role == "assistant" and not text.startswith(("Ich bin ", "I am ")):
+                found += [Candidate(s, "assistant", 0.9) for s in sentences(text) if not s.endswith("?")]
+            elif role == "tool":
+                found += [Candidate(s, "document", 1.0) for s in result_sentences(_parsed(text))]
+        found += [Candidate(s, "system", 0.7) for s in sentences(_TAG.sub(" ", self.instructions))]
+        return list({candidate.text: candidate for candidate in reversed(found)}.values())[::-1]
+
+
+def text_of(message: Message) -> str:
+    """A message's text, whether it is a string or a list of parts."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return ""
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text; a heading or list item is one of its own, an abbreviation ends none."""
+    found: list[str] = []
+    for piece in _SENTENCE_END.split(text):
+        sentence = " ".join(piece.split()).strip("#*-•|> ")
+        if found and _ABBREVIATION.search(found[-1]):
+            found[-1] = f"{found[-1]} {sentence}"
+        elif re.search(r"[^\W_]", sentence):
+            found.append(sentence)
+    return found
+
+
+def result_sentences(result: object) -> list[str]:
+    """Every sentence in a tool's result."""
+    return [sentence for text in _texts(result) for sentence in sentences(_TAG.sub("", text))]
+
+
+def _texts(value: object, key: str = "") -> Iterator[str]:
+    if isinstance(value, str):
+        if key not in {"id", "index_id", "url", "error", "code"}:
+            yield value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            if name not in {"metadata", "error"}:
+                yield from _texts(item, str(name))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, key)
+
+
+def _documents(text: str) -> list[str]:
+    return [_TAG.sub(" ", body) for _, body in _DOCUMENT.findall(text)]
+
+
+def _parsed(text: str) -> Json:
+    try:
+        parsed: Json = json.loads(text)
+        return parsed
+    except ValueError:
+        return text
+
+
+def _calls_by_id(messages: Sequence[Message]) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    calls: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            function = call.get("function", {})
+            arguments = _parsed(str(function.get("arguments", "")))
+            calls[str(call.get("id"))] = (str(function.get("name", "")), arguments if isinstance(arguments, Mapping) else {})
+    return calls

@@ -1,0 +1,212 @@
+"""Which tools a question plainly asks for, and with which arguments."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from local.standin.conversation import Conversation
+from local.standin.words import content_stems, fold, match
+from spass.core.messages import Json
+
+_NUMBER: Final = r"\d+(?:[.,]\d+)*"
+_OPERATOR: Final = r"(?:\*\*|[+*/×·÷^%]|[-−x](?=\s*[\d(]))"
+_EXPRESSION: Final = re.compile(rf"(?<![\w./:-])[(\s]*-?{_NUMBER}[\s)]*(?:{_OPERATOR}[(\s]*-?{_NUMBER}[\s)]*)+(?![\w/:-])")
+_SPOKEN: Final = (
+    (r"\b(?:mal|times|multiplied by|multipliziert mit)\b", "*"),
+    (r"\b(?:plus)\b", "+"),
+    (r"\b(?:minus)\b", "-"),
+    (r"\b(?:geteilt durch|divided by|durch)\b", "/"),
+    (r"\b(?:hoch|to the power of)\b", "**"),
+    (rf"({_NUMBER})\s*(?:%|prozent|percent)\s*(?:von|of)\s*({_NUMBER})", r"\1 / 100 * \2"),
+    (rf"(?:quadratwurzel|wurzel|square root)\s*(?:aus|von|of)?\s*({_NUMBER})", r"\1 ** 0.5"),
+)
+_DATE_OR_RANGE: Final = re.compile(r"^\s*\d{1,4}(?:[-/.]\d{1,4}){1,2}\s*$")
+_ASKS_TIME: Final = re.compile(
+    r"\b(wie spat|uhrzeit|welche[rsn]? (wochen)?tag|welches datum|heutige[rsn]? datum|aktuelle[rsn]? (zeit|datum)|"
+    r"what time|current (date|time)|today'?s date|what day|which day|what date|date today|time is it)\b"
+)
+_ZONES: Final = {
+    "berlin": "Europe/Berlin", "london": "Europe/London", "paris": "Europe/Paris", "new york": "America/New_York",
+    "tokyo": "Asia/Tokyo", "tokio": "Asia/Tokyo", "los angeles": "America/Los_Angeles", "sydney": "Australia/Sydney",
+    "utc": "UTC",
+}  # fmt: skip
+_ZONE_NAME: Final = re.compile(r"\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+\b")
+_OF_ONESELF: Final = re.compile(r"\b(mein(e[rsnm]?)?|ich|my|i|mir|me)\b")
+_INDEX_NAMED: Final = re.compile(
+    r"\b(?:index(?:_id)?|wissensindex)\b\s*(?:namens|named|called|is|ist|=|:)?\s*[`\"'„“]?([A-Za-z0-9][A-Za-z0-9._:-]{2,127})"
+)
+_QUOTED: Final = re.compile(r"[\"“„'»]([^\"”“'«]{2,80})[\"”“'«]")
+_FALLBACK_INDEX: Final = "berlin-info"
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool on offer: its name, what it says of itself, and the JSON Schema of its parameters."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+def offered(request: Mapping[str, Any]) -> list[Tool]:
+    """The tools of a request that may be called."""
+    if request.get("tool_choice") == "none":
+        return []
+    functions = (tool.get("function", {}) for tool in request.get("tools") or () if isinstance(tool, Mapping))
+    return [Tool(str(f.get("name")), str(f.get("description") or ""), f.get("parameters") or {}) for f in functions]
+
+
+def choose(request: Mapping[str, Any], conversation: Conversation) -> list[dict[str, Any]]:
+    """The tool calls, in OpenAI's shape, that the question plainly asks for; none when tools have already answered."""
+    tools = offered(request)
+    if not tools or conversation.results:
+        return []
+    forced = request.get("tool_choice")
+    if isinstance(forced, Mapping):
+        named = forced.get("function", {}).get("name")
+        tools = [tool for tool in tools if tool.name == named] or tools
+    calls = [(tool.name, arguments) for tool in tools if (arguments := _wanted(tool, conversation)) is not None]
+    if any(name != "rag_query" for name, _ in calls):
+        calls = [(name, arguments) for name, arguments in calls if name != "rag_query"]
+    if not calls and (forced == "required" or isinstance(forced, Mapping)):
+        calls = [(tools[0].name, _filled(tools[0], conversation))]
+    if request.get("parallel_tool_calls") is False:
+        calls = calls[:1]
+    return [_call(at, name, arguments, conversation) for at, (name, arguments) in enumerate(calls)]
+
+
+def fill(schema: Mapping[str, Any], asked: str) -> Json:
+    """A value for a JSON Schema, taken from the question where something in it fits."""
+    if "enum" in schema:
+        choices: Sequence[Json] = schema["enum"]
+        return next((value for value in choices if fold(str(value)) in fold(asked)), choices[0])
+    if "default" in schema:
+        default: Json = schema["default"]
+        return default
+    kind = schema.get("type")
+    if kind == "object":
+        return {
+            name: fill(part, asked) for name, part in schema.get("properties", {}).items() if name in schema.get("required", ())
+        }
+    if kind == "array":
+        return [fill(schema.get("items", {}), asked)]
+    if kind == "boolean":
+        return True
+    if kind in {"integer", "number"}:
+        number = re.search(r"-?\d+(?:\.\d+)?", asked)
+        value = float(number.group()) if number else float(schema.get("minimum", 1))
+        return int(value) if kind == "integer" else value
+    return _subject(asked)
+
+
+def expression_in(asked: str, *, german: bool) -> str | None:
+    """The arithmetic a question spells out, as the calculator writes it, or None."""
+    text = asked
+    for spoken, sign in _SPOKEN:
+        text = re.sub(spoken, sign, text, flags=re.IGNORECASE)
+    for found in _EXPRESSION.finditer(text):
+        raw = found.group().strip()
+        if not _DATE_OR_RANGE.match(raw):
+            return _balanced(
+                re.sub(_NUMBER, lambda n: _plain_number(n.group(), german=german), raw).translate(_SIGNS).replace("^", "**")
+            )
+    return None
+
+
+_SIGNS: Final = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "x": "*"})
+
+
+def _plain_number(number: str, *, german: bool) -> str:
+    thousands, decimal = (".", ",") if german else (",", ".")
+    if re.fullmatch(rf"\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+(?:{re.escape(decimal)}\d+)?", number):
+        number = number.replace(thousands, "")
+    return number.replace(",", ".")
+
+
+def _balanced(expression: str) -> str:
+    while expression.count(")") > expression.count("(") and expression.endswith(")"):
+        expression = expression[:-1].rstrip()
+    while expression.count("(") > expression.count(")") and expression.startswith("("):
+        expression = expression[1:].lstrip()
+    return expression
+
+
+def _wanted(tool: Tool, conversation: Conversation) -> dict[str, Any] | None:
+    """The arguments if the question asks for this tool, else None."""
+    rule = _RULES.get(tool.name)
+    if rule is not None:
+        return rule(conversation)
+    name = content_stems(tool.name.replace("_", " ").replace("-", " "))
+    if match(name, content_stems(conversation.asked), {}).words:
+        return _filled(tool, conversation)
+    return None
+
+
+def _filled(tool: Tool, conversation: Conversation) -> dict[str, Any]:
+    rule = _RULES.get(tool.name)
+    known = rule(conversation) if rule else None
+    if known is not None:
+        return known
+    filled = fill({"type": "object", **tool.parameters}, conversation.asked)
+    return filled if isinstance(filled, dict) else {}
+
+
+def _calculator(conversation: Conversation) -> dict[str, Any] | None:
+    expression = expression_in(conversation.asked, german=conversation.is_german)
+    return None if expression is None else {"expression": expression}
+
+
+def _current_datetime(conversation: Conversation) -> dict[str, Any] | None:
+    asked = fold(conversation.asked)
+    if not _ASKS_TIME.search(asked):
+        return None
+    named = _ZONE_NAME.search(conversation.asked)
+    zone = named.group() if named else next((zone for city, zone in _ZONES.items() if re.search(rf"\b{city}\b", asked)), None)
+    return {"timezone": zone} if zone else {}
+
+
+def _wikipedia(conversation: Conversation, *, summary: bool) -> dict[str, Any] | None:
+    asked = fold(conversation.asked)
+    if "wikipedia" not in asked or summary != bool(re.search(r"summar|zusammenfass|fass|artikel|article", asked)):
+        return None
+    language = "de" if conversation.is_german else "en"
+    return {"title" if summary else "query": _subject(conversation.asked), "language": language}
+
+
+def _rag_query(conversation: Conversation) -> dict[str, Any] | None:
+    if not conversation.is_question or _OF_ONESELF.search(fold(conversation.asked)):
+        return None
+    named = _INDEX_NAMED.search(conversation.asked) or _INDEX_NAMED.search(conversation.instructions)
+    return {"index_id": named.group(1) if named else _FALLBACK_INDEX, "query": conversation.asked}
+
+
+_RULES: Final[Mapping[str, Callable[[Conversation], dict[str, Any] | None]]] = {
+    "calculator": _calculator,
+    "current_datetime": _current_datetime,
+    "wikipedia_search": lambda conversation: _wikipedia(conversation, summary=False),
+    "wikipedia_summary": lambda conversation: _wikipedia(conversation, summary=True),
+    "rag_query": _rag_query,
+}
+
+
+def _subject(asked: str) -> str:
+    """What a question is about: what it quotes, else the names in it, else all of it."""
+    quoted = _QUOTED.search(asked)
+    if quoted:
+        return quoted.group(1)
+    names: Sequence[str] = re.findall(r"(?<=[\w,;] )[A-ZÄÖÜ][\w-]+(?: [A-ZÄÖÜ][\w-]+)*", asked)
+    names = [name for name in names if "wikipedia" not in name.lower()]
+    return " ".join(names) if names else asked.strip(" ?!.")
+
+
+def _call(at: int, name: str, arguments: Mapping[str, Any], conversation: Conversation) -> dict[str, Any]:
+    written = json.dumps(arguments, ensure_ascii=False)
+    seed = json.dumps([at, name, written, len(conversation.messages), conversation.question])
+    return {
+        "id": f"call_{hashlib.sha256(seed.encode()).hexdigest()[:24]}",
+        "type": "function",
+        "function": {"name": name, "arguments": written},
+    }

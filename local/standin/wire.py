@@ -1,0 +1,118 @@
+"""OpenAI's wire format around the stand-in's answer: blocking, streamed, cut to length, counted."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from local.standin.answers import answer
+from local.standin.conversation import Conversation, text_of
+from local.standin.toolchoice import choose, fill
+from local.standin.words import count_tokens
+
+_TOKENS_PER_MESSAGE: Final = 3
+_CREATED: Final = 1_700_000_000  # the same for every answer: the stand-in reads no clock
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An answer before it is put into one body or many chunks."""
+
+    id: str
+    model: str
+    content: str | None
+    tool_calls: list[dict[str, Any]]
+    finish_reason: str
+    usage: dict[str, int]
+
+
+def complete(request: Mapping[str, Any]) -> Completion:
+    """Answer one request; the same request is always answered the same."""
+    messages = [message for message in request["messages"] if isinstance(message, Mapping)]
+    conversation = Conversation.read(messages)
+    calls = choose(request, conversation)
+    content, finish_reason = (None, "tool_calls") if calls else _cut(_shaped(answer(conversation), request), request)
+    prompt_tokens = sum(count_tokens(text_of(m)) + _TOKENS_PER_MESSAGE for m in messages) + count_tokens(
+        json.dumps(request.get("tools") or "")
+    )
+    written = count_tokens(content or "") + sum(count_tokens(json.dumps(call["function"])) for call in calls)
+    return Completion(
+        id=f"chatcmpl-{hashlib.sha256(json.dumps(request, sort_keys=True, default=str).encode()).hexdigest()[:24]}",
+        model=str(request.get("model", "")),
+        content=content,
+        tool_calls=calls,
+        finish_reason=finish_reason,
+        usage={"prompt_tokens": prompt_tokens, "completion_tokens": written, "total_tokens": prompt_tokens + written},
+    )
+
+
+def as_body(completion: Completion) -> dict[str, Any]:
+    """The whole completion as one JSON body."""
+    message: dict[str, Any] = {"role": "assistant", "content": completion.content, "refusal": None}
+    if completion.tool_calls:
+        message["tool_calls"] = completion.tool_calls
+    return {
+        "id": completion.id,
+        "object": "chat.completion",
+        "created": _CREATED,
+        "model": completion.model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": completion.finish_reason}],
+        "usage": completion.usage,
+    }
+
+
+def as_events(completion: Completion, *, include_usage: bool) -> Iterator[str]:
+    """The completion as server-sent events, a word or a piece of arguments at a time."""
+    yield _event(completion, {"role": "assistant", "content": None if completion.tool_calls else ""})
+    for word in re.findall(r"\S+\s*|\s+", completion.content or ""):
+        yield _event(completion, {"content": word})
+    for at, call in enumerate(completion.tool_calls):
+        function = call["function"]
+        yield _event(completion, {"tool_calls": [{**call, "index": at, "function": {"name": function["name"], "arguments": ""}}]})
+        for piece in re.findall(r"(?s).{1,12}", function["arguments"]):
+            yield _event(completion, {"tool_calls": [{"index": at, "function": {"arguments": piece}}]})
+    yield _event(completion, {}, finish_reason=completion.finish_reason)
+    if include_usage:
+        yield _data({**_chunk(completion), "choices": [], "usage": completion.usage})
+    yield "data: [DONE]\n\n"
+
+
+def _event(completion: Completion, delta: Mapping[str, Any], finish_reason: str | None = None) -> str:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return _data({**_chunk(completion), "choices": [choice]})
+
+
+def _chunk(completion: Completion) -> dict[str, Any]:
+    return {"id": completion.id, "object": "chat.completion.chunk", "created": _CREATED, "model": completion.model}
+
+
+def _data(chunk: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+
+
+def _shaped(text: str, request: Mapping[str, Any]) -> str:
+    """The answer in the form that ``response_format`` asks for."""
+    wanted = request.get("response_format") or {}
+    if wanted.get("type") == "json_object":
+        return json.dumps({"answer": text}, ensure_ascii=False)
+    if wanted.get("type") == "json_schema":
+        return json.dumps(fill(wanted.get("json_schema", {}).get("schema", {}), text), ensure_ascii=False)
+    return text
+
+
+def _cut(text: str, request: Mapping[str, Any]) -> tuple[str, str]:
+    """The answer up to the first stop sequence and the wanted length, and why it ends."""
+    stop = request.get("stop") or []
+    for sequence in [stop] if isinstance(stop, str) else stop:
+        text = text.split(sequence, 1)[0] if sequence else text
+    limit = request.get("max_completion_tokens") or request.get("max_tokens")
+    if not isinstance(limit, int) or count_tokens(text) <= limit:
+        return text, "stop"
+    kept = ""
+    for word in re.findall(r"\s*\S+", text):
+        if count_tokens(kept + word) > limit:
+            break
+        kept += word
+    return kept, "length"
