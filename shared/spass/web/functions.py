@@ -1,7 +1,7 @@
 """What a route file exports: the app of its one route, as AWS Lambda calls it.
 
-Short routes run through Mangum, long ones as plain ASGI under the Lambda Web Adapter. Outside Lambda neither makes anything before
-it is first called, so that the laptop, which serves the routers itself, may import every route file.
+Short routes run through Mangum, long ones as plain ASGI under the Lambda Web Adapter. Outside Lambda neither makes anything
+before it is first called, so that the laptop, which serves the routers itself, may import every route file.
 """
 
 import json

@@ -27,7 +27,7 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a route's work came to. ``kept`` says that the work has written ``body`` under its claim itself, with what made it true."""
+    """What a route's work came to. ``kept``: the work has written ``body`` under its claim itself, with what made it true."""
 
     body: Mapping[str, Json]
     headers: Mapping[str, str] = field(default_factory=dict)

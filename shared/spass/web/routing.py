@@ -3,17 +3,18 @@
 A request with several faults always hears of the first in this order: route, method, token, user, depth, idempotency key, body.
 """
 
+import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Path, Query
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.core.errors import InvalidRequest
+from spass.core.errors import AgentNotFound, InvalidRequest, SessionNotFound
+from spass.core.ids import AgentName, DocumentId, IndexId, SessionId
 from spass.core.messages import Json
 from spass.web.caller import caller_of, refuse_user_id
 from spass.web.exchange import exchange_of
@@ -25,12 +26,9 @@ Handler = Callable[[Request], Coroutine[None, None, Response]]
 
 _FOR_A_USER: Final = "/a1/"
 MAX_CURSOR: Final = 4096
-
-
-class Body(BaseModel):
-    """A body: nothing unknown in it, and nothing of a wrong type."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+_AGENT: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_SESSION: Final = re.compile(r"ses_[0-9a-z]{26}")
+_RAG_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 
 
 class _ParsedRequest(Request):
@@ -117,6 +115,33 @@ def api_router() -> APIRouter:
 def public_router() -> APIRouter:
     """A router for routes that need no token."""
     return APIRouter(route_class=PublicRoute)
+
+
+async def _agent(name: Annotated[str, Path(description="An agent's name.")]) -> AgentName:
+    if not _AGENT.fullmatch(name):
+        raise AgentNotFound("There is no such agent.", param="name")
+    return AgentName(name)
+
+
+async def _session(session_id: Annotated[str, Path(description="A session's id.")]) -> SessionId:
+    if not _SESSION.fullmatch(session_id):
+        raise SessionNotFound("There is no such session.", param="session_id")
+    return SessionId(session_id)
+
+
+async def _index(index_id: Annotated[str, Path(pattern=_RAG_ID, description="An index's id.")]) -> IndexId:
+    return IndexId(index_id)
+
+
+async def _document(doc_id: Annotated[str, Path(pattern=_RAG_ID, description="A document's id.")]) -> DocumentId:
+    return DocumentId(doc_id)
+
+
+# What cannot be the name of an agent or a session of ours is not there; what cannot be the caller's own id is not valid.
+Agent = Annotated[AgentName, Depends(_agent)]
+Session = Annotated[SessionId, Depends(_session)]
+Index = Annotated[IndexId, Depends(_index)]
+Document = Annotated[DocumentId, Depends(_document)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,19 @@
+"""GET /a1/agents/{name}: one agent, whole."""
+
+from starlette.responses import Response
+
+from spass.web.exchange import Current
+from spass.web.functions import lambda_handler
+from spass.web.json import json_response
+from spass.web.routing import Agent, api_router
+
+router = api_router()
+
+
+@router.get("/a1/agents/{name}")
+async def agent(name: Agent, exchange: Current) -> Response:
+    """An agent as its file describes it, with the defaults filled in."""
+    return json_response(exchange.services.agents.get(name).config)
+
+
+handler = lambda_handler(router)

@@ -1,0 +1,86 @@
+"""The description of the whole API, as OpenAPI 3.1."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from fastapi import APIRouter
+from fastapi.openapi.utils import get_openapi
+from starlette.routing import BaseRoute
+
+from spass.web.app import TITLE
+from spass.web.routing import CallerRoute
+
+VERSION: Final = "0.1.0"
+
+_ERROR: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "required": ["error", "request_id"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message", "type", "param", "details"],
+            "properties": {
+                "code": {"type": "string"},
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "details": {"type": "object"},
+            },
+        },
+        "request_id": {"type": "string"},
+    },
+}
+_FAILURE: Final = {
+    "description": "The one error envelope.",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+}
+_USER: Final = {
+    "name": "SPASS-User-Id",
+    "in": "header",
+    "required": True,
+    "description": "The user for whom the caller acts.",
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9._@:+-]{1,128}$"},
+}
+_IDEMPOTENCY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "The same key with the same body is carried out once and answered again for 24 hours.",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
+}
+
+
+def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
+    """The document for all routes of ``routers``."""
+    routes = [route for router in routers for route in router.routes]
+    document = get_openapi(title=TITLE, version=VERSION, routes=routes)
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    schemas["Error"] = _ERROR
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for path, method, operation in _operations(document, routes):
+        _complete(path, method, operation)
+    return document
+
+
+def _operations(document: Mapping[str, Any], routes: Sequence[BaseRoute]) -> Iterable[tuple[str, str, dict[str, Any]]]:
+    for route in routes:
+        if isinstance(route, CallerRoute):
+            for method in route.methods or ():
+                yield route.path, method, document["paths"][route.path_format][method.lower()]
+
+
+def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
+    operation["security"] = [{"token": []}]
+    operation["responses"].pop("422", None)
+    operation["responses"]["default"] = _FAILURE
+    parameters = operation.setdefault("parameters", [])
+    if path.startswith("/a1/"):
+        parameters.append(_USER)
+    if method == "POST":
+        parameters.append(_IDEMPOTENCY)
+    # A path parameter is a plain string here: a regular expression of ours may hold what other dialects read differently.
+    operation["tags"] = [re.split(r"/", path)[2] if path.count("/") > 1 else "meta"]
