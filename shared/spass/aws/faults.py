@@ -1,7 +1,7 @@
 """The seam through which every AWS call goes, so that a test can make any one of them go wrong.
 
-In production no plan is set and a call costs one context-variable read more. A test writes ``with inject(FaultPlan(...)) as plan``
-and everything started inside (tasks included) is under the plan.
+In production no plan is set and a call costs one context-variable read more. A test writes ``with inject(FaultPlan(...))`` and
+everything started inside (tasks included) is under the plan.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,7 @@ class Fault(StrEnum):
 class Crash(BaseException):
     """The process is dead. Not an ``Exception``: nobody may survive it.
 
-    Every later AWS call under the same plan raises it too, so that clean-up code, which a dead process would not run, has no effect.
+    Every later AWS call under the same plan raises it too: clean-up code, which a dead process would not run, has no effect.
     """
 
 

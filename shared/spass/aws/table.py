@@ -195,8 +195,8 @@ class TenantTable:
     async def transact(self, writes: Sequence[Write], *, token: str) -> None:
         """Do all of ``writes`` or none.
 
-        ``token`` (≤ 36 characters) names the attempt: the same transaction sent again under it within ten minutes takes effect once.
-        Conflicts with other writers are retried with it.
+        ``token`` (≤ 36 characters) names the attempt: the same transaction sent again under it within ten minutes takes
+        effect once. Conflicts with other writers are retried with it.
 
         Raises:
             TransactionFailed: conditions did not hold.

@@ -4,7 +4,7 @@ Every reader is an index into that list: a slow one costs nothing, several may f
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Generic, TypeVar
 
 E = TypeVar("E")
@@ -35,7 +35,7 @@ class Running(Generic[E]):
         self._grew.set()
         self._grew = asyncio.Event()
 
-    async def follow(self, start: int = 0) -> AsyncIterator[E]:
+    async def follow(self, start: int = 0) -> AsyncGenerator[E, None]:
         """Events from index ``start`` on, as they come."""
         index = start
         while True:

@@ -1,0 +1,53 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.aws import keys
+from spass.aws.keys import Key
+from spass.core.ids import AgentName, IndexId, RequestId, SessionId, TenantId, UserId
+from spass.core.time import Timestamp
+
+TENANTS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,8}", fullmatch=True).map(TenantId)
+USERS = st.from_regex(r"[A-Za-z0-9._@:+-]{1,8}", fullmatch=True).map(UserId)
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,8}", fullmatch=True)
+INDICES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,8}", fullmatch=True).map(IndexId)
+
+
+@st.composite
+def all_keys(draw: st.DrawFn, tenant: TenantId) -> list[Key]:
+    session, agent = SessionId(draw(NAMES)), AgentName(draw(NAMES))
+    return [
+        keys.session_head(tenant, session),
+        keys.session_turn(tenant, session, draw(st.integers(1, 10**9))),
+        keys.user_session(tenant, draw(USERS), agent, session),
+        keys.idempotency(tenant, draw(NAMES)),
+        keys.rag_manifest(tenant, draw(INDICES)),
+        keys.audit(tenant, RequestId(draw(NAMES)), Timestamp("2026-01-01T00:00:00.000Z"), RequestId(draw(NAMES))),
+    ]
+
+
+@given(st.data(), TENANTS, TENANTS)
+def test_keys_of_two_tenants_never_collide(data: st.DataObject, one: TenantId, other: TenantId) -> None:
+    mine = data.draw(all_keys(one))
+    theirs = data.draw(all_keys(other))
+    assert all(key.pk.startswith(keys.tenant_prefix(one)) for key in mine)
+    if one != other:
+        assert not any(key.pk.startswith(keys.tenant_prefix(one)) for key in theirs)
+
+
+@given(st.data(), TENANTS)
+def test_keys_of_different_kinds_never_collide(data: st.DataObject, tenant: TenantId) -> None:
+    drawn = data.draw(all_keys(tenant))
+    assert len(set(drawn)) == len(drawn)
+
+
+@given(USERS, USERS, NAMES, NAMES, TENANTS)
+def test_users_and_agents_never_share_a_list(user: UserId, other: UserId, agent: str, second: str, tenant: TenantId) -> None:
+    one = keys.user_sessions_partition(tenant, user, AgentName(agent))
+    two = keys.user_sessions_partition(tenant, other, AgentName(second))
+    assert (one == two) == ((user, agent) == (other, second))
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**9))
+def test_turns_sort_by_sequence_number(one: int, other: int) -> None:
+    tenant, session = TenantId("t"), SessionId("s")
+    assert (keys.session_turn(tenant, session, one).sk < keys.session_turn(tenant, session, other).sk) == (one < other)

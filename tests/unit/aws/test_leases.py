@@ -1,0 +1,69 @@
+import asyncio
+
+import pytest
+
+from spass.aws.faults import Crash
+from spass.aws.leases import LeaseLost, renewing
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_lease_is_renewed_while_the_work_runs_and_no_longer() -> None:
+    renewals = 0
+
+    async def renew() -> None:
+        nonlocal renewals
+        renewals += 1
+
+    async with renewing(renew, every=0.005):
+        while renewals < 3:
+            await asyncio.sleep(0.001)
+    seen = renewals
+    await asyncio.sleep(0.02)
+    assert renewals == seen
+
+
+async def test_work_stops_when_a_renewal_fails() -> None:
+    async def renew() -> None:
+        raise ValueError("somebody else has it")
+
+    with pytest.raises(LeaseLost):
+        async with renewing(renew, every=0.001):
+            await asyncio.sleep(5)
+    await asyncio.sleep(0)  # the task itself is not left cancelled
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+async def test_cancelling_the_work_is_a_cancellation_and_nothing_else() -> None:
+    async def renew() -> None:
+        return
+
+    async def work() -> None:
+        async with renewing(renew, every=0.001):
+            await asyncio.sleep(5)
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_the_works_own_error_passes() -> None:
+    async def renew() -> None:
+        return
+
+    with pytest.raises(KeyError):
+        async with renewing(renew):
+            raise KeyError
+
+
+async def test_a_crash_in_a_renewal_is_a_crash() -> None:
+    async def renew() -> None:
+        raise Crash
+
+    with pytest.raises(Crash):
+        async with renewing(renew, every=0.001):
+            await asyncio.sleep(5)
