@@ -67,7 +67,8 @@ def aws(emulator: Emulator) -> Aws:
         patch.setenv("AWS_DEFAULT_REGION", REGION)
         patch.setenv("AWS_ACCESS_KEY_ID", "test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        assert aws._dynamodb and aws._s3
+        for client in (aws._dynamodb, aws._s3):
+            assert client.meta.endpoint_url == emulator.endpoint
     return aws
 
 

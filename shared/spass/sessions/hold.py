@@ -61,9 +61,9 @@ async def take(store: TenantStore, session: SessionId, agent: AgentName, user: U
         "SET #hold = :hold",
         values={":hold": hold.attributes()},
         condition=Condition(
-            "#user = :user AND agent = :agent AND attribute_not_exists(deleted_at) AND attribute_not_exists(archived_at) AND "
+            "#user = :user AND #agent = :agent AND attribute_not_exists(deleted_at) AND attribute_not_exists(archived_at) AND "
             + vacant.expression,
-            {**vacant.names, "#user": "user"},
+            {**vacant.names, "#user": "user", "#agent": "agent"},
             {**vacant.values, ":user": user, ":agent": agent},
         ),
     )

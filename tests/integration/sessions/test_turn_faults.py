@@ -1,0 +1,121 @@
+"""Every AWS call of a turn is made to go wrong in every way; the client then retries, and the turn is there once."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.leases import LEASE_SECONDS
+from spass.core.errors import Conflict, SpassError, StorageUnavailable
+from spass.core.ids import SessionId
+from spass.core.messages import Role
+from spass.sessions import record, turn
+from spass.sessions.turn import TurnAnswer
+
+if TYPE_CHECKING:
+    from tests.integration.sessions.conftest import World
+
+pytestmark = pytest.mark.anyio
+
+ROLES = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
+
+
+async def calls_of_a_turn(world: "World", key: str | None) -> list[str]:
+    session = await world.session()
+    with inject(FaultPlan()) as plan:
+        await world.turn(session, "hello", key).answer()
+    return [f"{call.service}:{call.operation}" for call in plan.calls]
+
+
+async def retried(world: "World", session: SessionId, message: str, key: str) -> TurnAnswer:
+    """What a client gets that sends the same request again until it is answered, waiting as long as it is told to."""
+    for _ in range(10):
+        try:
+            return await world.turn(session, message, key).answer()
+        except (Conflict, StorageUnavailable) as refused:
+            world.now += told(refused)
+    raise AssertionError("ten tries were not enough")
+
+
+def told(refused: SpassError) -> float:
+    assert refused.retry_after is not None, "a client must be told when to try again"
+    return refused.retry_after
+
+
+@pytest.fixture
+def small_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every turn's body overflows to the bucket."""
+    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "_COMMIT_DELAY", 0.0)
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_a_turn_is_recorded_once_whichever_call_goes_wrong(
+    world: "World", fault: Fault, overflow: bool, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> None:
+    if overflow:
+        request.getfixturevalue("small_items")
+    points = await calls_of_a_turn(world, "count")
+    assert len(points) >= 4, points
+    for point, name in enumerate(points):
+        session = await world.session()
+        await world.turn(session, "first", f"first-{session}").answer()
+        key = f"{fault}-{overflow}-{point}"
+        with inject(FaultPlan(fault, at=point)) as plan:
+            try:
+                first: TurnAnswer | None = await world.turn(session, "hello", key).answer()
+            except (Crash, Conflict, StorageUnavailable):
+                first = None
+        assert len(plan.calls) > point, "the fault was met"
+        answer = await retried(world, session, "hello", key)
+        where = f"{fault} at {point} ({name})"
+        history = await world.history(session)
+        assert [message.message.role for message in history] == ROLES * 2, where
+        assert history[-1].id == answer.answer.body["message"]["id"], where  # type: ignore[index,call-overload]
+        assert first is None or first.answer == answer.answer, where
+        assert (await world.head(session)).hold is None, where
+        assert (await retried(world, session, "hello", key)) == TurnAnswer(answer.answer, replayed=True), where
+    record_property("points_tried", len(points))
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_without_a_key_a_turn_that_went_wrong_is_there_whole_or_not_at_all(world: "World", fault: Fault) -> None:
+    points = await calls_of_a_turn(world, None)
+    assert len(points) >= 3, points
+    for point, name in enumerate(points):
+        session = await world.session()
+        with inject(FaultPlan(fault, at=point)):
+            try:
+                await world.turn(session, "hello").answer()
+                answered = True
+            except (Crash, Conflict, StorageUnavailable):
+                answered = False
+        where = f"{fault} at {point} ({name})"
+        roles = [message.message.role for message in await world.history(session)]
+        assert roles in ([], ROLES), where
+        assert not answered or roles == ROLES, where
+        world.now += LEASE_SECONDS
+        await world.turn(session, "next").answer()
+        assert len(await world.history(session)) == len(roles) + len(ROLES), where
+        assert (await world.head(session)).hold is None
+
+
+async def test_a_crash_before_the_commit_leaves_nothing_and_its_hold_expires(world: "World") -> None:
+    session = await world.session()
+    commit = len(await calls_of_a_turn(world, None)) - 1
+    with inject(FaultPlan(Fault.CRASH_BEFORE, at=commit)), pytest.raises(Crash):
+        await world.turn(session, "hello").answer()
+    assert await world.history(session) == []
+    world.now += LEASE_SECONDS - 1
+    with pytest.raises(Conflict) as refused:
+        await world.turn(session, "again").answer()
+    assert (refused.value.code, refused.value.retry_after) == ("session_busy", 1)
+    world.now += 1
+    await world.turn(session, "again").answer()
+    assert len(await world.history(session)) == len(ROLES)
