@@ -1,0 +1,77 @@
+"""A request that comes twice is done once."""
+
+import asyncio
+
+import pytest
+
+from spass.aws import idempotency
+from spass.aws.clients import TenantStore
+from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
+from spass.aws.leases import LEASE_SECONDS, LeaseLost
+from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
+from spass.core.time import now_s
+
+pytestmark = pytest.mark.anyio
+REQUEST = IdempotentRequest("digest", "body")
+ANSWER = StoredAnswer({"text": "ünï", "n": 1.5, "list": [None, True]}, {"SPASS-Cost-Eur": "0.1"})
+
+
+async def claimed(store: TenantStore) -> Claim:
+    claim = await acquire(store, REQUEST)
+    assert isinstance(claim, Claim)
+    return claim
+
+
+async def test_of_eight_at_once_one_runs_and_the_others_are_told_to_wait(store: TenantStore) -> None:
+    results = await asyncio.gather(*(acquire(store, REQUEST) for _ in range(8)), return_exceptions=True)
+    assert sum(isinstance(result, Claim) for result in results) == 1
+    others = [result for result in results if isinstance(result, IdempotencyInProgress)]
+    assert len(others) == 7
+    assert all(0 < (other.retry_after or 0) <= LEASE_SECONDS for other in others)
+
+
+@pytest.mark.parametrize("size", [1, 500_000])
+async def test_a_finished_request_is_answered_again(store: TenantStore, size: int) -> None:
+    claim = await claimed(store)
+    answer = StoredAnswer({**ANSWER.body, "long": "é" * size}, ANSWER.headers)
+    await claim.complete(answer)
+    assert await acquire(store, REQUEST) == answer
+    assert await idempotency.read(store, REQUEST) == answer
+
+
+async def test_a_key_with_another_body_is_refused_while_running_and_after(store: TenantStore) -> None:
+    other = IdempotentRequest(REQUEST.digest, "another body")
+    claim = await claimed(store)
+    with pytest.raises(IdempotencyKeyReused):
+        await acquire(store, other)
+    await claim.complete(ANSWER)
+    with pytest.raises(IdempotencyKeyReused):
+        await acquire(store, other)
+    with pytest.raises(IdempotencyKeyReused):
+        await idempotency.read(store, other)
+
+
+async def test_a_failed_request_may_try_again(store: TenantStore) -> None:
+    claim = await claimed(store)
+    await claim.release()
+    await claimed(store)
+
+
+async def test_a_dead_owners_claim_falls_free_and_its_ghost_cannot_answer(
+    store: TenantStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = now_s()
+    ghost = await claimed(store)
+    monkeypatch.setattr("spass.aws.idempotency.now_s", lambda: now + LEASE_SECONDS + 1)
+    heir = await claimed(store)
+    with pytest.raises(LeaseLost):
+        await ghost.complete(ANSWER)
+    await ghost.release()  # must not free the heir's
+    await heir.complete(ANSWER)
+    assert await acquire(store, REQUEST) == ANSWER
+
+
+async def test_completing_twice_after_a_lost_reply_is_no_error(store: TenantStore) -> None:
+    claim = await claimed(store)
+    await claim.complete(ANSWER)
+    await claim.complete(ANSWER)

@@ -1,0 +1,95 @@
+"""The table and the bucket as one tenant sees them, on an emulated AWS."""
+
+import time
+
+import pytest
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.objects import ObjectMissing
+from spass.aws.table import ABSENT, TTL, Condition, ConditionFailed, Delete, Put, TransactionFailed, Update, Value
+from spass.core.errors import StorageUnavailable
+from spass.core.ids import IndexId, SessionId
+
+pytestmark = pytest.mark.anyio
+SESSION = SessionId("ses_1")
+
+
+async def test_an_item_comes_back_as_it_was_written(store: TenantStore) -> None:
+    key = keys.session_head(store.tenant, SESSION)
+    attributes: dict[str, Value] = {"a": 1, "b": [True, None, b"x", {"c": "d"}], "e": [], "f": "", "n": -(10**30)}
+    await store.table.write(Put(key, attributes, ABSENT))
+    assert await store.table.get(key) == attributes | {"pk": key.pk, "sk": key.sk}
+    with pytest.raises(ConditionFailed) as failure:
+        await store.table.write(Put(key, {"a": 2}, ABSENT))
+    assert failure.value.item is not None
+    assert failure.value.item["a"] == 1
+    updated = await store.table.write(Update(key, "SET #a = #a + :one", {"#a": "a"}, {":one": 1}))
+    assert updated is not None
+    assert updated["a"] == 2
+    gone = await store.table.write(Delete(key))
+    assert gone is not None
+    assert gone["a"] == 2
+    assert await store.table.get(key) is None
+
+
+async def test_an_expired_item_is_invisible(store: TenantStore) -> None:
+    key = keys.session_turn(store.tenant, SESSION, 1)
+    await store.table.write(Put(key, {TTL: int(time.time()) - 1}))
+    assert await store.table.get(key) is None
+    assert await store.table.query(key.pk) == []
+
+
+async def test_a_query_follows_its_pages(store: TenantStore) -> None:
+    partition = keys.session_partition(store.tenant, SESSION)
+    for n in range(1, 8):
+        await store.table.write(Put(keys.session_turn(store.tenant, SESSION, n), {"n": n, "text": "x" * 300_000}))
+    await store.table.write(Put(keys.session_head(store.tenant, SESSION), {}))
+    turns = await store.table.query(partition, prefix=keys.TURN_PREFIX)
+    assert [turn["n"] for turn in turns] == list(range(1, 8))
+    newest = await store.table.query(partition, prefix=keys.TURN_PREFIX, limit=2, newest_first=True)
+    assert [turn["n"] for turn in newest] == [7, 6]
+    after = await store.table.query(partition, prefix=keys.TURN_PREFIX, after=str(turns[4]["sk"]))
+    assert [turn["n"] for turn in after] == [6, 7]
+
+
+async def test_a_transaction_is_all_or_nothing(store: TenantStore) -> None:
+    one, other = (keys.rag_manifest(store.tenant, IndexId(name)) for name in ("one", "other"))
+    await store.table.write(Put(one, {"version": 3}))
+    with pytest.raises(TransactionFailed) as failure:
+        await store.table.transact(
+            [Put(other, {}), Put(one, {"version": 5}, Condition("version = :v", {}, {":v": 4}))], token="a"
+        )
+    assert failure.value.failures.keys() == {1}
+    assert (failure.value.failures[1] or {})["version"] == 3
+    assert await store.table.get(other) is None
+
+
+async def test_objects_are_read_whole_and_by_range(store: TenantStore) -> None:
+    await store.objects.put("a/b", b"hello world")
+    assert await store.objects.get("a/b") == b"hello world"
+    assert await store.objects.get("a/b", start=6) == b"world"
+    assert await store.objects.get("a/b", start=0, end=5) == b"hello"
+    assert await store.objects.get("a/b", start=4, end=4) == b""
+    await store.objects.put("a/c", b"", transient=True)
+    assert await store.objects.get_all(["a/c", "a/b"]) == [b"", b"hello world"]
+    with pytest.raises(ObjectMissing):
+        await store.objects.get_all(["a/b", "a/d"])
+    await store.objects.delete(["a/b", "a/d"])
+    with pytest.raises(ObjectMissing):
+        await store.objects.get("a/b")
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_every_fault_has_the_effect_it_says(store: TenantStore, fault: Fault) -> None:
+    key = keys.session_head(store.tenant, SESSION)
+    dies = fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+    with inject(FaultPlan(fault)) as plan:
+        with pytest.raises(Crash if dies else StorageUnavailable):
+            await store.table.write(Put(key, {}))
+        if dies:
+            with pytest.raises(Crash):
+                await store.table.get(key)
+    assert len(plan.calls) == 1
+    assert (await store.table.get(key) is not None) == (fault in (Fault.CRASH_AFTER, Fault.LOST_REPLY))
