@@ -2,7 +2,7 @@
 
 import sys
 from array import array
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal, Protocol, TypeAlias
@@ -25,9 +25,8 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 class ChatRequest:
     """One call of a chat model. ``None`` leaves a choice to the provider.
 
-    ``model`` is the catalogue's name. ``response_format`` and ``extra`` are in OpenAI's words; ``extra`` holds further fields that only
-    OpenAI-compatible providers understand and others ignore. ``stream`` picks how the provider is asked, not what comes back: an
-    iterator of deltas either way.
+    ``model`` is the catalogue's name. ``response_format`` and ``extra`` are in OpenAI's words; ``extra`` holds further fields,
+    which other providers ignore. ``stream`` picks how the provider is asked; what comes back is an iterator either way.
     """
 
     model: str
@@ -152,11 +151,7 @@ class EmbeddingReply:
 
 
 def pack_rows(rows: Iterable[Iterable[float]]) -> bytes:
-    """Rows of numbers as the ``data`` of an ``EmbeddingReply``.
-
-    Raises:
-        OverflowError: a number does not fit a float32.
-    """
+    """Rows of numbers as the ``data`` of an ``EmbeddingReply``. What float32 cannot hold becomes infinite."""
     numbers = array("f")
     for row in rows:
         numbers.extend(row)
@@ -167,7 +162,7 @@ def pack_rows(rows: Iterable[Iterable[float]]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What surrounds a model call: when it must have ended, and the headers to send along (``SPASS-Caller-Depth`` and the like)."""
+    """When a model call must have ended, and the headers to send along (``SPASS-Caller-Depth`` and the like)."""
 
     deadline: Deadline
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -176,13 +171,12 @@ class CallContext:
 class Provider(Protocol):
     """One backend's way of speaking. It is made as ``Class(backend: BackendConfig, key: str | None)`` at the backend's first use.
 
-    ``request.model`` is already the provider's own name for the model. Whatever goes wrong is raised as ``llm.errors.BackendFailed``.
-    A provider tries once; the router retries.
+    ``request.model`` is already the provider's own name for the model. Whatever goes wrong is raised as
+    ``llm.errors.BackendFailed``. A provider tries once; the router retries.
     """
 
-    def chat(self, request: ChatRequest, context: CallContext) -> AsyncIterator[ChatDelta]:
-        """The answer in pieces; ends only after the model has really ended. An async generator, so that closing it closes the
-        connection."""
+    def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        """The answer in pieces; ends only after the model has really ended. Closing it closes the connection."""
         ...
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:

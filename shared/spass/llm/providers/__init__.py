@@ -1,4 +1,4 @@
-"""The providers there are. A module is imported when its first backend is used, so that no function pays for what it does not call."""
+"""The providers there are. A module is imported at the first use of a backend: no function pays for what it does not call."""
 
 from importlib import import_module
 from typing import Final, cast

@@ -1,0 +1,166 @@
+"""Anthropic, by its Messages API."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import ClassVar, Final
+
+import httpx
+from pydantic import ValidationError
+
+from spass.llm.errors import BackendFailed, BackendRefused, BackendUnavailable
+from spass.llm.providers.anthropic_wire import (
+    BlockPayload,
+    EventPayload,
+    MessagePayload,
+    UsagePayload,
+    finish_reason,
+    messages_body,
+)
+from spass.llm.providers.failures import failure, words_of
+from spass.llm.providers.http import Connection, malformed
+from spass.llm.providers.openai_wire import clean
+from spass.llm.providers.sse import ServerSentEvent
+from spass.llm.scrub import scrub
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
+from spass.tenancy.config import BackendConfig
+
+_PATH: Final = "/v1/messages"
+_VERSION: Final = "2023-06-01"
+
+# https://docs.claude.com/en/api/errors: what an error event means, in the status it would have had as an answer.
+_STATUSES: Final = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+
+
+class Anthropic:
+    """A provider of the Messages API at ``base_url``, with or without its ``/v1``."""
+
+    base_url: ClassVar[str] = "https://api.anthropic.com"
+
+    def __init__(self, backend: BackendConfig, key: str | None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._key = key
+        headers = {"anthropic-version": _VERSION, **({"x-api-key": key} if key else {})}
+        address = (backend.base_url or self.base_url).removesuffix("/v1")
+        self._connection = Connection(backend, address, headers, secret=key, transport=transport)
+
+    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        if request.stream:
+            async with aclosing(self._stream(request, context)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        else:
+            yield await self._answer(request, context)
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:  # noqa: ARG002 - the protocol's shape
+        raise BackendRefused("Anthropic has no embedding models.")
+
+    async def aclose(self) -> None:
+        await self._connection.aclose()
+
+    async def _answer(self, request: ChatRequest, context: CallContext) -> ChatDelta:
+        body = await self._connection.post(_PATH, messages_body(request), context)
+        try:
+            payload = MessagePayload.model_validate_json(body)
+        except ValidationError:
+            raise malformed("it is not what the protocol says") from None
+        if not payload.stop_reason:
+            raise malformed("it has no stop reason")
+        text = "".join(block.text for block in payload.content if block.type == "text")
+        uses = [block for block in payload.content if block.type == "tool_use"]
+        calls = tuple(_begun(index, block, block.arguments) for index, block in enumerate(uses))
+        return ChatDelta(clean(text), calls, finish_reason(payload.stop_reason), payload.usage.tokens)
+
+    async def _stream(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        reader = _StreamReader(self._key)
+        async with aclosing(self._connection.stream(_PATH, messages_body(request), context, is_last=_is_last)) as events:
+            async for event in events:
+                if (delta := reader.read(event)) is not None:
+                    yield delta
+        yield reader.end()
+
+
+def _is_last(event: ServerSentEvent) -> bool:
+    return event.event == "message_stop"
+
+
+def _begun(index: int, block: BlockPayload, arguments: str = "") -> ToolCallDelta:
+    if not (block.id and block.name):
+        raise malformed("a tool call has no name")
+    return ToolCallDelta(index, clean(block.id), clean(block.name), clean(arguments))
+
+
+class _StreamReader:
+    """Turns the events of one stream into deltas. Usage comes in two halves and is said once, at the end."""
+
+    def __init__(self, key: str | None) -> None:
+        self._key = key
+        self._usage = UsagePayload()
+        self._stop_reason: str | None = None
+        self._calls: dict[int, int] = {}  # content block -> number of the tool call
+        self._silent: dict[int, BlockPayload] = {}  # tool calls whose arguments have not begun
+
+    def read(self, event: ServerSentEvent) -> ChatDelta | None:
+        try:
+            payload = EventPayload.model_validate_json(event.data)
+        except ValidationError:
+            raise malformed("it is not what the protocol says") from None
+        match payload.type:
+            case "message_start" if payload.message is not None:
+                self._usage = self._usage.updated(payload.message.usage)
+            case "content_block_start" if payload.content_block is not None:
+                return self._block(payload.index, payload.content_block)
+            case "content_block_delta":
+                return self._more(payload)
+            case "content_block_stop" if block := self._silent.pop(payload.index, None):
+                return ChatDelta(tool_calls=(ToolCallDelta(self._calls[payload.index], arguments=clean(block.arguments)),))
+            case "message_delta":
+                self._usage = self._usage.updated(payload.usage or UsagePayload())
+                self._stop_reason = payload.delta.stop_reason or self._stop_reason
+            case "error":
+                raise self._failure(payload.error)
+            case _:  # ping, message_stop, and what may be added later
+                pass
+        return None
+
+    def end(self) -> ChatDelta:
+        """The last delta.
+
+        Raises:
+            BackendUnavailable: the model had not ended when its stream did.
+        """
+        if self._stop_reason is None:
+            raise BackendUnavailable("The provider's stream broke off before its end.")
+        return ChatDelta(finish_reason=finish_reason(self._stop_reason), usage=self._usage.tokens)
+
+    def _block(self, index: int, block: BlockPayload) -> ChatDelta | None:
+        if block.type == "tool_use":
+            self._calls[index] = len(self._calls)
+            self._silent[index] = block
+            return ChatDelta(tool_calls=(_begun(self._calls[index], block),))
+        return ChatDelta(clean(block.text)) if block.type == "text" and block.text else None
+
+    def _more(self, payload: EventPayload) -> ChatDelta | None:
+        delta = payload.delta
+        if delta.type == "text_delta" and delta.text:
+            return ChatDelta(clean(delta.text))
+        if delta.type == "input_json_delta" and delta.partial_json:
+            if payload.index not in self._calls:
+                raise malformed("arguments without a tool call")
+            self._silent.pop(payload.index, None)
+            return ChatDelta(tool_calls=(ToolCallDelta(self._calls[payload.index], arguments=clean(delta.partial_json)),))
+        return None
+
+    def _failure(self, error: object) -> BackendFailed:
+        kind = error.get("type") if isinstance(error, dict) else None
+        found = failure(_STATUSES.get(str(kind), 500), words_of({"error": error}))
+        found.message = scrub(found.message, secret=self._key)
+        return found

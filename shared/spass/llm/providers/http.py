@@ -1,0 +1,191 @@
+"""The HTTP side of a provider: one client, one place that translates what goes wrong, bounded time and bounded bytes."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from typing import Final
+
+import httpx
+
+from spass.core.messages import Json
+from spass.llm.errors import BackendFailed, BackendRefused, BackendRejected, BackendTimedOut, BackendUnavailable
+from spass.llm.providers.failures import failure_of
+from spass.llm.providers.sse import EventTooLong, ServerSentEvent, SseParser
+from spass.llm.scrub import scrub
+from spass.llm.types import CallContext
+from spass.tenancy.config import BackendConfig
+
+CONNECT_SECONDS: Final = 5.0
+LONGEST_BODY: Final = 64 * 1024 * 1024
+LONGEST_ERROR: Final = 64 * 1024
+
+_DEFAULT_CONNECTIONS: Final = 100
+_KEEPALIVE_SECONDS: Final = 15.0  # shorter than the idle limit of the load balancers in front of models
+_DRAIN_SECONDS: Final = 0.25
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raises what httpx raises, and a deadline of asyncio, as ``BackendFailed``."""
+    try:
+        yield
+    except (httpx.TimeoutException, TimeoutError) as error:
+        raise BackendTimedOut("The provider did not answer in time.") from error
+    except (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL, httpx.CookieConflict, UnicodeError) as error:
+        raise BackendRefused("The provider cannot be called as it is configured.") from error
+    except httpx.ConnectError as error:
+        raise BackendUnavailable("The provider could not be reached.") from error
+    except (httpx.HTTPError, httpx.StreamError) as error:
+        raise BackendUnavailable("The connection to the provider broke off.") from error
+
+
+def malformed(what: str) -> BackendUnavailable:
+    """The failure of an answer that is not what the protocol says. ``what`` is ours, never a part of the answer."""
+    return BackendUnavailable(f"The provider's answer could not be read: {what}.")
+
+
+class Connection:
+    """Requests to one backend. ``headers`` go out with each, among them the key.
+
+    An ``httpx.AsyncClient`` belongs to the event loop it was first used in; a process may see several, one after the other.
+    """
+
+    def __init__(
+        self,
+        backend: BackendConfig,
+        base_url: str,
+        headers: Mapping[str, str],
+        *,
+        secret: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._backend = backend
+        self._base_url = base_url.rstrip("/")
+        self._headers = headers
+        self._secret = secret
+        self._transport = transport
+        self._client: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def post(self, path: str, body: Mapping[str, Json], context: CallContext) -> bytes:
+        """The whole body of a successful answer."""
+        async with self._answer(path, body, context) as answer:
+            return await answer.read(LONGEST_BODY)
+
+    async def stream(
+        self, path: str, body: Mapping[str, Json], context: CallContext, *, is_last: Callable[[ServerSentEvent], bool]
+    ) -> AsyncGenerator[ServerSentEvent, None]:
+        """The events of a successful answer, as they come, up to the one that ``is_last`` or to the end of the body."""
+        parser = SseParser()
+        async with self._answer(path, body, context) as answer, aclosing(answer.chunks(LONGEST_BODY)) as chunks:
+            try:
+                async for chunk in chunks:
+                    for event in parser.feed(chunk):
+                        yield event
+                        if is_last(event):
+                            await answer.drain()
+                            return
+                for event in parser.close():
+                    yield event
+            except EventTooLong as error:
+                raise malformed("an event does not end") from error
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    @asynccontextmanager
+    async def _answer(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncIterator["_Answer"]:
+        content = _encode(body)
+        seconds = min(self._backend.timeout, context.deadline.remaining())
+        if seconds <= 0:
+            raise BackendTimedOut("No time is left to ask the provider.")
+        until = asyncio.get_running_loop().time() + seconds
+        with translated():
+            client = self._open_client()
+            headers = {**context.headers, **self._headers, "Content-Type": "application/json"}
+            timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
+            request = client.build_request("POST", self._base_url + path, content=content, headers=headers, timeout=timeout)
+            async with asyncio.timeout_at(until):
+                response = await client.send(request, stream=True)
+        answer = _Answer(response, until)
+        try:
+            if not response.is_success:
+                raise await self._failure(answer)
+            yield answer
+        finally:
+            with suppress(httpx.HTTPError):
+                await response.aclose()
+
+    async def _failure(self, answer: "_Answer") -> BackendFailed:
+        response = answer.response
+        try:
+            body = await answer.read(LONGEST_ERROR)
+        except BackendFailed:
+            body = b""
+        failure = failure_of(response.status_code, response.headers, body)
+        failure.message = scrub(failure.message, secret=self._secret)
+        return failure
+
+    def _open_client(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            connections = self._backend.max_concurrent or _DEFAULT_CONNECTIONS
+            self._client = httpx.AsyncClient(
+                limits=httpx.Limits(
+                    max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=_KEEPALIVE_SECONDS
+                ),
+                # A proxy of the environment is for the world outside, never for a server on this machine.
+                trust_env=httpx.URL(self._base_url).host not in _LOOPBACK,
+                transport=self._transport,
+                follow_redirects=False,
+            )
+            self._loop = loop
+        return self._client
+
+
+class _Answer:
+    """A response under way; all of it must have come ``until`` that moment of the loop's clock."""
+
+    def __init__(self, response: httpx.Response, until: float) -> None:
+        self.response = response
+        self._until = until
+        self._pieces = response.aiter_bytes()
+
+    async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
+        """The body piece by piece, decompressed, up to ``limit`` bytes.
+
+        The clock runs only while waiting for the provider's bytes: a timeout must never strike whoever reads.
+        """
+        size = 0
+        while True:
+            with translated():
+                async with asyncio.timeout_at(self._until):
+                    piece = await anext(self._pieces, None)
+            if piece is None:
+                return
+            size += len(piece)
+            if size > limit:
+                raise malformed("it is too long")
+            yield piece
+
+    async def read(self, limit: int) -> bytes:
+        async with aclosing(self.chunks(limit)) as chunks:
+            return b"".join([chunk async for chunk in chunks])
+
+    async def drain(self) -> None:
+        """Reads the little that follows the last event, so that the connection can serve again; soon gives up."""
+        self._until = min(self._until, asyncio.get_running_loop().time() + _DRAIN_SECONDS)
+        with suppress(BackendFailed):
+            await self.read(LONGEST_ERROR)
+
+
+def _encode(body: Mapping[str, Json]) -> bytes:
+    try:
+        # What a tool or a model wrote may hold half a surrogate pair, which UTF-8 cannot write.
+        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+    except ValueError as error:
+        raise BackendRejected("The request holds a number that JSON cannot write.") from error

@@ -1,0 +1,23 @@
+"""OpenAI, and any server that speaks its format at ``base_url``."""
+
+import re
+from typing import ClassVar, Final
+
+from spass.core.messages import Json
+from spass.llm.providers.openai_compatible import OpenAiCompatible
+from spass.llm.providers.openai_wire import chat_body
+from spass.llm.types import ChatRequest, EmbeddingRequest
+
+_REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
+
+
+class OpenAi(OpenAiCompatible):
+    base_url: ClassVar[str] = "https://api.openai.com/v1"
+
+    def body(self, request: ChatRequest) -> dict[str, Json]:
+        # OpenAI's reasoning models refuse the old name of the limit; compatible servers may not know the new one.
+        newer = self.backend.base_url is None or _REASONING.match(request.model)
+        return chat_body(request, "max_completion_tokens" if newer else "max_tokens")
+
+    def embedding_body(self, request: EmbeddingRequest) -> dict[str, Json]:
+        return {**super().embedding_body(request), "encoding_format": "base64"}

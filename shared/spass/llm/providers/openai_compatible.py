@@ -1,0 +1,115 @@
+"""What every server that speaks OpenAI's format shares. A provider over it says where it lives and in what it differs."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import ClassVar, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from spass.core.messages import Json
+from spass.llm.errors import BackendFailed, BackendUnavailable
+from spass.llm.providers.failures import failure, words_of
+from spass.llm.providers.http import Connection, malformed
+from spass.llm.providers.openai_wire import (
+    ChatPayload,
+    ChatReader,
+    EmbeddingPayload,
+    chat_body,
+    error_status,
+    read_embeddings,
+)
+from spass.llm.providers.sse import ServerSentEvent
+from spass.llm.scrub import scrub
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
+from spass.tenancy.config import BackendConfig
+
+P = TypeVar("P", bound=BaseModel)
+
+
+def _is_done(event: ServerSentEvent) -> bool:
+    return event.data.strip() == "[DONE]"
+
+
+class OpenAiCompatible:
+    """A provider at ``base_url`` (``/chat/completions`` and ``/embeddings`` below it), with the key as a bearer token."""
+
+    base_url: ClassVar[str]
+
+    def __init__(self, backend: BackendConfig, key: str | None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self.backend = backend
+        self._key = key
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._connection = Connection(backend, self.address(), headers, secret=key, transport=transport)
+
+    def address(self) -> str:
+        """Where the provider is."""
+        return self.backend.base_url or self.base_url
+
+    def body(self, request: ChatRequest) -> dict[str, Json]:
+        """The chat request as this server wants it."""
+        return chat_body(request, "max_tokens")
+
+    def embedding_body(self, request: EmbeddingRequest) -> dict[str, Json]:
+        return {"model": request.model, "input": request.texts}
+
+    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        if request.stream:
+            async with aclosing(self._stream(request, context)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        else:
+            yield await self._answer(request, context)
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        body = await self._connection.post("/embeddings", self.embedding_body(request), context)
+        return read_embeddings(self._parse(EmbeddingPayload, body))
+
+    async def aclose(self) -> None:
+        await self._connection.aclose()
+
+    async def _answer(self, request: ChatRequest, context: CallContext) -> ChatDelta:
+        payload = self._parse_chat(await self._connection.post("/chat/completions", self.body(request), context))
+        if not payload.choices or payload.choices[0].message is None:
+            raise malformed("it holds no message")
+        reader = ChatReader()
+        delta = reader.read(payload) or ChatDelta()
+        end = reader.end()
+        return (
+            delta if end is None else ChatDelta(delta.content, delta.tool_calls, end.finish_reason, delta.usage, delta.cost_usd)
+        )
+
+    async def _stream(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        reader = ChatReader()
+        done = False
+        async with aclosing(
+            self._connection.stream("/chat/completions", self.body(request), context, is_last=_is_done)
+        ) as events:
+            async for event in events:
+                done = _is_done(event)
+                if not done and (delta := reader.read(self._parse_chat(event.data))) is not None:
+                    yield delta
+        if not reader.began or not (done or reader.finish_reason):
+            raise BackendUnavailable("The provider's stream broke off before its end.")
+        if (delta := reader.end()) is not None:
+            yield delta
+
+    def _parse_chat(self, text: str | bytes) -> ChatPayload:
+        payload = self._parse(ChatPayload, text)
+        if payload.error:
+            raise self._failure(payload.error)
+        return payload
+
+    def _failure(self, error: object) -> BackendFailed:
+        """The failure that an error in the middle of an answer is."""
+        found = failure(error_status(error), words_of({"error": error}))
+        found.message = scrub(found.message, secret=self._key)
+        return found
+
+    @staticmethod
+    def _parse(model: type[P], text: str | bytes) -> P:
+        try:
+            return model.model_validate_json(text)
+        except ValidationError:
+            # Its details quote the payload, so it is not kept as the cause.
+            raise malformed("it is not what the protocol says") from None

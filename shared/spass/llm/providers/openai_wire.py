@@ -1,0 +1,261 @@
+"""OpenAI's chat and embeddings formats (https://platform.openai.com/docs/api-reference), read leniently: servers differ."""
+
+import base64
+import binascii
+import json
+from array import array
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Final
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from spass.core.ids import new_id
+from spass.core.messages import FinishReason, Json, Message, TokenUsage
+from spass.llm.providers.http import malformed
+from spass.llm.types import ChatDelta, ChatRequest, EmbeddingReply, NamedTool, ToolCallDelta, ToolChoice, pack_rows
+
+Tokens = Annotated[int, Field(ge=0, le=10**12)]
+
+_FINISH_REASONS: Final = {
+    "length": FinishReason.LENGTH,
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
+    "content_filter": FinishReason.CONTENT_FILTER,
+}
+
+
+def _money(value: object) -> Decimal | None:
+    """A price in US dollars, plain or as ``{"usd": …}``; a price that is none is no reason to lose the answer."""
+    if isinstance(value, dict):
+        value = value.get("usd")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        money = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    return money if money.is_finite() and money >= 0 else None
+
+
+Money = Annotated[Decimal | None, BeforeValidator(_money)]
+
+
+class UsagePayload(BaseModel):
+    prompt_tokens: Tokens | None = None
+    completion_tokens: Tokens | None = None
+    total_tokens: Tokens | None = None
+    cost: Money = None
+    cost_in_usd_ticks: Tokens | None = None  # xAI: 10^10 ticks are a dollar
+
+    @property
+    def tokens(self) -> TokenUsage:
+        return TokenUsage(self.prompt_tokens or 0, self.completion_tokens or 0)
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        if self.cost_in_usd_ticks is not None:
+            return Decimal(self.cost_in_usd_ticks) / 10**10
+        return self.cost
+
+
+class FunctionPayload(BaseModel):
+    name: str | None = None
+    arguments: str | dict[str, object] | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.arguments, dict):
+            return json.dumps(self.arguments, ensure_ascii=False)
+        return self.arguments or ""
+
+
+class ToolCallPayload(BaseModel):
+    index: Annotated[int, Field(ge=0)] | None = None
+    id: str | None = None
+    function: FunctionPayload = FunctionPayload()
+
+
+class MessagePayload(BaseModel):
+    """A whole message or a delta of one."""
+
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCallPayload] | None = None
+
+
+class ChoicePayload(BaseModel):
+    message: MessagePayload | None = None
+    delta: MessagePayload | None = None
+    finish_reason: str | None = None
+
+
+class ChatPayload(BaseModel):
+    """A blocking answer or a chunk of a stream."""
+
+    choices: list[ChoicePayload] | None = None
+    usage: UsagePayload | None = None
+    cost: Money = None
+    error: object = None
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        said = self.usage.cost_usd if self.usage else None
+        return said if said is not None else self.cost
+
+
+class VectorPayload(BaseModel):
+    index: Annotated[int, Field(ge=0)] | None = None
+    embedding: list[float] | str
+
+
+class EmbeddingPayload(BaseModel):
+    data: list[VectorPayload]
+    usage: UsagePayload | None = None
+    error: object = None
+
+
+def chat_body(request: ChatRequest, max_tokens_field: str) -> dict[str, Json]:
+    """The body of POST /chat/completions. Usage is asked for in a stream too: cost is counted from it."""
+    tools: list[Json] = [
+        {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}
+        for tool in request.tools
+    ]
+    fields: dict[str, Json] = {
+        "model": request.model,
+        "messages": [message_body(message) for message in request.messages],
+        "tools": tools or None,
+        "tool_choice": _tool_choice(request.tool_choice) if tools else None,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        max_tokens_field: request.max_tokens,
+        "stop": request.stop or None,
+        "seed": request.seed,
+        "response_format": request.response_format,
+        "stream": request.stream or None,
+        "stream_options": {"include_usage": True} if request.stream else None,
+    }
+    return {**request.extra, **{name: value for name, value in fields.items() if value is not None}}
+
+
+def message_body(message: Message) -> dict[str, Json]:
+    body: dict[str, Json] = {"role": message.role.value, "content": message.content}
+    if message.tool_calls:
+        body["content"] = message.content or None
+        body["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        body["tool_call_id"] = message.tool_call_id
+    return body
+
+
+def _tool_choice(choice: ToolChoice | None) -> Json:
+    return {"type": "function", "function": {"name": choice.name}} if isinstance(choice, NamedTool) else choice
+
+
+class ChatReader:
+    """Turns the payloads of one answer into deltas."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, str], int] = {}  # the provider's index and id of a call -> our index
+        self._names: dict[int, str] = {}
+        self.finish_reason: FinishReason | None = None
+        self.began = False
+
+    def read(self, payload: ChatPayload) -> ChatDelta | None:
+        """What is new in ``payload``; None if nothing is."""
+        self.began = True
+        choice = payload.choices[0] if payload.choices else ChoicePayload()
+        message = choice.message or choice.delta or MessagePayload()
+        calls = tuple(self._call(position, call) for position, call in enumerate(message.tool_calls or ()))
+        finish = self._finish(choice.finish_reason)
+        content = clean(message.content or message.refusal or "")
+        usage = payload.usage.tokens if payload.usage else None
+        if not (content or calls or finish or usage or payload.cost_usd is not None):
+            return None
+        return ChatDelta(content, calls, finish, usage, payload.cost_usd)
+
+    def end(self) -> ChatDelta | None:
+        """What is left to say when the provider has said that it is done: a finish reason, if it gave none."""
+        if not all(self._names.get(index) for index in self._numbers.values()):
+            raise malformed("a tool call has no name")
+        if self.finish_reason is None:
+            return ChatDelta(finish_reason=self._finish("stop"))
+        return None
+
+    def _call(self, position: int, call: ToolCallPayload) -> ToolCallDelta:
+        theirs = position if call.index is None else call.index
+        known = [index for (number, _), index in self._numbers.items() if number == theirs]
+        same = not call.id or (theirs, call.id) in self._numbers
+        if known and same:
+            index = self._numbers.get((theirs, call.id or ""), known[-1])
+            return ToolCallDelta(index, None, self._name(index, call.function.name), clean(call.function.text))
+        # A new id starts a new call, also under an old index: some servers number every call 0.
+        index = len(self._numbers)
+        identity = clean(call.id or new_id("call"))
+        self._numbers[theirs, call.id or identity] = index
+        return ToolCallDelta(index, identity, self._name(index, call.function.name), clean(call.function.text))
+
+    def _name(self, index: int, name: str | None) -> str | None:
+        if not name or index in self._names:
+            return None
+        self._names[index] = clean(name)
+        return self._names[index]
+
+    def _finish(self, reason: str | None) -> FinishReason | None:
+        if not reason:
+            return None
+        finish = _FINISH_REASONS.get(reason, FinishReason.STOP)
+        # Some servers, and OpenAI for a named tool, say "stop" after tool calls; who waits for results must know.
+        self.finish_reason = FinishReason.TOOL_CALLS if finish is FinishReason.STOP and self._numbers else finish
+        return self.finish_reason
+
+
+def clean(text: str) -> str:
+    """``text`` without halves of surrogate pairs, which nothing further on could store or send."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def read_embeddings(payload: EmbeddingPayload) -> EmbeddingReply:
+    """The vectors in the order of their texts, whichever form each came in."""
+    positions = [position if vector.index is None else vector.index for position, vector in enumerate(payload.data)]
+    if sorted(positions) != list(range(len(positions))):
+        raise malformed("vectors are missing or doubled")
+    rows = [
+        _vector(vector.embedding) for _, vector in sorted(zip(positions, payload.data, strict=True), key=lambda pair: pair[0])
+    ]
+    data = _join(rows)
+    dimensions = len(data) // 4 // len(rows) if rows else 0
+    usage = payload.usage or UsagePayload()
+    tokens = TokenUsage(prompt_tokens=usage.prompt_tokens if usage.prompt_tokens is not None else usage.total_tokens or 0)
+    return EmbeddingReply(data, len(rows), dimensions, tokens)
+
+
+def _vector(embedding: Sequence[float] | str) -> bytes:
+    if not isinstance(embedding, str):
+        return pack_rows([embedding])
+    try:
+        data = base64.b64decode(embedding, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise malformed("a vector is not base64") from error
+    if len(data) % array("f").itemsize:
+        raise malformed("a vector is not float32")
+    return data
+
+
+def _join(rows: Sequence[bytes]) -> bytes:
+    if len({len(row) for row in rows}) > 1 or not all(rows):
+        raise malformed("vectors have different lengths")
+    return b"".join(rows)
+
+
+def error_status(error: object) -> int:
+    """The status that an error inside a successful answer stands for."""
+    code = error.get("code") or error.get("status") if isinstance(error, Mapping) else None
+    try:
+        status = int(str(code))
+    except ValueError:
+        return 502
+    return status if 400 <= status <= 599 else 502

@@ -1,0 +1,9 @@
+"""xAI (https://docs.x.ai). It says what each call cost."""
+
+from typing import ClassVar
+
+from spass.llm.providers.openai_compatible import OpenAiCompatible
+
+
+class Xai(OpenAiCompatible):
+    base_url: ClassVar[str] = "https://api.x.ai/v1"
