@@ -1,0 +1,90 @@
+"""What a client sends to the rag room, and its limits."""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from spass.core.errors import DocumentTooLarge, DuplicateDocumentId, InvalidRequest, TooManyDocuments
+from spass.core.ids import DocumentId
+
+MAX_DOCUMENTS: Final = 256
+MAX_TEXT_BYTES: Final = 8192
+MAX_METADATA_BYTES: Final = 2048
+MAX_TOP_K: Final = 50
+ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}$"
+"""Ids of indices and documents."""
+
+
+class NewDocument(BaseModel):
+    """A document as a client writes it. Its id is the client's."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    id: Annotated[str, Field(pattern=ID_PATTERN)]
+    text: Annotated[str, Field(min_length=1)]
+    metadata: dict[str, JsonValue] = {}
+
+    @property
+    def document_id(self) -> DocumentId:
+        return DocumentId(self.id)
+
+
+class WriteRequest(BaseModel):
+    """The body of a replace and of an append."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    documents: Annotated[list[NewDocument], Field(min_length=1)]
+
+
+class QueryRequest(BaseModel):
+    """The body of a query."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    query: Annotated[str, Field(min_length=1)]
+    top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K)] = 5
+
+
+def metadata_json(metadata: dict[str, Any]) -> bytes:
+    """Metadata as it counts against its limit and as it is stored: UTF-8 JSON without blanks.
+
+    Raises:
+        InvalidRequest: it holds what JSON cannot write, such as NaN, or is nested out of reason.
+    """
+    try:
+        return json.dumps(metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        raise InvalidRequest("The metadata is not JSON that can be stored.", param="metadata") from None
+
+
+def check_limits(documents: Sequence[NewDocument]) -> None:
+    """Refuse a write over a limit, before anything is embedded or stored.
+
+    Raises:
+        InvalidRequest: there are no documents.
+        TooManyDocuments: more than 256.
+        DocumentTooLarge: a text over 8192 bytes of UTF-8, or metadata over 2 KiB of JSON.
+        DuplicateDocumentId: an id stands twice.
+    """
+    if not documents:
+        raise InvalidRequest("Send at least one document.", param="documents")
+    if len(documents) > MAX_DOCUMENTS:
+        raise TooManyDocuments(
+            f"A request may hold {MAX_DOCUMENTS} documents, this one holds {len(documents)}; send several.", param="documents"
+        )
+    seen: set[str] = set()
+    for number, document in enumerate(documents):
+        where = f"documents[{number}]"
+        if document.id in seen:
+            raise DuplicateDocumentId(f"The id {document.id!r} stands twice in this request.", param=f"{where}.id")
+        seen.add(document.id)
+        _check_size(len(document.text.encode()), MAX_TEXT_BYTES, f"{where}.text")
+        _check_size(len(metadata_json(document.metadata)), MAX_METADATA_BYTES, f"{where}.metadata")
+
+
+def _check_size(size: int, limit: int, where: str) -> None:
+    if size > limit:
+        raise DocumentTooLarge(f"{where} is {size} bytes long; {limit} are allowed.", param=where)

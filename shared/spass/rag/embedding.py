@@ -1,0 +1,52 @@
+"""Texts as normalised rows, by the one embedding model in force."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from spass.calls.scope import Scope
+from spass.core.errors import UpstreamError
+from spass.llm.types import EmbeddingReply
+from spass.rag.model import EmbeddingModel
+from spass.rag.segments import Vectors
+
+
+class Embeds(Protocol):
+    """Whoever embeds texts: the pipeline, or a test's arithmetic."""
+
+    async def embed(self, scope: Scope, texts: Sequence[str], model: str | None = None) -> EmbeddingReply:
+        """One vector per text."""
+        ...
+
+
+class Embedder:
+    """Embeds with ``model`` through ``calls``."""
+
+    def __init__(self, calls: Embeds, model: EmbeddingModel) -> None:
+        self._calls = calls
+        self.model = model
+
+    async def embed(self, scope: Scope, texts: Sequence[str]) -> Vectors:
+        """(n, d) float32, rows normalised; a row of zeros stays one.
+
+        Raises:
+            UpstreamError: what came back is not one vector of finite numbers per text, of the size the catalogue says.
+        """
+        reply = await self._calls.embed(scope, texts, self.model.name)
+        expected = self.model.dimensions
+        if (reply.count, reply.dimensions) != (len(texts), expected) or len(reply.data) != 4 * len(texts) * expected:
+            raise UpstreamError("The embedding model answered vectors of another number or size than it should.")
+        vectors = np.frombuffer(reply.data, "<f4").reshape(len(texts), expected)
+        if not np.isfinite(vectors).all():
+            raise UpstreamError("The embedding model answered numbers that are not finite.")
+        return normalised(vectors)
+
+
+def normalised(vectors: Vectors) -> Vectors:
+    """Rows scaled to length 1 in float64, rows of zeros left as they are."""
+    wide = vectors.astype(np.float64)
+    largest = np.abs(wide).max(axis=1, keepdims=True)
+    wide /= np.where(largest == 0, 1.0, largest)
+    norms = np.linalg.norm(wide, axis=1, keepdims=True)
+    return (wide / np.where(norms == 0, 1.0, norms)).astype(np.float32)

@@ -1,0 +1,90 @@
+"""The ``ids`` object of a segment: its documents' ids in order, with what a writer must know of each row.
+
+A row's number is its id's rank, so ids need no row numbers beside them, and in a tie row order is id order. The object is read in
+place: ten bytes or ten million, opening it parses nothing.
+
+    count                8 bytes          all numbers little-endian
+    created_at           count × 8        milliseconds since the epoch
+    updated_at           count × 8
+    text bytes           count × 4        length of each text in UTF-8
+    ends                 count × 4        where each id ends in the ids' text
+    the ids' text        ASCII
+"""
+
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+_COUNT_BYTES: Final = 8
+_ROW_BYTES: Final = 8 + 8 + 4 + 4
+
+
+class IdRow(NamedTuple):
+    """One row: times in milliseconds since the epoch, ``text_bytes`` in UTF-8."""
+
+    id: str
+    created_at: int
+    updated_at: int
+    text_bytes: int
+
+
+def encode_ids(rows: Sequence[IdRow]) -> bytes:
+    """The object for ``rows``, which are sorted by id."""
+    _little_endian_only()
+    ends = array("I")
+    end = 0
+    for row in rows:
+        end += len(row.id)
+        ends.append(end)
+    return b"".join(
+        (
+            len(rows).to_bytes(_COUNT_BYTES, "little"),
+            array("q", (row.created_at for row in rows)).tobytes(),
+            array("q", (row.updated_at for row in rows)).tobytes(),
+            array("I", (row.text_bytes for row in rows)).tobytes(),
+            ends.tobytes(),
+            "".join(row.id for row in rows).encode("ascii"),
+        )
+    )
+
+
+class Ids(Sequence[str]):
+    """The rows of an ``ids`` object, over its bytes."""
+
+    def __init__(self, stored: bytes) -> None:
+        _little_endian_only()
+        count = int.from_bytes(stored[:_COUNT_BYTES], "little")
+        view = memoryview(stored)
+        at = _COUNT_BYTES
+        self._created = view[at : (at := at + 8 * count)].cast("q")
+        self._updated = view[at : (at := at + 8 * count)].cast("q")
+        self._text_bytes = view[at : (at := at + 4 * count)].cast("I")
+        self._ends = view[at : (at := at + 4 * count)].cast("I")
+        self._text = view[at:]
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]  # rows are asked for one by one; a slice has no use
+        start = self._ends[row - 1] if row else 0
+        return str(self._text[start : self._ends[row]], "ascii")
+
+    def row(self, row: int) -> IdRow:
+        return IdRow(self[row], self._created[row], self._updated[row], self._text_bytes[row])
+
+    def find(self, document: str) -> int | None:
+        """The row of ``document``, None if it is not here."""
+        row = bisect_left(self, document)
+        return row if row < len(self) and self[row] == document else None
+
+    def after(self, document: str) -> int:
+        """The first row whose id comes after ``document``."""
+        row = bisect_left(self, document)
+        return row + 1 if row < len(self) and self[row] == document else row
+
+
+def _little_endian_only() -> None:
+    if sys.byteorder != "little":  # both of Lambda's architectures are
+        raise NotImplementedError("segments are read in place, on little-endian machines only")

@@ -1,0 +1,119 @@
+"""What a segment holds, as arrays and as objects in the bucket.
+
+    vectors.npy     (n, d) float32, rows normalised
+    ids             see ``ids``
+    meta            n lines of JSON: each document's metadata
+    docs.jsonl      n lines of JSON: ``{"id", "text", "metadata"}``
+    offsets.npy     (n + 1,) uint64: where each line of docs.jsonl begins, and where the last one ends
+
+All are in the order of ids.
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from spass.core.ids import DocumentId
+from spass.core.messages import Json
+from spass.core.time import timestamp
+from spass.rag.answers import Document
+from spass.rag.ids import IdRow, Ids, encode_ids
+from spass.rag.objects import DOCS, IDS, META, OFFSETS, VECTORS
+
+Vectors = npt.NDArray[np.float32]
+Offsets = npt.NDArray[np.uint64]
+Number = TypeVar("Number", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows on their way into a segment. ``docs`` and ``meta`` are lines without their line feed; ``vectors`` is (n, d) float32,
+    rows normalised."""
+
+    ids: Sequence[IdRow]
+    docs: Sequence[bytes]
+    meta: Sequence[bytes]
+    vectors: Vectors
+
+    @property
+    def text_bytes(self) -> int:
+        return sum(row.text_bytes for row in self.ids)
+
+
+def json_line(value: Json) -> bytes:
+    """``value`` as one line of UTF-8 JSON, without the line feed."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def join(parts: Sequence[Rows]) -> Rows:
+    """The rows of all ``parts``, in the order of ids. No id may stand in two of them."""
+    ids = [row for part in parts for row in part.ids]
+    docs = [line for part in parts for line in part.docs]
+    meta = [line for part in parts for line in part.meta]
+    order = sorted(range(len(ids)), key=lambda n: ids[n].id)
+    vectors = np.concatenate([part.vectors for part in parts])[order]
+    return Rows([ids[n] for n in order], [docs[n] for n in order], [meta[n] for n in order], vectors)
+
+
+def encode(rows: Rows) -> dict[str, bytes]:
+    """The segment's objects by name. ``rows`` are in the order of ids."""
+    docs = b"".join(line + b"\n" for line in rows.docs)
+    offsets = np.zeros(len(rows.docs) + 1, np.uint64)
+    offsets[1:] = np.cumsum([len(line) + 1 for line in rows.docs], dtype=np.uint64)
+    return {
+        VECTORS: _npy(rows.vectors),
+        IDS: encode_ids(rows.ids),
+        META: b"".join(line + b"\n" for line in rows.meta),
+        DOCS: docs,
+        OFFSETS: _npy(offsets),
+    }
+
+
+def decode(parts: Mapping[str, bytes], live: Sequence[int]) -> Rows:
+    """The rows ``live`` (ascending) out of a segment's objects."""
+    ids = Ids(parts[IDS])
+    offsets = decode_offsets(parts[OFFSETS])
+    meta = parts[META].split(b"\n")
+    docs = parts[DOCS]
+    return Rows(
+        [ids.row(row) for row in live],
+        [docs[int(offsets[row]) : int(offsets[row + 1]) - 1] for row in live],
+        [meta[row] for row in live],
+        decode_vectors(parts[VECTORS])[list(live)],
+    )
+
+
+def decode_vectors(stored: bytes) -> Vectors:
+    """(n, d) float32 over the bytes themselves: nothing is copied."""
+    return _array(stored, np.dtype(np.float32))
+
+
+def decode_offsets(stored: bytes) -> Offsets:
+    return _array(stored, np.dtype(np.uint64))
+
+
+def document(line: bytes, row: IdRow) -> Document:
+    """A document out of its line of docs.jsonl and its row of ids."""
+    stored = json.loads(line)
+    created, updated = timestamp(row.created_at / 1000), timestamp(row.updated_at / 1000)
+    return Document(DocumentId(row.id), stored["text"], stored["metadata"], created, updated)
+
+
+def _npy(array: npt.NDArray[np.float32] | npt.NDArray[np.uint64]) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array, allow_pickle=False)
+    return out.getvalue()
+
+
+def _array(stored: bytes, dtype: np.dtype[Number]) -> npt.NDArray[Number]:
+    header = io.BytesIO(stored)
+    np.lib.format.read_magic(header)
+    shape, fortran_order, found = np.lib.format.read_array_header_1_0(header)
+    if found != dtype or fortran_order:
+        raise ValueError("not an array of a segment")
+    return np.frombuffer(stored, dtype, offset=header.tell()).reshape(shape)

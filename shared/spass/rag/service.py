@@ -1,0 +1,105 @@
+"""The rag room as one thing, for whoever holds a whole gateway: everything an index can do."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from spass.aws.idempotency import Claim
+from spass.calls.scope import Scope
+from spass.core.errors import IndexNotFound
+from spass.core.ids import DocumentId, IndexId
+from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
+from spass.rag.cache import ObjectCache
+from spass.rag.documents import NewDocument
+from spass.rag.embedding import Embedder, Embeds
+from spass.rag.indices import DEFAULT_LIMIT, Indices
+from spass.rag.model import EmbeddingModel
+from spass.rag.reader import Reader
+from spass.rag.swap import Completion
+from spass.rag.writer import Writer
+from spass.tenancy.config import GatewayConfig
+
+
+class Rag:
+    """Indices and documents of the caller's tenant. One per process: it holds the cache."""
+
+    def __init__(self, calls: Embeds, config: GatewayConfig, *, cache: ObjectCache | None = None) -> None:
+        name = config.defaults.embedding_model
+        # The loader refuses a catalogue in which an embedding model has no dimensions.
+        embedder = Embedder(calls, EmbeddingModel(name, cast(int, config.model(name).dimensions)))
+        cache = cache or ObjectCache()
+        self._indices = Indices(cache)
+        self._writer = Writer(embedder, cache)
+        self._reader = Reader(embedder, cache)
+
+    async def replace(
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        documents: Sequence[NewDocument],
+        claim: Claim | None = None,
+        headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> WriteAnswer:
+        """Make ``documents`` all that the index holds; it is created if absent. With a ``claim``, the answer's body and the
+        ``headers`` as they stand after embedding are kept in the same transaction.
+
+        Raises:
+            InvalidRequest, TooManyDocuments, DocumentTooLarge, DuplicateDocumentId: over a limit; nothing was called or changed.
+            UpstreamError: the embedding model answered no usable vectors; nothing was changed.
+        """
+        completion = Completion(claim, headers) if claim else None
+        return await self._writer.replace(scope, index_id, documents, completion)
+
+    async def append(
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        documents: Sequence[NewDocument],
+        claim: Claim | None = None,
+        headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> WriteAnswer:
+        """Add ``documents``, each in place of the one with its id; else as ``replace``.
+
+        Raises:
+            EmbeddingModelMismatch: the index was built with another model or dimension.
+        """
+        completion = Completion(claim, headers) if claim else None
+        return await self._writer.append(scope, index_id, documents, completion)
+
+    async def list(self, scope: Scope, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> IndexPage:
+        """See ``Indices.list``."""
+        return await self._indices.list(scope, cursor, limit)
+
+    async def describe(self, scope: Scope, index_id: IndexId) -> IndexSummary:
+        """See ``Indices.describe``."""
+        return await self._indices.describe(scope, index_id)
+
+    async def delete_index(self, scope: Scope, index_id: IndexId) -> bool:
+        """See ``Indices.delete``."""
+        return await self._indices.delete(scope, index_id)
+
+    async def documents(
+        self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+    ) -> DocumentPage:
+        """See ``Reader.documents``."""
+        return await self._reader.documents(scope, index_id, cursor, limit)
+
+    async def document(self, scope: Scope, index_id: IndexId, document_id: DocumentId) -> Document:
+        """See ``Reader.document``."""
+        return await self._reader.document(scope, index_id, document_id)
+
+    async def delete_document(self, scope: Scope, index_id: IndexId, document_id: DocumentId) -> bool:
+        """See ``Indices.delete_document``."""
+        return await self._indices.delete_document(scope, index_id, document_id)
+
+    async def query(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> QueryAnswer:
+        """See ``Reader.query``."""
+        return await self._reader.query(scope, index_id, query, top_k)
+
+    async def retrieve(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> Sequence[Hit]:
+        """Passive retrieval: what goes before an agent's prompt. An absent index, or an empty message, adds nothing."""
+        if not query:
+            return ()
+        try:
+            return (await self.query(scope, index_id, query, top_k)).results
+        except IndexNotFound:
+            return ()

@@ -1,0 +1,113 @@
+"""Making the next version of an index: plan it on the version in force, swap it in, and start over when another writer was
+faster."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from spass.aws.clients import TenantStore
+from spass.aws.idempotency import Claim, StoredAnswer
+from spass.aws.keys import rag_manifest
+from spass.aws.leases import LeaseLost
+from spass.aws.objects import ObjectMissing
+from spass.aws.table import TransactionFailed, Write
+from spass.core.errors import StorageUnavailable
+from spass.core.ids import IndexId, random_suffix
+from spass.core.messages import Json
+from spass.core.time import Deadline
+from spass.rag.manifest import Manifest, manifest_of, swap_write
+
+A = TypeVar("A")
+
+_SENDS: Final = 3  # of one swap, while nobody can say whether it took place
+_STALE_READS: Final = 2  # a plan that meets a missing object is made anew once
+_LONGEST_PAUSE: Final = 0.25  # seconds between two plans, full jitter
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[A]):
+    """What a plan comes to: ``answer``, and the version ``after`` that makes it true; None when nothing has to change."""
+
+    answer: A
+    after: Manifest | None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """How an Idempotency-Key's answer is kept with the write: for whose ``claim``, and what headers belong to the answer by
+    then."""
+
+    claim: Claim
+    headers: Callable[[], Mapping[str, str]] = dict
+
+    async def write(self, body: Mapping[str, Json]) -> Write:
+        """The write that keeps an answer with this body."""
+        return await self.claim.completion(StoredAnswer(body, self.headers()))
+
+
+async def read_manifest(store: TenantStore, index: IndexId) -> Manifest:
+    """The version in force."""
+    return manifest_of(await store.table.get(rag_manifest(store.tenant, index)))
+
+
+async def swap(
+    store: TenantStore,
+    index: IndexId,
+    deadline: Deadline,
+    plan: Callable[[Manifest, str], Awaitable[Step[A]]],
+    keep: Callable[[A], Awaitable[Write]] | None = None,
+) -> A:
+    """Carry out ``plan``: given the version in force and a new name for this swap, it puts what objects it needs and answers a
+    step. The version and the write that ``keep`` makes of the answer take effect together. When another writer swapped first,
+    the plan is made anew on what is now in force; what it had put before is left to the sweep.
+
+    Raises:
+        StorageUnavailable: the table or bucket does not answer, or the deadline passed among too many other writers.
+        LeaseLost: the claim to keep the answer under went to another try.
+    """
+    stale_reads = 0
+    while True:
+        before = await read_manifest(store, index)
+        name = random_suffix()
+        try:
+            step = await plan(before, name)
+        except ObjectMissing:
+            stale_reads += 1
+            if stale_reads >= _STALE_READS:
+                raise StorageUnavailable("The index is changing; try again.", retry_after=1) from None
+            continue
+        if step.after is None:
+            return step.answer
+        writes: list[Write] = [swap_write(store.tenant, index, before, step.after)]
+        if keep is not None:
+            writes.append(await keep(step.answer))
+        if await _took_place(store, index, before, name, writes):
+            return step.answer
+        if not deadline.remaining():
+            raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)
+        await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 (jitter)
+
+
+async def _took_place(store: TenantStore, index: IndexId, before: Manifest, name: str, writes: list[Write]) -> bool:
+    """Send the swap until it is known whether it took place. A lost reply is settled by reading whose swap it was; while the
+    version it started from is still in force, the same transaction is sent again under the same token."""
+    for _ in range(_SENDS):
+        try:
+            await store.table.transact(writes, token=name)
+        except TransactionFailed as failure:
+            if 0 in failure.failures and name in manifest_of(failure.failures[0]).swaps:
+                return True
+            if 1 in failure.failures:
+                raise LeaseLost("Another try of this request has taken over; try again.", retry_after=1) from None
+            return False
+        except StorageUnavailable:
+            now = await read_manifest(store, index)
+            if name in now.swaps:
+                return True
+            if not now.same_version(before):
+                return False
+        else:
+            return True
+    raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
