@@ -1,0 +1,85 @@
+"""Deleting a session: gone for everybody in one step, then its remains, which a repeated delete takes up where one broke off."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.table import Condition, Delete, Item, TransactionFailed, Update
+from spass.core.errors import SessionNotFound
+from spass.core.ids import AgentName, SessionId, UserId, random_suffix
+from spass.core.time import timestamp
+from spass.sessions.hold import again, free, refusal
+from spass.sessions.record import overflow_of
+from spass.sessions.session import Session, owned, session_of
+
+_ITEMS_AT_ONCE: Final = 25
+_DELETES_AT_ONCE: Final = 16
+
+
+async def delete_session(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, now: float) -> None:
+    """Delete the session with all its messages.
+
+    Raises:
+        SessionNotFound, SessionAgentMismatch: as ``owned``; a session whose removal broke off is found once more.
+        SessionBusy, CompactionInProgress: somebody holds it.
+        StorageUnavailable: it may be gone or not; the same call again finishes it.
+    """
+    deleted = await _mark(store, session, agent, user, now)
+    await _remove_messages(store, session)
+    head = keys.session_head(store.tenant, session)
+    if deleted.parent_session_id is None and deleted.successor_session_id is None:
+        await store.table.write(Delete(head))
+    else:  # its neighbours in a chain still name it
+        await store.table.write(Update(head, "SET removed = :yes", values={":yes": True}))
+
+
+async def _mark(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, now: float) -> Session:
+    vacant = free(now)
+    mark = Update(
+        keys.session_head(store.tenant, session),
+        "SET deleted_at = :at REMOVE #hold, title",
+        values={":at": timestamp(now)},
+        condition=Condition(
+            "#user = :user AND #agent = :agent AND attribute_not_exists(deleted_at) AND " + vacant.expression,
+            {**vacant.names, "#user": "user", "#agent": "agent"},
+            {**vacant.values, ":user": user, ":agent": agent},
+        ),
+    )
+    unlist = Delete(keys.user_session(store.tenant, user, agent, session))
+    token = random_suffix()
+    try:
+        await again(lambda: store.table.transact([mark, unlist], token=token))
+    except TransactionFailed as failure:
+        item = failure.failures.get(0)
+        if item is None or not _unfinished(item, agent, user):
+            raise refusal(owned(item, agent, user), None, None, now) from None
+    head = await store.table.get(keys.session_head(store.tenant, session))
+    if head is None:  # another delete was faster
+        raise SessionNotFound("You have no such session.")
+    return session_of(head)
+
+
+def _unfinished(item: Item, agent: AgentName, user: UserId) -> bool:
+    """Whether a delete of this user's began and did not end. Our own first try, whose reply was lost, looks the same."""
+    return "deleted_at" in item and "removed" not in item and (item["user"], item["agent"]) == (user, agent)
+
+
+async def _remove_messages(store: TenantStore, session: SessionId) -> None:
+    """Everything in the session's partition but its head, and what lies in the bucket for it."""
+    partition = keys.session_partition(store.tenant, session)
+    after = keys.session_head(store.tenant, session).sk
+    while items := await store.table.query(partition, after=after, limit=_ITEMS_AT_ONCE):
+        if overflow := [key for item in items if (key := overflow_of(item))]:
+            await store.objects.delete(overflow)
+        for start in range(0, len(items), _DELETES_AT_ONCE):
+            batch = items[start : start + _DELETES_AT_ONCE]
+            await _all([store.table.write(Delete(keys.Key(partition, str(item["sk"])))) for item in batch])
+        after = str(items[-1]["sk"])
+
+
+async def _all(calls: Sequence[Awaitable[object]]) -> None:
+    for result in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

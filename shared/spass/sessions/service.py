@@ -1,0 +1,135 @@
+"""Sessions as the routes use them: each call acts for the scope's tenant and user, through one agent."""
+
+import time
+from dataclasses import dataclass, replace
+
+from spass.aws import keys
+from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer
+from spass.aws.leases import LeaseLost
+from spass.aws.table import ABSENT, Put, TransactionFailed, Write
+from spass.calls.scope import Scope
+from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.errors import UserIdRequired
+from spass.core.ids import AgentName, SessionId, UserId, new_id
+from spass.core.time import timestamp
+from spass.sessions.deletion import delete_session
+from spass.sessions.history import HistoryPage, read_history
+from spass.sessions.hold import again
+from spass.sessions.session import CreateSession, Session, owned, session_of
+from spass.sessions.turn import Clock, Render, Respond, Turn, TurnRequest
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import effective
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """Sessions, newest first, and the cursor of the next page if there is one."""
+
+    sessions: list[Session]
+    next_cursor: str | None
+
+
+class Sessions:
+    """The sessions of all tenants. ``clock`` gives seconds since the epoch."""
+
+    def __init__(self, config: GatewayConfig, clock: Clock = time.time) -> None:
+        self._config = config
+        self._clock = clock
+
+    async def create(self, scope: Scope, agent: AgentName, options: CreateSession, claim: Claim | None = None) -> Session:
+        """A new session. Under a ``claim``, its wire form is kept as the answer in the same transaction.
+
+        Raises:
+            LeaseLost: the claim has passed to another try; nothing was created.
+            StorageUnavailable: throttled or unreachable through all retries.
+        """
+        store, session = scope.store, self._new(scope, agent, options)
+        head = keys.session_head(store.tenant, session.id)
+        writes: list[Write] = [
+            Put(head, session.attributes(), ABSENT),
+            Put(keys.user_session(store.tenant, session.user, agent, session.id), session.entry()),
+        ]
+        if claim is not None:
+            writes.append(await claim.completion(StoredAnswer(session.wire(), {})))
+        try:
+            await again(lambda: store.table.transact(writes, token=session.id))
+        except TransactionFailed:
+            if await store.table.get(head) is None:
+                raise LeaseLost("Another try of this request has taken over; try again.", retry_after=1) from None
+        return session
+
+    async def page(self, scope: Scope, agent: AgentName, cursor: str | None, limit: int) -> SessionPage:
+        """The user's own sessions with the agent, at most ``limit`` from ``cursor`` on.
+
+        Raises:
+            InvalidRequest: the cursor is not one of this list.
+        """
+        store, user = scope.store, _user(scope)
+        bound = f"sessions|{store.tenant}|{user}|{agent}"
+        after = keys.user_session(store.tenant, user, agent, SessionId(decode_cursor(bound, cursor))).sk if cursor else None
+        items = await store.table.query(
+            keys.user_sessions_partition(store.tenant, user, agent),
+            prefix=keys.USER_SESSION_PREFIX,
+            after=after,
+            limit=limit + 1,
+            newest_first=True,
+        )
+        sessions = [session_of(item) for item in items[:limit]]
+        return SessionPage(sessions, encode_cursor(bound, sessions[-1].id) if len(items) > limit else None)
+
+    async def get(self, scope: Scope, agent: AgentName, session: SessionId) -> Session:
+        """Raises:
+        SessionNotFound: absent, deleted or another user's.
+        SessionAgentMismatch: it is the user's, with another agent.
+        """
+        return owned(await scope.store.table.get(keys.session_head(scope.store.tenant, session)), agent, _user(scope))
+
+    async def history(self, scope: Scope, agent: AgentName, session: SessionId, cursor: str | None, limit: int) -> HistoryPage:
+        """Messages of the session, oldest first; errors as ``get``, and InvalidRequest for a cursor of another list."""
+        return await read_history(scope.store, await self.get(scope, agent, session), cursor, limit)
+
+    async def delete(self, scope: Scope, agent: AgentName, session: SessionId) -> None:
+        """The session and all its messages are gone; errors as ``delete_session``."""
+        await delete_session(scope.store, session, agent, _user(scope), self._clock())
+
+    def turn(  # one turn's parts, all named
+        self,
+        scope: Scope,
+        agent: AgentName,
+        session: SessionId,
+        message: str,
+        *,
+        respond: Respond,
+        render: Render,
+        idempotency: IdempotentRequest | None = None,
+    ) -> Turn:
+        """Start a turn in a task of its own. ``respond`` is the agent, ``render`` makes the answer that is kept."""
+        request = TurnRequest(session, agent, _user(scope), message, idempotency)
+        return Turn(scope.store, request, respond, render, self._clock)
+
+    def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:
+        settings = effective(self._config, scope.store.tenant)
+        at = timestamp(self._clock())
+        chosen = {
+            name: value
+            for name in ("compact_strategy", "compact_keep_last_n", "compact_observation_mask")
+            if (value := getattr(options, name)) is not None
+        }
+        session = Session(
+            SessionId(new_id("ses")),
+            agent,
+            _user(scope),
+            options.title,
+            at,
+            at,
+            settings.compact_strategy,
+            settings.compact_keep_last_n,
+            settings.compact_observation_mask,
+        )
+        return replace(session, **chosen)
+
+
+def _user(scope: Scope) -> UserId:
+    if scope.caller.user is None:
+        raise UserIdRequired("Send SPASS-User-Id: whose sessions these are.", param="SPASS-User-Id")
+    return scope.caller.user
