@@ -1,13 +1,26 @@
 """One agent as its YAML file describes it, and the bodies that talk to an agent."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from spass.agents.kinds.registry import KINDS
 from spass.core.messages import Json
 
 MAX_MESSAGE_BYTES: Final = 256 * 1024
+
+
+def _existing_kind(kind: str) -> str:
+    if kind not in KINDS:
+        raise ValueError(f"there is no agent kind '{kind}' in this version; write {' or '.join(KINDS)}")
+    return kind
+
+
+def _each_once(tools: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(tools)) < len(tools):
+        raise ValueError("a tool stands here twice; name each once")
+    return tools
 
 
 class AgentSpec(BaseModel):
@@ -16,26 +29,26 @@ class AgentSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]+$", max_length=64)]
-    kind: Literal["orchestrator"] = "orchestrator"
+    kind: Annotated[str, AfterValidator(_existing_kind)] = "orchestrator"
     model: Annotated[str, Field(min_length=1)]
     description: str = ""
     system_prompt: str = ""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_turns: Annotated[int, Field(ge=1, le=100)] = 10
-    tools: list[str] = Field(default_factory=list)
+    tools: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_each_once)] = ()
     rag_index: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")] | None = None
     rag_top_k: Annotated[int, Field(ge=1, le=50)] = 5
 
     @property
     def listing(self) -> Mapping[str, Json]:
         """The agent as the list of agents shows it."""
-        return self.model_dump(include={"name", "description", "model", "kind", "tools", "rag_index"})
+        return self.model_dump(include={"name", "description", "model", "kind", "tools", "rag_index"}, mode="json")
 
     @property
     def config(self) -> Mapping[str, Json]:
         """The whole file, defaults filled in."""
-        return self.model_dump()
+        return self.model_dump(mode="json")
 
 
 def _sayable(text: str) -> str:

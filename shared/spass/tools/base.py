@@ -1,11 +1,11 @@
 """What a tool is: a pydantic model of one call. Its fields are the arguments, its docstring the description, ``run`` does it.
 
-To add a tool, write one subclass of ``Tool`` and one line in ``registry.TOOLS``. Docstring and field descriptions are prompts: they
-are all a model knows about the tool.
+To add a tool, write one subclass of ``Tool`` and one line in ``registry.TOOLS``. Docstring and field descriptions are prompts:
+they are all a model knows about the tool.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId
 from spass.core.messages import Json, ToolSpec
+from spass.rag.answers import QueryAnswer
 
 
 class ToolError(Exception):
@@ -25,32 +26,10 @@ class ToolError(Exception):
         self.code = code
 
 
-class Hit(Protocol):
-    """A retrieved chunk, as ``rag`` answers it."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def metadata(self) -> Mapping[str, Json]: ...
-    @property
-    def score(self) -> float: ...
-
-
-class Hits(Protocol):
-    """The answer of one query, as ``rag`` gives it."""
-
-    @property
-    def results(self) -> Sequence[Hit]: ...
-    @property
-    def version(self) -> int: ...
-
-
 class Knowledge(Protocol):
-    """What tools and agents need of ``rag``; said here so that neither loads its numerics before it searches."""
+    """What tools and agents need of ``rag``; said here so that a tool is told no more and tests need no store."""
 
-    async def query(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> Hits:
+    async def query(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> QueryAnswer:
         """The best ``top_k`` chunks.
 
         Raises:
@@ -76,7 +55,7 @@ class Tool(BaseModel):
     timeout: ClassVar[float] = 10.0
     """Seconds after which a call is given up."""
 
-    async def run(self, context: ToolContext) -> Json:
+    async def run(self, context: ToolContext, /) -> Json:
         """The result, as JSON.
 
         Raises:
@@ -93,7 +72,8 @@ class Tool(BaseModel):
 
 
 def _without_titles(schema: Mapping[str, Json]) -> dict[str, Json]:
-    """``schema`` without pydantic's generated titles, which repeat field names and cost tokens. A property named ``title`` stays."""
+    """``schema`` without pydantic's generated titles, which repeat field names and cost tokens. A property named ``title``
+    stays."""
     cleaned: dict[str, Json] = {}
     for key, value in schema.items():
         if key == "properties" and isinstance(value, Mapping):

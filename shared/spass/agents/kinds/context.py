@@ -1,6 +1,6 @@
 """What an agent kind may do. A kind does no I/O, reads no clock and makes no ids: it acts through its context alone."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol, TypeAlias
 
 from spass.core.events import InferenceFinished, Token, ToolCallFinished, Usage
@@ -17,7 +17,7 @@ class KindContext(Protocol):
         """How many model calls the turn may make; at least 1."""
         ...
 
-    def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncIterator[ModelEvent]:
+    def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
         """Asks the agent's model to go on with ``conversation``. Yields its text as it comes, then ``InferenceFinished``, then
         ``Usage``. With ``may_call_tools`` false the model is told to answer in words.
 

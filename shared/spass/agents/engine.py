@@ -1,0 +1,130 @@
+"""Runs agents: gives a kind its context, made of the pipeline of model calls, the tools and the agent's knowledge index."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from spass.agents.kinds.context import ModelEvent
+from spass.agents.kinds.registry import KINDS
+from spass.agents.spec import AgentSpec
+from spass.calls.pipeline import Calls
+from spass.calls.scope import MAX_DEPTH, Scope
+from spass.core.errors import IndexNotFound, ModelNotAllowed, RecursionDepthExceeded
+from spass.core.events import Event, InferenceFinished, Token, ToolCallFinished, Usage
+from spass.core.ids import AgentName, IndexId
+from spass.core.messages import Message, Role, ToolCall, ToolSpec
+from spass.llm.types import ChatRequest, ReplyBuilder
+from spass.rag.prompt import render_context
+from spass.tools.base import Knowledge
+from spass.tools.toolbox import Toolbox
+
+_TOOLS_AT_ONCE: Final = 8
+_MAX_RETRIEVAL_CHARACTERS: Final = 2000
+"""Of a message, what is searched for: a longer text says no more about what it asks, and embedding it takes seconds."""
+
+
+class Engine:
+    """Every agent's turns, for one caller after another."""
+
+    def __init__(self, calls: Calls, toolbox: Toolbox, rag: Knowledge) -> None:
+        self._calls = calls
+        self._toolbox = toolbox
+        self._rag = rag
+
+    def check(self, scope: Scope, agent: AgentSpec) -> None:
+        """What can be refused before a turn begins. Call it before the first write and the first byte.
+
+        Raises:
+            ModelNotAllowed: the caller's token may not use the agent's model.
+            RecursionDepthExceeded: the request comes from so deep that its model calls would be too deep.
+        """
+        if not scope.caller.identity.allows(agent.model):
+            raise ModelNotAllowed(f"This token may not use the model '{agent.model}' of the agent '{agent.name}'.")
+        if scope.depth + 1 >= MAX_DEPTH:
+            raise RecursionDepthExceeded(f"An agent may call no model from a request of depth {scope.depth}.")
+
+    async def run(
+        self, scope: Scope, agent: AgentSpec, history: Sequence[Message], message: str, *, stream: bool = False
+    ) -> AsyncGenerator[Event, None]:
+        """The events of one turn: ``agent`` reads ``history`` and answers ``message``. Passages retrieved for it stand before it
+        in the prompt and in no event. ``stream`` asks the model for its text as it comes.
+
+        Raises:
+            SpassError: the turn failed; the events so far are then no turn.
+        """
+        self.check(scope, agent)
+        inner = replace(scope, agent=AgentName(agent.name), depth=scope.depth + 1)
+        retrieved = await self._retrieve(inner, agent, message)
+        conversation = [*filter(_says_something, history), *retrieved, Message(Role.USER, message)]
+        context = _Context(self._calls, self._toolbox, inner, agent, self._toolbox.specs(agent.tools), stream)
+        async with aclosing(KINDS[agent.kind](context, conversation)) as events:
+            async for event in events:
+                yield event
+
+    async def _retrieve(self, scope: Scope, agent: AgentSpec, message: str) -> Sequence[Message]:
+        """The passages for ``message``, as a message of the user's: they are data, and deserve no more trust than what users
+        say."""
+        if agent.rag_index is None:
+            return ()
+        index = IndexId(agent.rag_index)
+        try:
+            answer = await self._rag.query(scope, index, message[:_MAX_RETRIEVAL_CHARACTERS], agent.rag_top_k)
+        except IndexNotFound:
+            return ()
+        text = render_context(answer.results, index)
+        return (Message(Role.USER, text),) if text else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """A ``KindContext``: the one agent, in the one request."""
+
+    calls: Calls
+    toolbox: Toolbox
+    scope: Scope
+    agent: AgentSpec
+    tools: tuple[ToolSpec, ...]
+    stream: bool
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_TOOLS_AT_ONCE))
+
+    @property
+    def max_turns(self) -> int:
+        return self.agent.max_turns
+
+    async def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
+        builder = ReplyBuilder()
+        request = self._request(conversation, may_call_tools=may_call_tools)
+        async with aclosing(self.calls.chat(self.scope, request)) as deltas:
+            async for delta in deltas:
+                builder.add(delta)
+                if delta.content:
+                    yield Token(delta.content)
+        reply = builder.reply
+        yield InferenceFinished(reply.message, reply.finish_reason)
+        if reply.usage is not None:
+            yield Usage(reply.usage)
+
+    async def tool(self, call: ToolCall) -> ToolCallFinished:
+        async with self.slots:
+            return await self.toolbox.execute(self.scope, call, allowed=self.agent.tools)
+
+    def _request(self, conversation: Sequence[Message], *, may_call_tools: bool) -> ChatRequest:
+        system = (Message(Role.SYSTEM, self.agent.system_prompt),) if self.agent.system_prompt.strip() else ()
+        return ChatRequest(
+            model=self.agent.model,
+            messages=(*system, *conversation),
+            # Tools are named even when they may not be called: some providers refuse a conversation that holds calls of unnamed
+            # tools.
+            tools=self.tools,
+            tool_choice="none" if self.tools and not may_call_tools else None,
+            temperature=self.agent.temperature,
+            max_tokens=self.agent.max_tokens,
+            stream=self.stream,
+        )
+
+
+def _says_something(message: Message) -> bool:
+    """An empty answer stands in the history but is not sent: some providers refuse it."""
+    return bool(message.content or message.tool_calls or message.role is not Role.ASSISTANT)

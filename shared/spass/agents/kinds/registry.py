@@ -1,0 +1,15 @@
+"""Every agent kind by name. A kind is a function from a context and a conversation to the events of one turn."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from spass.agents.kinds import orchestrator
+from spass.agents.kinds.context import KindContext
+from spass.core.events import Event
+from spass.core.messages import Message
+
+Kind: TypeAlias = Callable[[KindContext, Sequence[Message]], AsyncGenerator[Event, None]]
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "orchestrator": orchestrator.run,
+}

@@ -1,0 +1,86 @@
+"""The agents of a folder: one YAML file each, read once per process, all checked before any is used."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from spass.agents.spec import AgentSpec
+from spass.core.errors import AgentNotFound
+from spass.core.messages import Json
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.yaml_source import ConfigError, Problem, YamlSource, did_you_mean, load_yaml, validate
+
+
+class AgentRegistry:
+    """Every agent by name."""
+
+    def __init__(self, agents: Sequence[AgentSpec]) -> None:
+        self._agents = {agent.name: agent for agent in sorted(agents, key=lambda agent: agent.name)}
+
+    @classmethod
+    def load(cls, folder: Path, config: GatewayConfig, tool_names: Collection[str]) -> "AgentRegistry":
+        """The agents in ``folder/*.yaml``.
+
+        Raises:
+            ConfigError: with everything that is wrong in any of the files.
+        """
+        if not folder.is_dir():
+            raise ConfigError(
+                [Problem(folder.name, None, f"there is no folder {folder}; name the folder of agents in SPASS_AGENTS")]
+            )
+        agents: list[AgentSpec] = []
+        problems: list[Problem] = []
+        for path in sorted(folder.iterdir()):
+            try:
+                if path.suffix == ".yml":
+                    raise ConfigError([Problem(path.name, None, f"an agent's file ends in .yaml; rename it to {path.stem}.yaml")])
+                if path.suffix == ".yaml":
+                    agents.append(_load(path, config, tool_names))
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+        return cls(agents)
+
+    def get(self, name: str) -> AgentSpec:
+        """The agent ``name``.
+
+        Raises:
+            AgentNotFound: there is none.
+        """
+        try:
+            return self._agents[name]
+        except KeyError:
+            raise AgentNotFound(f"There is no agent {_shown(name)!r}. GET /a1/agents lists them.") from None
+
+    def list(self) -> "list[Mapping[str, Json]]":
+        """Every agent as the list of agents shows it, by name."""
+        return [agent.listing for agent in self._agents.values()]
+
+
+def _load(path: Path, config: GatewayConfig, tool_names: Collection[str]) -> AgentSpec:
+    source = load_yaml(path)
+    agent = validate(source, AgentSpec)
+    if problems := _mismatches(path, source, agent, config, tool_names):
+        raise ConfigError(problems)
+    return agent
+
+
+def _mismatches(
+    path: Path, source: YamlSource, agent: AgentSpec, config: GatewayConfig, tool_names: Collection[str]
+) -> Sequence[Problem]:
+    """What is wrong with a file that is well-formed: its name, model and tools, held to what exists."""
+    problems: list[Problem] = []
+    if agent.name != path.stem:
+        problems.append(source.problem(("name",), f"must be the file's name, '{path.stem}'; it is '{agent.name}'"))
+    chat_models = [model.name for model in config.models if model.kind == "chat"]
+    if agent.model not in chat_models:
+        advice = did_you_mean(agent.model, chat_models)
+        problems.append(source.problem(("model",), f"no chat model '{agent.model}' stands in the catalogue{advice}"))
+    for position, tool in enumerate(agent.tools):
+        if tool not in tool_names:
+            problems.append(source.problem(("tools", position), f"unknown tool '{tool}'{did_you_mean(tool, list(tool_names))}"))
+    return problems
+
+
+def _shown(name: str) -> str:
+    return name.encode("utf-8", "replace").decode()[:128]

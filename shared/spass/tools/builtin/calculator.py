@@ -1,0 +1,47 @@
+"""The tool ``calculator``."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from spass.core.messages import Json
+from spass.tools.base import Tool, ToolContext, ToolError
+from spass.tools.builtin.arithmetic import ArithmeticRefused, Number, evaluate, to_float
+
+_EXACT_IN_JSON = 2**53
+
+
+class Calculator(Tool):
+    """Calculates an arithmetic expression and returns the number. Use it for every calculation instead of doing it in your head.
+
+    Operators: + - * / // % ** and parentheses. Functions: sqrt, cbrt, exp, ln, log (natural; log(x, base) for another base),
+    log2, log10, sin, cos, tan (radians), degrees, radians, abs, min, max, round(x, digits), floor, ceil, factorial, comb, gcd,
+    lcm, hypot, pow and others of that kind. Numbers by name: pi, e. Decimals are exact. No variables, units, percent signs or
+    thousands separators: write 80 * 0.12 for 12 % of 80.
+    Example: {"expression": "(1499.90 + 250) * 1.19"} returns {"expression": "(1499.90 + 250) * 1.19", "result": 2082.381}.
+    """
+
+    tool_name: ClassVar[str] = "calculator"
+
+    expression: Annotated[str, Field(min_length=1, description="The expression, e.g. sqrt(2) * (3 + 4) or 1.05 ** 10.")]
+
+    async def run(self, _context: ToolContext, /) -> Json:
+        try:
+            result = written(evaluate(self.expression))
+        except ArithmeticRefused as refusal:
+            raise ToolError(str(refusal), code="invalid_expression") from None
+        return {"expression": self.expression, "result": result}
+
+
+def written(value: Number) -> Json:
+    """``value`` as JSON: an integer beyond 2**53 as its digits in text, so that no reader rounds it; any other fraction as the
+    nearest float; a float to the 15 digits it is good for.
+
+    Raises:
+        ArithmeticRefused: it is outside the range of floats.
+    """
+    if isinstance(value, float):
+        return float(f"{value:.15g}")
+    if value.denominator == 1:
+        return value.numerator if abs(value.numerator) <= _EXACT_IN_JSON else str(value.numerator)
+    return to_float(value)

@@ -1,0 +1,47 @@
+"""The tool ``current_datetime``."""
+
+from datetime import UTC, datetime
+from typing import Annotated, ClassVar
+from zoneinfo import ZoneInfo
+
+from pydantic import Field
+
+from spass.core.messages import Json
+from spass.tools.base import Tool, ToolContext, ToolError
+
+
+class CurrentDatetime(Tool):
+    """Returns the current date, time and day of the week. Use it whenever an answer depends on today's date or the time of day.
+
+    Example: {"timezone": "Europe/Berlin"} returns {"timezone": "Europe/Berlin", "datetime": "2026-04-30T10:14:22+02:00",
+    "date": "2026-04-30", "time": "10:14:22", "weekday": "Thursday", "utc_offset": "+02:00"}.
+    """
+
+    tool_name: ClassVar[str] = "current_datetime"
+
+    timezone: Annotated[
+        str, Field(max_length=64, description="An IANA time zone such as Europe/Berlin or America/New_York; UTC if left out.")
+    ] = "UTC"
+
+    async def run(self, _context: ToolContext, /) -> Json:
+        moment = datetime.now(UTC).astimezone(_zone(self.timezone)).replace(microsecond=0)
+        written = moment.isoformat()
+        return {
+            "timezone": self.timezone,
+            "datetime": written,
+            "date": moment.date().isoformat(),
+            "time": moment.time().isoformat(),
+            "weekday": moment.strftime("%A"),
+            "utc_offset": written[19:],
+        }
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    # OSError: a directory of the zone database ("Europe") or a name too long for a file; ValueError: a path out of the database.
+    except (KeyError, ValueError, OSError):
+        raise ToolError(
+            f"There is no time zone {name[:64]!r}. Use an IANA name such as Europe/Berlin, America/New_York or UTC.",
+            code="unknown_timezone",
+        ) from None

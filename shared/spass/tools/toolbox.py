@@ -1,0 +1,158 @@
+"""Runs tool calls: finds the tool, checks its arguments, bounds its time and its result, and leaves one audit record.
+
+Whatever goes wrong in a call is its result, ``{"error": {"code", "message"}}``, so that the model reads it and can do better.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from spass.calls.scope import Scope
+from spass.core.errors import InvalidRequest, SpassError, ToolNotFound
+from spass.core.events import ToolCallFinished
+from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
+from spass.metering import audit
+from spass.tools import arguments as tool_arguments
+from spass.tools.arguments import InvalidArguments
+from spass.tools.base import Knowledge, Tool, ToolContext, ToolError
+from spass.tools.recorder import ToolRecorder
+from spass.tools.registry import TOOLS, load
+
+MAX_RESULT_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """What a tool called directly answers. ``result`` is JSON of at most ``MAX_RESULT_BYTES``."""
+
+    name: str
+    result: Json
+    duration_ms: int
+
+    def to_json(self) -> dict[str, Json]:
+        return {"name": self.name, "result": self.result, "duration_ms": self.duration_ms}
+
+
+class Toolbox:
+    """Every tool of the gateway, at work for one caller after another."""
+
+    def __init__(self, rag: Knowledge) -> None:
+        self._rag = rag
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(TOOLS)
+
+    def specs(self, names: Sequence[str]) -> tuple[ToolSpec, ...]:
+        """The tools ``names``, as a model sees them.
+
+        Raises:
+            ToolNotFound: one of them does not exist.
+        """
+        return tuple(_existing(name).spec() for name in names)
+
+    async def execute(self, scope: Scope, call: ToolCall, *, allowed: Collection[str]) -> ToolCallFinished:
+        """Runs ``call`` as the model wrote it. Tools outside ``allowed`` do not exist for it. Never raises for what the model
+        did."""
+        known = call.name in TOOLS and call.name in allowed
+        recorder = ToolRecorder(scope, call.name if known else None)
+        arguments: Json = call.arguments[: tool_arguments.MAX_BYTES].encode("utf-8", "replace").decode()
+
+        def prepare() -> Tool:
+            nonlocal arguments
+            if not known:
+                raise ToolError(_no_such_tool(call.name, allowed), code=ToolNotFound.code)
+            arguments = parsed = tool_arguments.parse(call.arguments)
+            return _call_of(load(call.name), parsed)
+
+        result, text = _bounded(await self._attempt(scope, recorder, prepare))
+        message = Message(Role.TOOL, text, tool_call_id=call.id)
+        return ToolCallFinished(call, arguments, result, message, recorder.elapsed_ms)
+
+    async def execute_direct(self, scope: Scope, name: str, arguments: Mapping[str, Json]) -> ToolAnswer:
+        """Runs the tool ``name`` for a caller who is no model. A tool that fails answers ``{"error": …}`` here too.
+
+        Raises:
+            ToolNotFound: there is no such tool.
+            InvalidRequest: the arguments do not fit it.
+        """
+        tool = _existing(name)
+        try:
+            tool_arguments.check_plain(arguments)
+            prepared = _call_of(tool, arguments)
+        except InvalidArguments as error:
+            raise InvalidRequest(error.message, param="arguments", details={"errors": error.errors}) from None
+        recorder = ToolRecorder(scope, name)
+        result, _ = _bounded(await self._attempt(scope, recorder, lambda: prepared))
+        return ToolAnswer(name, result, recorder.elapsed_ms)
+
+    async def _attempt(self, scope: Scope, recorder: ToolRecorder, prepare: Callable[[], Tool]) -> Json:
+        """The tool's result, or the error that stands for one; audited either way."""
+        status = audit.FAILED
+        try:
+            call = prepare()
+            seconds = min(call.timeout, scope.deadline.remaining())
+            result = await asyncio.wait_for(call.run(ToolContext(scope, self._rag)), seconds)
+            status = audit.OK
+            return result
+        except TimeoutError:
+            status = "tool_timeout"
+            return _error(ToolError("The tool did not answer in time. Try once more, or answer without it.", code=status))
+        except (ToolError, SpassError) as error:
+            status = error.code
+            return _error(error)
+        except asyncio.CancelledError:
+            status = audit.CANCELLED
+            raise
+        finally:
+            await recorder.finish(status)
+
+
+def _existing(name: str) -> type[Tool]:
+    if name not in TOOLS:
+        raise ToolNotFound(_no_such_tool(name, TOOLS), param="name")
+    return load(name)
+
+
+def _no_such_tool(name: str, known: Collection[str]) -> str:
+    shown = name.encode("utf-8", "replace").decode()[:80]
+    return f"There is no tool {shown!r}. There are: {', '.join(known) or 'none'}."
+
+
+def _call_of(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
+    try:
+        return tool.model_validate(arguments)
+    except ValidationError as error:
+        raise tool_arguments.explained(error) from None
+
+
+def _error(error: ToolError | SpassError) -> Json:
+    said: dict[str, Json] = {"code": error.code, "message": error.message}
+    if isinstance(error, InvalidArguments) and error.errors:
+        said["errors"] = error.errors
+    return {"error": said}
+
+
+def _bounded(result: Json) -> tuple[Json, str]:
+    """``result`` and its compact JSON; of one too long for a model the beginning, and a mark that says so."""
+    text = _compact(result)
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair in what somebody else's server answered
+        encoded = text.encode("utf-8", "replace")
+        text = encoded.decode()
+        result = json.loads(text)
+    if len(encoded) <= MAX_RESULT_BYTES:
+        return result, text
+    # What is JSON already at most doubles when it is quoted once more.
+    beginning = encoded[: MAX_RESULT_BYTES // 2 - 100].decode("utf-8", "ignore")
+    short: Json = {"truncated": True, "note": "The result was too long. This is its beginning.", "beginning": beginning}
+    return short, _compact(short)
+
+
+def _compact(result: Json) -> str:
+    return json.dumps(result, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
