@@ -1,0 +1,34 @@
+"""`python -m local.child <module> [argument …]`: run a module that stops in order when its parent is gone.
+
+Standard input is a pipe that only the parent holds open. When it closes the parent has ended, perhaps killed: this process then
+asks itself to stop, as the parent would have, and ends by force when that takes too long.
+"""
+
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from typing import Final
+
+_STOP_SECONDS: Final = 20.0
+
+
+def main() -> None:
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    module = sys.argv[1]
+    sys.argv = sys.argv[1:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _follow_parent() -> None:
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_STOP_SECONDS)
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""What API Gateway and Lambda would do to a request before and after our code sees it."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import anyio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from infra.routes import ROUTES, Route
+from spass.core.errors import PayloadTooLarge, SpassError, UpstreamError, UpstreamTimeout
+from spass.core.ids import RequestId, new_id
+from spass.web.errors import error_response
+
+MAX_HEADER_BYTES: Final = 10_240  # the request line and all headers
+MAX_EVENT_BYTES: Final = 6 * 1024 * 1024  # a Lambda invocation, and a buffered answer
+SHORT_SECONDS: Final = 29.0
+_ENVELOPE_BYTES: Final = 4096  # of an event without its body and headers
+
+
+class LambdaEdge:
+    """ASGI middleware that applies AWS's limits: header and event sizes to all routes, and to short ones the time and size of an
+    answer, which is buffered as it is there.
+    """
+
+    def __init__(self, app: ASGIApp, *, short_seconds: float = SHORT_SECONDS, routes: Iterable[Route] = ROUTES) -> None:
+        self._app = app
+        self._short_seconds = short_seconds
+        self._long = [(route.method, _pattern(route.path)) for route in routes if route.long]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        header_bytes = _header_bytes(scope)
+        if header_bytes > MAX_HEADER_BYTES:
+            await _refuse(
+                PayloadTooLarge(f"The request line and headers are over {MAX_HEADER_BYTES} bytes."), scope, receive, send
+            )
+            return
+        first = await _read_body(receive, MAX_EVENT_BYTES - header_bytes - _ENVELOPE_BYTES)
+        if first is None:
+            await _refuse(PayloadTooLarge("The request is over 6 MiB as an event."), scope, receive, send)
+            return
+        replayed = _Replay(first, receive)
+        if self._is_long(scope):
+            await self._app(scope, replayed, send)
+        else:
+            await self._buffered(scope, replayed, send)
+
+    def _is_long(self, scope: Scope) -> bool:
+        return any(scope["method"] == method and pattern.fullmatch(scope["path"]) for method, pattern in self._long)
+
+    async def _buffered(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            answer.append(message)
+
+        with anyio.move_on_after(self._short_seconds) as limit:
+            await self._app(scope, receive, keep)
+        if limit.cancelled_caught:
+            await _refuse(UpstreamTimeout("The request took longer than 29 seconds."), scope, receive, send)
+        elif sum(len(message.get("body", b"")) for message in answer) > MAX_EVENT_BYTES:
+            await _refuse(UpstreamError("The answer is over 6 MiB; ask for a smaller page."), scope, receive, send)
+        else:
+            for message in answer:
+                await send(message)
+
+
+class _Replay:
+    """The body that was read already, and after it whatever the server says next (that the client has gone)."""
+
+    def __init__(self, body: Message, receive: Receive) -> None:
+        self._body: Message | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return body
+        return await self._receive()
+
+
+def event_bytes(body: bytes) -> int:
+    """The size of a body inside an event, where it is a JSON string: quotes, backslashes and newlines are written as two
+    characters, other control characters as six.
+    """
+    short = sum(body.count(character) for character in (b'"', b"\\", b"\n", b"\r", b"\t"))
+    control = sum(body.count(bytes([code])) for code in range(32) if code not in (9, 10, 13))
+    return len(body) + short + 5 * control
+
+
+async def _read_body(receive: Receive, limit: int) -> Message | None:
+    """The whole body as one message, or None if it is over the limit as an event."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return message
+        parts.append(message.get("body", b""))
+        size += event_bytes(parts[-1])
+        if size > limit:
+            return None
+        if not message.get("more_body"):
+            return {"type": "http.request", "body": b"".join(parts), "more_body": False}
+
+
+def _header_bytes(scope: Scope) -> int:
+    line = len(scope["method"]) + len(scope.get("raw_path") or scope["path"]) + len(scope.get("query_string", b"")) + 12
+    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\{\w+\}", "[^/]+", path))
+
+
+async def _refuse(error: SpassError, scope: Scope, receive: Receive, send: Send) -> None:
+    request_id = RequestId(new_id("req"))
+    response = error_response(error, request_id, {"SPASS-Request-Id": request_id})
+    await response(scope, receive, send)

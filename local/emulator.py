@@ -1,0 +1,135 @@
+"""The emulated AWS: ministack as a child process, or whatever ``AWS_ENDPOINT_URL`` names, with the stateful stack in it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, WaiterError
+
+from local.home import ROOT, Home, LocalError
+from local.processes import child, free_port
+
+if TYPE_CHECKING:
+    from mypy_boto3_cloudformation import CloudFormationClient
+
+TEMPLATE: Final = ROOT / "local" / "template.json"
+REGION: Final = "eu-central-1"
+STACK: Final = "spass-local"
+_GONE: Final = frozenset({"DELETE_COMPLETE"})
+_STANDS: Final = frozenset({"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE"})
+# Nothing on this machine may lead a call to a real account: neither a profile nor an endpoint of one service.
+_MISLEADING: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The names of what the stack has made."""
+
+    table: str
+    bucket: str
+
+
+@contextmanager
+def emulated_aws(home: Home, lock: int) -> Iterator[str]:
+    """The endpoint of an emulated AWS: what ``AWS_ENDPOINT_URL`` names, else a ministack that runs until the block ends."""
+    named = os.environ.get("AWS_ENDPOINT_URL")
+    if named:
+        yield named
+        return
+    port = free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")} | {
+        "GATEWAY_PORT": str(port),
+        "BIND_HOST": "127.0.0.1",
+        "MINISTACK_REGION": REGION,
+        "PERSIST_STATE": "1",
+        "STATE_DIR": str(home.emulator_state),
+        "S3_PERSIST": "1",
+        "S3_DATA_DIR": str(home.objects),
+        "IOT_MTLS_ENABLED": "0",  # it would take a fixed port
+        "LOG_LEVEL": "WARNING",
+    }
+    health = f"{endpoint}/_localstack/health"
+    with child(
+        "ministack", "ministack", [], healthy=health, log=home.logs / "ministack.log", environment=environment, keep_open=lock
+    ):
+        yield endpoint
+
+
+def point_to(endpoint: str) -> None:
+    """Let every AWS client of this process speak to the emulator, and to nothing else."""
+    for name in [*_MISLEADING, *(name for name in os.environ if name.startswith("AWS_ENDPOINT_URL_"))]:
+        os.environ.pop(name, None)
+    os.environ |= {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
+    os.environ.pop("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", None)
+
+
+def provision(template: Path = TEMPLATE) -> Stores:
+    """The stateful stack of the CDK definition, made through CloudFormation unless it stands already.
+
+    Raises:
+        LocalError: the emulator refuses it.
+    """
+    config = Config(connect_timeout=5, read_timeout=60, retries={"total_max_attempts": 2})
+    client = boto3.client("cloudformation", config=config)
+    body = template.read_text()
+    try:
+        if _status(client) not in _STANDS:
+            _create(client, body)
+        return _stores(client)
+    except (BotoCoreError, ClientError) as error:
+        raise LocalError(
+            f"The emulated AWS refuses the stack of {template.name}: {error}\n"
+            f"If its state is from another version, remove the folder (SPASS_HOME, by default .local) and start again."
+        ) from error
+
+
+def _status(client: "CloudFormationClient") -> str | None:
+    try:
+        status = client.describe_stacks(StackName=STACK)["Stacks"][0]["StackStatus"]
+    except ClientError as error:
+        if "does not exist" in str(error):
+            return None
+        raise
+    return None if status in _GONE else status
+
+
+def _create(client: "CloudFormationClient", body: str) -> None:
+    if _status(client) is not None:
+        client.delete_stack(StackName=STACK)
+    client.create_stack(StackName=STACK, TemplateBody=body, Capabilities=["CAPABILITY_NAMED_IAM"])
+    try:
+        client.get_waiter("stack_create_complete").wait(StackName=STACK, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+    except WaiterError as error:
+        events = client.describe_stack_events(StackName=STACK)["StackEvents"]
+        reasons = [event["ResourceStatusReason"] for event in events if "FAILED" in event.get("ResourceStatus", "")]
+        raise LocalError(f"The emulated AWS could not make the stack: {'; '.join(reasons) or error}") from error
+
+
+def _stores(client: "CloudFormationClient") -> Stores:
+    outputs = {
+        output["OutputKey"]: output["OutputValue"]
+        for output in client.describe_stacks(StackName=STACK)["Stacks"][0].get("Outputs", [])
+    }
+    resources = client.list_stack_resources(StackName=STACK)["StackResourceSummaries"]
+
+    def made(kind: str, output: str) -> str:
+        if output in outputs:
+            return outputs[output]
+        return next(resource["PhysicalResourceId"] for resource in resources if resource["ResourceType"] == kind)
+
+    return Stores(made("AWS::DynamoDB::Table", "TableName"), made("AWS::S3::Bucket", "BucketName"))

@@ -1,0 +1,113 @@
+"""Where the laptop keeps its state (``SPASS_HOME``, by default ``.local``), and what it finds there from the last time."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+_WAIT_SECONDS: Final = 30.0
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+class LocalError(Exception):
+    """The gateway cannot start here; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folder of one gateway on this machine."""
+
+    path: Path
+
+    @property
+    def emulator_state(self) -> Path:
+        return self.path / "aws"
+
+    @property
+    def objects(self) -> Path:
+        return self.path / "s3"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def config(self) -> Path:
+        return self.path / "gateway.yaml"
+
+    @contextmanager
+    def held(self) -> Iterator[int]:
+        """Keep the folder to this process, and yield the lock's file descriptor, for children that write there too.
+
+        Two gateways in one folder would overwrite each other's state. What a killed gateway has left running is waited for.
+
+        Raises:
+            LocalError: another gateway has it.
+        """
+        self.logs.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a+") as lock:
+            deadline = time.monotonic() + _WAIT_SECONDS
+            while not _locked(lock):
+                lock.seek(0)
+                if _runs(lock.read()) or time.monotonic() > deadline:
+                    raise LocalError(
+                        f"A gateway already runs with its state in {self.path}. Stop it, or set SPASS_HOME to another folder."
+                    )
+                time.sleep(0.1)
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield lock.fileno()
+
+    def left_behind(self) -> list[str]:
+        """What the reader should know about how the last run was left; what cannot be read is put aside, so that no start is stuck.
+
+        The emulator writes its tables when it stops, so a run whose emulator was killed leaves them as they were at its start.
+        """
+        notes = [*self._put_damaged_aside()]
+        mark = self.path / "started"
+        saved = max((file.stat().st_mtime for file in self.emulator_state.glob("*.json")), default=0.0)
+        if mark.exists() and mark.stat().st_mtime > saved:
+            notes.append("The last run was killed before it could save its tables: they are as they were when it started.")
+        mark.touch()
+        return notes
+
+    def _put_damaged_aside(self) -> Iterator[str]:
+        aside = self.path / f"damaged-{int(time.time())}"
+        for file in sorted(self.emulator_state.glob("*.json")):
+            try:
+                json.loads(file.read_bytes())
+            except ValueError:
+                aside.mkdir(exist_ok=True)
+                file.rename(aside / file.name)
+                yield f"{file.name} could not be read and was moved to {aside}; what it held is not there now."
+
+
+def home_from_environment() -> Home:
+    """``SPASS_HOME``, by default ``.local`` beside the code."""
+    named = os.environ.get("SPASS_HOME")
+    return Home(Path(named).expanduser().resolve() if named else ROOT / ".local")
+
+
+def _locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _runs(pid: str) -> bool:
+    """Whether the process that wrote its id into the lock is alive."""
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True

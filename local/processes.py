@@ -1,0 +1,105 @@
+"""Child processes that end when their parent does, however it ends."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from local.home import ROOT, LocalError
+
+_START_SECONDS: Final = 45.0
+_STOP_SECONDS: Final = 20.0
+_TAIL_LINES: Final = 8
+
+
+@contextmanager
+def child(
+    name: str,
+    module: str,
+    arguments: Sequence[str],
+    *,
+    healthy: str,
+    log: Path,
+    environment: Mapping[str, str],
+    keep_open: int | None = None,
+) -> Iterator[None]:
+    """Run ``python -m module`` beside us until the block ends, from when its URL ``healthy`` answers.
+
+    It has a process group of its own, so that Ctrl-C reaches it only through us and in order, and it watches a pipe that closes when
+    we are gone (`local.child`). Its output goes to ``log``. ``keep_open`` is a file descriptor that it holds until it ends.
+
+    Raises:
+        LocalError: it ended, or did not answer in time.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "local.child", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env={**environment, "PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])},
+            start_new_session=True,
+            pass_fds=() if keep_open is None else (keep_open,),
+        )
+    try:
+        _wait_until_healthy(name, healthy, process.poll, log)
+        yield
+    finally:
+        _stop(process)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers(url: str, *, timeout: float) -> bool:
+    """Whether an HTTP server answers at ``url``, whatever it says."""
+    try:
+        httpx.get(url, timeout=timeout, trust_env=False)
+    except (httpx.TransportError, httpx.InvalidURL):
+        return False
+    return True
+
+
+def _wait_until_healthy(name: str, url: str, ended: Callable[[], int | None], log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if ended() is not None:
+            raise LocalError(f"{name} ended while starting; its output is in {log}:\n{_tail(log)}")
+        if answers(url, timeout=2.0):
+            return
+        time.sleep(0.05)
+    raise LocalError(f"{name} did not answer within {_START_SECONDS:.0f} s; its output is in {log}:\n{_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        # Whatever it started in turn is in its process group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdin:
+            process.stdin.close()

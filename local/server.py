@@ -1,0 +1,21 @@
+"""All routes in one app, as the laptop serves them."""
+
+import importlib
+
+from fastapi import APIRouter
+from starlette.types import ASGIApp
+
+from infra.routes import ROUTES
+from local.edge import LambdaEdge
+from spass.web.app import create_app
+
+
+def routers() -> list[APIRouter]:
+    """The router of every route file that ROUTES names."""
+    modules = dict.fromkeys(route.module for route in ROUTES)
+    return [importlib.import_module(f"functions.{module}").router for module in modules]
+
+
+def local_app() -> ASGIApp:
+    """The gateway with every route, behind what AWS would put before it."""
+    return LambdaEdge(create_app(routers()))
