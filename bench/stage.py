@@ -1,0 +1,127 @@
+"""Processes that a bench needs: an emulated AWS with the table and the bucket, and servers on free ports."""
+
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import boto3
+
+ROOT: Final = Path(__file__).parent.parent
+REGION: Final = "eu-central-1"
+TOKEN: Final = "bench-token"
+TOKEN_SHA256: Final = hashlib.sha256(TOKEN.encode()).hexdigest()
+USER: Final = "bench"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def process(command: list[str], port: int, environment: Mapping[str, str]) -> Iterator[str]:
+    """Runs ``command`` until the block ends; gives its base URL once something listens on ``port``."""
+    running = subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'shared'}{os.pathsep}{ROOT}", **environment},
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        base = f"http://127.0.0.1:{port}"
+        for _ in range(400):
+            if running.poll() is not None:
+                raise SystemExit(f"{' '.join(command)} ended at once")
+            try:
+                urllib.request.urlopen(base + "/", timeout=1)
+            except urllib.error.HTTPError:
+                break
+            except OSError:
+                time.sleep(0.05)
+            else:
+                break
+        yield base
+    finally:
+        running.terminate()
+        running.wait(10)
+
+
+@contextmanager
+def server(app: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """An ASGI app under one uvicorn worker."""
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", app, "--port", str(port), "--log-level", "error", "--no-access-log"]
+    with process(command, port, environment) as base:
+        yield base
+
+
+@contextmanager
+def emulated_aws() -> Iterator[dict[str, str]]:
+    """ministack with our table and bucket; gives the environment that leads the gateway to it."""
+    port = free_port()
+    environment = {
+        "GATEWAY_PORT": str(port),
+        "BIND_HOST": "127.0.0.1",
+        "PERSIST_STATE": "0",
+        "S3_PERSIST": "0",
+        "MINISTACK_REGION": REGION,
+    }
+    with process([sys.executable, "-m", "ministack"], port, environment) as base:
+        leading = {
+            "AWS_ENDPOINT_URL": base,
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "SPASS_TABLE": "spass",
+            "SPASS_BUCKET": "spass",
+        }
+        session = boto3.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name=REGION)
+        session.client("dynamodb", endpoint_url=base).create_table(
+            TableName="spass",
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+            AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}, {"AttributeName": "sk", "AttributeType": "S"}],
+        )
+        session.client("s3", endpoint_url=base).create_bucket(
+            Bucket="spass", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
+        )
+        yield leading
+
+
+def write_config(folder: Path, upstream: str) -> dict[str, str]:
+    """A gateway.yaml with one priced model at ``upstream`` and one agent on it; gives the environment that names them."""
+    (folder / "gateway.yaml").write_text(
+        f"""
+llm:
+  strategy: failover
+  backends:
+    - {{name: upstream, provider: openai, base_url: {upstream}/v1, api_key_env: BENCH_KEY, supported_models: [bench-model]}}
+    - {{name: embedded, provider: embedded}}
+models:
+  - {{name: bench-model, context_window: 128000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
+  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
+defaults: {{embedding_model: all-minilm-l6-v2, compact_summary_model: bench-model}}
+usd_to_eur: 0.92
+tenants:
+  - id: bench
+    tokens:
+      - {{id: bench, sha256: {TOKEN_SHA256}, allowed_models: ["*"]}}
+"""
+    )
+    agents = folder / "agents"
+    agents.mkdir()
+    (agents / "bench.yaml").write_text("name: bench\nmodel: bench-model\ndescription: Answers at once.\nsystem_prompt: Answer.\n")
+    return {"SPASS_CONFIG": str(folder / "gateway.yaml"), "SPASS_AGENTS": str(agents), "BENCH_KEY": "key"}
