@@ -1,0 +1,98 @@
+"""A small gateway file and an app on top of it, served in process."""
+
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from spass.core.messages import Json
+from spass.web.app import create_app
+from spass.web.exchange import Current
+from spass.web.json import json_response
+from spass.web.routing import Agent, Index, Paging, Session, api_router, public_router
+from spass.web.services import Services, Settings
+
+TOKEN = "demo-token"
+
+CONFIG = f"""
+llm: {{backends: [{{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}]}}
+models:
+  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
+tenants:
+  - id: demo
+    tokens: [{{id: demo-user, sha256: {hashlib.sha256(TOKEN.encode()).hexdigest()}, allowed_models: ["*"]}}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def aws_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+
+
+@pytest.fixture
+def services(tmp_path: Path) -> Services:
+    config = tmp_path / "gateway.yaml"
+    config.write_text(CONFIG)
+    return Services(Settings(config=config, agents=tmp_path, table="spass", bucket="spass"))
+
+
+def routes() -> list[APIRouter]:
+    """Routes that show what they were given."""
+    public, v1, a1 = public_router(), api_router(), api_router()
+
+    @public.get("/healthz")
+    async def health() -> Response:
+        return json_response({"status": "ok"})
+
+    @public.get("/broken")
+    async def broken() -> Response:
+        raise KeyError("secret text")
+
+    @v1.post("/v1/echo")
+    async def echo(exchange: Current, body: dict[str, object]) -> Response:
+        caller = exchange.scope.caller
+        shown: dict[str, Json] = {
+            "user": caller.user,
+            "depth": caller.depth,
+            "parent": caller.parent_request_id,
+            "route": caller.route,
+            "idempotent": exchange.idempotent.digest if exchange.idempotent else None,
+        }
+        return json_response({**shown, "keys": [*body]})
+
+    @v1.get("/v1/pages")
+    async def pages(page: Paging) -> Response:
+        return json_response({"limit": page.limit, "cursor": page.cursor})
+
+    @a1.get("/a1/agents/{name}/sessions/{session_id}")
+    async def session(name: Agent, session_id: Session, exchange: Current) -> Response:
+        return json_response({"name": name, "session": session_id, "user": exchange.scope.caller.user})
+
+    @a1.delete("/a1/agents/{name}/sessions/{session_id}")
+    async def delete(name: Agent, session_id: Session) -> Response:
+        return json_response({"deleted": True})
+
+    @a1.get("/a1/rag/indices/{index_id}")
+    async def index(index_id: Index) -> Response:
+        return json_response({"index": index_id})
+
+    @a1.post("/a1/echo")
+    async def echo_user(body: dict[str, object]) -> Response:
+        return json_response({"keys": [*body]})
+
+    return [public, v1, a1]
+
+
+@pytest.fixture
+async def client(services: Services) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_app(routes(), services))
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://gateway", headers={"Authorization": f"Bearer {TOKEN}"}
+    ) as client:
+        yield client

@@ -1,0 +1,160 @@
+"""Every failure wears one envelope, and every branch of the tree is a status."""
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from spass.core import errors
+from spass.core.errors import SpassError
+from spass.core.ids import RequestId
+from spass.web.errors import KINDS, error_response, kind_of
+
+CONTRACT = {
+    400: {
+        *("invalid_request", "user_id_required", "user_id_invalid", "user_id_not_allowed", "invalid_augment"),
+        *("session_agent_mismatch", "context_length_exceeded", "upstream_rejected", "input_refused"),
+        *("too_many_documents", "document_too_large", "duplicate_document_id"),
+    },
+    401: {"missing_token", "invalid_token"},
+    403: {"model_not_allowed", "admin_required"},
+    404: {
+        *("agent_not_found", "session_not_found", "index_not_found", "document_not_found"),
+        *("model_not_found", "tool_not_found", "route_not_found"),
+    },
+    405: {"method_not_allowed"},
+    409: {"session_busy", "compaction_in_progress", "session_archived", "embedding_model_mismatch", "idempotency_in_progress"},
+    413: {"payload_too_large"},
+    422: {"idempotency_key_reused"},
+    429: {"rate_limited"},
+    500: {"internal_error"},
+    502: {"upstream_error"},
+    503: {"no_backend_available", "storage_unavailable"},
+    504: {"upstream_timeout"},
+    508: {"recursion_depth_exceeded"},
+}
+
+
+def leaves(kind: type[SpassError] = SpassError) -> Iterator[type[SpassError]]:
+    for child in kind.__subclasses__():
+        if child.code and child.__module__ == errors.__name__:
+            yield child
+        yield from leaves(child)
+
+
+def test_each_leaf_of_the_tree_has_the_status_that_the_contract_gives_its_code() -> None:
+    found: dict[int, set[str]] = {}
+    for leaf in leaves():
+        found.setdefault(kind_of(leaf("no")).status, set()).add(leaf.code)
+    assert found == CONTRACT
+
+
+def test_each_branch_is_known_and_no_two_share_a_status() -> None:
+    assert set(SpassError.__subclasses__()) == set(KINDS)
+    assert len({kind.status for kind in KINDS.values()}) == len(KINDS)
+
+
+def test_the_envelope_has_every_field() -> None:
+    error = errors.TooManyDocuments("Too many.", param="documents", details={"max": 256})
+    response = error_response(error, RequestId("req_1"))
+    assert json.loads(bytes(response.body)) == {
+        "error": {
+            "code": "too_many_documents",
+            "message": "Too many.",
+            "type": "invalid_request_error",
+            "param": "documents",
+            "details": {"max": 256},
+        },
+        "request_id": "req_1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (errors.RateLimited("Wait.", retry_after=0.2), "1"),
+        (errors.RateLimited("Wait.", retry_after=2.1), "3"),
+        (errors.SessionBusy("Wait."), "1"),
+        (errors.IdempotencyInProgress("Wait."), "1"),
+        (errors.SessionArchived("No."), None),
+    ],
+)
+def test_retry_after_is_in_whole_seconds_and_at_least_one(error: SpassError, expected: str | None) -> None:
+    assert error_response(error, RequestId("req_1")).headers.get("retry-after") == expected
+
+
+def envelope_of(response: httpx.Response) -> str:
+    body = response.json()
+    assert set(body) == {"error", "request_id"}
+    assert set(body["error"]) == {"code", "message", "type", "param", "details"}
+    assert response.headers["spass-request-id"] == body["request_id"]
+    return str(body["error"]["code"])
+
+
+@pytest.mark.anyio
+async def test_a_route_that_is_not_there_is_said_in_the_envelope(client: httpx.AsyncClient) -> None:
+    for path in ("/nothing", "/healthz/", "/v1/echo/more", "//healthz", "/%00", "/a1/agents/x%2Fy/sessions/z"):
+        response = await client.get(path)
+        assert (response.status_code, envelope_of(response)) == (404, "route_not_found"), path
+
+
+@pytest.mark.anyio
+async def test_a_method_that_is_not_there_names_all_that_are(client: httpx.AsyncClient) -> None:
+    response = await client.put("/a1/agents/a/sessions/b")
+    assert (response.status_code, envelope_of(response)) == (405, "method_not_allowed")
+    assert response.headers["allow"] == "DELETE, GET"
+
+
+@pytest.mark.anyio
+async def test_an_unforeseen_exception_tells_the_caller_nothing_and_the_log_its_place(
+    client: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    response = await client.get("/broken")
+    assert (response.status_code, envelope_of(response)) == (500, "internal_error")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["exception"] == "KeyError"
+    assert lines[0]["request_id"] == response.headers["spass-request-id"]
+    assert lines[0]["where"].startswith("spass.web.")
+    assert "secret" not in str(lines) + response.text
+    assert lines[1] | {"at": "", "ms": 0, "request_id": ""} == {
+        "at": "", "ms": 0, "request_id": "", "level": "info", "method": "GET", "route": "/broken",
+        "status": 500, "tenant": None, "error": "internal_error",
+    }
+
+
+@pytest.mark.anyio
+async def test_unknown_tokens_are_told_how_to_authenticate(client: httpx.AsyncClient) -> None:
+    response = await client.get("/v1/pages", headers={"Authorization": "Bearer nonsense"})
+    assert (response.status_code, envelope_of(response)) == (401, "invalid_token")
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.anyio
+async def test_a_bad_query_says_where_and_never_repeats_it(client: httpx.AsyncClient) -> None:
+    for limit in ("0", "1001", "many", "1" * 5000, "-1", "1.5", ""):
+        response = await client.get("/v1/pages", params={"limit": limit})
+        assert (response.status_code, envelope_of(response)) == (400, "invalid_request"), limit
+        error = response.json()["error"]
+        assert error["param"] == "limit"
+        assert error["details"]["errors"][0]["loc"] == ["query", "limit"]
+        assert len(response.content) < 700
+
+
+@pytest.mark.anyio
+async def test_what_cannot_be_ours_is_not_there_and_what_cannot_be_an_id_is_not_valid(client: httpx.AsyncClient) -> None:
+    user = {"SPASS-User-Id": "ada"}
+    for name, session, code in (
+        ("ü", "ses_x", "agent_not_found"),
+        ("x" * 5000, "ses_x", "agent_not_found"),
+        ("concise-de", "ses_x", "session_not_found"),
+        ("concise-de", "T%23HEAD", "session_not_found"),
+        ("concise-de", "%00", "session_not_found"),
+        ("concise-de", "%ff%fe", "session_not_found"),
+        ("concise-de", "s" * 9000, "session_not_found"),
+    ):
+        response = await client.get(f"/a1/agents/{name}/sessions/{session}", headers=user)
+        assert (response.status_code, envelope_of(response)) == (404, code)
+    for index in ("-x", "x" * 129, "%00", "a%23b", "a%0a"):
+        response = await client.get(f"/a1/rag/indices/{index}", headers=user)
+        assert (response.status_code, envelope_of(response)) == (400, "invalid_request")
