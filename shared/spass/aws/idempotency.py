@@ -168,9 +168,9 @@ async def _completion(store: TenantStore, request: IdempotentRequest, answer: St
         "body_hash": request.body_hash,
         TTL: now_s() + _KEEP_SECONDS,
     }
-    encoded = text.encode()
+    encoded = text.encode("utf-8", "replace")  # text of a model may hold half a surrogate pair
     if len(encoded) <= _INLINE_BYTES:
-        attributes["answer"] = text
+        attributes["answer"] = encoded.decode()
     else:
         attributes["answer_object"] = f"idempotency/{request.digest}/{random_suffix()}"
         await store.objects.put(str(attributes["answer_object"]), encoded, transient=True)

@@ -169,7 +169,8 @@ class TenantTable:
                 return items
 
     async def write(self, write: Put | Update | Delete) -> Item | None:
-        """Do one write. An Update answers the item after it, a Delete the item that was there, a Put nothing.
+        """Do one write. An Update answers the item after it, a Delete the item that was there, a Put nothing. Conflicts with
+        transactions under way are retried.
 
         Raises:
             ConditionFailed: its condition did not hold.
@@ -183,14 +184,25 @@ class TenantTable:
         else:
             operation, method, returns = "DeleteItem", self._client.delete_item, "ALL_OLD"
         parameters = self._parameters(write) | {"ReturnValues": returns, "ReturnConsumedCapacity": "TOTAL"}
-        try:
-            response = await self._call(operation, cast("Callable[..., dict[str, object]]", method), parameters)
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
-                raise
-            raise ConditionFailed(_failed_item(error.response)) from None
+        response = await self._call_through_conflicts(operation, cast("Callable[..., dict[str, object]]", method), parameters)
         attributes = response.get("Attributes")
         return _item(cast("Mapping[str, AttributeValueTypeDef]", attributes)) if attributes else None
+
+    async def _call_through_conflicts(
+        self, operation: str, method: Callable[..., dict[str, object]], parameters: Mapping[str, object]
+    ) -> dict[str, object]:
+        for attempt in range(_CONFLICT_ATTEMPTS):
+            try:
+                return await self._call(operation, method, parameters)
+            except ClientError as error:
+                match error.response["Error"]["Code"]:
+                    case "ConditionalCheckFailedException":
+                        raise ConditionFailed(_failed_item(error.response)) from None
+                    case "TransactionConflictException":
+                        await _pause(attempt)
+                    case _:
+                        raise
+        raise _too_many_writers()
 
     async def transact(self, writes: Sequence[Write], *, token: str) -> None:
         """Do all of ``writes`` or none.
@@ -216,10 +228,10 @@ class TenantTable:
                     raise TransactionFailed(failures) from None
                 if error.response["Error"]["Code"] not in ("TransactionCanceledException", "TransactionInProgressException"):
                     raise
-                await asyncio.sleep(random.uniform(0, _CONFLICT_BASE_DELAY * 2**attempt))  # noqa: S311 (jitter)
+                await _pause(attempt)
             else:
                 return
-        raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)
+        raise _too_many_writers()
 
     async def _call(self, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:
         parameters = dict(parameters)
@@ -267,6 +279,14 @@ class TenantTable:
     def _transact_item(self, write: Write) -> "TransactWriteItemTypeDef":
         kind = "ConditionCheck" if isinstance(write, Check) else type(write).__name__
         return cast("TransactWriteItemTypeDef", {kind: self._parameters(write) | {"TableName": self._name}})
+
+
+async def _pause(attempt: int) -> None:
+    await asyncio.sleep(random.uniform(0, _CONFLICT_BASE_DELAY * 2**attempt))  # noqa: S311 (jitter)
+
+
+def _too_many_writers() -> StorageUnavailable:
+    return StorageUnavailable("Too many writers at once; try again.", retry_after=1)
 
 
 def _visible(item: Item) -> bool:

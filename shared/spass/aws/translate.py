@@ -13,6 +13,7 @@ _EXPECTED: Final = frozenset(
     {
         "ConditionalCheckFailedException",
         "TransactionCanceledException",
+        "TransactionConflictException",
         "TransactionInProgressException",
         "NoSuchKey",
         "404",

@@ -48,6 +48,16 @@ async def test_a_conflict_is_tried_again_with_the_same_token(client: DynamoDBCli
     assert tokens == ["one-token"] * 3
 
 
+async def test_a_single_write_that_meets_a_transaction_under_way_is_tried_again(
+    client: DynamoDBClient, table: TenantTable
+) -> None:
+    with Stubber(client) as stubber:
+        stubber.add_client_error("put_item", "TransactionConflictException")
+        stubber.add_response("put_item", {})
+        await table.write(PUT)
+        stubber.assert_no_pending_responses()
+
+
 async def test_a_failed_condition_says_which_write_and_what_stood_there(client: DynamoDBClient, table: TenantTable) -> None:
     with Stubber(client) as stubber:
         stubber.add_client_error(
