@@ -1,0 +1,51 @@
+"""The agents and the configuration that ship are right, and fit each other."""
+
+from pathlib import Path
+
+import pytest
+
+from spass.agents.registry import AgentRegistry
+from spass.tenancy.config import load_gateway_config
+from spass.tools.registry import TOOLS
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def agents() -> AgentRegistry:
+    return AgentRegistry.load(ROOT / "agents", load_gateway_config(ROOT / "gateway.yaml"), TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "tools", "rag_index"),
+    [
+        ("concise-de", "llama-4-scout", [], None),
+        ("berlin-tour", "llama-4-scout", [], None),
+        ("berlin-rag", "llama-4-scout", [], "berlin-info"),
+        ("researcher", "claude-opus-4.7", ["calculator", "current_datetime", "wikipedia_search", "wikipedia_summary"], None),
+        ("researcher-rag", "claude-opus-4.7", ["calculator", "current_datetime", "wikipedia_search"], "matrix-rag-idx"),
+        ("librarian", "claude-opus-4.7", ["rag_query"], None),
+    ],
+)
+def test_each_bundled_agent_is_what_the_predecessor_had(
+    agents: AgentRegistry, name: str, model: str, tools: list[str], rag_index: str | None
+) -> None:
+    agent = agents.get(name)
+    assert (agent.kind, agent.model, list(agent.tools), agent.rag_index) == ("orchestrator", model, tools, rag_index)
+    assert agent.description
+    assert agent.system_prompt
+
+
+def test_there_are_six(agents: AgentRegistry) -> None:
+    assert len(agents.list()) == 6
+
+
+def test_the_list_shows_six_fields(agents: AgentRegistry) -> None:
+    assert [set(entry) for entry in agents.list()] == [{"name", "description", "model", "kind", "tools", "rag_index"}] * 6
+
+
+def test_the_full_config_holds_every_field_with_its_default(agents: AgentRegistry) -> None:
+    config = agents.get("berlin-rag").config
+    assert config["max_turns"] == 10
+    assert config["rag_top_k"] == 3
+    assert config["tools"] == []

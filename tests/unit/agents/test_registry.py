@@ -1,0 +1,104 @@
+"""A bad agent file stops the start, and says where and why."""
+
+from pathlib import Path
+
+import pytest
+
+from spass.agents.registry import AgentRegistry
+from spass.core.errors import AgentNotFound
+from spass.tenancy.config import GatewayConfig, ModelConfig
+from spass.tenancy.yaml_source import ConfigError
+
+CONFIG = GatewayConfig(
+    models=(
+        ModelConfig(name="talker", context_window=1000),
+        ModelConfig(name="embedder", kind="embedding", context_window=1000, dimensions=8),
+    )
+)
+GOOD = "name: good\nmodel: talker\n"
+
+
+def load(folder: Path, **files: str) -> AgentRegistry:
+    for stem, text in files.items():
+        (folder / f"{stem}.yaml").write_text(text, encoding="utf-8")
+    return AgentRegistry.load(folder, CONFIG, ["calculator", "rag_query"])
+
+
+def problems(folder: Path, **files: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(folder, **files)
+    return str(caught.value)
+
+
+def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
+    agent = load(tmp_path, good=GOOD).get("good")
+    assert (agent.kind, agent.max_turns, agent.rag_top_k, agent.tools, agent.rag_index) == ("orchestrator", 10, 5, (), None)
+    assert agent.max_tokens is None
+    assert agent.temperature is None
+
+
+@pytest.mark.parametrize(
+    ("addition", "line", "reason"),
+    [
+        ("temprature: 1", 3, "unknown key 'temprature'; did you mean 'temperature'?"),
+        ("tools: [calculater]", 3, "unknown tool 'calculater'; did you mean 'calculator'?"),
+        ("tools:\n  - calculator\n  - nothing", 5, "unknown tool 'nothing'"),
+        ("tools: [calculator, calculator]", 3, "twice"),
+        ("tools: calculator", 3, "must be a list"),
+        ("tools: [1]", 3, "must be text"),
+        ("kind: native_react", 3, "no agent kind 'native_react' in this version; write orchestrator"),
+        ("max_turns: 0", 3, "max_turns"),
+        ("max_turns: '3'", 3, "must be a whole number"),
+        ("max_turns: true", 3, "must be a whole number"),
+        ("temperature: 3", 3, "temperature"),
+        ("temperature: .nan", 3, "temperature"),
+        ("max_tokens: 0", 3, "max_tokens"),
+        ("rag_index: 'a b'", 3, "rag_index"),
+        ("rag_top_k: 51", 3, "rag_top_k"),
+        ("system_prompt: [a]", 3, "must be text"),
+        ("model: talker", 3, "second time"),
+        ("description: *x", 3, "alias"),
+    ],
+)
+def test_an_error_names_file_line_and_reason(tmp_path: Path, addition: str, line: int, reason: str) -> None:
+    said = problems(tmp_path, good=GOOD + addition)
+    assert f"good.yaml:{line}:" in said
+    assert reason in said
+
+
+@pytest.mark.parametrize("model", ["embedder", "nobody"])
+def test_a_model_must_be_a_chat_model_of_the_catalogue(tmp_path: Path, model: str) -> None:
+    assert f"good.yaml:2: model: no chat model '{model}'" in problems(tmp_path, good=f"name: good\nmodel: {model}\n")
+
+
+def test_the_name_is_the_files(tmp_path: Path) -> None:
+    assert "other.yaml:1: name: must be the file's name, 'other'" in problems(tmp_path, other=GOOD)
+
+
+@pytest.mark.parametrize("text", ["", "- a", "just words", "name: good", "name: [", "name: g/d\nmodel: talker"])
+def test_what_is_no_agent_is_a_problem_and_no_crash(tmp_path: Path, text: str) -> None:
+    assert "good.yaml" in problems(tmp_path, good=text)
+
+
+def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
+    said = problems(tmp_path, good=GOOD, one="name: one\nmodel: nobody\n", two="name: two\nmodel: talker\nfoo: 1\n")
+    assert "one.yaml" in said
+    assert "two.yaml" in said
+    assert "good.yaml" not in said
+
+
+def test_a_file_with_the_other_ending_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "agent.yml").write_text(GOOD)
+    assert "rename it to agent.yaml" in problems(tmp_path)
+
+
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="SPASS_AGENTS"):
+        AgentRegistry.load(tmp_path / "nowhere", CONFIG, [])
+
+
+@pytest.mark.parametrize("name", ["bad", "", "Good", "good\ud800", "../good"])
+def test_an_unknown_agent_is_not_found(tmp_path: Path, name: str) -> None:
+    with pytest.raises(AgentNotFound) as caught:
+        load(tmp_path, good=GOOD).get(name)
+    caught.value.message.encode()

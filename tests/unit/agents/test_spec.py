@@ -1,0 +1,35 @@
+"""What may be said to an agent."""
+
+import pytest
+from pydantic import ValidationError
+
+from spass.agents.spec import MAX_MESSAGE_BYTES, MessageBody
+
+
+@pytest.mark.parametrize("message", ["Hallo", " ", "Grüße 🙂", "x" * MAX_MESSAGE_BYTES, "line\nline\ttab"])
+def test_a_message_is_text(message: str) -> None:
+    if message.strip():
+        assert MessageBody(message=message).message == message
+    else:
+        with pytest.raises(ValidationError):
+            MessageBody(message=message)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"message": ""},
+        {"message": "\n"},
+        {"message": None},
+        {"message": 3},
+        {"message": ["Hallo"]},
+        {"message": "half \ud800"},
+        {"message": "nul \0"},
+        {"message": "ü" * MAX_MESSAGE_BYTES},
+        {"message": "Hallo", "model": "x"},
+    ],
+)
+def test_anything_else_is_refused(body: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        MessageBody.model_validate(body)
