@@ -13,7 +13,7 @@ router = api_router()
 @router.get("/a1/agents")
 async def agents(exchange: Current) -> Response:
     """All agents, in short."""
-    return json_response({"agents": [agent.listing for agent in exchange.services.agents]})
+    return json_response({"agents": exchange.services.agents.list()})
 
 
 handler = lambda_handler(router)

@@ -2,6 +2,7 @@
 
 from starlette.responses import Response
 
+from spass.core.messages import Json
 from spass.web.exchange import Current
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
@@ -14,7 +15,7 @@ router = api_router()
 async def models(exchange: Current) -> Response:
     """The models that this token may name."""
     allowed = exchange.scope.caller.identity.allows
-    found = [
+    found: list[Json] = [
         {"id": model.name, "object": "model", "created": 0, "owned_by": "spass"}
         for model in exchange.services.config.models
         if allowed(model.name)

@@ -15,11 +15,17 @@ from starlette.requests import Request
 from spass.tenancy.identity import Caller, Tokens
 
 if TYPE_CHECKING:
+    from spass.agents.engine import Engine
+    from spass.agents.registry import AgentRegistry
     from spass.aws.clients import Aws
     from spass.calls.pipeline import Calls
     from spass.calls.scope import Scope
     from spass.llm.router import Router
+    from spass.rag.indices import Indices
+    from spass.rag.service import Rag
+    from spass.sessions.service import Sessions
     from spass.tenancy.config import GatewayConfig
+    from spass.tools.toolbox import Toolbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,44 @@ class Services:
         from spass.calls.pipeline import Calls
 
         return Calls(self.config, self.router)
+
+    @cached_property
+    def indices(self) -> "Indices":
+        """What needs no vectors, and so no numpy."""
+        from spass.rag.indices import Indices
+
+        return Indices()
+
+    @cached_property
+    def rag(self) -> "Rag":
+        from spass.rag.service import Rag
+
+        return Rag(self.calls, self.config)
+
+    @cached_property
+    def toolbox(self) -> "Toolbox":
+        from spass.tools.toolbox import Toolbox
+
+        return Toolbox(self.rag)
+
+    @cached_property
+    def agents(self) -> "AgentRegistry":
+        from spass.agents.registry import AgentRegistry
+        from spass.tools.registry import TOOLS
+
+        return AgentRegistry.load(self.settings.agents, self.config, TOOLS)
+
+    @cached_property
+    def engine(self) -> "Engine":
+        from spass.agents.engine import Engine
+
+        return Engine(self.calls, self.toolbox, self.rag)
+
+    @cached_property
+    def sessions(self) -> "Sessions":
+        from spass.sessions.service import Sessions
+
+        return Sessions(self.config)
 
     def scope(self, caller: Caller) -> "Scope":
         """Where the work of one request stands."""

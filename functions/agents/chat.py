@@ -1,0 +1,28 @@
+"""POST /a1/agents/{name}/chat: one message, one reply, nothing kept."""
+
+from starlette.responses import Response
+
+from spass.agents.chat import chat
+from spass.agents.spec import ChatBody
+from spass.aws.idempotency import Claim
+from spass.web.exchange import Current
+from spass.web.functions import stream_app
+from spass.web.idempotency import Answer, once
+from spass.web.routing import Agent, api_router
+
+router = api_router()
+
+
+@router.post("/a1/agents/{name}/chat")
+async def single_shot(name: Agent, body: ChatBody, exchange: Current) -> Response:
+    """Ask an agent once. It may call its tools; it remembers nothing."""
+    services = exchange.services
+    agent = services.agents.get(name)
+
+    async def reply(_: Claim | None) -> Answer:
+        return Answer(await chat(services.engine, exchange.scope, agent, body.message))
+
+    return await once(exchange, reply)
+
+
+app = stream_app(router)

@@ -1,0 +1,27 @@
+"""POST /a1/rag/indices/{index_id}/documents/append: more documents for an index."""
+
+from starlette.responses import Response
+
+from spass.aws.idempotency import Claim
+from spass.rag.documents import WriteRequest
+from spass.web.exchange import Current
+from spass.web.functions import stream_app
+from spass.web.idempotency import Answer, once
+from spass.web.routing import Index, api_router
+
+router = api_router()
+
+
+@router.post("/a1/rag/indices/{index_id}/documents/append")
+async def append(index_id: Index, body: WriteRequest, exchange: Current) -> Response:
+    """Add documents, each in place of the one with its id. The index is created if there is none."""
+
+    async def written(claim: Claim | None) -> Answer:
+        write = exchange.services.rag.append
+        answer = await write(exchange.scope, index_id, body.documents, claim, exchange.cost_headers)
+        return Answer(answer.body(), kept=True)
+
+    return await once(exchange, written)
+
+
+app = stream_app(router)

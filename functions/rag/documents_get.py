@@ -1,0 +1,21 @@
+"""GET /a1/rag/indices/{index_id}/documents/{doc_id}: one document."""
+
+from dataclasses import asdict
+
+from starlette.responses import Response
+
+from spass.web.exchange import Current
+from spass.web.functions import lambda_handler
+from spass.web.json import json_response
+from spass.web.routing import Document, Index, api_router
+
+router = api_router()
+
+
+@router.get("/a1/rag/indices/{index_id}/documents/{doc_id}")
+async def document(index_id: Index, doc_id: Document, exchange: Current) -> Response:
+    """A document with its text and metadata."""
+    return json_response(asdict(await exchange.services.rag.document(exchange.scope, index_id, doc_id)))
+
+
+handler = lambda_handler(router)

@@ -1,0 +1,27 @@
+"""POST /a1/rag/indices/{index_id}/documents: all that an index holds, anew."""
+
+from starlette.responses import Response
+
+from spass.aws.idempotency import Claim
+from spass.rag.documents import WriteRequest
+from spass.web.exchange import Current
+from spass.web.functions import stream_app
+from spass.web.idempotency import Answer, once
+from spass.web.routing import Index, api_router
+
+router = api_router()
+
+
+@router.post("/a1/rag/indices/{index_id}/documents")
+async def replace(index_id: Index, body: WriteRequest, exchange: Current) -> Response:
+    """Make these documents all that the index holds. It is created if there is none."""
+
+    async def written(claim: Claim | None) -> Answer:
+        write = exchange.services.rag.replace
+        answer = await write(exchange.scope, index_id, body.documents, claim, exchange.cost_headers)
+        return Answer(answer.body(), kept=True)
+
+    return await once(exchange, written)
+
+
+app = stream_app(router)

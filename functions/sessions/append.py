@@ -1,0 +1,52 @@
+"""POST /a1/agents/{name}/sessions/{session_id}/messages: one turn of a session."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spass.agents import reply
+from spass.agents.spec import MessageBody
+from spass.aws.idempotency import StoredAnswer
+from spass.core.errors import SessionArchived
+from spass.sessions.turn import Recorded
+from spass.web.app import location
+from spass.web.exchange import Current
+from spass.web.functions import stream_app
+from spass.web.idempotency import replayed
+from spass.web.json import json_response
+from spass.web.routing import Agent, Session, api_router
+
+router = api_router()
+
+
+@router.post("/a1/agents/{name}/sessions/{session_id}/messages")
+async def append(name: Agent, session_id: Session, body: MessageBody, request: Request, exchange: Current) -> Response:
+    """Say something in a session. The message, the agent's tool calls and its answer are recorded together, or not at all."""
+    services, scope = exchange.services, exchange.scope.within(name, session_id)
+    agent = services.agents.get(name)
+    services.engine.check(scope, agent)
+
+    def render(turn: Recorded) -> StoredAnswer:
+        last = turn.turn.messages[-1]
+        at = reply.Recorded(turn.session.id, last.id, last.seq)
+        answer = reply.render_reply(exchange.request_id, agent, turn.outcome, last.created_at, at)
+        return StoredAnswer(answer, exchange.cost_headers())
+
+    turn = services.sessions.turn(
+        scope,
+        name,
+        session_id,
+        body.message,
+        respond=lambda history: services.engine.run(scope, agent, history, body.message),
+        render=render,
+        idempotency=exchange.idempotent,
+    )
+    try:
+        done = await turn.answer()
+    except SessionArchived as archived:
+        successor = str(archived.details["successor_session_id"])
+        target = location(request, f"/a1/agents/{name}/sessions/{successor}/messages")
+        return json_response({"successor_session_id": successor}, status=308, headers={"Location": target})
+    return replayed(done.answer) if done.replayed else json_response(done.answer.body, headers=done.answer.headers)
+
+
+app = stream_app(router)

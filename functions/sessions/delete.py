@@ -1,0 +1,20 @@
+"""DELETE /a1/agents/{name}/sessions/{session_id}: a session and all its messages."""
+
+from starlette.responses import Response
+
+from spass.web.exchange import Current
+from spass.web.functions import lambda_handler
+from spass.web.json import json_response
+from spass.web.routing import Agent, Session, api_router
+
+router = api_router()
+
+
+@router.delete("/a1/agents/{name}/sessions/{session_id}")
+async def delete(name: Agent, session_id: Session, exchange: Current) -> Response:
+    """Delete a session. Refused while a turn runs in it."""
+    await exchange.services.sessions.delete(exchange.scope, name, session_id)
+    return json_response({"deleted": True})
+
+
+handler = lambda_handler(router)

@@ -1,0 +1,21 @@
+"""GET /a1/agents/{name}/sessions/{session_id}: one session."""
+
+from starlette.responses import Response
+
+from spass.web.exchange import Current
+from spass.web.functions import lambda_handler
+from spass.web.json import json_response
+from spass.web.routing import Agent, Session, api_router
+
+router = api_router()
+
+
+@router.get("/a1/agents/{name}/sessions/{session_id}")
+async def session(name: Agent, session_id: Session, exchange: Current) -> Response:
+    """What a session is, and how many messages it has. (It also answers for an agent that the operator has taken
+    away: the session knows whose it is.)"""
+    found = await exchange.services.sessions.get(exchange.scope, name, session_id)
+    return json_response(found.wire())
+
+
+handler = lambda_handler(router)

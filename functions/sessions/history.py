@@ -1,0 +1,20 @@
+"""GET /a1/agents/{name}/sessions/{session_id}/messages: everything that was said."""
+
+from starlette.responses import Response
+
+from spass.web.exchange import Current
+from spass.web.functions import lambda_handler
+from spass.web.json import json_response
+from spass.web.routing import Agent, Paging, Session, api_router
+
+router = api_router()
+
+
+@router.get("/a1/agents/{name}/sessions/{session_id}/messages")
+async def history(name: Agent, session_id: Session, page: Paging, exchange: Current) -> Response:
+    """A session's messages, oldest first, those that were compacted included and marked."""
+    found = await exchange.services.sessions.history(exchange.scope, name, session_id, page.cursor, page.limit)
+    return json_response({"messages": found.messages, "next_cursor": found.next_cursor})
+
+
+handler = lambda_handler(router)
