@@ -1,0 +1,24 @@
+"""Tokens of a call whose provider did not count them: characters / 4, rounded up."""
+
+import json
+from typing import Final
+
+from spass.core.messages import Message, TokenUsage
+from spass.llm.types import ChatRequest
+
+CHARACTERS_PER_TOKEN: Final = 4
+
+
+def estimated_tokens(characters: int) -> int:
+    return -(-characters // CHARACTERS_PER_TOKEN)
+
+
+def estimated_usage(request: ChatRequest, answer: Message) -> TokenUsage:
+    """What ``answer`` to ``request`` probably took. Tools count as they are described to the model."""
+    asked = sum(map(_characters, request.messages))
+    offered = sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in request.tools)
+    return TokenUsage(estimated_tokens(asked + offered), estimated_tokens(_characters(answer)))
+
+
+def _characters(message: Message) -> int:
+    return len(message.content) + sum(len(call.name) + len(call.arguments) for call in message.tool_calls)

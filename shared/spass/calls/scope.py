@@ -1,0 +1,41 @@
+"""Where a piece of work stands: for whom, in whose store, until when, at whose cost."""
+
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from spass.aws.clients import TenantStore
+from spass.core.cost import CostTally
+from spass.core.ids import AgentName, SessionId
+from spass.core.time import Deadline
+from spass.tenancy.identity import Caller
+
+REQUEST_SECONDS: Final = 270.0
+"""The one deadline of a request, all retries and sub-calls included."""
+
+MAX_DEPTH: Final = 3
+"""Work this deep may call no model: each sub-call stands one deeper than what made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One request's surroundings, handed down to whatever works for it.
+
+    ``tally`` and ``deadline`` are shared by everything the request does. ``depth`` is how many calls of gateways led here.
+    """
+
+    caller: Caller
+    store: TenantStore
+    deadline: Deadline
+    tally: CostTally
+    depth: int
+    agent: AgentName | None = None
+    session: SessionId | None = None
+
+    @classmethod
+    def of(cls, caller: Caller, store: TenantStore, *, seconds: float = REQUEST_SECONDS) -> Self:
+        """The scope of a request that has just come in and has ``seconds`` to end."""
+        return cls(caller, store, Deadline.after(seconds), CostTally(), caller.depth)
+
+    def within(self, agent: AgentName, session: SessionId | None = None) -> "Scope":
+        """The same work, done by ``agent``, in ``session`` if there is one."""
+        return replace(self, agent=agent, session=session)

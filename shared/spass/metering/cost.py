@@ -1,0 +1,31 @@
+"""What a model call costs."""
+
+from decimal import Decimal
+from typing import Final
+
+from spass.core.cost import Cost, CostSource
+from spass.core.messages import TokenUsage
+from spass.tenancy.config import ModelConfig
+
+_PER_PRICE: Final = Decimal(1_000_000)
+
+
+def price(model: ModelConfig, usage: TokenUsage, *, said_usd: Decimal | None, usd_to_eur: Decimal) -> Cost:
+    """The cost of one call: what the provider said (``said_usd``), else by the catalogue (US dollars per million tokens), else
+    unknown and counted as nothing."""
+    if said_usd is not None:
+        return _cost(said_usd, usd_to_eur, CostSource.UPSTREAM)
+    per_in, per_out = model.usd_per_mtok_in, model.usd_per_mtok_out
+    if per_in is None or (per_out is None and usage.completion_tokens):
+        return Cost(sub_calls=1)
+    usd = (per_in * usage.prompt_tokens + (per_out or 0) * usage.completion_tokens) / _PER_PRICE
+    return _cost(usd, usd_to_eur, CostSource.CATALOG)
+
+
+def _cost(usd: Decimal, usd_to_eur: Decimal, source: CostSource) -> Cost:
+    return Cost(usd.normalize(), (usd * usd_to_eur).normalize(), source, 1)
+
+
+def decimal_text(amount: Decimal) -> str:
+    """An amount of money as the wire writes it: ``0.000125``, never ``1.25E-4``."""
+    return f"{amount:f}"

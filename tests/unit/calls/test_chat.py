@@ -1,0 +1,206 @@
+"""Every call of a chat model: what is refused, what it costs, what it leaves behind."""
+
+import asyncio
+import logging
+from decimal import Decimal
+
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.aws.faults import Fault, FaultPlan, inject
+from spass.core.cost import CostSource
+from spass.core.errors import (
+    InvalidRequest,
+    ModelNotAllowed,
+    ModelNotFound,
+    NoBackendAvailable,
+    RecursionDepthExceeded,
+    UpstreamError,
+    UpstreamRejected,
+)
+from spass.core.messages import FinishReason, Message, Role, TokenUsage
+from spass.llm.errors import BackendRejected, BackendUnavailable
+from spass.llm.types import ChatDelta, ChatReply, ChatRequest, ToolCallDelta, collect_deltas
+from tests.unit.calls.scripted import ScriptedProvider, at_depth, audit_of, make_scope
+
+pytestmark = pytest.mark.anyio
+
+QUESTION = ChatRequest("small", (Message(Role.USER, "What is it, then?"),))
+
+
+async def ask(provider: ScriptedProvider, store: TenantStore, request: ChatRequest = QUESTION) -> ChatReply:
+    return collect_deltas([delta async for delta in provider.calls().chat(make_scope(store), request)])
+
+
+@pytest.mark.parametrize(
+    ("model", "refusal"), [("absent", ModelNotFound), ("large", ModelNotAllowed), ("mini-embed", InvalidRequest)]
+)
+async def test_a_model_that_cannot_be_called_is_refused_before_anything_is_asked(
+    store: TenantStore, model: str, refusal: type[Exception]
+) -> None:
+    provider = ScriptedProvider()
+    scope = make_scope(store, allowed=["small", "mini-embed"])
+    with pytest.raises(refusal):
+        provider.calls().chat(scope, ChatRequest(model, QUESTION.messages))
+    assert provider.requests == []
+    assert await audit_of(store) == []
+
+
+async def test_work_three_calls_deep_calls_no_further(store: TenantStore) -> None:
+    provider = ScriptedProvider()
+    with pytest.raises(RecursionDepthExceeded):
+        provider.calls().chat(at_depth(make_scope(store), 3), QUESTION)
+    deltas = [delta async for delta in provider.calls().chat(at_depth(make_scope(store), 2), QUESTION)]
+    assert deltas
+    assert provider.contexts[0].headers["SPASS-Caller-Depth"] == "3"
+
+
+async def test_the_answer_ends_with_reason_usage_and_cost_and_no_piece_of_text_is_lost(store: TenantStore) -> None:
+    provider = ScriptedProvider(
+        [
+            ChatDelta("He"),
+            ChatDelta("llo"),
+            ChatDelta(tool_calls=(ToolCallDelta(0, "call_1", "add", "{}"),)),
+            ChatDelta("!", finish_reason=FinishReason.LENGTH, usage=TokenUsage(1000, 2000)),
+        ]
+    )
+    scope = make_scope(store)
+    deltas = [delta async for delta in provider.calls().chat(scope, QUESTION)]
+    assert deltas[-1] == ChatDelta(finish_reason=FinishReason.LENGTH, usage=TokenUsage(1000, 2000), cost_usd=Decimal("0.0035"))
+    assert all(delta.finish_reason is None and delta.usage is None for delta in deltas[:-1])
+    assert collect_deltas(deltas).message == collect_deltas(provider.deltas).message
+    assert (scope.tally.total.usd, scope.tally.total.eur) == (Decimal("0.0035"), Decimal("0.00315"))
+    assert (scope.tally.total.source, scope.tally.total.sub_calls) == (CostSource.CATALOG, 1)
+
+
+async def test_the_record_is_kept_before_the_answer_ends_and_says_everything_but_the_text(store: TenantStore) -> None:
+    provider = ScriptedProvider([ChatDelta("secret answer", usage=TokenUsage(10, 5), finish_reason=FinishReason.STOP)])
+    async for delta in provider.calls().chat(make_scope(store), QUESTION):
+        if delta.finish_reason is not None:
+            break
+    (record,) = await audit_of(store)
+    assert record["request_id"] == provider.contexts[0].headers["SPASS-Parent-Request-Id"] != "req_outer"
+    expected = {
+        "parent_request_id": "req_outer",
+        "origin_request_id": "req_elsewhere",
+        "token_id": "token-1",
+        "user": "anna",
+        "route": "/v1/chat/completions",
+        "kind": "chat",
+        "model": "small",
+        "backend": "scripted",
+        "attempts": 1,
+        "prompt_tokens": 10,
+        "completion_tokens": 5,
+        "cost_usd": "0.0000125",
+        "cost_source": "catalog",
+        "status": "ok",
+        "finish_reason": "stop",
+    }
+    assert record.items() >= expected.items()
+    assert "secret" not in repr(record)
+    assert "What is it" not in repr(record)
+
+
+async def test_tokens_that_nobody_counted_are_estimated_and_marked_so(store: TenantStore) -> None:
+    reply = await ask(ScriptedProvider([ChatDelta("12345")]), store)
+    assert reply.usage == TokenUsage(5, 2)  # 17 and 5 characters
+    (record,) = await audit_of(store)
+    assert record["usage_estimated"] is True
+
+
+async def test_a_price_said_by_the_provider_wins_and_a_missing_one_counts_as_nothing(store: TenantStore) -> None:
+    scope = make_scope(store)
+    said = ScriptedProvider([ChatDelta("a", cost_usd=Decimal("0.25"))])
+    assert [delta async for delta in said.calls().chat(scope, QUESTION)][-1].cost_usd == Decimal("0.25")
+    assert scope.tally.total.source is CostSource.UPSTREAM
+    unknown = ScriptedProvider([ChatDelta("a")])
+    unpriced = ChatRequest("unpriced", QUESTION.messages)
+    assert [delta async for delta in unknown.calls().chat(scope, unpriced)][-1].cost_usd is None
+    assert (scope.tally.total.source, scope.tally.total.sub_calls) == (CostSource.NONE, 2)
+    assert scope.tally.total.usd == Decimal("0.25")
+
+
+async def test_a_call_that_fails_at_once_is_recorded_and_costs_nothing(store: TenantStore) -> None:
+    scope = make_scope(store)
+    provider = ScriptedProvider([], BackendUnavailable("down"))
+    with pytest.raises(UpstreamError):
+        await anext(provider.calls().chat(scope, QUESTION))
+    (record,) = await audit_of(store)
+    assert (record["status"], record["prompt_tokens"], record["cost_usd"]) == ("upstream_error", 0, "0")
+    assert scope.tally.total.sub_calls == 0
+
+
+async def test_a_call_that_breaks_off_is_recorded_with_what_it_took(store: TenantStore) -> None:
+    provider = ScriptedProvider([ChatDelta("12345678")], BackendUnavailable("gone"))
+    with pytest.raises(UpstreamError):
+        await ask(provider, store)
+    (record,) = await audit_of(store)
+    assert (record["status"], record["completion_tokens"]) == ("upstream_error", 2)
+
+
+async def test_a_model_without_backend_is_recorded_with_no_attempt(store: TenantStore) -> None:
+    with pytest.raises(NoBackendAvailable):
+        await ask(ScriptedProvider(), store, ChatRequest("unserved", QUESTION.messages))
+    (record,) = await audit_of(store)
+    assert record["status"] == "no_backend_available"
+    assert "attempts" not in record
+
+
+async def test_a_providers_words_reach_the_caller_without_its_secrets(store: TenantStore) -> None:
+    words = "bad key sk-live-0123456789 at https://api.internal/v1 arn:aws:iam::123456789012:role/x in /etc/keys/openai"
+    with pytest.raises(UpstreamRejected) as caught:
+        await ask(ScriptedProvider([], BackendRejected(words)), store)
+    for secret in ("sk-live", "api.internal", "123456789012", "/etc/keys"):
+        assert secret not in caught.value.message
+    assert caught.value.__cause__ is None
+
+
+async def test_an_answer_given_up_closes_the_provider_and_is_recorded_once(store: TenantStore) -> None:
+    provider = ScriptedProvider([ChatDelta("1234"), ChatDelta("5678")])
+    answer = provider.calls().chat(make_scope(store), QUESTION)
+    await anext(answer)
+    await answer.aclose()
+    assert provider.closed == 1
+    (record,) = await audit_of(store)
+    assert (record["status"], record["completion_tokens"]) == ("cancelled", 1)
+
+
+async def test_a_cancelled_call_is_recorded_once(store: TenantStore) -> None:
+    started = asyncio.Event()
+
+    async def run() -> None:
+        answer = ScriptedProvider([ChatDelta("1234")]).calls().chat(make_scope(store), QUESTION)
+        try:
+            async for _ in answer:
+                started.set()
+                await asyncio.Event().wait()
+        finally:
+            await answer.aclose()
+
+    task = asyncio.create_task(run())
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    (record,) = await audit_of(store)
+    assert record["status"] == "cancelled"
+
+
+async def test_a_call_cancelled_inside_the_provider_is_recorded(store: TenantStore) -> None:
+    provider = ScriptedProvider([ChatDelta("x")], asyncio.CancelledError())
+    with pytest.raises(asyncio.CancelledError):
+        await ask(provider, store)
+    (record,) = await audit_of(store)
+    assert record["status"] == "cancelled"
+
+
+async def test_a_record_that_cannot_be_stored_takes_no_answer_away_and_stands_in_the_log(
+    store: TenantStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR), inject(FaultPlan(Fault.THROTTLE, at=0)):
+        reply = await ask(ScriptedProvider([ChatDelta("Paid for.")]), store)
+    assert reply.message.content == "Paid for."
+    (line,) = caplog.messages
+    assert '"model": "small"' in line
+    assert "Paid for" not in line

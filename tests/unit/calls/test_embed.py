@@ -1,0 +1,65 @@
+"""Every call of an embedding model."""
+
+from decimal import Decimal
+
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, UpstreamError
+from spass.llm.errors import BackendUnavailable
+from tests.unit.calls.scripted import ScriptedProvider, audit_of, make_scope
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_vectors_come_in_the_order_of_the_texts_however_many_turns_it_takes(store: TenantStore) -> None:
+    provider = ScriptedProvider()
+    texts = ["x" * (number % 7 + 1) for number in range(150)]
+    reply = await provider.calls().embed(make_scope(store), texts)
+    assert [row[0] for row in reply.rows()] == [len(text) for text in texts]
+    assert (reply.count, reply.dimensions, reply.usage.prompt_tokens) == (150, 3, 300)
+    assert [len(request.texts) for request in provider.embeddings] == [64, 64, 22]
+
+
+async def test_many_turns_are_one_call_on_the_bill_and_in_the_audit(store: TenantStore) -> None:
+    scope = make_scope(store)
+    await ScriptedProvider().calls().embed(scope, ["x"] * 150)
+    (record,) = await audit_of(store)
+    assert (record["kind"], record["model"], record["attempts"]) == ("embedding", "mini-embed", 3)
+    assert record["prompt_tokens"] == 300
+    assert (scope.tally.total.usd, scope.tally.total.sub_calls) == (Decimal("0.00003"), 1)
+
+
+async def test_the_configured_model_is_free_of_the_allow_list_and_a_named_one_is_not(store: TenantStore) -> None:
+    calls = ScriptedProvider().calls()
+    scope = make_scope(store, allowed=["small"])
+    assert (await calls.embed(scope, ["x"])).count == 1
+    with pytest.raises(ModelNotAllowed):
+        await calls.embed(scope, ["x"], "mini-embed")
+    with pytest.raises(InvalidRequest):
+        await calls.embed(scope, ["x"], "small")
+    with pytest.raises(ModelNotFound):
+        await calls.embed(scope, ["x"], "absent")
+
+
+async def test_what_a_failed_call_has_used_up_stays_on_the_bill(store: TenantStore) -> None:
+    scope = make_scope(store)
+    provider = ScriptedProvider(failure=BackendUnavailable("down"), fail_embedding_call=1)
+    with pytest.raises(UpstreamError):
+        await provider.calls().embed(scope, ["x"] * 100)
+    (record,) = await audit_of(store)
+    assert (record["status"], record["prompt_tokens"], record["attempts"]) == ("upstream_error", 128, 2)
+    assert scope.tally.total.sub_calls == 1
+
+
+async def test_uncounted_tokens_are_estimated(store: TenantStore) -> None:
+    reply = await ScriptedProvider(embedding_tokens=0).calls().embed(make_scope(store), ["12345", "1"])
+    assert reply.usage.prompt_tokens == 3
+
+
+async def test_no_texts_are_no_call(store: TenantStore) -> None:
+    provider = ScriptedProvider()
+    reply = await provider.calls().embed(make_scope(store), [])
+    assert (reply.count, reply.dimensions, reply.data) == (0, 3, b"")
+    assert provider.embeddings == []
+    assert await audit_of(store) == []
