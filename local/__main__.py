@@ -107,13 +107,13 @@ def _only_loopback_without_proxy() -> None:
 
 
 def _port(text: str) -> int:
-    port = int(text)
+    port = int(text) if text.isascii() and text.isdigit() else 0
     if not 0 < port < 65536:
-        raise argparse.ArgumentTypeError(f"'{text}' is no port")
+        raise argparse.ArgumentTypeError(f"'{text}' is no port: write a number from 1 to 65535")
     return port
 
 
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
+def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 

@@ -13,6 +13,7 @@ def banner(url: str, choice: Choice, home: Home, notes: Sequence[str]) -> str:
         f"  Spass serves on {url}    (docs: {url}/docs)",
         "",
         "  tenant  demo   tokens  demo-token, demo-admin-token",
+        "  tenant  demo-2 token   demo-2-token",
         "  tenant  other  token   other-token",
         "",
         *_models(choice),
@@ -21,8 +22,9 @@ def banner(url: str, choice: Choice, home: Home, notes: Sequence[str]) -> str:
         *(f"  note: {note}" for note in notes),
         "",
         "  Try:",
-        f"    curl -s {url}/v1/chat/completions -H 'Authorization: Bearer demo-token' -H 'Content-Type: application/json' \\",
-        """      -d '{"model": "llama-4-scout", "messages": [{"role": "user", "content": "Mein Sport ist Tennis. Was ist mein Sport?"}]}'""",
+        f"    curl -s {url}/v1/chat/completions -H 'Authorization: Bearer demo-token' \\",
+        '      -H \'Content-Type: application/json\' -d \'{"model": "llama-4-scout", "messages": [',
+        '        {"role": "user", "content": "Mein Sport ist Tennis. Was ist mein Sport?"}]}\'',
         "    make demo      (in another terminal: the whole walk)",
         "",
         "  Ctrl-C stops it.",
@@ -38,6 +40,6 @@ def _models(choice: Choice) -> list[str]:
     lines = [f"  {backend} answers for {', '.join(models)}" for backend, models in by_backend.items()]
     if choice.needs_standin:
         lines.append(
-            "  (the stand-in is a small offline program, no language model: set ANTHROPIC_API_KEY or another key in .env, or run Ollama)"
+            "  (the stand-in is a small offline program, no language model; put a provider's key into .env, or run Ollama)"
         )
     return lines

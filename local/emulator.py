@@ -1,5 +1,6 @@
 """The emulated AWS: ministack as a child process, or whatever ``AWS_ENDPOINT_URL`` names, with the stateful stack in it."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,14 +89,29 @@ def provision(template: Path = TEMPLATE) -> Stores:
     client = boto3.client("cloudformation", config=config)
     body = template.read_text()
     try:
-        if _status(client) not in _STANDS:
+        if _status(client) not in _STANDS or not _is_there(_stores(client)):
             _create(client, body)
+        elif json.loads(client.get_template(StackName=STACK)["TemplateBody"]) != json.loads(body):
+            client.update_stack(StackName=STACK, TemplateBody=body, Capabilities=["CAPABILITY_NAMED_IAM"])
+            client.get_waiter("stack_update_complete").wait(StackName=STACK, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
         return _stores(client)
-    except (BotoCoreError, ClientError) as error:
+    except (BotoCoreError, ClientError, WaiterError) as error:
         raise LocalError(
-            f"The emulated AWS refuses the stack of {template.name}: {error}\n"
-            f"If its state is from another version, remove the folder (SPASS_HOME, by default .local) and start again."
+            f"The emulated AWS does not make the stack of {template.name}: {error}\n"
+            "If its state is from another version, remove its folder (SPASS_HOME, by default .local) and start again."
         ) from error
+
+
+def _is_there(stores: Stores) -> bool:
+    """Whether the table and the bucket that the stack remembers still exist: their state is kept in other files than the stack's."""
+    try:
+        boto3.client("dynamodb").describe_table(TableName=stores.table)
+        boto3.client("s3").head_bucket(Bucket=stores.bucket)
+    except ClientError as error:
+        if error.response["Error"]["Code"] in {"ResourceNotFoundException", "404", "NoSuchBucket"}:
+            return False
+        raise
+    return True
 
 
 def _status(client: "CloudFormationClient") -> str | None:

@@ -65,9 +65,9 @@ class Home:
             yield lock.fileno()
 
     def left_behind(self) -> list[str]:
-        """What the reader should know about how the last run was left; what cannot be read is put aside, so that no start is stuck.
+        """How the last run was left, to be shown. Files that cannot be read are put aside, so that no start is stuck.
 
-        The emulator writes its tables when it stops, so a run whose emulator was killed leaves them as they were at its start.
+        The emulator writes its tables when it stops: one that was killed leaves them as they were at its start.
         """
         notes = [*self._put_damaged_aside()]
         mark = self.path / "started"

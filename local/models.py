@@ -113,12 +113,12 @@ def _plain(backend: BackendConfig) -> dict[str, Any]:
 
 
 def _ollama_backend(config: GatewayConfig, ollama: Ollama, left: Sequence[str]) -> dict[str, Any]:
-    configured = next(
-        (_plain(b) for b in config.llm.backends if b.provider == "ollama"), {"name": "ollama", "provider": "ollama"}
-    )
+    found = [_plain(backend) for backend in config.llm.backends if backend.provider == "ollama"]
+    configured = found[0] if found else {"name": "ollama", "provider": "ollama"}
+    own_names: dict[str, str] = configured.get("model_names", {})
     names: dict[str, str] = {}
     for model in config.models:
-        wanted = configured.get("model_names", {}).get(model.name, model.name)
+        wanted = own_names.get(model.name, model.name)
         has = next((name for name in ollama.installed if name in {wanted, f"{wanted}:latest"}), None)
         if has:
             names[model.name] = has

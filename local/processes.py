@@ -34,8 +34,8 @@ def child(
 ) -> Iterator[None]:
     """Run ``python -m module`` beside us until the block ends, from when its URL ``healthy`` answers.
 
-    It has a process group of its own, so that Ctrl-C reaches it only through us and in order, and it watches a pipe that closes when
-    we are gone (`local.child`). Its output goes to ``log``. ``keep_open`` is a file descriptor that it holds until it ends.
+    It has a process group of its own, so that Ctrl-C reaches it only through us and in order, and it watches a pipe that closes
+    when we are gone (`local.child`). Its output goes to ``log``. ``keep_open`` is a file descriptor that it holds until it ends.
 
     Raises:
         LocalError: it ended, or did not answer in time.

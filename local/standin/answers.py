@@ -138,7 +138,8 @@ def _from_result(conversation: Conversation, outcome: ToolResult) -> str:
     found = [Candidate(sentence, "document", 1.0) for sentence in result_sentences(result)]
     hits = result.get("results") if isinstance(result, Mapping) else None
     if isinstance(hits, list):
-        best = _best(conversation.asked, found, conversation.asked, _searched(hits))
+        query = str(outcome.arguments.get("query", conversation.asked))
+        best = _best(query, found, query, _searched(hits))
         return best.text if best else _nothing(conversation.is_german)
     best = _best(conversation.asked, found, conversation.asked)
     return best.text if best else _plainly(result)

@@ -38,6 +38,7 @@ _OF_ONESELF: Final = re.compile(r"\b(mein(e[rsnm]?)?|ich|my|i|mir|me)\b")
 _INDEX_NAMED: Final = re.compile(
     r"\b(?:index(?:_id)?|wissensindex)\b\s*(?:namens|named|called|is|ist|=|:)?\s*[`\"'„“]?([A-Za-z0-9][A-Za-z0-9._:-]{2,127})"
 )
+_WHERE_TO_LOOK: Final = re.compile(r"(?<=[?.!])[^?.!]*\bindex\b[^?!]*$", re.IGNORECASE)
 _QUOTED: Final = re.compile(r"[\"“„'»]([^\"”“'«]{2,80})[\"”“'«]")
 _FALLBACK_INDEX: Final = "berlin-info"
 
@@ -180,7 +181,8 @@ def _rag_query(conversation: Conversation) -> dict[str, Any] | None:
     if not conversation.is_question or _OF_ONESELF.search(fold(conversation.asked)):
         return None
     named = _INDEX_NAMED.search(conversation.asked) or _INDEX_NAMED.search(conversation.instructions)
-    return {"index_id": named.group(1) if named else _FALLBACK_INDEX, "query": conversation.asked}
+    query = _WHERE_TO_LOOK.sub("", conversation.asked).strip() or conversation.asked
+    return {"index_id": named.group(1).rstrip(".:") if named else _FALLBACK_INDEX, "query": query}
 
 
 _RULES: Final[Mapping[str, Callable[[Conversation], dict[str, Any] | None]]] = {

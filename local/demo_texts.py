@@ -1,0 +1,64 @@
+"""What the demo ingests: sentences about Berlin, and this project's own documentation in pieces."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypedDict
+
+MAX_TEXT_BYTES: Final = 8192  # of one document, as the gateway limits it
+
+
+class Document(TypedDict):
+    """A document as the gateway takes it."""
+
+    id: str
+    text: str
+    metadata: dict[str, str]
+
+
+BERLIN: Final[tuple[Document, ...]] = tuple(
+    Document(id=name, text=text, metadata={"city": "Berlin"})
+    for name, text in {
+        "brandenburger-tor": "Das Brandenburger Tor steht im Bezirk Mitte am Pariser Platz, gebaut 1791.",
+        "tiergarten": "Der Tiergarten ist der größte innerstädtische Park Berlins, 210 Hektar.",
+        "kudamm": "Der Kurfürstendamm im Westen ist die bekannteste Einkaufsstraße.",
+        "fernsehturm": "Der Fernsehturm am Alexanderplatz ist mit 368 Metern das höchste Bauwerk Deutschlands.",
+        "museumsinsel": "Die Museumsinsel in der Spree zählt seit 1999 zum Welterbe der UNESCO.",
+    }.items()
+)
+
+
+def documentation(folder: Path) -> list[Document]:
+    """Every section of the Markdown files in ``folder`` as a document of its own, under the limit of a document's size."""
+    return [document for file in sorted(folder.glob("*.md")) for document in _sections(file)]
+
+
+def _sections(file: Path) -> Iterator[Document]:
+    for number, section in enumerate(re.split(r"(?m)^(?=#{1,3} )", file.read_text())):
+        for piece, text in enumerate(_pieces(section.strip())):
+            if text.count("\n"):  # more than a heading
+                heading = text.splitlines()[0].strip("# ")
+                yield Document(id=f"{file.stem}.{number}.{piece}", text=text, metadata={"file": file.name, "section": heading})
+
+
+def _pieces(section: str) -> Iterator[str]:
+    """A section in pieces that end with a paragraph, each under the limit; a paragraph over it is cut between characters."""
+    held = ""
+    for paragraph in section.split("\n\n"):
+        for part in _cut(paragraph):
+            joined = f"{held}\n\n{part}" if held else part
+            if len(joined.encode()) > MAX_TEXT_BYTES:
+                yield held
+                held = part
+            else:
+                held = joined
+    if held:
+        yield held
+
+
+def _cut(paragraph: str) -> Iterator[str]:
+    encoded = paragraph.encode()
+    while encoded:
+        part = encoded[:MAX_TEXT_BYTES].decode(errors="ignore")
+        yield part
+        encoded = encoded[len(part.encode()) :]
