@@ -32,10 +32,10 @@ class Permission(StrEnum):
 class Route:
     """One row of the table.
 
-    ``module`` is the file in ``functions/`` (``sessions.create`` is ``functions/sessions/create.py``). ``long`` routes embed, wait
-    or call a model: they stream under the Lambda Web Adapter and may take 15 minutes; the others answer within 29 s through Mangum.
-    ``memory`` is in MiB. ``function`` names a Lambda that several rows share; by default the module is the name. ``public`` routes
-    need no token.
+    ``module`` is the file in ``functions/`` (``sessions.create`` is ``functions/sessions/create.py``). ``long`` routes embed,
+    wait or call a model: they stream under the Lambda Web Adapter and may take 15 minutes; the others answer within 29 s through
+    Mangum. ``memory`` is in MiB. ``function`` names a Lambda that several rows share; by default the module is the name.
+    ``public`` routes need no token.
     """
 
     method: str

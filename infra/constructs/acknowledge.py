@@ -1,0 +1,11 @@
+"""The one way to accept a finding of the security rules: by its id, with the reason in writing."""
+
+from collections.abc import Mapping
+
+from aws_cdk import Acknowledgment, Validations
+from constructs import IConstruct
+
+
+def acknowledge(scope: IConstruct, reasons: Mapping[str, str]) -> None:
+    """Accept the findings with these ids on ``scope`` and everything beneath it; each value says why."""
+    Validations.of(scope).acknowledge(*(Acknowledgment(id=rule, reason=reason) for rule, reason in reasons.items()))

@@ -1,0 +1,185 @@
+"""The REST API itself: throttling, access logs, and the answers API Gateway gives before any code of ours runs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aws_cdk import RemovalPolicy
+from aws_cdk import aws_apigateway as apigateway
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+from infra.constructs.acknowledge import acknowledge
+
+_REQUEST_ID: Final = "SPASS-Request-Id"
+
+# As in the table of errors that web answers from; a test compares.
+_MESSAGES: Final = {
+    "invalid_request": "The request could not be understood.",
+    "route_not_found": "There is no such route.",
+    "method_not_allowed": "This route does not answer this method.",
+    "payload_too_large": "The request body is too large.",
+    "rate_limited": "Too many requests at once; try again shortly.",
+    "upstream_error": "The gateway could not answer; try again.",
+    "upstream_timeout": "The answer took too long.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An answer of API Gateway's own, in the gateway's envelope."""
+
+    response_type: apigateway.ResponseType
+    status: int
+    code: str
+    retry_after: int | None = None
+
+
+_ROUTE_NOT_FOUND: Final = (
+    # What API Gateway says of a path it does not know, and, when such a request carries an Authorization header, which it then
+    # takes for a broken AWS signature, what it says of that. No route of ours is signed, so none can mean anything else.
+    apigateway.ResponseType.MISSING_AUTHENTICATION_TOKEN,
+    apigateway.ResponseType.INVALID_SIGNATURE,
+    apigateway.ResponseType.EXPIRED_TOKEN,
+    apigateway.ResponseType.RESOURCE_NOT_FOUND,
+    # Only the mock integrations behind unknown paths and methods look at a media type.
+    apigateway.ResponseType.UNSUPPORTED_MEDIA_TYPE,
+)
+REFUSALS: Final = (
+    *(Refusal(response_type=kind, status=404, code="route_not_found") for kind in _ROUTE_NOT_FOUND),
+    Refusal(response_type=apigateway.ResponseType.REQUEST_TOO_LARGE, status=413, code="payload_too_large"),
+    Refusal(response_type=apigateway.ResponseType.THROTTLED, status=429, code="rate_limited", retry_after=1),
+    Refusal(response_type=apigateway.ResponseType.QUOTA_EXCEEDED, status=429, code="rate_limited", retry_after=60),
+    Refusal(response_type=apigateway.ResponseType.INTEGRATION_TIMEOUT, status=504, code="upstream_timeout"),
+    Refusal(response_type=apigateway.ResponseType.INTEGRATION_FAILURE, status=502, code="upstream_error"),
+    Refusal(response_type=apigateway.ResponseType.DEFAULT_5_XX, status=502, code="upstream_error"),
+    Refusal(response_type=apigateway.ResponseType.DEFAULT_4_XX, status=400, code="invalid_request"),
+)
+
+
+def envelope(status: int, code: str) -> str:
+    """The body of an error as a mapping template; API Gateway puts in the request's id."""
+    kind = {429: "rate_limit_error"}.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    error: dict[str, object] = {"code": code, "message": _MESSAGES[code], "type": kind, "param": None, "details": {}}
+    return json.dumps({"error": error, "request_id": "$context.requestId"})
+
+
+def refusal_integration(status: int, code: str, *, allow: Sequence[str] = ()) -> apigateway.MockIntegration:
+    """An integration that answers every request with this error, without a function."""
+    headers = {_REQUEST_ID: "context.requestId"}
+    if allow:
+        headers["Allow"] = f"'{', '.join(allow)}'"
+    return apigateway.MockIntegration(
+        request_templates={"application/json": json.dumps({"statusCode": status})},
+        # Any other media type is refused as such: a mock would take the body for its template and fail.
+        passthrough_behavior=apigateway.PassthroughBehavior.NEVER,
+        integration_responses=[
+            apigateway.IntegrationResponse(
+                status_code=str(status),
+                response_parameters={f"method.response.header.{name}": value for name, value in headers.items()},
+                response_templates={"application/json": envelope(status, code)},
+            )
+        ],
+    )
+
+
+def refusal_responses(status: int) -> list[apigateway.MethodResponse]:
+    """What a method with a ``refusal_integration`` must declare."""
+    names = [_REQUEST_ID, *(["Allow"] if status == 405 else [])]
+    return [
+        apigateway.MethodResponse(
+            status_code=str(status), response_parameters={f"method.response.header.{name}": True for name in names}
+        )
+    ]
+
+
+class Api(Construct):
+    """A regional REST API with one stage.
+
+    Methods may be added from nested stacks; its deployment waits for all of them and is made anew when any of them changes.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        name: str,
+        stage: str,
+        rate: int,
+        burst: int,
+        log_retention: logs.RetentionDays,
+        log_removal: RemovalPolicy,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        access = logs.LogGroup(
+            self, "Access", log_group_name=f"/spass/{stage}/access", retention=log_retention, removal_policy=log_removal
+        )
+        self.resource = apigateway.RestApi(
+            self,
+            "Rest",
+            rest_api_name=name,
+            description="Spass, a gateway for LLM agents.",
+            endpoint_types=[apigateway.EndpointType.REGIONAL],
+            cloud_watch_role=True,
+            deploy_options=apigateway.StageOptions(
+                stage_name=stage,
+                throttling_rate_limit=rate,
+                throttling_burst_limit=burst,
+                access_log_destination=apigateway.LogGroupLogDestination(access),
+                access_log_format=_access_log_format(),
+            ),
+        )
+        for refusal in REFUSALS:
+            self._add_response(refusal)
+        self.refuse(self.resource.root)
+        self.refuse(self.resource.root.add_resource("{path+}"))
+        self._acknowledge()
+
+    def refuse(self, resource: apigateway.IResource) -> None:
+        """Answer every method of this resource with 404."""
+        resource.add_method("ANY", refusal_integration(404, "route_not_found"), method_responses=refusal_responses(404))
+
+    def _add_response(self, refusal: Refusal) -> None:
+        headers = {_REQUEST_ID: "context.requestId", "Content-Type": "'application/json'"}
+        if refusal.retry_after is not None:
+            headers["Retry-After"] = f"'{refusal.retry_after}'"
+        self.resource.add_gateway_response(
+            refusal.response_type.response_type,
+            type=refusal.response_type,
+            status_code=str(refusal.status),
+            response_headers=headers,
+            templates={"application/json": envelope(refusal.status, refusal.code)},
+        )
+
+    def _acknowledge(self) -> None:
+        push_logs = "arn:<AWS::Partition>:iam::aws:policy/service-role/AmazonAPIGatewayPushToCloudWatchLogs"
+        acknowledge(
+            self,
+            {
+                "AwsSolutions-APIG2": "The functions validate every request, and their errors say what to correct.",
+                "AwsSolutions-APIG3": "A web ACL bills also while nothing runs. An operator who wants one attaches it.",
+                "AwsSolutions-APIG4": "The methods here are mocks that answer 404 to anyone.",
+                "AwsSolutions-APIG6": "Execution logs would hold bodies and tokens; the access log has a line per request.",
+                "AwsSolutions-COG4": "The methods here are mocks that answer 404 to anyone.",
+                f"AwsSolutions-IAM4[Policy::{push_logs}]": "API Gateway logs with this policy; AWS documents no smaller one.",
+            },
+        )
+
+
+def _access_log_format() -> apigateway.AccessLogFormat:
+    """Who, when and how it ended; never a token, a body or a query string."""
+    context = {
+        "request_id": "requestId",
+        "time": "requestTimeEpoch",
+        "ip": "identity.sourceIp",
+        "method": "httpMethod",
+        "route": "resourcePath",
+        "status": "status",
+        "bytes": "responseLength",
+        "latency_ms": "responseLatency",
+        "integration_ms": "integrationLatency",
+        "refused_as": "error.responseType",
+    }
+    return apigateway.AccessLogFormat.custom(json.dumps({name: f"$context.{field}" for name, field in context.items()}))

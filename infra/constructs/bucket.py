@@ -1,0 +1,51 @@
+"""The one bucket: segments of indices, and turns too large for the table."""
+
+from typing import Final
+
+from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from infra.constructs.acknowledge import acknowledge
+
+# Objects the gateway tags so are answers kept for replay, which it promises for 24 hours.
+_TRANSIENT_TAG: Final = {"lifetime": "days"}
+_TRANSIENT_DAYS: Final = 2
+
+
+class Bucket(Construct):
+    """A private, encrypted, TLS-only, versioned bucket that outlives its stack.
+
+    Versions let a mistake be undone for ``recovery_days``, as with the table; after that what a tenant deleted is gone for good.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, recovery_days: int) -> None:
+        super().__init__(scope, construct_id)
+        self.resource = s3.Bucket(
+            self,
+            "Bucket",
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+            encryption=s3.BucketEncryption.S3_MANAGED,
+            enforce_ssl=True,
+            minimum_tls_version=1.2,
+            versioned=True,
+            removal_policy=RemovalPolicy.RETAIN,
+            lifecycle_rules=[
+                s3.LifecycleRule(
+                    id="deleted",
+                    noncurrent_version_expiration=Duration.days(recovery_days),
+                    expired_object_delete_marker=True,
+                    abort_incomplete_multipart_upload_after=Duration.days(1),
+                ),
+                s3.LifecycleRule(id="transient", tag_filters=_TRANSIENT_TAG, expiration=Duration.days(_TRANSIENT_DAYS)),
+            ],
+        )
+        acknowledge(
+            self.resource,
+            {
+                "AwsSolutions-S1": "Server access logs need a second bucket, with a list of every tenant's objects in it. "
+                "Only the gateway's roles reach this bucket, and the gateway writes an audit record per call. "
+                "An operator who needs them turns on CloudTrail data events."
+            },
+        )

@@ -1,0 +1,83 @@
+"""The only place a Lambda is made."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+from infra.constructs.layer import ARCHITECTURE, RUNTIME, Layers
+
+SHORT: Final = Duration.seconds(29)
+LONG: Final = Duration.minutes(15)
+
+_STREAMING: Final = {
+    "AWS_LAMBDA_EXEC_WRAPPER": "/opt/bootstrap",
+    "AWS_LWA_INVOKE_MODE": "RESPONSE_STREAM",
+    "AWS_LWA_PORT": "8080",
+    "AWS_LWA_READINESS_CHECK_PATH": "/healthz",
+}
+
+
+class Function(Construct):
+    """One route's Lambda: arm64, with a log group of its own and a role that it shares with its equals.
+
+    A ``streaming`` function is the ASGI app ``<module>:app`` under the web adapter and may take 15 minutes; another is
+    ``<module>.handler`` and answers within 29 seconds. ``embeds`` adds the weights of the embedded model.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        function_name: str,
+        module: str,
+        code: lambda_.Code,
+        layers: Layers,
+        role: iam.Role,
+        environment: Mapping[str, str],
+        memory: int,
+        streaming: bool,
+        embeds: bool,
+        snap_start: bool,
+        log_retention: logs.RetentionDays,
+        log_removal: RemovalPolicy,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.log_group = logs.LogGroup(
+            self, "Logs", log_group_name=f"/aws/lambda/{function_name}", retention=log_retention, removal_policy=log_removal
+        )
+        variables = {**environment, "OPENBLAS_NUM_THREADS": "1", "AWS_STS_REGIONAL_ENDPOINTS": "regional"}
+        attached: list[lambda_.ILayerVersion] = [layers.runtime, layers.config]
+        if embeds:
+            variables["SPASS_MODEL"] = "/opt/model"
+            attached.append(layers.model)
+        if streaming:
+            variables |= {**_STREAMING, "SPASS_APP": f"{module}:app"}
+            attached.append(layers.web_adapter)
+        self.resource = lambda_.Function(
+            self,
+            "Function",
+            function_name=function_name,
+            code=code,
+            handler="run.sh" if streaming else f"{module}.handler",
+            runtime=RUNTIME,
+            architecture=ARCHITECTURE,
+            memory_size=memory,
+            timeout=LONG if streaming else SHORT,
+            environment=variables,
+            layers=attached,
+            role=role.without_policy_updates(),
+            log_group=self.log_group,
+            logging_format=lambda_.LoggingFormat.JSON,
+            system_log_level_v2=lambda_.SystemLogLevel.WARN,
+            snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if snap_start else None,
+        )
+        # Snapshots belong to published versions, so a function with them is invoked by an alias of its newest.
+        self.target: lambda_.IFunction = (
+            lambda_.Alias(self, "Live", alias_name="live", version=self.resource.current_version) if snap_start else self.resource
+        )

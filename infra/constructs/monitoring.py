@@ -1,0 +1,66 @@
+"""Alarms. Each metric watched bills by the month, so an environment turns them on or leaves them out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from aws_cdk import Duration
+from aws_cdk import aws_apigateway as apigateway
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sns_subscriptions as subscriptions
+from constructs import Construct
+
+_PERIOD: Final = Duration.minutes(5)
+
+
+class Monitoring(Construct):
+    """A topic, and alarms that tell it of server errors, failing or throttled functions and a throttled table."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        stage: apigateway.Stage,
+        table: dynamodb.ITable,
+        functions: Mapping[str, lambda_.IFunction],
+        email: str | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.topic = sns.Topic(self, "Topic", enforce_ssl=True)
+        if email is not None:
+            self.topic.add_subscription(subscriptions.EmailSubscription(email))
+        self._alarm("ServerErrors", stage.metric_server_error(period=_PERIOD, statistic="Sum"), threshold=5)
+        throttles = [
+            table.metric("ReadThrottleEvents", period=_PERIOD, statistic="Sum"),
+            table.metric("WriteThrottleEvents", period=_PERIOD, statistic="Sum"),
+        ]
+        self._alarm("TableThrottles", _sum(throttles), threshold=10)
+        for name, function in functions.items():
+            troubles = [
+                function.metric_errors(period=_PERIOD, statistic="Sum"),
+                function.metric_throttles(period=_PERIOD, statistic="Sum"),
+            ]
+            self._alarm(f"Function-{name}", _sum(troubles), threshold=3)
+
+    def _alarm(self, construct_id: str, metric: cloudwatch.IMetric, *, threshold: int) -> None:
+        alarm = cloudwatch.Alarm(
+            self,
+            construct_id,
+            metric=metric,
+            threshold=threshold,
+            evaluation_periods=1,
+            comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
+            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
+        )
+        alarm.add_alarm_action(actions.SnsAction(self.topic))
+
+
+def _sum(metrics: Sequence[cloudwatch.IMetric]) -> cloudwatch.MathExpression:
+    using = {f"m{number}": metric for number, metric in enumerate(metrics)}
+    return cloudwatch.MathExpression(
+        expression=" + ".join(f"FILL({name}, 0)" for name in using), using_metrics=using, period=_PERIOD
+    )

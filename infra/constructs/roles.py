@@ -1,0 +1,97 @@
+"""One role per set of permissions: exactly the actions its routes need, on exactly this deployment's things."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from aws_cdk import Stack
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from infra.constructs.acknowledge import acknowledge
+from infra.routes import Permission
+
+_TABLE_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
+    Permission.TABLE_READ: ("dynamodb:GetItem", "dynamodb:Query"),
+    Permission.TABLE_WRITE: (
+        "dynamodb:PutItem",
+        "dynamodb:UpdateItem",
+        "dynamodb:DeleteItem",
+        "dynamodb:ConditionCheckItem",
+    ),
+}
+_OBJECT_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
+    Permission.BUCKET_READ: ("s3:GetObject",),
+    # Tagging, because a transient object is tagged for the bucket's lifecycle as it is put.
+    Permission.BUCKET_WRITE: ("s3:PutObject", "s3:PutObjectTagging", "s3:DeleteObject"),
+}
+
+
+class Roles(Construct):
+    """Makes the role of each permission set once. ``keys_path`` is where the provider keys lie in SSM."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, table_name: str, bucket_name: str, keys_path: str) -> None:
+        super().__init__(scope, construct_id)
+        stack = Stack.of(self)
+        self._table = stack.format_arn(service="dynamodb", resource="table", resource_name=table_name)
+        self._bucket = f"arn:{stack.partition}:s3:::{bucket_name}"
+        self._keys = stack.format_arn(service="ssm", resource="parameter", resource_name=f"{keys_path.strip('/')}/*")
+        self._roles: dict[frozenset[Permission], iam.Role] = {}
+        acknowledge(
+            self,
+            {
+                wildcard_finding(
+                    stack, f"{self._bucket}/T/*"
+                ): "All tenants' objects lie under T/; which tenant's a request may touch is decided after its token is known.",
+                wildcard_finding(
+                    stack, self._keys
+                ): "The provider keys of this environment and nothing else; gateway.yaml names them.",
+            },
+        )
+
+    def role(self, permissions: frozenset[Permission]) -> iam.Role:
+        """The role that may do these things and nothing else but write to its functions' log groups."""
+        if permissions not in self._roles:
+            self._roles[permissions] = self._make(permissions)
+        return self._roles[permissions]
+
+    def _make(self, permissions: frozenset[Permission]) -> iam.Role:
+        name = "".join(part.capitalize() for one in sorted(permissions) for part in one.split("-")) or "Nothing"
+        role = iam.Role(self, name, assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
+        for statement in self._statements(permissions):
+            role.add_to_policy(statement)
+        return role
+
+    def _statements(self, permissions: frozenset[Permission]) -> list[iam.PolicyStatement]:
+        statements: list[iam.PolicyStatement] = []
+        if table := _actions(_TABLE_ACTIONS, permissions):
+            statements.append(iam.PolicyStatement(actions=table, resources=[self._table]))
+        if objects := _actions(_OBJECT_ACTIONS, permissions):
+            statements.append(iam.PolicyStatement(actions=objects, resources=[f"{self._bucket}/T/*"]))
+        if Permission.BUCKET_READ in permissions:
+            # Without it S3 answers a missing object with 403, and a reader could not tell it from a forbidden one. It shows names
+            # of objects that this role may read anyway.
+            statements.append(iam.PolicyStatement(actions=["s3:ListBucket"], resources=[self._bucket]))
+        if Permission.MODELS in permissions:
+            statements.append(iam.PolicyStatement(actions=["ssm:GetParameter"], resources=[self._keys]))
+        return statements
+
+
+def wildcard_finding(stack: Stack, resource: str) -> str:
+    """The id under which the security rules report a resource with a wildcard in a policy of this stack."""
+    return f"AwsSolutions-IAM5[Resource::{_flat(stack.resolve(resource))}]"
+
+
+def _flat(value: object) -> str:
+    match value:
+        case {"Fn::Join": ["", [*parts]]}:
+            return "".join(_flat(part) for part in parts)
+        case {"Ref": name}:
+            return f"<{name}>"
+        case {"Fn::ImportValue": name}:
+            return str(name)
+        case _:
+            return str(value)
+
+
+def _actions(table: Mapping[Permission, tuple[str, ...]], permissions: frozenset[Permission]) -> list[str]:
+    return [action for permission, actions in table.items() if permission in permissions for action in actions]

@@ -1,0 +1,69 @@
+"""The three environments a gateway is deployed to, as plain values: what differs between them stands here and nowhere else.
+
+What must never differ is not here: tenant data is retained, encrypted, recoverable to any second and protected from deletion
+in all of them (``stacks/data.py``).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from aws_cdk import RemovalPolicy
+from aws_cdk.aws_logs import RetentionDays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """One deployment of the gateway.
+
+    ``account`` None means the account of whoever deploys. ``rate`` and ``burst`` are the requests per second and at once that API
+    Gateway lets through to all routes together. ``recovery_days`` is how far back table and bucket can be restored. ``alarms``
+    bill about 10 cents a month for each metric watched, also while idle, so only prod has them; ``alarm_email`` gets their
+    messages. ``snap_start`` restores the routes that call models from a snapshot instead of starting them cold; snapshots bill
+    while idle.
+    """
+
+    name: str
+    region: str = "eu-central-1"
+    account: str | None = None
+    log_retention: RetentionDays
+    log_removal: RemovalPolicy
+    rate: int
+    burst: int
+    recovery_days: int
+    alarms: bool = False
+    alarm_email: str | None = None
+    snap_start: bool = False
+
+    @property
+    def keys_path(self) -> str:
+        """The path of the SSM parameters that hold the provider keys, e.g. ``/spass/dev/``."""
+        return f"/spass/{self.name}/"
+
+
+DEV: Final = Environment(
+    name="dev",
+    log_retention=RetentionDays.ONE_WEEK,
+    log_removal=RemovalPolicy.DESTROY,
+    rate=20,
+    burst=40,
+    recovery_days=1,
+)
+STAGING: Final = Environment(
+    name="staging",
+    log_retention=RetentionDays.ONE_MONTH,
+    log_removal=RemovalPolicy.DESTROY,
+    rate=100,
+    burst=200,
+    recovery_days=7,
+)
+PROD: Final = Environment(
+    name="prod",
+    log_retention=RetentionDays.SIX_MONTHS,
+    log_removal=RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE,
+    rate=500,
+    burst=1000,
+    recovery_days=35,
+    alarms=True,
+)
+
+ENVIRONMENTS: Final[dict[str, Environment]] = {environment.name: environment for environment in (DEV, STAGING, PROD)}

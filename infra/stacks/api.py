@@ -1,0 +1,69 @@
+"""The stateless stack: layers, the REST API, and one nested stack per surface."""
+
+from aws_cdk import CfnOutput, Stack
+from aws_cdk import Environment as Target
+from aws_cdk import aws_dynamodb as dynamodb
+from constructs import Construct
+
+from infra.constructs.api import Api
+from infra.constructs.layer import Layers
+from infra.constructs.monitoring import Monitoring
+from infra.environments import Environment
+from infra.routes import ROUTES, Surface
+from infra.stacks.data import DataStack
+from infra.stacks.surface import SurfaceStack
+
+
+class ApiStack(Stack):
+    """Everything that may be thrown away and deployed anew."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, environment: Environment, data: DataStack) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            env=Target(account=environment.account, region=environment.region),
+            description=f"Spass {environment.name}: the API and its functions",
+        )
+        self.add_stack_dependency(data)
+        layers = Layers(self, "Layers", region=self.region)
+        api = Api(
+            self,
+            "Api",
+            name=f"spass-{environment.name}",
+            stage=environment.name,
+            rate=environment.rate,
+            burst=environment.burst,
+            log_retention=environment.log_retention,
+            log_removal=environment.log_removal,
+        )
+        # First path segments belong to no surface: two of them share /a1, and a resource cannot move between stacks.
+        tops = {
+            f"/{top}": api.resource.root.add_resource(top) for top in dict.fromkeys(route.path.split("/")[1] for route in ROUTES)
+        }
+        for path in sorted(tops.keys() - {route.path for route in ROUTES}):
+            api.refuse(tops[path])
+        self.surfaces = {
+            surface: SurfaceStack(
+                self,
+                surface.value,
+                environment=environment,
+                routes=[route for route in ROUTES if route.surface is surface],
+                api=api.resource,
+                tops=tops,
+                layers=layers,
+                stored=data.stored,
+            )
+            for surface in Surface
+        }
+        CfnOutput(self, "Url", value=api.resource.url)
+        if environment.alarms:
+            functions = {name: one.resource for stack in self.surfaces.values() for name, one in stack.functions.items()}
+            monitoring = Monitoring(
+                self,
+                "Monitoring",
+                stage=api.resource.deployment_stage,
+                table=dynamodb.Table.from_table_name(self, "Items", data.stored.table),
+                functions=functions,
+                email=environment.alarm_email,
+            )
+            CfnOutput(self, "AlarmTopic", value=monitoring.topic.topic_arn)

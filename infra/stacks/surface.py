@@ -1,0 +1,169 @@
+"""One surface of the API as a nested stack: its routes, their functions and roles."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from aws_cdk import NestedStack
+from aws_cdk import aws_apigateway as apigateway
+from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
+
+from infra.constructs.acknowledge import acknowledge
+from infra.constructs.api import refusal_integration, refusal_responses
+from infra.constructs.function import LONG, SHORT, Function
+from infra.constructs.layer import Layers, function_code
+from infra.constructs.roles import Roles
+from infra.environments import Environment
+from infra.routes import Permission, Route
+from infra.stacks.data import Stored
+
+_EMBEDDING: Final = frozenset({Permission.EMBEDDING})
+
+
+class SurfaceStack(NestedStack):
+    """The routes of one surface.
+
+    It is nested so that CloudFormation counts its resources apart, while one deployment of the API still waits for all surfaces,
+    and so that it gets the layers as parameters: exports of one stack that another uses could never change.
+
+    ``tops`` are the API's resources for first path segments, which surfaces may share.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        environment: Environment,
+        routes: Sequence[Route],
+        api: apigateway.RestApi,
+        tops: Mapping[str, apigateway.IResource],
+        layers: Layers,
+        stored: Stored,
+    ) -> None:
+        super().__init__(scope, construct_id, description=f"Spass {environment.name}: {construct_id} routes")
+        self._environment = environment
+        self._api = api
+        self._layers = layers
+        self._code = function_code()
+        self._roles = Roles(self, "Roles", table_name=stored.table, bucket_name=stored.bucket, keys_path=environment.keys_path)
+        self._variables = {
+            "SPASS_CONFIG": "/opt/config/gateway.yaml",
+            "SPASS_AGENTS": "/opt/config/agents",
+            "SPASS_TABLE": stored.table,
+            "SPASS_BUCKET": stored.bucket,
+            "SPASS_KEYS_PATH": environment.keys_path,
+        }
+        self._resources: dict[str, apigateway.IResource] = dict(tops)
+        self.functions: dict[str, Function] = {}
+        for name in dict.fromkeys(route.function_name for route in routes):
+            self._add_function([route for route in routes if route.function_name == name])
+        for path in dict.fromkeys(route.path for route in routes):
+            self._add_path(path, [route for route in routes if route.path == path])
+        self._refuse_paths_between(set(tops) | {route.path for route in routes})
+        self._acknowledge()
+
+    def _add_function(self, routes: Sequence[Route]) -> None:
+        """One Lambda for these rows: all they may do, in the largest memory that any of them asks for."""
+        environment, first = self._environment, routes[0]
+        permissions = frozenset[Permission]().union(*(route.permissions for route in routes))
+        role = self._roles.role(permissions - _EMBEDDING)
+        function = Function(
+            self,
+            first.function_name,
+            function_name=f"spass-{environment.name}-{first.function_name}",
+            module=f"functions.{first.module}",
+            code=self._code,
+            layers=self._layers,
+            role=role,
+            environment=self._variables,
+            memory=max(route.memory for route in routes),
+            streaming=first.long,
+            embeds=Permission.EMBEDDING in permissions,
+            snap_start=environment.snap_start and first.long,
+            log_retention=environment.log_retention,
+            log_removal=environment.log_removal,
+        )
+        function.log_group.grant_write(role)
+        self.functions[first.function_name] = function
+
+    def _add_path(self, path: str, routes: Sequence[Route]) -> None:
+        """The methods of one path, and an error for every other method."""
+        resource = self._resource(path)
+        for route in routes:
+            self._add_method(resource, route)
+        allow = sorted(route.method for route in routes)
+        self._method("ANY", resource, refusal_integration(405, "method_not_allowed", allow=allow), refusal_responses(405))
+
+    def _refuse_paths_between(self, answered: set[str]) -> None:
+        """Paths that exist only because longer ones do."""
+        for path, resource in self._resources.items():
+            if path not in answered:
+                self._method("ANY", resource, refusal_integration(404, "route_not_found"), refusal_responses(404))
+
+    def _add_method(self, resource: apigateway.IResource, route: Route) -> None:
+        target = self.functions[route.function_name].target
+        version, verb = ("2021-11-15", "response-streaming-invocations") if route.long else ("2015-03-31", "invocations")
+        integration = apigateway.Integration(
+            type=apigateway.IntegrationType.AWS_PROXY,
+            integration_http_method="POST",
+            uri=f"arn:{self.partition}:apigateway:{self.region}:lambda:path/{version}/functions/{target.function_arn}/{verb}",
+            options=apigateway.IntegrationOptions(
+                timeout=LONG if route.long else SHORT,
+                response_transfer_mode=apigateway.ResponseTransferMode.STREAM
+                if route.long
+                else apigateway.ResponseTransferMode.BUFFERED,
+            ),
+        )
+        self._method(route.method, resource, integration)
+        lambda_.CfnPermission(
+            self,
+            f"Invoke-{_construct_id(route.method, route.path)}",
+            action="lambda:InvokeFunction",
+            function_name=target.function_arn,
+            principal="apigateway.amazonaws.com",
+            source_arn=self._api.arn_for_execute_api(route.method, _wildcards(route.path), "*"),
+        )
+
+    def _method(
+        self,
+        method: str,
+        resource: apigateway.IResource,
+        integration: apigateway.Integration,
+        responses: Sequence[apigateway.MethodResponse] | None = None,
+    ) -> None:
+        apigateway.Method(
+            self,
+            f"Method-{_construct_id(method, resource.path)}",
+            http_method=method,
+            resource=resource,
+            integration=integration,
+            options=apigateway.MethodOptions(authorization_type=apigateway.AuthorizationType.NONE, method_responses=responses),
+        )
+
+    def _resource(self, path: str) -> apigateway.IResource:
+        """The API's resource of this path; made, with all above it, when it is not there yet."""
+        if path not in self._resources:
+            above, _, segment = path.rpartition("/")
+            self._resources[path] = apigateway.Resource(
+                self, f"Path-{_construct_id('', path)}", parent=self._resource(above), path_part=segment
+            )
+        return self._resources[path]
+
+    def _acknowledge(self) -> None:
+        acknowledge(
+            self,
+            {
+                "AwsSolutions-APIG4": "Callers hold the gateway's own tokens, which each function checks.",
+                "AwsSolutions-COG4": "Callers are servers that hold the gateway's own tokens, not people who sign in.",
+                "AwsSolutions-L1": "Python 3.13 is the newest that the packages and the tests are held to.",
+            },
+        )
+
+
+def _construct_id(method: str, path: str) -> str:
+    return f"{method}{path.replace('/', '-').replace('{', '').replace('}', '')}"
+
+
+def _wildcards(path: str) -> str:
+    return "/".join("*" if segment.startswith("{") else segment for segment in path.split("/"))
