@@ -11,7 +11,7 @@ from spass.agents.kinds.registry import KINDS
 from spass.agents.spec import AgentSpec
 from spass.calls.pipeline import Calls
 from spass.calls.scope import MAX_DEPTH, Scope
-from spass.core.errors import IndexNotFound, ModelNotAllowed, RecursionDepthExceeded
+from spass.core.errors import ModelNotAllowed, RecursionDepthExceeded
 from spass.core.events import Event, InferenceFinished, Token, ToolCallFinished, Usage
 from spass.core.ids import AgentName, IndexId
 from spass.core.messages import Message, Role, ToolCall, ToolSpec
@@ -69,11 +69,8 @@ class Engine:
         if agent.rag_index is None:
             return ()
         index = IndexId(agent.rag_index)
-        try:
-            answer = await self._rag.query(scope, index, message[:_MAX_RETRIEVAL_CHARACTERS], agent.rag_top_k)
-        except IndexNotFound:
-            return ()
-        text = render_context(answer.results, index)
+        hits = await self._rag.retrieve(scope, index, message[:_MAX_RETRIEVAL_CHARACTERS], agent.rag_top_k)
+        text = render_context(hits, index)
         return (Message(Role.USER, text),) if text else ()
 
 

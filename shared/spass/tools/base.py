@@ -5,7 +5,7 @@ they are all a model knows about the tool.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId
 from spass.core.messages import Json, ToolSpec
-from spass.rag.answers import QueryAnswer
+from spass.rag.answers import Hit, QueryAnswer
 
 
 class ToolError(Exception):
@@ -35,6 +35,10 @@ class Knowledge(Protocol):
         Raises:
             IndexNotFound: this tenant has no such index.
         """
+        ...
+
+    async def retrieve(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> Sequence[Hit]:
+        """The same for an agent's prompt: an absent index adds nothing."""
         ...
 
 

@@ -1,0 +1,75 @@
+"""A scope whose store remembers what is written, and knowledge that needs no vectors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from spass.aws.clients import TenantStore
+from spass.aws.objects import TenantObjects
+from spass.aws.table import Item, Put, TenantTable, Write
+from spass.calls.scope import Scope
+from spass.core.errors import IndexNotFound, StorageUnavailable
+from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
+from spass.rag.answers import Hit, QueryAnswer
+from spass.tenancy.identity import Caller, Identity
+
+
+def no_bucket() -> NoReturn:
+    raise AssertionError("nothing here reads or writes objects")
+
+
+class RecordingTable(TenantTable):
+    """Keeps what is put. ``broken`` makes every write fail."""
+
+    def __init__(self, tenant: TenantId) -> None:
+        self.tenant = tenant
+        self.written: list[Put] = []
+        self.broken = False
+
+    async def write(self, write: Write) -> Item | None:
+        if self.broken:
+            raise StorageUnavailable("The store does not answer.")
+        assert isinstance(write, Put)
+        self.written.append(write)
+        return None
+
+    def audited(self, kind: str) -> list[tuple[object, object]]:
+        """(tool or model, status) of each record of ``kind``, in order."""
+        records = [put.attributes for put in self.written if put.attributes["kind"] == kind]
+        return [(record.get("tool") or record.get("model"), record["status"]) for record in records]
+
+
+def table_of(scope: Scope) -> RecordingTable:
+    assert isinstance(scope.store.table, RecordingTable)
+    return scope.store.table
+
+
+def scope_for(tenant: str = "demo", *, models: Sequence[str] = ("*",), depth: int = 0, seconds: float = 60.0) -> Scope:
+    name = TenantId(tenant)
+    identity = Identity(name, "token-1", admin=False, allowed_models=tuple(models))
+    caller = Caller(identity, UserId("u1"), RequestId("req_outer"), None, depth, "/a1/agents/{name}/chat")
+    store = TenantStore(name, RecordingTable(name), TenantObjects(no_bucket, "bucket", name))
+    return Scope.of(caller, store, seconds=seconds)
+
+
+@dataclass(slots=True)
+class Shelf:
+    """Knowledge of several tenants: texts by (tenant, index). Every text of an index answers every question."""
+
+    texts: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    asked: list[tuple[str, str, str, int]] = field(default_factory=list)
+
+    async def query(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> QueryAnswer:
+        tenant = scope.caller.tenant
+        self.asked.append((tenant, index_id, query, top_k))
+        if (tenant, index_id) not in self.texts:
+            raise IndexNotFound(f"There is no index '{index_id}'.")
+        found = self.texts[tenant, index_id][:top_k]
+        hits = tuple(Hit(DocumentId(f"d{n}"), text, {"source": "shelf"}, 1 - n / 10) for n, text in enumerate(found, 1))
+        return QueryAnswer(index_id, hits, 7)
+
+    async def retrieve(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> Sequence[Hit]:
+        try:
+            return (await self.query(scope, index_id, query, top_k)).results
+        except IndexNotFound:
+            return ()
