@@ -1,7 +1,7 @@
 """What a client sends to the rag room, and its limits."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -12,6 +12,7 @@ from spass.core.ids import DocumentId
 MAX_DOCUMENTS: Final = 256
 MAX_TEXT_BYTES: Final = 8192
 MAX_METADATA_BYTES: Final = 2048
+MAX_METADATA_DEPTH: Final = 32
 MAX_TOP_K: Final = 50
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}$"
 """Ids of indices and documents."""
@@ -52,12 +53,23 @@ def metadata_json(metadata: dict[str, Any]) -> bytes:
     """Metadata as it counts against its limit and as it is stored: UTF-8 JSON without blanks.
 
     Raises:
-        InvalidRequest: it holds what JSON cannot write, such as NaN, or is nested out of reason.
+        InvalidRequest: it holds what JSON cannot write, such as NaN, or is nested deeper than 32 levels.
     """
+    level: list[object] = [metadata]
+    for _ in range(MAX_METADATA_DEPTH):
+        level = [inner for value in level for inner in _inside(value)]
+    if any(isinstance(value, dict | list) for value in level):
+        raise InvalidRequest(f"The metadata is nested deeper than {MAX_METADATA_DEPTH} levels.", param="metadata")
     try:
         return json.dumps(metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    except (ValueError, RecursionError):
+    except ValueError:
         raise InvalidRequest("The metadata is not JSON that can be stored.", param="metadata") from None
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def check_limits(documents: Sequence[NewDocument]) -> None:

@@ -15,13 +15,13 @@ from spass.rag.segments import Vectors
 class Embeds(Protocol):
     """Whoever embeds texts: the pipeline, or a test's arithmetic."""
 
-    async def embed(self, scope: Scope, texts: Sequence[str], model: str | None = None) -> EmbeddingReply:
-        """One vector per text."""
+    async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
+        """One vector per text, by the configured embedding model."""
         ...
 
 
 class Embedder:
-    """Embeds with ``model`` through ``calls``."""
+    """Embeds through ``calls``, whose configured model is ``model``."""
 
     def __init__(self, calls: Embeds, model: EmbeddingModel) -> None:
         self._calls = calls
@@ -33,7 +33,7 @@ class Embedder:
         Raises:
             UpstreamError: what came back is not one vector of finite numbers per text, of the size the catalogue says.
         """
-        reply = await self._calls.embed(scope, texts, self.model.name)
+        reply = await self._calls.embed(scope, texts)
         expected = self.model.dimensions
         if (reply.count, reply.dimensions) != (len(texts), expected) or len(reply.data) != 4 * len(texts) * expected:
             raise UpstreamError("The embedding model answered vectors of another number or size than it should.")

@@ -1,0 +1,111 @@
+"""A rag room on an in-process table and bucket (single-threaded tests only), with vectors made by arithmetic."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from spass.aws.clients import Aws
+from spass.calls.scope import Scope
+from spass.core.ids import IndexId, RequestId, TenantId, random_suffix
+from spass.core.messages import TokenUsage
+from spass.llm.types import EmbeddingReply, pack_rows
+from spass.rag.cache import ObjectCache
+from spass.rag.documents import NewDocument
+from spass.rag.service import Rag
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.identity import Caller, Identity
+
+DIMENSIONS = 8
+
+
+def vector_of(text: str) -> list[float]:
+    """A vector with few different values, so that ties are common. Texts that begin with ``zero`` have none but zeros."""
+    if text.startswith("zero"):
+        return [0.0] * DIMENSIONS
+    return [float(sum(text.encode()) // 3**n % 3) - 1.0 for n in range(DIMENSIONS)]
+
+
+@dataclass(slots=True)
+class ArithmeticCalls:
+    """Embeds by arithmetic and remembers what it was asked for; ``answer`` replaces what comes back."""
+
+    asked: list[str] = field(default_factory=list)
+    answer: EmbeddingReply | None = None
+
+    async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
+        self.asked += texts
+        if self.answer is not None:
+            return self.answer
+        return EmbeddingReply(pack_rows(map(vector_of, texts)), len(texts), DIMENSIONS, TokenUsage())
+
+
+def config_with(model: str = "arithmetic", dimensions: int = DIMENSIONS) -> GatewayConfig:
+    return GatewayConfig.model_validate(
+        {
+            "llm": {"backends": [{"provider": "embedded"}]},
+            "models": [{"name": model, "kind": "embedding", "dimensions": dimensions, "context_window": 256}],
+            "defaults": {"embedding_model": model},
+            "usd_to_eur": "0.9",
+            "tenants": [],
+        }
+    )
+
+
+@dataclass(slots=True)
+class World:
+    """Everything a test of the room needs. ``rag`` is a warm worker; ``cold()`` is another one over the same state."""
+
+    aws: Aws
+    calls: ArithmeticCalls = field(default_factory=ArithmeticCalls)
+    suffix: str = field(default_factory=random_suffix)
+    rag: Rag = field(init=False)
+    scope: Scope = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rag = self.cold()
+        self.scope = self.tenant("demo")
+
+    def cold(self, config: GatewayConfig | None = None, budget: int | None = None) -> Rag:
+        return Rag(self.calls, config or config_with(), cache=ObjectCache(budget))
+
+    def tenant(self, name: str) -> Scope:
+        """The scope of a tenant that no other test has."""
+        tenant = TenantId(f"{name}-{self.suffix}")
+        caller = Caller(Identity(tenant, "token", False, ()), None, RequestId("req_1"), None, 0, "/a1/rag")
+        return Scope.of(caller, self.aws.for_tenant(tenant))
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[Aws]:
+    """Making clients takes a second, so a module's tests share them; each has tenants of its own."""
+    with pytest.MonkeyPatch.context() as patch, mock_aws():
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.delenv("AWS_ENDPOINT_URL", raising=False)
+        boto3.client("dynamodb").create_table(
+            TableName="spass",
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+            AttributeDefinitions=[
+                {"AttributeName": "pk", "AttributeType": "S"},
+                {"AttributeName": "sk", "AttributeType": "S"},
+            ],
+        )
+        boto3.client("s3").create_bucket(Bucket="spass")
+        yield Aws(table="spass", bucket="spass")
+
+
+@pytest.fixture
+def world(aws: Aws) -> World:
+    return World(aws)
+
+
+@pytest.fixture
+def index() -> IndexId:
+    return IndexId("berlin")
+
+
+def documents(*pairs: tuple[str, str]) -> list[NewDocument]:
+    return [NewDocument(id=name, text=text) for name, text in pairs]
