@@ -91,7 +91,7 @@ def provision(template: Path = TEMPLATE) -> Stores:
     try:
         if _status(client) not in _STANDS or not _is_there(_stores(client)):
             _create(client, body)
-        elif json.loads(client.get_template(StackName=STACK)["TemplateBody"]) != json.loads(body):
+        elif client.get_template(StackName=STACK)["TemplateBody"] != json.loads(body):
             client.update_stack(StackName=STACK, TemplateBody=body, Capabilities=["CAPABILITY_NAMED_IAM"])
             client.get_waiter("stack_update_complete").wait(StackName=STACK, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
         return _stores(client)
@@ -103,7 +103,7 @@ def provision(template: Path = TEMPLATE) -> Stores:
 
 
 def _is_there(stores: Stores) -> bool:
-    """Whether the table and the bucket that the stack remembers still exist: their state is kept in other files than the stack's."""
+    """Whether the table and the bucket that the stack remembers exist: their state is kept in other files than its own."""
     try:
         boto3.client("dynamodb").describe_table(TableName=stores.table)
         boto3.client("s3").head_bucket(Bucket=stores.bucket)

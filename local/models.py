@@ -113,8 +113,10 @@ def _plain(backend: BackendConfig) -> dict[str, Any]:
 
 
 def _ollama_backend(config: GatewayConfig, ollama: Ollama, left: Sequence[str]) -> dict[str, Any]:
-    found = [_plain(backend) for backend in config.llm.backends if backend.provider == "ollama"]
-    configured = found[0] if found else {"name": "ollama", "provider": "ollama"}
+    configured: dict[str, Any] = {"name": "ollama", "provider": "ollama"}
+    for backend in config.llm.backends:
+        if backend.provider == "ollama":
+            configured = _plain(backend)
     own_names: dict[str, str] = configured.get("model_names", {})
     names: dict[str, str] = {}
     for model in config.models:
