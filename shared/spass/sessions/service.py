@@ -66,7 +66,8 @@ class Sessions:
         """
         store, user = scope.store, _user(scope)
         bound = f"sessions|{store.tenant}|{user}|{agent}"
-        after = keys.user_session(store.tenant, user, agent, SessionId(decode_cursor(bound, cursor))).sk if cursor else None
+        last = SessionId(decode_cursor(bound, cursor)) if cursor is not None else None
+        after = keys.user_session(store.tenant, user, agent, last).sk if last is not None else None
         items = await store.table.query(
             keys.user_sessions_partition(store.tenant, user, agent),
             prefix=keys.USER_SESSION_PREFIX,

@@ -22,7 +22,7 @@ from spass.core.events import (
     Usage,
 )
 from spass.core.ids import AgentName, SessionId, UserId, new_id
-from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
+from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.core.time import timestamp
 from spass.sessions.record import StoredMessage, load_turns
 from spass.sessions.session import Session, session_of
@@ -92,7 +92,7 @@ def idempotent(key: str, body: str) -> IdempotentRequest:
 def render(recorded: Recorded) -> StoredAnswer:
     """A reply that tells one recording from another."""
     answer = recorded.turn.answer
-    body = {
+    body: dict[str, Json] = {
         "session_id": recorded.session.id,
         "turn": recorded.turn.id,
         "message": {"id": answer.id, "seq": answer.seq, "content": answer.message.content},

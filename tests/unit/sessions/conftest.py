@@ -1,0 +1,121 @@
+"""Sessions on an emulated table in process, for what one request after another does."""
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pytest
+from moto import mock_aws
+
+from spass.aws.clients import Aws
+from spass.aws.idempotency import IdempotentRequest, StoredAnswer
+from spass.calls.scope import Scope
+from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
+from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
+from spass.core.messages import FinishReason, Message, Role
+from spass.sessions.service import Sessions
+from spass.sessions.session import CreateSession
+from spass.sessions.turn import Recorded, Respond, Turn
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.identity import Caller, Identity
+
+AGENT = AgentName("librarian")
+
+
+@dataclass
+class House:
+    """A gateway's sessions, with a clock that only moves when told."""
+
+    aws: Aws
+    now: float = 1_800_000_000.0
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        config = GatewayConfig.model_validate(
+            {
+                "defaults": {"compact_strategy": "manual", "compact_keep_last_n": 7},
+                "tenants": [{"id": "demo", "defaults": {"compact_observation_mask": False}}, {"id": "demo-2"}],
+            }
+        )
+        return Sessions(config, clock=lambda: self.now)
+
+    def scope(self, user: str = "ana", tenant: str = "demo") -> Scope:
+        identity = Identity(TenantId(tenant), "token", False, ("*",))
+        caller = Caller(identity, UserId(user), RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions")
+        return Scope.of(caller, self.aws.for_tenant(identity.tenant))
+
+    def stored_items(self) -> list[dict[str, Any]]:
+        return self.aws._dynamodb.scan(TableName="spass")["Items"]
+
+    def stored_objects(self) -> list[str]:
+        return [entry["Key"] for entry in self.aws._s3.list_objects_v2(Bucket="spass").get("Contents", [])]
+
+    async def create(self, user: str = "ana", title: str | None = None) -> SessionId:
+        self.now += 1
+        return (await self.sessions.create(self.scope(user), AGENT, CreateSession(title=title))).id
+
+    async def say(self, session: SessionId, message: str, answer: str = "yes", user: str = "ana") -> list[Message]:
+        """One turn; the history that its agent was shown."""
+        shown: list[Message] = []
+
+        async def respond(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+            shown.extend(history)
+            for event in answering(answer):
+                yield event
+
+        await self.turn(session, message, respond, user=user).answer()
+        return shown
+
+    def turn(
+        self,
+        session: SessionId,
+        message: str,
+        respond: Respond,
+        *,
+        user: str = "ana",
+        idempotency: IdempotentRequest | None = None,
+    ) -> Turn:
+        return self.sessions.turn(
+            self.scope(user), AGENT, session, message, respond=respond, render=render, idempotency=idempotency
+        )
+
+
+def answering(text: str) -> list[Event]:
+    """The events of a turn with one model call."""
+    message = Message(Role.ASSISTANT, text)
+    return [TurnStarted(), InferenceStarted(1), InferenceFinished(message, FinishReason.STOP), TurnFinished(FinishReason.STOP)]
+
+
+def render(recorded: Recorded) -> StoredAnswer:
+    return StoredAnswer({"turn": recorded.turn.id, "seq": recorded.turn.answer.seq}, {"SPASS-Cost-Sub-Calls": "1"})
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[Aws]:
+    """One emulated table and bucket for a module's tests: making the clients is what costs."""
+    with pytest.MonkeyPatch.context() as patch, mock_aws():
+        patch.delenv("AWS_ENDPOINT_URL", raising=False)
+        patch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+        aws = Aws(table="spass", bucket="spass")
+        aws._dynamodb.create_table(
+            TableName="spass",
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+            AttributeDefinitions=[
+                {"AttributeName": "pk", "AttributeType": "S"},
+                {"AttributeName": "sk", "AttributeType": "S"},
+            ],
+        )
+        aws._s3.create_bucket(Bucket="spass", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+        yield aws
+
+
+@pytest.fixture
+def house(aws: Aws) -> Iterator[House]:
+    house = House(aws)
+    yield house
+    for item in house.stored_items():
+        aws._dynamodb.delete_item(TableName="spass", Key={"pk": item["pk"], "sk": item["sk"]})
+    for key in house.stored_objects():
+        aws._s3.delete_object(Bucket="spass", Key=key)
