@@ -133,7 +133,7 @@ def _call_of(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
 def _error(error: ToolError | SpassError) -> Json:
     said: dict[str, Json] = {"code": error.code, "message": error.message}
     if isinstance(error, InvalidArguments) and error.errors:
-        said["errors"] = error.errors
+        said["errors"] = [*error.errors]
     return {"error": said}
 
 

@@ -1,0 +1,72 @@
+"""Arguments as a model writes them: read strictly, refused in words it can act on."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.core.messages import Json
+from spass.tools.arguments import MAX_BYTES, MAX_DEPTH, InvalidArguments, parse
+
+
+def nested(levels: int) -> str:
+    return '{"a":' * levels + "1" + "}" * levels
+
+
+@pytest.mark.parametrize("text", ["", "  ", "{}", " {} \n"])
+def test_no_arguments_are_an_empty_object(text: str) -> None:
+    assert parse(text) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "not valid JSON"),
+        ("expression=1", "not valid JSON"),
+        ("{'a': 1}", "not valid JSON"),
+        ('{"a": 1} {"b": 2}', "not valid JSON"),
+        ("[1]", "one JSON object"),
+        ('"a"', "one JSON object"),
+        ("null", "one JSON object"),
+        ('{"a": 1, "a": 2}', "'a' twice"),
+        ('{"x": {"a": 1, "b": 1, "a": 1}}', "'a' twice"),
+        ('{"\\ud800": 1, "\\ud800": 2}', "twice"),
+        ('{"a": NaN}', "NaN is not valid JSON"),
+        ('{"a": -Infinity}', "not valid JSON"),
+        ('{"a": 1e999}', "too large"),
+        ('{"a": ' + "9" * 5000 + "}", "too long"),
+        ('{"a": "\\ud83d"}', "surrogate"),
+        ('{"\\udc00": 1}', "surrogate"),
+        ('{"a": "\ud800"}', "surrogate"),
+        (nested(MAX_DEPTH + 1), "nested deeper"),
+        (nested(9000), "nested deeper"),
+        ('{"a":' + "[" * 20000, "nested deeper"),
+        (json.dumps({"a": "x" * MAX_BYTES}), "longer than"),
+    ],
+)
+def test_what_is_no_plain_object_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        parse(text)
+    assert reason in caught.value.message
+    assert caught.value.code == "invalid_arguments"
+    caught.value.message.encode()
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), plain, max_size=4))
+def test_every_plain_object_is_read_as_it_is(value: dict[str, Json]) -> None:
+    assert parse(json.dumps(value, ensure_ascii=False)) == value
+
+
+@given(st.text(alphabet='{}[]":,0123456789eE.-+ntfalsrue\\ud8 ', max_size=40))
+def test_no_text_crashes_it(text: str) -> None:
+    with suppress(InvalidArguments):
+        json.dumps(parse(text), allow_nan=False).encode()

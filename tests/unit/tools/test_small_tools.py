@@ -1,0 +1,67 @@
+"""The clock and the knowledge search."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from spass.core.messages import Json
+from spass.tools.base import ToolContext, ToolError
+from spass.tools.builtin.current_datetime import CurrentDatetime
+from spass.tools.builtin.rag_query import RagQuery
+from tests.unit.tools.scopes import Shelf, scope_for
+
+pytestmark = pytest.mark.anyio
+
+
+def fields(result: Json) -> dict[str, Json]:
+    assert isinstance(result, dict)
+    return result
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
+async def test_the_time_is_now_in_the_zone_asked_for(zone: str) -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    result = fields(await CurrentDatetime(timezone=zone).run(ToolContext(scope_for(), Shelf())))
+    moment = datetime.fromisoformat(str(result["datetime"]))
+    assert before <= moment <= datetime.now(UTC)
+    assert result["timezone"] == zone
+    assert result["datetime"] == f"{result['date']}T{result['time']}{result['utc_offset']}"
+    assert result["weekday"] == moment.strftime("%A")
+
+
+@pytest.mark.parametrize(
+    "zone",
+    ["Mars/Olympus", "", "../etc/passwd", "/etc/localtime", "Europe", "berlin", "x\0y", "a" * 64, "UTC ", "ü", "."],
+)
+async def test_an_unknown_zone_is_an_error_that_names_good_ones(zone: str) -> None:
+    with pytest.raises(ToolError, match="Europe/Berlin"):
+        await CurrentDatetime(timezone=zone).run(ToolContext(scope_for(), Shelf()))
+
+
+async def test_a_search_gives_results_with_the_version_they_are_of() -> None:
+    shelf = Shelf({("demo", "berlin"): ["Das Tor.", "Der Park.", "Der Fluss."]})
+    result = await RagQuery(index_id="berlin", query="Tor?", top_k=2).run(ToolContext(scope_for(), shelf))
+    assert result == {
+        "index_id": "berlin",
+        "version": 7,
+        "results": [
+            {"id": "d1", "text": "Das Tor.", "metadata": {"source": "shelf"}, "score": 0.9},
+            {"id": "d2", "text": "Der Park.", "metadata": {"source": "shelf"}, "score": 0.8},
+        ],
+    }
+    assert shelf.asked == [("demo", "berlin", "Tor?", 2)]
+
+
+async def test_a_search_stays_in_the_callers_tenant() -> None:
+    shelf = Shelf({("other", "berlin"): ["Geheim."]})
+    with pytest.raises(ToolError) as caught:
+        await RagQuery(index_id="berlin", query="Tor?").run(ToolContext(scope_for("demo"), shelf))
+    assert caught.value.code == "index_not_found"
+
+
+async def test_more_than_a_model_can_read_is_left_out_and_counted() -> None:
+    shelf = Shelf({("demo", "berlin"): ["x" * 8192] * 50})
+    result = fields(await RagQuery(index_id="berlin", query="x", top_k=50).run(ToolContext(scope_for(), shelf)))
+    assert isinstance(result["results"], list)
+    assert len(result["results"]) + int(str(result["omitted"])) == 50
+    assert len(str(result)) < 64 * 1024

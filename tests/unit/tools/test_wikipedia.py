@@ -1,0 +1,216 @@
+"""The Wikipedia tools against a server that speaks as MediaWiki does."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from pydantic import ValidationError
+
+from spass.core.messages import Json
+from spass.tools.base import ToolContext, ToolError
+from spass.tools.builtin import mediawiki
+from spass.tools.builtin.wikipedia_search import WikipediaSearch
+from spass.tools.builtin.wikipedia_summary import WikipediaSummary
+from tests.unit.tools.scopes import Shelf, scope_for
+
+pytestmark = pytest.mark.anyio
+CONTEXT = ToolContext(scope_for(), Shelf())
+
+
+@dataclass(slots=True)
+class Wiki:
+    """Answers every request with ``body`` and ``status``, and remembers path, query and headers."""
+
+    body: bytes = b"{}"
+    status: int = 200
+    paths: list[str] = field(default_factory=list)
+    queries: list[dict[str, list[str]]] = field(default_factory=list)
+    agents: list[str] = field(default_factory=list)
+
+    def says(self, answer: Json) -> None:
+        self.body = json.dumps(answer).encode()
+
+
+@pytest.fixture
+def wiki(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wiki]:
+    state = Wiki()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            state.paths.append(parts.path)
+            state.queries.append(parse_qs(parts.query))
+            state.agents.append(self.headers["User-Agent"])
+            self.send_response(state.status)
+            self.send_header("Content-Length", str(len(state.body)))
+            self.end_headers()
+            self.wfile.write(state.body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        monkeypatch.setenv("SPASS_WIKIPEDIA_URL", f"http://127.0.0.1:{server.server_port}/{{language}}")
+        yield state
+        server.shutdown()
+        thread.join()
+
+
+def page(**fields: Json) -> Json:
+    return {"query": {"pages": [{"pageid": 1, "title": "Berlin", "fullurl": "https://en.wikipedia.org/wiki/Berlin", **fields}]}}
+
+
+async def test_a_search_gives_titles_and_plain_snippets(wiki: Wiki) -> None:
+    wiki.says(
+        {
+            "query": {
+                "searchinfo": {"totalhits": 2},
+                "search": [
+                    {
+                        "title": "Berlin Wall",
+                        "snippet": 'The <b class="searchmatch">Berlin</b> Wall &amp; its &quot;fall&quot;',
+                    },
+                    {"title": "Checkpoint Charlie", "snippet": ""},
+                ],
+            }
+        }
+    )
+    result = await WikipediaSearch(query="Berlin Wall", limit=2).run(CONTEXT)
+    assert result == {
+        "query": "Berlin Wall",
+        "language": "en",
+        "results": [
+            {"title": "Berlin Wall", "snippet": 'The Berlin Wall & its "fall"'},
+            {"title": "Checkpoint Charlie", "snippet": ""},
+        ],
+    }
+    (query,) = wiki.queries
+    assert wiki.paths == ["/en/w/api.php"]
+    assert query["srsearch"] == ["Berlin Wall"]
+    assert query["srlimit"] == ["2"]
+    assert query["list"] == ["search"]
+
+
+async def test_a_search_without_results_passes_a_suggestion_on(wiki: Wiki) -> None:
+    wiki.says({"query": {"searchinfo": {"totalhits": 0, "suggestion": "berlin wall"}, "search": []}})
+    result = await WikipediaSearch(query="berln wal").run(CONTEXT)
+    assert result == {"query": "berln wal", "language": "en", "results": [], "suggestion": "berlin wall"}
+
+
+async def test_wikimedia_is_told_who_asks(wiki: Wiki, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPASS_CONTACT", "ops@example.org")
+    await WikipediaSearch(query="x").run(CONTEXT)
+    assert wiki.agents[0].startswith("SpassBot/")
+    assert "(ops@example.org)" in wiki.agents[0]
+
+
+async def test_a_summary_is_the_introduction_with_its_address(wiki: Wiki) -> None:
+    wiki.says(page(extract="Berlin is the capital of Germany.\n"))
+    assert await WikipediaSummary(title="berlin", language="de").run(CONTEXT) == {
+        "title": "Berlin",
+        "language": "de",
+        "url": "https://en.wikipedia.org/wiki/Berlin",
+        "summary": "Berlin is the capital of Germany.",
+    }
+    assert wiki.paths == ["/de/w/api.php"]
+    assert wiki.queries[0]["redirects"] == ["1"]
+
+
+async def test_a_title_with_several_meanings_lists_them(wiki: Wiki) -> None:
+    wiki.says(page(extract="Berlin may refer to:", pageprops={"disambiguation": ""}, links=[{"ns": 0, "title": "Berlin, Ohio"}]))
+    result = await WikipediaSummary(title="Berlin (disambiguation)").run(CONTEXT)
+    assert isinstance(result, dict)
+    assert result["disambiguation"] is True
+    assert result["may_refer_to"] == ["Berlin, Ohio"]
+
+
+async def test_a_long_introduction_is_cut_and_marked(wiki: Wiki) -> None:
+    wiki.says(page(extract="x" * 20000))
+    result = await WikipediaSummary(title="Berlin").run(CONTEXT)
+    assert isinstance(result, dict)
+    assert result["truncated"] is True
+    assert len(str(result["summary"])) == 8000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"query": {"pages": [{"title": "Nix", "missing": True}]}},
+        {"query": {"pages": [{"title": "<>", "invalid": True, "invalidreason": "…"}]}},
+        {"query": {"interwiki": [{"title": "fr:Berlin", "iw": "fr"}]}},
+        {"query": {"pages": []}},
+        {"batchcomplete": True},
+        {"query": []},
+        {"query": {"pages": {"1": {}}}},
+    ],
+)
+async def test_a_missing_article_is_an_error_that_says_how_to_find_one(wiki: Wiki, answer: Json) -> None:
+    wiki.says(answer)
+    with pytest.raises(ToolError, match="wikipedia_search") as caught:
+        await WikipediaSummary(title="Nix").run(CONTEXT)
+    assert caught.value.code == "article_not_found"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (200, b"<html>", "cannot be read"),
+        (200, b"[]", "cannot be read"),
+        (200, b"\xff\xfe", "cannot be read"),
+        (200, b"[" * 100_000, "cannot be read"),
+        (200, b" " * (1024 * 1024 + 1), "too long"),
+        (
+            200,
+            b'{"errors": [{"code": "cirrussearch-too-long", "text": "Search request is too long"}]}',
+            "Search request is too long",
+        ),
+        (200, b'{"errors": [7]}', "refused"),
+        (200, b'{"errors": {}, "error": 1}', None),
+        (301, b"", "no Wikipedia in the language"),
+        (404, b"", "no Wikipedia in the language"),
+        (403, b"", "status 403"),
+        (429, b"", "busy"),
+        (500, b"", "busy"),
+        (503, b"", "busy"),
+    ],
+)
+async def test_every_failure_of_wikipedia_is_told_in_words(wiki: Wiki, status: int, body: bytes, says: str | None) -> None:
+    wiki.status, wiki.body = status, body
+    if says is None:
+        await WikipediaSearch(query="x").run(CONTEXT)
+        return
+    with pytest.raises(ToolError) as caught:
+        await WikipediaSearch(query="x").run(CONTEXT)
+    assert says in caught.value.message
+    assert "127.0.0.1" not in caught.value.message
+
+
+async def test_a_wikipedia_out_of_reach_is_told_without_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPASS_WIKIPEDIA_URL", "http://127.0.0.1:9/{language}")
+    with pytest.raises(ToolError, match="cannot be reached") as caught:
+        await WikipediaSearch(query="x").run(CONTEXT)
+    assert "127.0.0.1" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "language", ["", "e", "EN", "en.evil", "en/..", "en@evil", "en:80", "e" * 13, "en-", "-en", "en\n", "ü", "xn--x"]
+)
+def test_a_language_cannot_lead_to_another_host(language: str) -> None:
+    with pytest.raises(ValidationError):
+        WikipediaSearch(query="x", language=language)
+
+
+@pytest.mark.parametrize("title", ["", "a|b", "a\nb", "a\x1fb", "x" * 256])
+def test_a_title_is_one_title(title: str) -> None:
+    with pytest.raises(ValidationError):
+        WikipediaSummary(title=title)
+
+
+def test_without_a_word_from_the_operator_it_is_the_real_wikipedia() -> None:
+    assert mediawiki._DEFAULT_URL == "https://{language}.wikipedia.org"
