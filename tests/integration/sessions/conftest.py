@@ -1,5 +1,6 @@
 """A session's world for tests: an agent by script, a clock that is set by hand, a client that retries."""
 
+import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +25,21 @@ from spass.core.events import (
 from spass.core.ids import AgentName, SessionId, UserId, new_id
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.core.time import timestamp
+from spass.sessions.deletion import delete_session
 from spass.sessions.record import StoredMessage, load_turns
 from spass.sessions.session import Session, session_of
 from spass.sessions.turn import Recorded, Turn, TurnRequest
 
 AGENT = AgentName("librarian")
 USER = UserId("ana")
+
+
+class Pause:
+    """A point in a turn at which it waits for the test."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.go_on = asyncio.Event()
 
 
 @dataclass(slots=True)
@@ -47,8 +57,8 @@ class World:
         await self.store.table.write(Put(keys.session_head(self.store.tenant, session.id), session.attributes()))
         return session.id
 
-    def turn(self, session: SessionId, message: str, key: str | None = None, *, answer: str | None = None) -> Turn:
-        """Start a turn whose agent calls one tool and then answers."""
+    def turn(self, session: SessionId, message: str, key: str | None = None, *, pause: Pause | None = None) -> Turn:
+        """Start a turn whose agent calls one tool and then answers, in between telling ``pause`` and waiting for it."""
 
         async def respond(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
             self.model_calls += 1
@@ -62,8 +72,11 @@ class World:
             yield ToolCallFinished(
                 call, {"expression": "1+1"}, {"value": 2}, Message(Role.TOOL, '{"value":2}', (), call.id), duration_ms=3
             )
+            if pause is not None:
+                pause.reached.set()
+                await pause.go_on.wait()
             yield InferenceStarted(2)
-            text = answer or f"answer to {message}"
+            text = f"answer to {message}"
             yield Token(text)
             yield InferenceFinished(Message(Role.ASSISTANT, text), FinishReason.STOP)
             yield Usage(TokenUsage(20, 5))
@@ -71,6 +84,9 @@ class World:
 
         request = TurnRequest(session, AGENT, USER, message, idempotent(key, message) if key else None)
         return Turn(self.store, request, respond, render, clock=lambda: self.now)
+
+    async def delete(self, session: SessionId) -> None:
+        await delete_session(self.store, session, AGENT, USER, self.now)
 
     async def head(self, session: SessionId) -> Session:
         item = await self.store.table.get(keys.session_head(self.store.tenant, session))
@@ -99,6 +115,11 @@ def render(recorded: Recorded) -> StoredAnswer:
         "usage": recorded.outcome.usage.total_tokens,
     }
     return StoredAnswer(body, {"SPASS-Cost-Sub-Calls": "2"})
+
+
+@pytest.fixture
+def pauses() -> tuple[Pause, Pause]:
+    return Pause(), Pause()
 
 
 @pytest.fixture

@@ -1,0 +1,182 @@
+"""Turns, deletes and late owners race on one session; its history tells one story."""
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.leases import LEASE_SECONDS
+from spass.core.errors import Conflict, IdempotencyInProgress, SessionBusy, SessionNotFound, StorageUnavailable
+from spass.core.ids import SessionId
+from spass.core.messages import Role
+from spass.sessions.turn import TurnAnswer
+
+if TYPE_CHECKING:
+    from tests.integration.sessions.conftest import Pause, World
+
+pytestmark = pytest.mark.anyio
+
+WRITERS = 8
+ROUNDS = 40 if os.environ.get("SPASS_SOAK") else 3
+SCHEDULES = 400 if os.environ.get("SPASS_SOAK") else 8
+
+
+async def questions(world: "World", session: SessionId) -> list[str]:
+    """What users asked, in order; each turn is asserted to be whole and to have seen exactly the turns before it."""
+    history = await world.history(session)
+    turns = [history[start : start + 4] for start in range(0, len(history), 4)]
+    for turn in turns:
+        assert [stored.message.role for stored in turn] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
+        assert turn[3].message.content == f"answer to {turn[0].message.content}"
+    return [turn[0].message.content for turn in turns]
+
+
+async def test_eight_turns_racing_on_one_session_lose_and_double_nothing(world: "World") -> None:
+    session = await world.session()
+    told: list[str] = []
+    refused = 0
+
+    async def writer(name: str) -> None:
+        nonlocal refused
+        for number in range(ROUNDS):
+            while True:
+                try:
+                    await world.turn(session, f"{name}.{number}").answer()
+                except SessionBusy:
+                    refused += 1
+                    await asyncio.sleep(0.005)
+                else:
+                    told.append(f"{name}.{number}")
+                    break
+
+    await asyncio.gather(*(writer(f"w{n}") for n in range(WRITERS)))
+    asked = await questions(world, session)
+    assert asked == told, "every answered turn is there once, in the order of the answers"
+    assert refused > 0
+    assert world.model_calls == WRITERS * ROUNDS, "a refused turn never reached its agent"
+    for history in world.histories:
+        assert len(history) % 4 == 0
+
+
+async def test_eight_sends_of_one_request_are_one_turn_with_one_answer(world: "World") -> None:
+    session = await world.session()
+    answers: list[TurnAnswer] = []
+
+    async def sender() -> None:
+        while True:
+            try:
+                answers.append(await world.turn(session, "hello", "the key").answer())
+            except (IdempotencyInProgress, SessionBusy):
+                await asyncio.sleep(0.005)
+            else:
+                return
+
+    await asyncio.gather(*(sender() for _ in range(8)))
+    assert await questions(world, session) == ["hello"]
+    assert len({str(answer.answer) for answer in answers}) == 1
+    assert sorted(answer.replayed for answer in answers) == [False] + [True] * 7
+
+
+async def test_a_late_owner_whose_hold_was_taken_over_cannot_commit(world: "World", pauses: tuple["Pause", "Pause"]) -> None:
+    session = await world.session()
+    pause, _ = pauses
+    late = world.turn(session, "late", "late key", pause=pause)
+    await pause.reached.wait()
+    world.now += LEASE_SECONDS
+    await world.turn(session, "in time").answer()
+    pause.go_on.set()
+    with pytest.raises(SessionBusy):
+        await late.answer()
+    assert await questions(world, session) == ["in time"]
+    retried = await world.turn(session, "late", "late key").answer()
+    assert not retried.replayed
+    assert await questions(world, session) == ["in time", "late"]
+
+
+async def test_a_late_owner_does_not_free_the_session_of_its_successor(world: "World", pauses: tuple["Pause", "Pause"]) -> None:
+    session = await world.session()
+    late_pause, heir_pause = pauses
+    late = world.turn(session, "late", pause=late_pause)
+    await late_pause.reached.wait()
+    world.now += LEASE_SECONDS
+    heir = world.turn(session, "heir", pause=heir_pause)
+    await heir_pause.reached.wait()
+    late_pause.go_on.set()
+    with pytest.raises(SessionBusy):
+        await late.answer()
+    with pytest.raises(SessionBusy):
+        await world.turn(session, "third").answer()
+    heir_pause.go_on.set()
+    await heir.answer()
+    assert await questions(world, session) == ["heir"]
+
+
+async def test_a_delete_races_with_turns_and_one_of_them_wins(world: "World") -> None:
+    for _ in range(ROUNDS * 3):
+        session = await world.session()
+
+        async def delete(session: SessionId = session) -> str:
+            try:
+                await world.delete(session)
+            except SessionBusy:
+                return "busy"
+            return "deleted"
+
+        async def say(session: SessionId = session) -> str:
+            try:
+                await world.turn(session, "hello").answer()
+            except (SessionNotFound, SessionBusy) as refused:
+                return refused.code
+            return "answered"
+
+        deleted, said, _ = await asyncio.gather(delete(), say(), say())
+        if deleted == "deleted":
+            assert await world.store.table.query(f"T#{world.store.tenant}#SES#{session}") == []
+        else:
+            assert said in ("answered", "session_busy")
+            assert set(await questions(world, session)) <= {"hello"}
+            assert len(await questions(world, session)) >= 1
+
+
+FAULTS = st.tuples(st.sampled_from(list(Fault)), st.integers(0, 6))
+STEPS = st.lists(
+    st.tuples(st.integers(0, 2), st.one_of(st.none(), FAULTS), st.integers(0, 70), st.integers(0, 3)), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=SCHEDULES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+async def test_however_requests_faults_and_time_interleave_each_is_there_once_if_answered(
+    world: "World", steps: list[tuple[int, tuple[Fault, int] | None, int, int]]
+) -> None:
+    """Each step sends request ``n`` (with its own key), perhaps under a fault, perhaps beside the next step; time passes."""
+    session = await world.session()
+    answered: dict[str, TurnAnswer] = {}
+    running: list[asyncio.Task[None]] = []
+
+    async def send(name: str, fault: tuple[Fault, int] | None) -> None:
+        with inject(FaultPlan(fault[0], at=fault[1]) if fault else FaultPlan()):
+            try:
+                answer = await world.turn(session, name, f"{session}-{name}").answer()
+            except (Crash, Conflict, StorageUnavailable):
+                return
+        assert answered.setdefault(name, answer).answer == answer.answer, "one request has one answer"
+
+    for number, fault, seconds, beats in steps:
+        running.append(asyncio.create_task(send(f"request {number}", fault)))
+        for _ in range(beats):
+            await asyncio.sleep(0.002)
+        world.now += seconds
+    await asyncio.gather(*running)
+    world.now += LEASE_SECONDS
+    asked = await questions(world, session)
+    assert len(asked) == len(set(asked)), "nothing twice"
+    assert set(answered) <= set(asked), "nothing answered is lost"
+    for name in {f"request {number}" for number, *_ in steps}:
+        final = await world.turn(session, name, f"{session}-{name}").answer()
+        assert answered.setdefault(name, final).answer == final.answer
+    assert sorted(await questions(world, session)) == sorted(answered)
