@@ -1,0 +1,196 @@
+"""The body of ``POST /v1/chat/completions``, as OpenAI documents it (https://platform.openai.com/docs/api-reference/chat/create).
+
+Every field that OpenAI knows is either taken or refused with a reason; anything else is unknown and refused.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from spass.completions.messages import WireMessage, check_tool_answers
+from spass.core.messages import Json, ToolSpec
+from spass.llm.types import ChatRequest, NamedTool, ToolChoice
+
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+# Passed on to whoever speaks OpenAI's protocol, as they are.
+_PASSED_ON: Final = (
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "parallel_tool_calls",
+    "reasoning_effort",
+    "verbosity",
+    "user",
+)
+
+
+def _unsupported(reason: str) -> BeforeValidator:
+    """Takes null and refuses anything else."""
+
+    def refuse(value: object) -> None:
+        if value is not None and value is not False:
+            raise PydanticCustomError("not_supported", "not supported by this gateway{reason}", {"reason": reason})
+
+    return BeforeValidator(refuse)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class FunctionDefinition(_Strict):
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(_Strict):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+    def spec(self) -> ToolSpec:
+        parameters = self.function.parameters or {"type": "object", "properties": {}}
+        return ToolSpec(self.function.name, self.function.description or "", parameters)
+
+
+class FunctionReference(_Strict):
+    name: FunctionName
+
+
+class NamedToolChoice(_Strict):
+    type: Literal["function"]
+    function: FunctionReference
+
+
+class JsonSchemaFormat(_Strict):
+    name: FunctionName
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(_Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise PydanticCustomError("response_format", "json_schema belongs to type 'json_schema', and is needed there")
+        return self
+
+
+class StreamOptions(_Strict):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+def _stop_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _unique_names(tools: list[ToolDefinition]) -> list[ToolDefinition]:
+    names = [tool.function.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise PydanticCustomError("duplicate_tool", "two tools have the same name")
+    return tools
+
+
+def _one_answer(value: int) -> int:
+    if value != 1:
+        raise PydanticCustomError("one_answer", "must be 1: one answer at a time")
+    return value
+
+
+class ChatCompletionRequest(_Strict):
+    """What a client may ask of a chat model."""
+
+    model: Annotated[str, Field(min_length=1, max_length=128)]
+    messages: Annotated[list[WireMessage], Field(min_length=1), AfterValidator(check_tool_answers)]
+
+    tools: Annotated[list[ToolDefinition], Field(max_length=128), AfterValidator(_unique_names)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]] | None = None
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, Field(max_length=4), BeforeValidator(_stop_list)] = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    n: Annotated[int, AfterValidator(_one_answer)] | None = None
+
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    user: str | None = None
+
+    # Bookkeeping of OpenAI's own: accepted, without effect here.
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    modalities: list[Literal["text"]] | None = None
+
+    logprobs: Annotated[None, _unsupported("")] = None
+    top_logprobs: Annotated[None, _unsupported("")] = None
+    audio: Annotated[None, _unsupported("; it answers with text")] = None
+    prediction: Annotated[None, _unsupported("")] = None
+    web_search_options: Annotated[None, _unsupported("")] = None
+    functions: Annotated[None, _unsupported("; use tools")] = None
+    function_call: Annotated[None, _unsupported("; use tool_choice")] = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = {tool.function.name for tool in self.tools or ()}
+        if isinstance(self.tool_choice, NamedToolChoice) and self.tool_choice.function.name not in names:
+            raise PydanticCustomError("tool_choice", "tool_choice names a function that is not among the tools")
+        if self.tool_choice == "required" and not names:
+            raise PydanticCustomError("tool_choice", "tool_choice 'required' needs tools")
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("stream_options", "stream_options is allowed only when stream is true")
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            raise PydanticCustomError("max_tokens", "max_tokens and max_completion_tokens differ; send the latter")
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the stream shall end with a chunk of its own for the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def chat_request(self) -> ChatRequest:
+        """The same in the words of every provider."""
+        dumped: Mapping[str, Json] = self.model_dump(include={*_PASSED_ON, "response_format"}, exclude_none=True, by_alias=True)
+        response_format = dumped.get("response_format")
+        return ChatRequest(
+            model=self.model,
+            messages=tuple(message.message() for message in self.messages),
+            tools=tuple(tool.spec() for tool in self.tools or ()),
+            tool_choice=self._tool_choice(),
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            stop=tuple(self.stop or ()),
+            seed=self.seed,
+            response_format=response_format if isinstance(response_format, Mapping) else None,
+            extra={name: dumped[name] for name in _PASSED_ON if name in dumped},
+            stream=bool(self.stream),
+        )
+
+    def _tool_choice(self) -> ToolChoice | None:
+        if isinstance(self.tool_choice, NamedToolChoice):
+            return NamedTool(self.tool_choice.function.name)
+        return self.tool_choice if self.tools else None

@@ -1,0 +1,157 @@
+"""Answers on OpenAI's wire: a stream of chunks, and the blocking answer, which is that stream collected."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Required, TypeAlias, TypedDict, cast
+
+from spass.core.cost import Cost
+from spass.core.ids import new_id
+from spass.core.messages import FinishReason, Json, TokenUsage
+from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.metering.cost import decimal_text
+
+Chunk: TypeAlias = dict[str, Json]
+"""One ``chat.completion.chunk``."""
+Answer: TypeAlias = dict[str, Json]
+"""One ``chat.completion``."""
+
+
+class ChunkWriter:
+    """Renders one answer's deltas. With ``include_usage`` the usage has a last chunk of its own, as OpenAI has it; without, it
+    stands in the chunk with the finish reason. So the cost is always in the last chunk."""
+
+    def __init__(self, model: str, *, include_usage: bool) -> None:
+        self._head: Chunk = {
+            "id": new_id("chatcmpl").replace("_", "-", 1),
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._include_usage = include_usage
+        self._begun = False
+        self._known_calls: set[int] = set()
+
+    def write(self, delta: ChatDelta) -> Iterator[Chunk]:
+        """The chunks of a piece of the answer."""
+        yield from self._begin(delta)
+        if delta.content:
+            yield self._chunk({"content": delta.content})
+        if delta.tool_calls:
+            yield self._chunk({"tool_calls": [self._tool_call(piece) for piece in delta.tool_calls]})
+
+    def end(self, reason: FinishReason, usage: TokenUsage, cost: Cost) -> Iterator[Chunk]:
+        """The last chunks. ``cost`` is the whole request's."""
+        yield from self._begin(ChatDelta())
+        figures = _usage(usage, cost)
+        last = self._chunk({}, reason)
+        if not self._include_usage:
+            yield {**last, "usage": figures}
+        else:
+            yield last
+            yield {**self._head, "choices": [], "usage": figures}
+
+    def _begin(self, first: ChatDelta) -> Iterator[Chunk]:
+        if not self._begun:
+            self._begun = True
+            silent = first.tool_calls and not first.content
+            yield self._chunk({"role": "assistant", "content": None if silent else "", "refusal": None})
+
+    def _chunk(self, delta: Mapping[str, Json], reason: FinishReason | None = None) -> Chunk:
+        choice: Json = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason.value if reason else None}
+        chunk: Chunk = {**self._head, "choices": [choice]}
+        return {**chunk, "usage": None} if self._include_usage else chunk
+
+    def _tool_call(self, piece: ToolCallDelta) -> Json:
+        function: dict[str, Json] = {"arguments": piece.arguments}
+        if piece.index in self._known_calls:
+            return {"index": piece.index, "function": function}
+        self._known_calls.add(piece.index)
+        identity = piece.id or f"call_{piece.index}"
+        return {"index": piece.index, "id": identity, "type": "function", "function": {"name": piece.name or "", **function}}
+
+
+def _usage(usage: TokenUsage, cost: Cost) -> Json:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "cost": {
+            "eur": decimal_text(cost.eur),
+            "usd": decimal_text(cost.usd),
+            "source": cost.source.value,
+            "sub_calls": cost.sub_calls,
+        },
+    }
+
+
+def collect_chunks(chunks: Iterable[Chunk]) -> Answer:
+    """The blocking answer that a finished stream of chunks amounts to."""
+    answer: Answer = {}
+    texts: list[str] = []
+    calls: dict[int, _Call] = {}
+    reason: Json = None
+    for chunk in chunks:
+        answer = {"id": chunk["id"], "object": "chat.completion", "created": chunk["created"], "model": chunk["model"]}
+        answer["usage"] = chunk.get("usage")
+        for choice in cast("list[dict[str, Json]]", chunk["choices"]):
+            delta = cast("_Delta", choice["delta"])
+            texts.append(delta.get("content") or "")
+            for piece in delta.get("tool_calls", ()):
+                calls.setdefault(piece["index"], _Call()).add(piece)
+            reason = choice["finish_reason"] or reason
+    text = "".join(texts)
+    message: dict[str, Json] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+    if calls:
+        message["tool_calls"] = [call.whole() for _, call in sorted(calls.items())]
+    choices: list[Json] = [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}]
+    return {**answer, "choices": choices}
+
+
+def replay_chunks(answer: Answer, *, include_usage: bool) -> Iterator[Chunk]:
+    """A kept answer as a stream again; collected, it is ``answer``."""
+    head = {"id": answer["id"], "object": "chat.completion.chunk", "created": answer["created"], "model": answer["model"]}
+    choice = cast("list[dict[str, Json]]", answer["choices"])[0]
+    message = cast("dict[str, Json]", choice["message"])
+    calls = [{"index": index, **call} for index, call in enumerate(cast("list[dict[str, Json]]", message.get("tool_calls", [])))]
+    whole: dict[str, Json] = {**message, "tool_calls": calls} if calls else message
+    for delta, reason in ((whole, None), ({}, choice["finish_reason"])):
+        chunk: Chunk = {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]}
+        if include_usage:
+            yield {**chunk, "usage": None}
+        else:
+            yield chunk if reason is None else {**chunk, "usage": answer["usage"]}
+    if include_usage:
+        yield {**head, "choices": [], "usage": answer["usage"]}
+
+
+class _Function(TypedDict, total=False):
+    name: str
+    arguments: Required[str]
+
+
+class _Piece(TypedDict, total=False):
+    index: Required[int]
+    id: str
+    function: Required[_Function]
+
+
+class _Delta(TypedDict, total=False):
+    content: str | None
+    tool_calls: list[_Piece]
+
+
+class _Call:
+    """One tool call, put together again."""
+
+    def __init__(self) -> None:
+        self._id = ""
+        self._name = ""
+        self._arguments: list[str] = []
+
+    def add(self, piece: _Piece) -> None:
+        self._id = self._id or piece.get("id", "")
+        self._name = self._name or piece["function"].get("name", "")
+        self._arguments.append(piece["function"]["arguments"])
+
+    def whole(self) -> Json:
+        return {"id": self._id, "type": "function", "function": {"name": self._name, "arguments": "".join(self._arguments)}}

@@ -1,0 +1,75 @@
+"""``POST /v1/embeddings`` (https://platform.openai.com/docs/api-reference/embeddings/create)."""
+
+import base64
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from spass.core.errors import InvalidRequest
+from spass.core.messages import Json
+from spass.llm.types import EmbeddingReply
+from spass.tenancy.config import ModelConfig
+
+MAX_TEXTS: Final = 256
+
+
+def _texts(value: object) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list):
+        raise PydanticCustomError("embedding_input", "must be a text or a list of texts")
+    if not 0 < len(texts) <= MAX_TEXTS:
+        raise PydanticCustomError("embedding_input", "must be 1 to {limit} texts", {"limit": MAX_TEXTS})
+    for number, text in enumerate(texts):
+        if isinstance(text, int | list) and not isinstance(text, bool):
+            raise PydanticCustomError("embedding_input", "lists of token numbers are not supported; send text")
+        if not isinstance(text, str):
+            raise PydanticCustomError("embedding_input", "text {number} is no text", {"number": number})
+        if not text:
+            raise PydanticCustomError("embedding_input", "text {number} is empty", {"number": number})
+    return texts
+
+
+class EmbeddingsRequest(BaseModel):
+    """What a client may ask of an embedding model."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    model: Annotated[str, Field(min_length=1, max_length=128)]
+    input: Annotated[
+        list[str],
+        BeforeValidator(_texts),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "string", "minLength": 1},
+                    {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": MAX_TEXTS},
+                ]
+            }
+        ),
+    ]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    user: str | None = None
+
+
+def check_dimensions(request: EmbeddingsRequest, model: ModelConfig) -> None:
+    """Raises:
+    InvalidRequest: other dimensions are asked for.
+    """
+    if request.dimensions not in (None, model.dimensions):
+        raise InvalidRequest(f"'{model.name}' has {model.dimensions} dimensions; they cannot be changed.", param="dimensions")
+
+
+def embeddings_answer(request: EmbeddingsRequest, reply: EmbeddingReply) -> dict[str, Json]:
+    """The vectors as OpenAI sends them: numbers, or base64 of float32, little-endian."""
+    vectors: list[Json] = [*_encoded(reply)] if request.encoding_format == "base64" else [*reply.rows()]
+    data: list[Json] = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
+    tokens = reply.usage.prompt_tokens
+    usage: Json = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": data, "model": request.model, "usage": usage}
+
+
+def _encoded(reply: EmbeddingReply) -> list[str]:
+    size = 4 * reply.dimensions
+    return [base64.b64encode(reply.data[start : start + size]).decode() for start in range(0, len(reply.data), size or 1)]

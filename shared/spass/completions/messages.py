@@ -1,0 +1,141 @@
+"""Messages as OpenAI's clients send them."""
+
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from spass.core.messages import Message, Role, ToolCall
+
+
+def _joined_text(value: object) -> object:
+    """Text parts joined by line breaks; a plain text as it is."""
+    return "\n".join(map(_part_text, value)) if isinstance(value, list) else value
+
+
+def _part_text(part: object) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(kind, str):
+        raise PydanticCustomError("content_part", 'a content part is {"type": "text", "text": "…"}')
+    if kind not in ("text", "refusal"):
+        raise PydanticCustomError("content_part", "parts of this type are not supported by this gateway yet; send text")
+    text = part.get(kind)
+    if not isinstance(text, str) or set(part) != {"type", kind}:
+        raise PydanticCustomError("content_part", 'a content part is {"type": "text", "text": "…"}')
+    return text
+
+
+Text = Annotated[
+    str,
+    BeforeValidator(_joined_text),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                        "required": ["type", "text"],
+                        "additionalProperties": False,
+                    },
+                },
+            ]
+        }
+    ),
+]
+Id = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class SystemMessage(_Strict):
+    role: Literal["system", "developer"]
+    content: Text
+    name: str | None = None
+
+    def message(self) -> Message:
+        return Message(Role.SYSTEM, self.content)
+
+
+class UserMessage(_Strict):
+    role: Literal["user"]
+    content: Text
+    name: str | None = None
+
+    def message(self) -> Message:
+        return Message(Role.USER, self.content)
+
+
+class FunctionCall(_Strict):
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    arguments: str
+
+
+class WireToolCall(_Strict):
+    id: Id
+    type: Literal["function"]
+    function: FunctionCall
+    index: int | None = None
+
+
+class AssistantMessage(_Strict):
+    """``refusal``, ``annotations`` and the like are taken because clients send back whole answers of theirs."""
+
+    role: Literal["assistant"]
+    content: Text | None = None
+    tool_calls: list[WireToolCall] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    annotations: list[dict[str, Any]] | None = None
+    audio: None = None
+    function_call: None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.content is None and not self.tool_calls and self.refusal is None:
+            raise PydanticCustomError("empty_message", "an assistant message has content or tool_calls")
+        return self
+
+    def message(self) -> Message:
+        calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or ())
+        return Message(Role.ASSISTANT, self.content or self.refusal or "", calls)
+
+
+class ToolMessage(_Strict):
+    role: Literal["tool"]
+    content: Text
+    tool_call_id: Id
+    name: str | None = None
+
+    def message(self) -> Message:
+        return Message(Role.TOOL, self.content, tool_call_id=self.tool_call_id)
+
+
+WireMessage: TypeAlias = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+
+
+def check_tool_answers(messages: list[WireMessage]) -> list[WireMessage]:
+    """Every tool message answers a call of the assistant message before it, and every call is answered, once."""
+    open_calls: set[str] = set()
+    for number, message in enumerate(messages):
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id not in open_calls:
+                raise _tool_order(number, "a tool message must answer a tool call of the assistant message before it, once")
+            open_calls.discard(message.tool_call_id)
+        elif open_calls:
+            raise _tool_order(number, "the tool calls before this message are not all answered")
+        elif isinstance(message, AssistantMessage):
+            open_calls = {call.id for call in message.tool_calls or ()}
+            if len(open_calls) < len(message.tool_calls or ()):
+                raise _tool_order(number, "two tool calls have the same id")
+    if open_calls:
+        raise _tool_order(len(messages) - 1, "the tool calls of the last messages are not all answered")
+    return messages
+
+
+def _tool_order(number: int, what: str) -> PydanticCustomError:
+    return PydanticCustomError("tool_order", "message {number}: {what}", {"number": number, "what": what})

@@ -1,0 +1,159 @@
+"""What a client may send as a chat request."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from spass.completions.chat_request import ChatCompletionRequest
+from spass.core.messages import Message, Role, ToolCall
+from spass.llm.types import NamedTool
+
+ASK = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+
+def parse(**fields: Any) -> ChatCompletionRequest:
+    return ChatCompletionRequest.model_validate({**ASK, **fields})
+
+
+def complaint(**fields: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        parse(**fields)
+    return "\n".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in caught.value.errors())
+
+
+def test_every_role_is_understood() -> None:
+    request = parse(
+        messages=[
+            {"role": "system", "content": "S"},
+            {"role": "developer", "content": [{"type": "text", "text": "D"}, {"type": "text", "text": "E"}]},
+            {"role": "user", "content": "U", "name": "anna"},
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "4"},
+            {"role": "assistant", "content": "A"},
+        ]
+    )
+    assert request.chat_request().messages == (
+        Message(Role.SYSTEM, "S"),
+        Message(Role.SYSTEM, "D\nE"),
+        Message(Role.USER, "U"),
+        Message(Role.ASSISTANT, "", (ToolCall("call_1", "add", "{}"),)),
+        Message(Role.TOOL, "4", tool_call_id="call_1"),
+        Message(Role.ASSISTANT, "A"),
+    )
+
+
+def test_an_answer_of_ours_can_be_sent_back_as_the_sdk_dumps_it() -> None:
+    dumped = {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+        "function_call": None,
+        "tool_calls": [CALL],
+    }
+    messages = [ASK["messages"][0], dumped, {"role": "tool", "tool_call_id": "call_1", "content": "4"}]
+    assert parse(messages=messages).chat_request().messages[1].tool_calls[0].id == "call_1"
+
+
+def test_fields_of_openai_go_where_they_belong() -> None:
+    request = parse(
+        tools=[TOOL],
+        tool_choice={"type": "function", "function": {"name": "add"}},
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}},
+        stop="END",
+        seed=7,
+        temperature=1,
+        top_p=0.5,
+        max_completion_tokens=9,
+        presence_penalty=0.5,
+        logit_bias={"5": -100},
+        user="u",
+        parallel_tool_calls=False,
+        metadata={"a": "b"},
+        store=False,
+        n=1,
+        stream=True,
+        stream_options={"include_usage": True},
+        logprobs=False,
+    )
+    asked = request.chat_request()
+    assert asked.tool_choice == NamedTool("add")
+    assert (asked.stop, asked.seed, asked.temperature, asked.top_p, asked.max_tokens) == (("END",), 7, 1.0, 0.5, 9)
+    assert asked.response_format == {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    assert asked.extra == {
+        "presence_penalty": 0.5,
+        "logit_bias": {"5": -100.0},
+        "user": "u",
+        "parallel_tool_calls": False,
+    }
+    assert (asked.stream, request.include_usage) == (True, True)
+
+
+def test_null_is_as_good_as_absent() -> None:
+    optional = {name: None for name, field in ChatCompletionRequest.model_fields.items() if not field.is_required()}
+    assert parse(**optional).chat_request() == parse().chat_request()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"temprature": 1}, "temprature: Extra inputs are not permitted"),
+        ({"messages": []}, "messages: List should have at least 1 item"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "does not match any of the expected tags"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.user.content: Input should be a valid string"),
+        ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, "messages.0.user.mood: Extra inputs"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, 'a content part is {"type": "text"'),
+        ({"messages": [{"role": "user", "content": ["x"]}]}, 'a content part is {"type": "text"'),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages.0.user.content: parts of this type are not supported by this gateway yet; send text",
+        ),
+        ({"messages": [{"role": "assistant"}]}, "an assistant message has content or tool_calls"),
+        ({"model": ""}, "model: String should have at least 1 character"),
+        ({"temperature": 2.1}, "temperature: Input should be less than or equal to 2"),
+        ({"temperature": "1"}, "temperature: Input should be a valid number"),
+        ({"temperature": float("nan")}, "temperature: Input should be a finite number"),
+        ({"top_p": -0.1}, "top_p: Input should be greater than or equal to 0"),
+        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"max_tokens": True}, "max_tokens: Input should be a valid integer"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens and max_completion_tokens differ"),
+        ({"n": 2}, "n: must be 1: one answer at a time"),
+        ({"stop": ["a"] * 5}, "stop: List should have at most 4 items"),
+        ({"stop": ""}, "stop.0: String should have at least 1 character"),
+        ({"seed": 2**63}, "seed: Input should be less than"),
+        ({"logprobs": True}, "logprobs: not supported by this gateway"),
+        ({"functions": [{}]}, "functions: not supported by this gateway; use tools"),
+        ({"modalities": ["audio"]}, "modalities.0: Input should be 'text'"),
+        ({"tools": [TOOL, TOOL]}, "tools: two tools have the same name"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name: String should match pattern"),
+        ({"tools": [{"type": "retrieval"}]}, "tools.0.type: Input should be 'function'"),
+        ({"tool_choice": "required"}, "tool_choice 'required' needs tools"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}}, "not among the tools"),
+        ({"response_format": {"type": "json_schema"}}, "json_schema belongs to type 'json_schema'"),
+        ({"stream_options": {"include_usage": True}}, "stream_options is allowed only when stream is true"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_with_its_place(fields: dict[str, Any], expected: str) -> None:
+    assert expected in complaint(**fields)
+
+
+@pytest.mark.parametrize(
+    ("roles", "expected"),
+    [
+        (["user", "tool"], "message 1: a tool message must answer a tool call"),
+        (["user", "call", "tool", "tool"], "message 3: a tool message must answer a tool call"),
+        (["user", "call", "user"], "message 2: the tool calls before this message are not all answered"),
+        (["user", "call"], "message 1: the tool calls of the last messages are not all answered"),
+    ],
+)
+def test_tool_messages_and_tool_calls_belong_together(roles: list[str], expected: str) -> None:
+    shapes: dict[str, object] = {
+        "user": {"role": "user", "content": "x"},
+        "call": {"role": "assistant", "tool_calls": [CALL]},
+        "tool": {"role": "tool", "tool_call_id": "call_1", "content": "4"},
+    }
+    assert expected in complaint(messages=[shapes[role] for role in roles])

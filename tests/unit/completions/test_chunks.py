@@ -1,0 +1,119 @@
+"""Streams and blocking answers are the same thing."""
+
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.completions.chunks import Answer, Chunk, ChunkWriter, collect_chunks, replay_chunks
+from spass.core.cost import Cost, CostSource
+from spass.core.messages import FinishReason, TokenUsage
+from spass.llm.types import ChatDelta, ToolCallDelta, collect_deltas
+
+COST = Cost(Decimal("0.0000125"), Decimal("0.0000115"), CostSource.CATALOG, 2)
+USAGE = TokenUsage(3, 4)
+
+ARGUMENTS = st.text(max_size=5)
+FIRST_PIECES = st.builds(ToolCallDelta, st.just(0), st.just("call_a"), st.just("add"), ARGUMENTS)
+
+
+@st.composite
+def deltas(draw: st.DrawFn) -> list[ChatDelta]:
+    """Any answer a provider may stream: text and tool calls, cut anywhere."""
+    drawn: list[ChatDelta] = []
+    begun: set[int] = set()
+    for _ in range(draw(st.integers(0, 6))):
+        pieces: list[ToolCallDelta] = []
+        for index in draw(st.lists(st.integers(0, 2), max_size=2, unique=True)):
+            first = index not in begun
+            begun.add(index)
+            identity = draw(st.none() | st.just(f"call_{index}x")) if first else None
+            pieces.append(ToolCallDelta(index, identity, "add" if first else None, draw(ARGUMENTS)))
+        drawn.append(ChatDelta(draw(st.text(max_size=5)), tuple(pieces)))
+    return drawn
+
+
+def chunks_of(answer: list[ChatDelta], *, include_usage: bool) -> list[Chunk]:
+    writer = ChunkWriter("small", include_usage=include_usage)
+    chunks = [chunk for delta in answer for chunk in writer.write(delta)]
+    return [*chunks, *writer.end(FinishReason.STOP, USAGE, COST)]
+
+
+def comparable(answer: Answer) -> Answer:
+    return {name: value for name, value in answer.items() if name not in ("id", "created")}
+
+
+@given(deltas(), st.booleans())
+def test_a_collected_stream_is_the_answer_given_in_one_piece(answer: list[ChatDelta], include_usage: bool) -> None:
+    message = collect_deltas(answer).message
+    calls = tuple(ToolCallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(message.tool_calls))
+    whole = [ChatDelta(message.content, calls)]
+    streamed = collect_chunks(chunks_of(answer, include_usage=include_usage))
+    assert comparable(streamed) == comparable(collect_chunks(chunks_of(whole, include_usage=False)))
+
+
+@given(deltas(), st.booleans())
+def test_a_replayed_answer_collects_to_itself(answer: list[ChatDelta], include_usage: bool) -> None:
+    kept = collect_chunks(chunks_of(answer, include_usage=False))
+    replayed = list(replay_chunks(kept, include_usage=include_usage))
+    assert collect_chunks(replayed) == kept
+    assert replayed[-1]["usage"] == kept["usage"]
+    assert {chunk["object"] for chunk in replayed} == {"chat.completion.chunk"}
+
+
+def test_a_stream_of_text_looks_as_openai_sends_it() -> None:
+    chunks = chunks_of([ChatDelta("He"), ChatDelta("llo")], include_usage=True)
+    assert [chunk["choices"] for chunk in chunks] == [
+        [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]
+        for delta, reason in [
+            ({"role": "assistant", "content": "", "refusal": None}, None),
+            ({"content": "He"}, None),
+            ({"content": "llo"}, None),
+            ({}, "stop"),
+        ]
+    ] + [[]]
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * 4
+    assert chunks[-1]["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "total_tokens": 7,
+        "cost": {"eur": "0.0000115", "usd": "0.0000125", "source": "catalog", "sub_calls": 2},
+    }
+    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
+    assert str(chunks[0]["id"]).startswith("chatcmpl-")
+
+
+def test_without_include_usage_the_cost_stands_in_the_chunk_with_the_reason() -> None:
+    *before, last = chunks_of([ChatDelta("Hello")], include_usage=False)
+    assert all("usage" not in chunk for chunk in before)
+    assert isinstance(last["usage"], dict)
+    assert last["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]
+
+
+def test_a_tool_call_says_its_name_once_and_its_arguments_in_pieces() -> None:
+    answer = [
+        ChatDelta(tool_calls=(ToolCallDelta(0, "call_a", "add", '{"a"'),)),
+        ChatDelta(tool_calls=(ToolCallDelta(0, arguments=": 1}"),)),
+    ]
+    chunks = chunks_of(answer, include_usage=False)
+    collected = collect_chunks(chunks)
+    function = {"name": "add", "arguments": '{"a": 1}'}
+    message = {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "tool_calls": [{"id": "call_a", "type": "function", "function": function}],
+    }
+    assert collected["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+    assert '"name"' not in repr(chunks[2]).replace("'", '"')
+
+
+def test_an_answer_of_nothing_is_still_an_answer() -> None:
+    assert collect_chunks(chunks_of([], include_usage=False))["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ]

@@ -1,0 +1,125 @@
+"""Chat and embeddings from OpenAI's request to OpenAI's answer, through the real pipeline."""
+
+import base64
+from array import array
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from spass.aws.clients import TenantStore
+from spass.completions.chat_request import ChatCompletionRequest
+from spass.completions.chunks import collect_chunks
+from spass.completions.embeddings import EmbeddingsRequest
+from spass.completions.service import Completions
+from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, UpstreamError
+from spass.core.messages import FinishReason, TokenUsage
+from spass.llm.errors import BackendUnavailable
+from spass.llm.types import ChatDelta, ToolCallDelta
+from tests.unit.calls.scripted import CONFIG, ScriptedProvider, audit_of, make_scope
+
+pytestmark = pytest.mark.anyio
+
+ANSWER = [
+    ChatDelta("Let me "),
+    ChatDelta("see."),
+    ChatDelta(tool_calls=(ToolCallDelta(0, "call_1", "add", '{"a"'),)),
+    ChatDelta(tool_calls=(ToolCallDelta(0, arguments=":1}"),)),
+    ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(10, 5)),
+]
+
+
+def completions(provider: ScriptedProvider) -> Completions:
+    return Completions(provider.calls(), CONFIG)
+
+
+def chat(**fields: Any) -> ChatCompletionRequest:
+    return ChatCompletionRequest.model_validate({"model": "small", "messages": [{"role": "user", "content": "1 + 3?"}], **fields})
+
+
+def embeddings(**fields: Any) -> EmbeddingsRequest:
+    return EmbeddingsRequest.model_validate({"model": "mini-embed", "input": "x", **fields})
+
+
+async def test_a_blocking_answer_is_the_stream_collected(store: TenantStore) -> None:
+    service = completions(ScriptedProvider(ANSWER))
+    blocking = await service.complete(make_scope(store), chat())
+    streamed = collect_chunks([chunk async for chunk in service.stream(make_scope(store), chat(stream=True))])
+    for answer in (blocking, streamed):
+        assert answer.pop("id")
+        assert answer.pop("created")
+    assert blocking == streamed
+    assert blocking["object"] == "chat.completion"
+    assert blocking["usage"] == {
+        "prompt_tokens": 10,
+        "completion_tokens": 5,
+        "total_tokens": 15,
+        "cost": {"eur": "0.00001125", "usd": "0.0000125", "source": "catalog", "sub_calls": 1},
+    }
+
+
+async def test_refusals_come_before_the_stream_begins(store: TenantStore) -> None:
+    service = completions(ScriptedProvider())
+    with pytest.raises(ModelNotFound):
+        service.stream(make_scope(store), chat(model="absent", stream=True))
+    with pytest.raises(ModelNotAllowed):
+        service.stream(make_scope(store, allowed=["large"]), chat(stream=True))
+
+
+async def test_a_model_that_fails_at_once_yields_no_chunk(store: TenantStore) -> None:
+    service = completions(ScriptedProvider([], BackendUnavailable("down")))
+    with pytest.raises(UpstreamError):
+        await anext(service.stream(make_scope(store), chat(stream=True)))
+
+
+async def test_a_stream_given_up_closes_the_model_and_is_audited(store: TenantStore) -> None:
+    provider = ScriptedProvider(ANSWER)
+    stream = completions(provider).stream(make_scope(store), chat(stream=True))
+    await anext(stream)
+    await stream.aclose()
+    assert provider.closed == 1
+    (record,) = await audit_of(store)
+    assert record["status"] == "cancelled"
+
+
+async def test_embeddings_come_as_numbers_or_as_the_same_numbers_in_base64(store: TenantStore) -> None:
+    service = completions(ScriptedProvider())
+    numbers = await service.embed(make_scope(store), embeddings(input=["a", "bb"]))
+    encoded = await service.embed(make_scope(store), embeddings(input=["a", "bb"], encoding_format="base64", dimensions=3))
+    assert numbers["data"] == [
+        {"object": "embedding", "index": 0, "embedding": [1.0, 1.0, 0.5]},
+        {"object": "embedding", "index": 1, "embedding": [2.0, 1.0, 0.5]},
+    ]
+    data: Any = encoded["data"]
+    assert [list(array("f", base64.b64decode(entry["embedding"]))) for entry in data] == [[1.0, 1.0, 0.5], [2.0, 1.0, 0.5]]
+    assert (numbers["object"], numbers["model"]) == ("list", "mini-embed")
+    assert numbers["usage"] == {"prompt_tokens": 4, "total_tokens": 4}
+
+
+async def test_embeddings_obey_the_allow_list_and_keep_their_dimensions(store: TenantStore) -> None:
+    service = completions(ScriptedProvider())
+    with pytest.raises(ModelNotAllowed):
+        await service.embed(make_scope(store, allowed=["small"]), embeddings())
+    with pytest.raises(InvalidRequest, match="3 dimensions"):
+        await service.embed(make_scope(store), embeddings(dimensions=2))
+    with pytest.raises(InvalidRequest):
+        await service.embed(make_scope(store), embeddings(model="small"))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", "text 0 is empty"),
+        (["a", ""], "text 1 is empty"),
+        ([], "must be 1 to 256 texts"),
+        (["a"] * 257, "must be 1 to 256 texts"),
+        ([1, 2, 3], "lists of token numbers are not supported; send text"),
+        ([[1, 2], [3]], "lists of token numbers are not supported; send text"),
+        ([None], "text 0 is no text"),
+        ({"text": "a"}, "must be a text or a list of texts"),
+        (True, "must be a text or a list of texts"),
+    ],
+)
+def test_what_cannot_be_embedded_is_refused_with_the_reason(value: object, expected: str) -> None:
+    with pytest.raises(ValidationError, match=expected):
+        embeddings(input=value)
