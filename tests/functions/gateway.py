@@ -1,0 +1,265 @@
+"""The whole gateway in one process: real route files, real services, a table and a bucket in moto's memory, a scripted model.
+
+Short routes are sent API Gateway events, long ones HTTP over ASGI, each to the app of its own one route, as in AWS.
+"""
+
+import asyncio
+import hashlib
+import importlib
+import json
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote
+
+import boto3
+import httpx
+
+from infra.routes import ROUTES, Route
+from spass.core.messages import FinishReason, TokenUsage
+from spass.llm.router import Router
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
+from spass.web.functions import LambdaFunction, lambda_handler, stream_app
+from spass.web.services import Services, Settings
+
+TABLE, BUCKET, STAGE = "spass-test", "spass-test", "prod"
+
+
+def _sha(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+CONFIG = f"""
+llm:
+  retries: 0
+  backends: [{{name: scripted, provider: ollama, supported_models: [small, dear, mini-embed]}}]
+models:
+  - {{name: small, context_window: 8000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
+  - {{name: dear, context_window: 8000}}
+  - {{name: mini-embed, kind: embedding, dimensions: 8, context_window: 256, usd_per_mtok_in: 1}}
+defaults: {{embedding_model: mini-embed}}
+usd_to_eur: 0.5
+tenants:
+  - id: demo
+    tokens:
+      - {{id: demo-admin, sha256: {_sha("demo-admin-token")}, admin: true, allowed_models: ["*"]}}
+      - {{id: demo-user, sha256: {_sha("demo-token")}, allowed_models: [small]}}
+  - id: demo-2
+    tokens: [{{id: sibling, sha256: {_sha("sibling-token")}, allowed_models: ["*"]}}]
+  - id: other
+    tokens: [{{id: other, sha256: {_sha("other-token")}, allowed_models: ["*"]}}]
+"""
+
+AGENTS = {
+    "plain": "name: plain\nmodel: small\ndescription: Answers.\nsystem_prompt: Answer.\n",
+    "counting": "name: counting\nmodel: small\ndescription: Counts.\ntools: [calculator, rag_query]\n",
+    "reading": "name: reading\nmodel: small\ndescription: Reads.\nrag_index: notes\nrag_top_k: 2\n",
+    "costly": "name: costly\nmodel: dear\ndescription: Costs.\n",
+}
+
+
+@dataclass
+class Script:
+    """What the model says: ``chat`` to every request, in two pieces; or ``failure``. An embedding counts letters."""
+
+    chat: str = "Hello there."
+    failure: Exception | None = None
+    requests: list[ChatRequest] = field(default_factory=list)
+    embedded: list[str] = field(default_factory=list)
+
+    async def answer(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        self.requests.append(request)
+        if self.failure:
+            raise self.failure
+        middle = len(self.chat) // 2
+        yield ChatDelta(self.chat[:middle])
+        yield ChatDelta(self.chat[middle:], finish_reason=FinishReason.STOP, usage=TokenUsage(10, 5))
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        if self.failure:
+            raise self.failure
+        self.embedded += request.texts
+        rows = [[1.0 + sum(ord(letter) % 8 == place for letter in text) for place in range(8)] for text in request.texts]
+        return EmbeddingReply(pack_rows(rows), len(rows), 8, TokenUsage(len(rows)))
+
+
+@dataclass(frozen=True)
+class ScriptedProvider:
+    script: Script
+
+    def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        return self.script.answer(request, context)
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        return await self.script.embed(request, context)
+
+    async def aclose(self) -> None:
+        return
+
+
+class ScriptedServices(Services):
+    """The services of a process, but that its models say what a test wrote."""
+
+    def __init__(self, settings: Settings, script: Script) -> None:
+        super().__init__(settings)
+        self._script = script
+
+    @cached_property
+    def router(self) -> Router:
+        return Router(self.config.llm, self.config.models, lambda _: None, provider_of=lambda *_: ScriptedProvider(self._script))
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def code(self) -> str | None:
+        """The error's code, held to the envelope."""
+        if self.status < 400:
+            return None
+        body = self.json
+        assert set(body) == {"error", "request_id"}, body
+        assert set(body["error"]) == {"code", "message", "type", "param", "details"}, body
+        assert body["request_id"] == self.headers["spass-request-id"]
+        return str(body["error"]["code"])
+
+
+class Gateway:
+    """Sends requests to the functions that API Gateway would pick."""
+
+    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
+        config, agents = folder / "gateway.yaml", folder / "agents"
+        config.write_text(CONFIG)
+        agents.mkdir()
+        for name, text in AGENTS.items():
+            (agents / f"{name}.yaml").write_text(text)
+        self.script = Script()
+        self.services = ScriptedServices(Settings(config=config, agents=agents, table=TABLE, bucket=BUCKET), self.script)
+        self._loop = loop
+        self._functions: dict[str, Any] = {}
+
+    def send(
+        self,
+        method: str,
+        target: str,
+        *,
+        token: str | None = "demo-token",
+        user: str | None = "ada",
+        headers: Mapping[str, str] | None = None,
+        body: object = None,
+        raw: bytes | None = None,
+    ) -> Reply:
+        """One request. ``target`` is path and query, escaped as on the wire; ``body`` is sent as JSON, ``raw`` as it is."""
+        sent = {"Host": "gateway.test", "X-Forwarded-Proto": "https", "X-Forwarded-Port": "443"}
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        if user is not None and target.startswith("/a1/"):
+            sent["SPASS-User-Id"] = user
+        sent |= headers or {}
+        content = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
+        if content:
+            sent.setdefault("Content-Type", "application/json")
+        route = route_of(method, target.partition("?")[0])
+        if route is None:
+            raise LookupError(f"API Gateway has no route for {method} {target}")
+        function = self._function(route)
+        if isinstance(function, LambdaFunction):
+            return _from_event(function(event(method, target, route.path, sent, content), _CONTEXT))
+        return self._loop.run_until_complete(_over_asgi(function, method, target, sent, content))
+
+    def _function(self, route: Route) -> Any:
+        if route.module not in self._functions:
+            module = importlib.import_module(f"functions.{route.module}")
+            make = stream_app if route.long else lambda_handler
+            self._functions[route.module] = make(module.router, self.services)
+        return self._functions[route.module]
+
+    def stored(self) -> Mapping[str, object]:
+        """Everything in the table and the bucket, but audit records."""
+        items = boto3.client("dynamodb").scan(TableName=TABLE)["Items"]
+        kept = {f"{item['pk']}{item['sk']}": item for item in items if "#AUDIT#" not in str(item["pk"])}
+        objects = boto3.client("s3").list_objects_v2(Bucket=BUCKET).get("Contents", [])
+        return {**kept, **{listed["Key"]: listed["ETag"] for listed in objects}}
+
+
+_CONTEXT: Any = SimpleNamespace(aws_request_id="test")
+
+
+def route_of(method: str, path: str) -> Route | None:
+    """The row that API Gateway would pick: fixed segments before parameters."""
+    found = [route for route in ROUTES if route.method == method and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", route.path), path)]
+    return min(found, key=lambda route: route.path.count("{"), default=None)
+
+
+def event(method: str, target: str, resource: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    """A REST API proxy event (https://docs.aws.amazon.com/lambda/latest/dg/services-apigateway.html)."""
+    path, _, query = target.partition("?")
+    parameters = parse_qs(query, keep_blank_values=True)
+    try:
+        text, encoded = body.decode(), False
+    except UnicodeDecodeError:
+        import base64
+
+        text, encoded = base64.b64encode(body).decode(), True
+    return {
+        "resource": resource,
+        "path": path,
+        "httpMethod": method,
+        "headers": dict(headers),
+        "multiValueHeaders": {name: [value] for name, value in headers.items()},
+        "queryStringParameters": {name: values[-1] for name, values in parameters.items()} or None,
+        "multiValueQueryStringParameters": parameters or None,
+        "pathParameters": {"proxy": unquote(path)},
+        "stageVariables": None,
+        "requestContext": {
+            "resourcePath": resource,
+            "path": f"/{STAGE}{path}",
+            "stage": STAGE,
+            "httpMethod": method,
+            "requestId": "apigw",
+            "identity": {"sourceIp": "127.0.0.1"},
+        },
+        "body": text or None,
+        "isBase64Encoded": encoded,
+    }
+
+
+def _from_event(answer: Mapping[str, Any]) -> Reply:
+    assert not answer["isBase64Encoded"]
+    return Reply(answer["statusCode"], answer["headers"], answer["body"])
+
+
+async def _over_asgi(app: Any, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://gateway.test") as client:
+        answer = await client.request(method, target, headers=dict(headers), content=body)
+    return Reply(answer.status_code, answer.headers, answer.text)
+
+
+def escaped(segment: str) -> str:
+    return quote(segment, safe="")
+
+
+def create_storage() -> None:
+    """The table and the bucket, as the data stack makes them."""
+    boto3.client("dynamodb").create_table(
+        TableName=TABLE,
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("pk", "sk")],
+        KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+    )
+    boto3.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+
+
+def errors_of(replies: Sequence[Reply]) -> list[str | None]:
+    return [reply.code for reply in replies]

@@ -1,0 +1,151 @@
+"""The main job through every route: agents, a session that remembers, an index that is searched."""
+
+from typing import Any
+
+import pytest
+
+from tests.functions.gateway import STAGE, Gateway, Reply
+
+SESSIONS = "/a1/agents/plain/sessions"
+NOTES = "/a1/rag/indices/notes"
+DOCUMENTS = {"documents": [{"id": "a", "text": "alpha"}, {"id": "b", "text": "beta", "metadata": {"n": 1}}]}
+
+
+def ok(reply: Reply, status: int = 200) -> Any:
+    assert reply.status == status, reply.text
+    assert reply.headers["spass-request-id"].startswith("req_")
+    return reply.json
+
+
+def test_the_gateway_is_up_and_asks_nobody_who_they_are(gateway: Gateway) -> None:
+    assert ok(gateway.send("GET", "/healthz", token=None)) == {"status": "ok"}
+
+
+def test_the_catalogue_is_what_the_token_may_name(gateway: Gateway) -> None:
+    names = [model["id"] for model in ok(gateway.send("GET", "/v1/models"))["data"]]
+    assert names == ["small"]
+    assert len(ok(gateway.send("GET", "/v1/models", token="demo-admin-token"))["data"]) == 3
+
+
+def test_agents_are_listed_in_short_and_shown_whole(gateway: Gateway) -> None:
+    listed = ok(gateway.send("GET", "/a1/agents"))["agents"]
+    assert [agent["name"] for agent in listed] == ["costly", "counting", "plain", "reading"]
+    assert set(listed[0]) == {"name", "description", "model", "kind", "tools", "rag_index"}
+    assert ok(gateway.send("GET", "/a1/agents/plain"))["max_turns"] == 10
+    assert gateway.send("GET", "/a1/agents/nobody").code == "agent_not_found"
+
+
+def test_a_single_shot_answers_and_says_what_it_cost(gateway: Gateway) -> None:
+    reply = gateway.send("POST", "/a1/agents/plain/chat", body={"message": "Hello?"})
+    body = ok(reply)
+    assert body["message"]["content"] == "Hello there."
+    assert (body["session_id"], body["message"]["id"], body["message"]["seq"]) == (None, None, None)
+    assert body["usage"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    assert reply.headers["spass-cost-usd"] == "0.00002"
+    assert reply.headers["spass-cost-eur"] == "0.00001"
+    assert reply.headers["spass-cost-source"] == "catalog"
+    assert reply.headers["spass-cost-sub-calls"] == "1"
+    assert body["request_id"] == reply.headers["spass-request-id"]
+
+
+def test_an_agent_of_a_model_outside_the_tokens_list_is_refused_before_anything_happens(gateway: Gateway) -> None:
+    assert gateway.send("POST", "/a1/agents/costly/chat", body={"message": "x"}).code == "model_not_allowed"
+    assert gateway.stored() == {}
+    assert gateway.script.requests == []
+
+
+def test_a_session_remembers_and_its_history_is_whole(gateway: Gateway) -> None:
+    created = ok(gateway.send("POST", SESSIONS, body={"title": "T"}), 201)
+    at = f"{SESSIONS}/{created['id']}"
+    first = ok(gateway.send("POST", f"{at}/messages", body={"message": "one"}))
+    second = ok(gateway.send("POST", f"{at}/messages", body={"message": "two"}))
+    assert (first["message"]["seq"], second["message"]["seq"]) == (2, 4)
+    assert second["session_id"] == created["id"]
+    said = [message.content for message in gateway.script.requests[-1].messages]
+    assert said == ["Answer.", "one", "Hello there.", "two"]
+    history = ok(gateway.send("GET", f"{at}/messages"))
+    assert [message["seq"] for message in history["messages"]] == [1, 2, 3, 4]
+    assert history["messages"][3]["id"] == second["message"]["id"]
+    assert ok(gateway.send("GET", at))["message_count"] == 4
+    listed = ok(gateway.send("GET", SESSIONS))
+    assert [session["id"] for session in listed["sessions"]] == [created["id"]]
+    assert ok(gateway.send("DELETE", at)) == {"deleted": True}
+    assert gateway.send("GET", at).code == "session_not_found"
+
+
+def test_a_session_needs_no_body(gateway: Gateway) -> None:
+    for raw in (b"", b"{}"):
+        assert ok(gateway.send("POST", SESSIONS, raw=raw), 201)["agent"] == "plain"
+
+
+def test_history_is_paged(gateway: Gateway) -> None:
+    at = f"{SESSIONS}/{ok(gateway.send('POST', SESSIONS), 201)['id']}/messages"
+    for message in ("one", "two"):
+        ok(gateway.send("POST", at, body={"message": message}))
+    seen: list[int] = []
+    cursor = ""
+    while cursor is not None:
+        page = ok(gateway.send("GET", f"{at}?limit=3&cursor={cursor}"))
+        seen += [message["seq"] for message in page["messages"]]
+        cursor = page["next_cursor"]
+    assert seen == [1, 2, 3, 4]
+
+
+def test_an_index_is_written_read_searched_and_deleted(gateway: Gateway) -> None:
+    written = ok(gateway.send("POST", f"{NOTES}/documents", body=DOCUMENTS))
+    assert written == {"index_id": "notes", "doc_count": 2, "ingested": 2, "replaced": 0, "version": 1}
+    appended = gateway.send("POST", f"{NOTES}/documents/append", body={"documents": [{"id": "c", "text": "gamma"}]})
+    assert ok(appended)["doc_count"] == 3
+    assert appended.headers["spass-cost-sub-calls"] == "1"
+    found = ok(gateway.send("POST", f"{NOTES}/query", body={"query": "beta", "top_k": 1}))
+    assert (found["version"], found["results"][0]["id"], found["results"][0]["metadata"]) == (2, "b", {"n": 1})
+    assert ok(gateway.send("GET", "/a1/rag/indices"))["indices"][0]["id"] == "notes"
+    assert ok(gateway.send("GET", NOTES))["doc_count"] == 3
+    assert ok(gateway.send("GET", f"{NOTES}/documents/a"))["text"] == "alpha"
+    page = ok(gateway.send("GET", f"{NOTES}/documents?limit=2"))
+    assert [document["id"] for document in page["documents"]] == ["a", "b"]
+    rest = ok(gateway.send("GET", f"{NOTES}/documents?cursor={page['next_cursor']}"))
+    assert [document["id"] for document in rest["documents"]] == ["c"]
+    assert rest["next_cursor"] is None
+    for deleted in (True, False):
+        assert ok(gateway.send("DELETE", f"{NOTES}/documents/a")) == {"deleted": deleted}
+    assert gateway.send("GET", f"{NOTES}/documents/a").code == "document_not_found"
+    for deleted in (True, False):
+        assert ok(gateway.send("DELETE", NOTES)) == {"deleted": deleted}
+    assert gateway.send("GET", NOTES).code == "index_not_found"
+
+
+def test_an_agent_with_an_index_reads_it_before_it_answers(gateway: Gateway) -> None:
+    ok(gateway.send("POST", f"{NOTES}/documents", body=DOCUMENTS))
+    reply = gateway.send("POST", "/a1/agents/reading/chat", body={"message": "beta"})
+    ok(reply)
+    assert any("beta" in message.content and message.content != "beta" for message in gateway.script.requests[-1].messages)
+    assert reply.headers["spass-cost-sub-calls"] == "2"
+
+
+def test_an_archived_session_points_at_its_successor_behind_the_stage(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spass.core.errors import SessionArchived
+    from spass.sessions.turn import Turn
+
+    async def archived(turn: Turn) -> object:
+        await turn.running.result()
+        raise SessionArchived("Moved.", details={"successor_session_id": "ses_next"})
+
+    monkeypatch.setattr(Turn, "answer", archived)
+    at = f"{SESSIONS}/{ok(gateway.send('POST', SESSIONS), 201)['id']}/messages"
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "sessions-append")
+    context = f'{{"path": "/{STAGE}{at}", "resourcePath": "/a1/agents/{{name}}/sessions/{{session_id}}/messages"}}'
+    reply = gateway.send("POST", at, body={"message": "x"}, headers={"x-amzn-request-context": context})
+    assert reply.status == 308
+    assert reply.json == {"successor_session_id": "ses_next"}
+    assert reply.headers["location"] == f"/{STAGE}{SESSIONS}/ses_next/messages"
+
+
+def test_the_description_names_every_route_and_the_page_finds_it_behind_the_stage(gateway: Gateway) -> None:
+    from infra.routes import ROUTES
+
+    document = ok(gateway.send("GET", "/openapi.json", token=None))
+    described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert described == {(route.method, route.path) for route in ROUTES} - {("GET", "/openapi.json"), ("GET", "/docs")}
+    assert document["servers"] == [{"url": f"/{STAGE}"}]
+    assert f"/{STAGE}/openapi.json" in gateway.send("GET", "/docs", token=None).text
