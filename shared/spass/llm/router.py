@@ -90,7 +90,7 @@ class Router:
     def chat(self, request: ChatRequest, context: CallContext) -> RoutedChat:
         """The answer to ``request`` as it comes. Nothing is tried before the first delta is asked for.
 
-        Iterating raises UpstreamRejected, ContextLengthExceeded, RateLimited, UpstreamError, UpstreamTimeout or NoBackendAvailable.
+        Iterating raises UpstreamRejected, ContextLengthExceeded, RateLimited, UpstreamError, UpstreamTimeout, NoBackendAvailable.
         After a first delta nothing is retried.
         """
         route = Route()

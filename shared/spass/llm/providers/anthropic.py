@@ -20,7 +20,6 @@ from spass.llm.providers.failures import failure, words_of
 from spass.llm.providers.http import Connection, malformed
 from spass.llm.providers.openai_wire import clean
 from spass.llm.providers.sse import ServerSentEvent
-from spass.llm.scrub import scrub
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.tenancy.config import BackendConfig
 
@@ -161,6 +160,4 @@ class _StreamReader:
 
     def _failure(self, error: object) -> BackendFailed:
         kind = error.get("type") if isinstance(error, dict) else None
-        found = failure(_STATUSES.get(str(kind), 500), words_of({"error": error}))
-        found.message = scrub(found.message, secret=self._key)
-        return found
+        return failure(_STATUSES.get(str(kind), 500), words_of({"error": error}), secret=self._key)

@@ -16,6 +16,7 @@ from spass.llm.errors import (
     BackendRejected,
     BackendUnavailable,
 )
+from spass.llm.scrub import scrub
 
 _TOO_LONG: Final = re.compile(
     r"context[ _-]?(?:length|window|size)|maximum (?:prompt|context|input) length|prompt is too long|input is too long"
@@ -33,18 +34,18 @@ class Words(NamedTuple):
     code: str = ""
 
 
-def failure_of(status: int, headers: Mapping[str, str], body: bytes) -> BackendFailed:
-    """The failure that an answer with ``status`` is. Its message is the provider's and not yet scrubbed."""
+def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, secret: str | None = None) -> BackendFailed:
+    """The failure that an answer with ``status`` is. Its message is the provider's, scrubbed, also of ``secret``."""
     try:
         words = words_of(json.loads(body))
     except (ValueError, RecursionError):
         words = Words()
-    return failure(status, words, wait=retry_after(headers))
+    return failure(status, words, wait=retry_after(headers), secret=secret)
 
 
-def failure(status: int, words: Words, *, wait: float | None = None) -> BackendFailed:
-    """The failure that ``status`` means, also where it came inside a stream. ``wait`` is in seconds."""
-    message = words.message or f"The provider answered {status}."
+def failure(status: int, words: Words, *, wait: float | None = None, secret: str | None = None) -> BackendFailed:
+    """The same for a status that came inside a stream. ``wait`` is in seconds."""
+    message = scrub(words.message, secret=secret) or f"The provider answered {status}."
     if status == 429:
         return BackendRateLimited(message, status=status, retry_after=wait)
     if status in _TRANSIENT or status >= 500:

@@ -12,7 +12,6 @@ from spass.core.messages import Json
 from spass.llm.errors import BackendFailed, BackendRefused, BackendRejected, BackendTimedOut, BackendUnavailable
 from spass.llm.providers.failures import failure_of
 from spass.llm.providers.sse import EventTooLong, ServerSentEvent, SseParser
-from spass.llm.scrub import scrub
 from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig
 
@@ -126,9 +125,7 @@ class Connection:
             body = await answer.read(LONGEST_ERROR)
         except BackendFailed:
             body = b""
-        failure = failure_of(response.status_code, response.headers, body)
-        failure.message = scrub(failure.message, secret=self._secret)
-        return failure
+        return failure_of(response.status_code, response.headers, body, secret=self._secret)
 
     def _open_client(self) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()

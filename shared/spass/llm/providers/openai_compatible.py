@@ -8,7 +8,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from spass.core.messages import Json
-from spass.llm.errors import BackendFailed, BackendUnavailable
+from spass.llm.errors import BackendUnavailable
 from spass.llm.providers.failures import failure, words_of
 from spass.llm.providers.http import Connection, malformed
 from spass.llm.providers.openai_wire import (
@@ -20,7 +20,6 @@ from spass.llm.providers.openai_wire import (
     read_embeddings,
 )
 from spass.llm.providers.sse import ServerSentEvent
-from spass.llm.scrub import scrub
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig
 
@@ -97,14 +96,8 @@ class OpenAiCompatible:
     def _parse_chat(self, text: str | bytes) -> ChatPayload:
         payload = self._parse(ChatPayload, text)
         if payload.error:
-            raise self._failure(payload.error)
+            raise failure(error_status(payload.error), words_of({"error": payload.error}), secret=self._key)
         return payload
-
-    def _failure(self, error: object) -> BackendFailed:
-        """The failure that an error in the middle of an answer is."""
-        found = failure(error_status(error), words_of({"error": error}))
-        found.message = scrub(found.message, secret=self._key)
-        return found
 
     @staticmethod
     def _parse(model: type[P], text: str | bytes) -> P:

@@ -33,9 +33,10 @@ class SseParser:
         Raises:
             EventTooLong: an event does not end.
         """
-        if self._after_cr and chunk:
+        if not chunk:
+            return []
+        if self._after_cr:
             chunk = chunk.removeprefix(b"\n")
-            self._after_cr = False
         self._size += len(chunk)
         *lines, rest = _LINE_END.split(chunk)
         # A final CR ends its line at once; if LF follows in the next chunk, it belongs to it.

@@ -1,0 +1,384 @@
+"""Anthropic's Messages API, both ways."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from typing import cast
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
+from spass.llm.errors import (
+    BackendContextLength,
+    BackendFailed,
+    BackendRateLimited,
+    BackendRefused,
+    BackendRejected,
+    BackendUnavailable,
+)
+from spass.llm.providers.anthropic_wire import DEFAULT_MAX_TOKENS
+from spass.llm.types import ChatDelta, ChatRequest, EmbeddingRequest, NamedTool, Provider, ToolChoice
+from tests.unit.llm.upstream import (
+    CALL,
+    KEY,
+    QUESTION,
+    WEATHER,
+    Answer,
+    Payload,
+    Upstream,
+    context,
+    deltas_of,
+    provider_at,
+    reply_of,
+    request,
+    text,
+    whole,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def anthropic(upstream: Upstream, base_url: str | None = None) -> Provider:
+    return provider_at(upstream, "anthropic", base_url=base_url)
+
+
+def answer(*blocks: Payload, stop: str | None = "end_turn") -> Payload:
+    usage: Payload = {
+        "input_tokens": 10,
+        "cache_creation_input_tokens": 3,
+        "cache_read_input_tokens": 100,
+        "output_tokens": 5,
+        "service_tier": "standard",
+    }
+    return {"type": "message", "role": "assistant", "content": blocks, "stop_reason": stop, "usage": usage}
+
+
+def said(words: str) -> Payload:
+    return {"type": "text", "text": words}
+
+
+USE: Payload = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Köln"}}
+
+
+def sse(*events: Payload) -> bytes:
+    return "".join(f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n" for event in events).encode()
+
+
+def start() -> Payload:
+    usage: Payload = {"input_tokens": 10, "cache_creation_input_tokens": 3, "cache_read_input_tokens": 100, "output_tokens": 1}
+    return {"type": "message_start", "message": {"content": [], "stop_reason": None, "usage": usage}}
+
+
+def block(index: int, content: Payload) -> Payload:
+    return {"type": "content_block_start", "index": index, "content_block": content}
+
+
+def more(index: int, **delta: Json) -> Payload:
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def stopped(index: int) -> Payload:
+    return {"type": "content_block_stop", "index": index}
+
+
+def end(reason: str) -> Payload:
+    return {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 5}}
+
+
+STOP: Payload = {"type": "message_stop"}
+PING: Payload = {"type": "ping"}
+
+STREAM = sse(
+    start(),
+    PING,
+    block(0, {"type": "thinking", "thinking": "", "signature": ""}),
+    more(0, type="thinking_delta", thinking="hm"),
+    more(0, type="signature_delta", signature="xyz"),
+    stopped(0),
+    block(1, said("")),
+    more(1, type="text_delta", text="In Kö"),
+    more(1, type="text_delta", text="ln 😀"),
+    stopped(1),
+    block(2, {**USE, "input": {}}),
+    more(2, type="input_json_delta", partial_json=""),
+    more(2, type="input_json_delta", partial_json='{"city": "Kö'),
+    more(2, type="input_json_delta", partial_json='ln"}'),
+    stopped(2),
+    block(3, {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}}),
+    stopped(3),
+    end("tool_use"),
+    STOP,
+)
+BLOCKING = answer(
+    {"type": "thinking", "thinking": "hm", "signature": "xyz"},
+    said("In Köln 😀"),
+    USE,
+    {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}},
+    stop="tool_use",
+)
+
+
+@pytest.mark.parametrize("base_url", [None, "https://api.anthropic.com", "https://api.anthropic.com/v1"])
+async def test_the_key_the_version_and_the_address_are_anthropics(base_url: str | None) -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    assert (await reply_of(anthropic(upstream, base_url))).message.content == "Hi"
+    assert upstream.asked[0].url == "https://api.anthropic.com/v1/messages"
+    assert upstream.asked[0].headers["x-api-key"] == KEY
+    assert upstream.asked[0].headers["anthropic-version"] == "2023-06-01"
+    assert "authorization" not in upstream.asked[0].headers
+
+
+async def test_a_plain_question_is_asked_with_the_limit_the_format_demands() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(anthropic(upstream))
+    assert upstream.body == {
+        "model": "model-1",
+        "max_tokens": DEFAULT_MAX_TOKENS,
+        "messages": [{"role": "user", "content": [said(QUESTION.content)]}],
+    }
+
+
+async def test_choices_are_mapped_and_what_the_format_lacks_is_left_out() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    asked = ChatRequest(
+        "claude",
+        (QUESTION,),
+        temperature=1.5,
+        top_p=0.5,
+        max_tokens=9,
+        stop=("END", " "),
+        seed=1,
+        extra={"logit_bias": {}},
+        stream=False,
+    )
+    await reply_of(anthropic(upstream), asked)
+    assert {name: upstream.body[name] for name in upstream.body if name not in {"model", "messages"}} == {
+        "max_tokens": 9,
+        "temperature": 1.0,
+        "stop_sequences": ["END"],
+    }
+    await reply_of(anthropic(upstream), replace(asked, temperature=None))
+    assert upstream.body["top_p"] == 0.5
+
+
+async def test_system_messages_are_lifted_wherever_they_stand() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(
+        anthropic(upstream),
+        request(Message(Role.SYSTEM, "One."), QUESTION, Message(Role.SYSTEM, " "), Message(Role.SYSTEM, "Two.")),
+    )
+    assert upstream.body["system"] == "One.\n\nTwo."
+    assert [message["role"] for message in cast(list[Payload], upstream.body["messages"])] == ["user"]
+
+
+async def test_tool_calls_and_their_results_go_as_blocks_with_all_results_in_one_message() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    asked = request(
+        QUESTION,
+        Message(Role.ASSISTANT, "I look it up. ", (CALL, ToolCall("call.2", "now", ""))),
+        Message(Role.TOOL, "rain", tool_call_id="call_1"),
+        Message(Role.TOOL, "", tool_call_id="call.2"),
+        Message(Role.USER, "And?"),
+    )
+    await reply_of(anthropic(upstream), replace(asked, tools=(WEATHER,)))
+    assert upstream.body["messages"] == [
+        {"role": "user", "content": [said(QUESTION.content)]},
+        {
+            "role": "assistant",
+            "content": [
+                said("I look it up."),
+                {"type": "tool_use", "id": "call_1", "name": "weather", "input": {"city": "Köln"}},
+                {"type": "tool_use", "id": "call_2", "name": "now", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "call_1", "content": "rain"},
+                {"type": "tool_result", "tool_use_id": "call_2", "content": ""},
+                said("And?"),
+            ],
+        },
+    ]
+    assert upstream.body["tools"] == [{"name": "weather", "description": WEATHER.description, "input_schema": WEATHER.parameters}]
+
+
+@pytest.mark.parametrize("arguments", ["{", "[1]", "null", "[" * 100_000])
+async def test_arguments_that_are_no_object_are_shown_as_they_were_written(arguments: str) -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, "", (ToolCall("a", "b", arguments),))))
+    messages = cast(list[dict[str, list[Payload]]], upstream.body["messages"])
+    assert messages[1]["content"][0]["input"] == {"not_an_object": arguments}
+
+
+async def test_a_conversation_that_begins_with_a_summary_still_begins_with_the_user() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(anthropic(upstream), request(Message(Role.ASSISTANT, "[compaction summary]"), QUESTION))
+    assert [message["role"] for message in cast(list[Payload], upstream.body["messages"])] == ["user", "assistant", "user"]
+
+
+async def test_blank_texts_are_left_out_since_the_format_refuses_them() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, ""), Message(Role.USER, " ")))
+    assert upstream.body["messages"] == [{"role": "user", "content": [said(QUESTION.content)]}]
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        (None, None),
+        ("auto", {"type": "auto"}),
+        ("required", {"type": "any"}),
+        ("none", {"type": "none"}),
+        (NamedTool("weather"), {"type": "tool", "name": "weather"}),
+    ],
+)
+async def test_tool_choices_are_mapped(choice: ToolChoice | None, sent: Json) -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(anthropic(upstream), replace(request(), tools=(WEATHER,), tool_choice=choice))
+    assert upstream.body.get("tool_choice") == sent
+
+
+async def test_one_call_at_a_time_can_be_asked_for() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(anthropic(upstream), replace(request(), tools=(WEATHER,), extra={"parallel_tool_calls": False}))
+    assert upstream.body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
+
+
+async def test_tools_that_only_the_history_knows_are_declared_and_barred() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    history = (QUESTION, Message(Role.ASSISTANT, "", (CALL,)), Message(Role.TOOL, "rain", tool_call_id=CALL.id))
+    await reply_of(anthropic(upstream), request(*history))
+    assert upstream.body["tools"] == [{"name": "weather", "description": "", "input_schema": {"type": "object"}}]
+    assert upstream.body["tool_choice"] == {"type": "none"}
+
+
+async def test_a_wanted_json_answer_is_asked_for_in_words() -> None:
+    upstream = Upstream(whole(answer(said("{}"))))
+    wanted: Payload = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    await reply_of(anthropic(upstream), replace(request(), response_format=wanted))
+    assert "JSON" in str(upstream.body["system"])
+    assert '{"type": "object"}' in str(upstream.body["system"])
+
+
+async def test_a_collected_stream_is_the_blocking_reply() -> None:
+    blocking = await reply_of(anthropic(Upstream(whole(BLOCKING))))
+    streamed = await reply_of(anthropic(Upstream(text(STREAM))), request(stream=True))
+    assert streamed == blocking
+    calls = (ToolCall("toolu_1", "weather", '{"city": "Köln"}'), ToolCall("toolu_2", "now", "{}"))
+    assert blocking.message == Message(Role.ASSISTANT, "In Köln 😀", calls)
+    assert (blocking.finish_reason, blocking.usage) == (FinishReason.TOOL_CALLS, TokenUsage(113, 5))
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=30))
+def test_where_the_network_cuts_a_stream_changes_nothing(cuts: list[int]) -> None:
+    async def received(chunks: list[bytes]) -> list[ChatDelta]:
+        return await deltas_of(anthropic(Upstream(Answer(chunks=chunks))), request(stream=True))
+
+    pieces = [STREAM[begin:stop] for begin, stop in pairwise([0, *sorted(cuts), len(STREAM)])]
+    assert anyio.run(received, pieces) == anyio.run(received, [STREAM])
+
+
+@pytest.mark.parametrize(
+    ("said_reason", "meant"),
+    [
+        ("end_turn", FinishReason.STOP),
+        ("stop_sequence", FinishReason.STOP),
+        ("pause_turn", FinishReason.STOP),
+        ("max_tokens", FinishReason.LENGTH),
+        ("model_context_window_exceeded", FinishReason.LENGTH),
+        ("tool_use", FinishReason.TOOL_CALLS),
+        ("refusal", FinishReason.CONTENT_FILTER),
+        ("something_new", FinishReason.STOP),
+    ],
+)
+async def test_stop_reasons_are_mapped(said_reason: str, meant: FinishReason) -> None:
+    assert (await reply_of(anthropic(Upstream(whole(answer(stop=said_reason)))))).finish_reason is meant
+    stream = sse(start(), end(said_reason), STOP)
+    assert (await reply_of(anthropic(Upstream(text(stream))), request(stream=True))).finish_reason is meant
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure"),
+    [
+        ("overloaded_error", BackendUnavailable),
+        ("api_error", BackendUnavailable),
+        ("rate_limit_error", BackendRateLimited),
+        ("authentication_error", BackendRefused),
+        ("invalid_request_error", BackendRejected),
+        ("something_new", BackendUnavailable),
+    ],
+)
+async def test_an_error_event_is_the_failure_it_names(kind: str, failure: type[BackendFailed]) -> None:
+    stream = sse(start(), block(0, said("")), {"type": "error", "error": {"type": kind, "message": "so it is"}})
+    with pytest.raises(failure, match="so it is"):
+        await deltas_of(anthropic(Upstream(text(stream))), request(stream=True))
+
+
+async def test_a_prompt_that_is_too_long_is_told_apart() -> None:
+    error: Payload = {"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens > 200000 maximum"}
+    with pytest.raises(BackendContextLength, match="210000"):
+        await reply_of(anthropic(Upstream(whole({"type": "error", "error": error}, 400))))
+
+
+@pytest.mark.parametrize("events", [(), (start(),), (start(), block(0, said("Hi")), stopped(0)), (PING, STOP)])
+async def test_a_stream_without_its_end_is_a_failure(events: tuple[Payload, ...]) -> None:
+    with pytest.raises(BackendUnavailable):
+        await deltas_of(anthropic(Upstream(text(sse(*events)))), request(stream=True))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"content": "Hi", "stop_reason": "end_turn"}',
+        b'{"content": [{"type": "tool_use"}], "stop_reason": "tool_use"}',
+        b'{"content": [{"type": "text", "text": 1}], "stop_reason": "end_turn"}',
+        b'{"content": []}',
+        b'{"content": ' + b"[" * 100_000,
+    ],
+)
+async def test_an_answer_that_is_none_is_a_failure_and_no_crash(body: bytes) -> None:
+    with pytest.raises(BackendUnavailable):
+        await deltas_of(anthropic(Upstream(text(body))))
+
+
+events_like: st.SearchStrategy[Payload] = st.fixed_dictionaries(
+    {"type": st.sampled_from(["message_start", "content_block_start", "content_block_delta", "message_delta", "error", "ping"])},
+    optional={
+        "index": st.integers(-1, 2),
+        "content_block": st.sampled_from([None, {}, {"type": "text"}, {"type": "tool_use"}, USE, []]),
+        "delta": st.sampled_from(
+            [
+                None,
+                {},
+                {"type": "input_json_delta", "partial_json": "{"},
+                {"type": "text_delta", "text": "x"},
+                {"stop_reason": "x"},
+            ]
+        ),
+        "message": st.sampled_from([None, {}, {"content": []}]),
+        "usage": st.sampled_from([None, {}, {"output_tokens": -1}, {"output_tokens": 1}]),
+        "error": st.sampled_from([None, {}, "text", {"type": []}]),
+    },
+)
+
+
+@given(st.lists(events_like, max_size=6))
+def test_no_order_of_events_crashes_the_provider(events: list[Payload]) -> None:
+    async def survive() -> None:
+        with suppress(BackendFailed):
+            await deltas_of(anthropic(Upstream(text(sse(*events)))), request(stream=True))
+
+    anyio.run(survive)
+
+
+async def test_there_are_no_embeddings() -> None:
+    with pytest.raises(BackendRefused):
+        await anthropic(Upstream(whole({}))).embed(EmbeddingRequest("claude", ("a",)), context())

@@ -1,0 +1,287 @@
+"""What can go wrong on the way to a provider, and what it is called then."""
+
+import asyncio
+import gzip
+import inspect
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import anyio
+import httpx
+import pytest
+
+from spass.llm.errors import (
+    BackendContextLength,
+    BackendFailed,
+    BackendRateLimited,
+    BackendRefused,
+    BackendRejected,
+    BackendTimedOut,
+    BackendUnavailable,
+)
+from spass.llm.providers import PROVIDERS, http, make_provider
+from spass.llm.providers.failures import failure_of, retry_after
+from spass.llm.providers.http import translated
+from spass.llm.providers.openai import OpenAi
+from spass.llm.types import Provider
+from tests.unit.llm.upstream import (
+    KEY,
+    Answer,
+    Upstream,
+    backend,
+    context,
+    deltas_of,
+    provider_at,
+    reply_of,
+    request,
+    text,
+    whole,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def httpx_exceptions() -> list[type[Exception]]:
+    kinds = [kind for _, kind in inspect.getmembers(httpx, inspect.isclass) if issubclass(kind, Exception)]
+    assert len(kinds) > 20
+    return kinds
+
+
+@pytest.mark.parametrize("kind", httpx_exceptions())
+def test_every_exception_of_httpx_is_translated(kind: type[Exception]) -> None:
+    error = kind.__new__(kind)
+    Exception.__init__(error, "at https://secret.example.com")
+    with pytest.raises(BackendFailed) as raised, translated():
+        raise error
+    assert "secret" not in str(raised.value)
+    assert raised.value.__cause__ is error
+    assert isinstance(raised.value, BackendTimedOut) == issubclass(kind, httpx.TimeoutException)
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (httpx.ConnectError("no"), BackendUnavailable),
+        (httpx.ConnectTimeout("no"), BackendTimedOut),
+        (httpx.PoolTimeout("no"), BackendTimedOut),
+        (httpx.RemoteProtocolError("no"), BackendUnavailable),
+        (httpx.LocalProtocolError("no"), BackendRefused),
+    ],
+)
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_provider_that_cannot_be_reached_fails_so(
+    error: Exception, failure: type[BackendFailed], provider: str, stream: bool
+) -> None:
+    with pytest.raises(failure):
+        await deltas_of(provider_at(Upstream(error), provider), request(stream=stream))
+
+
+@pytest.mark.parametrize(
+    ("status", "failure", "retryable"),
+    [
+        (301, BackendRefused, False),
+        (400, BackendRejected, False),
+        (401, BackendRefused, False),
+        (402, BackendRefused, False),
+        (403, BackendRefused, False),
+        (404, BackendRejected, False),
+        (405, BackendRefused, False),
+        (408, BackendUnavailable, True),
+        (409, BackendUnavailable, True),
+        (413, BackendRejected, False),
+        (422, BackendRejected, False),
+        (425, BackendUnavailable, True),
+        (429, BackendRateLimited, True),
+        (451, BackendRefused, False),
+        (500, BackendUnavailable, True),
+        (503, BackendUnavailable, True),
+        (529, BackendUnavailable, True),
+    ],
+)
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama", "xai"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_each_status_means_its_failure(
+    status: int, failure: type[BackendFailed], retryable: bool, provider: str, stream: bool
+) -> None:
+    with pytest.raises(failure) as raised:
+        await deltas_of(
+            provider_at(Upstream(whole({"error": {"message": "so it is"}}, status)), provider), request(stream=stream)
+        )
+    assert type(raised.value) is failure
+    assert (raised.value.message, raised.value.status, raised.value.retryable) == ("so it is", status, retryable)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('{"error": {"message": "words", "code": "x"}}', "words"),
+        ('{"type": "error", "error": {"type": "invalid_request_error", "message": "words"}}', "words"),
+        ('{"error": "words"}', "words"),
+        ('{"code": "Client specified an invalid argument", "error": "words"}', "words"),
+        ('{"message": "words"}', "words"),
+        ('{"detail": "words"}', "words"),
+        ('"words"', "words"),
+        ('{"detail": [{"loc": ["body"]}]}', "The provider answered 400."),
+        ("<html>nginx</html>", "The provider answered 400."),
+        ("", "The provider answered 400."),
+        ("[" * 10_000, "The provider answered 400."),
+        ('{"error": {"error": {"error": null}}}', "The provider answered 400."),
+    ],
+)
+def test_the_words_of_an_error_are_found_in_whatever_shape(body: str, message: str) -> None:
+    assert failure_of(400, {}, body.encode()).message == message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"error": {"message": "too long", "code": "context_length_exceeded"}}',
+        '{"error": {"message": "This model\'s maximum context length is 8192 tokens."}}',
+        '{"error": {"message": "prompt is too long: 9 tokens > 8 maximum"}}',
+        '{"error": "This model\'s maximum prompt length is 131072 but the request contains 200000 tokens."}',
+        '{"error": {"type": "exceed_context_size_error", "message": "the request exceeds the available context size"}}',
+    ],
+)
+def test_a_prompt_that_is_too_long_is_told_apart(body: str) -> None:
+    assert type(failure_of(400, {}, body.encode())) is BackendContextLength
+
+
+async def test_neither_the_key_nor_an_address_comes_back_in_an_error() -> None:
+    message = f"Bad key {KEY}, see https://internal.example.com/x"
+    with pytest.raises(BackendRefused) as raised:
+        await reply_of(provider_at(Upstream(whole({"error": {"message": message}}, 401))))
+    assert str(raised.value) == raised.value.message == "Bad key […], see […]"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "9", "retry-after-ms": "1500"}, 1.5),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "Fri, 99 Foo 2026 99:99:99 GMT"}, None),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({}, None),
+    ],
+)
+def test_retry_after_is_read(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds
+
+
+def test_retry_after_may_be_a_date() -> None:
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    assert retry_after({"retry-after": later}) == pytest.approx(30, abs=2)
+
+
+async def test_retry_after_reaches_the_failure() -> None:
+    with pytest.raises(BackendRateLimited) as raised:
+        await reply_of(provider_at(Upstream(whole({}, 429, retry_after="7"))))
+    assert raised.value.retry_after == 7
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+async def test_a_stream_that_breaks_in_the_middle_is_a_failure_after_what_came(provider: str) -> None:
+    first = {
+        "openai": b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n',
+        "anthropic": b'data: {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Hi"}}\n\n',
+    }[provider]
+    upstream = Upstream(Answer(chunks=[first], breaks=httpx.ReadError("gone")))
+    got = []
+    with pytest.raises(BackendUnavailable):
+        async for delta in provider_at(upstream, provider).chat(request(stream=True), context()):
+            got.append(delta.content)
+    assert got == ["Hi"]
+
+
+async def test_a_reader_who_leaves_closes_the_response() -> None:
+    closed: list[bool] = []
+    answer = Answer(chunks=[b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n'] * 3, on_close=lambda: closed.append(True))
+    async with aclosing(provider_at(Upstream(answer)).chat(request(stream=True), context())) as deltas:
+        assert (await anext(deltas)).content == "Hi"
+        assert not closed
+    assert closed == [True]
+
+
+async def test_a_provider_without_time_left_is_not_asked() -> None:
+    upstream = Upstream(text(""))
+    with pytest.raises(BackendTimedOut):
+        await deltas_of(provider_at(upstream), seconds=0)
+    assert upstream.asked == []
+
+
+class Slow(httpx.AsyncByteStream):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n'
+        await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_provider_that_trickles_is_cut_off_at_the_deadline(stream: bool) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Slow()))
+    provider = make_openai(transport)
+    begun = time.monotonic()
+    with pytest.raises(BackendTimedOut):
+        await deltas_of(provider, request(stream=stream), seconds=0.2)
+    assert time.monotonic() - begun < 5
+
+
+def make_openai(transport: httpx.AsyncBaseTransport) -> Provider:
+    return OpenAi(backend(), KEY, transport=transport)
+
+
+async def test_the_deadline_never_strikes_whoever_reads() -> None:
+    upstream = Upstream(text(b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n' * 2 + b"data: [DONE]\n\n"))
+    got = []
+    async for delta in provider_at(upstream).chat(request(stream=True), context(0.1)):
+        await asyncio.sleep(0.2)
+        got.append(delta.content)
+    assert got[:2] == ["Hi", "Hi"]
+
+
+async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "LONGEST_BODY", 1000)
+    with pytest.raises(BackendUnavailable, match="too long"):
+        await reply_of(provider_at(Upstream(Answer(chunks=[b" " * 600] * 10))))
+
+
+async def test_a_small_answer_that_unpacks_to_a_huge_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "LONGEST_BODY", 100_000)
+    bomb = Answer(chunks=[gzip.compress(b" " * 10_000_000)], headers={"content-encoding": "gzip"})
+    with pytest.raises(BackendUnavailable, match="too long"):
+        await reply_of(provider_at(Upstream(bomb)))
+
+
+async def test_what_claims_to_be_packed_and_is_not_is_a_failure() -> None:
+    with pytest.raises(BackendUnavailable):
+        await reply_of(provider_at(Upstream(Answer(chunks=[b"plain"], headers={"content-encoding": "gzip"}))))
+
+
+async def test_an_endless_error_is_still_its_status() -> None:
+    with pytest.raises(BackendUnavailable) as raised:
+        await reply_of(provider_at(Upstream(Answer(500, [b"x" * 40_000] * 10))))
+    assert raised.value.status == 500
+
+
+async def test_a_key_that_no_header_can_hold_is_our_mistake_and_no_crash() -> None:
+    for key in ("schlüssel", "two\nlines"):
+        with pytest.raises(BackendFailed):
+            await reply_of(provider_at(Upstream(whole({})), key=key))
+
+
+def test_one_provider_serves_several_event_loops_one_after_the_other() -> None:
+    provider = provider_at(Upstream(whole({"choices": [{"message": {"content": "Hi"}}]})))
+    for _ in range(3):
+        assert anyio.run(reply_of, provider).message.content == "Hi"
+    anyio.run(provider.aclose)
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_every_registered_provider_can_be_made(name: str) -> None:
+    assert callable(make_provider(backend(name), None).chat)

@@ -1,0 +1,431 @@
+"""OpenAI, xAI and Ollama: one format, three addresses."""
+
+import base64
+import json
+import struct
+from dataclasses import replace
+from decimal import Decimal
+from itertools import pairwise
+from typing import cast
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
+from spass.llm.errors import BackendFailed, BackendRateLimited, BackendUnavailable
+from spass.llm.types import (
+    ChatDelta,
+    ChatReply,
+    ChatRequest,
+    EmbeddingReply,
+    EmbeddingRequest,
+    NamedTool,
+    ToolChoice,
+    collect_deltas,
+)
+from tests.unit.llm.upstream import (
+    CALL,
+    KEY,
+    QUESTION,
+    WEATHER,
+    Answer,
+    Payload,
+    Upstream,
+    context,
+    deltas_of,
+    provider_at,
+    reply_of,
+    request,
+    text,
+    whole,
+)
+
+pytestmark = pytest.mark.anyio
+
+USAGE: Payload = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+TOOL_CALL: Payload = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": CALL.arguments}}
+
+
+def answer(message: Payload, finish: str | None = "stop") -> Payload:
+    return {"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": USAGE}
+
+
+def chunk(finish: str | None = None, **delta: Json) -> Payload:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], "usage": None}
+
+
+def sse(*payloads: Json, done: bool = True) -> bytes:
+    lines = [json.dumps(payload, ensure_ascii=False) for payload in payloads] + ["[DONE]"] * done
+    return "".join(f"data: {line}\n\n" for line in lines).encode()
+
+
+def piece(index: int | None, arguments: str, identity: str | None = None, name: str | None = None) -> Payload:
+    return {"index": index, "id": identity, "function": {"name": name, "arguments": arguments}}
+
+
+STREAM = sse(
+    chunk(role="assistant", content=""),
+    chunk(content="In Kö"),
+    chunk(content="ln 😀"),
+    chunk(tool_calls=[piece(0, "", "call_1", "weather")]),
+    chunk(tool_calls=[piece(0, '{"city": "Kö')]),
+    chunk(tool_calls=[piece(0, 'ln"}')]),
+    chunk("tool_calls"),
+    {"choices": [], "usage": USAGE},
+)
+BLOCKING = answer({"role": "assistant", "content": "In Köln 😀", "tool_calls": [TOOL_CALL]}, "tool_calls")
+
+
+@pytest.mark.parametrize(
+    ("provider", "base_url", "url"),
+    [
+        ("openai", None, "https://api.openai.com/v1/chat/completions"),
+        ("openai", "http://127.0.0.1:9/compatible/v1/", "http://127.0.0.1:9/compatible/v1/chat/completions"),
+        ("xai", None, "https://api.x.ai/v1/chat/completions"),
+        ("ollama", None, "http://127.0.0.1:11434/v1/chat/completions"),
+        ("ollama", "http://gpu:11434", "http://gpu:11434/v1/chat/completions"),
+        ("ollama", "http://gpu:11434/v1", "http://gpu:11434/v1/chat/completions"),
+    ],
+)
+async def test_each_provider_is_asked_at_its_address(provider: str, base_url: str | None, url: str) -> None:
+    upstream = Upstream(whole(answer({"content": "Hi"})))
+    assert (await reply_of(provider_at(upstream, provider, base_url=base_url))).message.content == "Hi"
+    assert upstream.asked[0].url == url
+
+
+async def test_the_key_is_a_bearer_token_and_without_a_key_there_is_none() -> None:
+    upstream = Upstream(whole(answer({"content": "Hi"})))
+    await reply_of(provider_at(upstream))
+    await reply_of(provider_at(upstream, "ollama", key=None))
+    assert [asked.headers.get("authorization") for asked in upstream.asked] == [f"Bearer {KEY}", None]
+
+
+async def test_the_headers_of_the_call_go_along_and_cannot_replace_the_key() -> None:
+    upstream = Upstream(whole(answer({"content": "Hi"})))
+    surroundings = context(SPASS_Caller_Depth="2", Authorization="Bearer of the caller")
+    [_] = [delta async for delta in provider_at(upstream).chat(request(), surroundings)]
+    assert upstream.asked[0].headers["spass-caller-depth"] == "2"
+    assert upstream.asked[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+async def test_everything_asked_for_is_in_the_body() -> None:
+    upstream = Upstream(whole(answer({"content": "Hi"})))
+    asked = ChatRequest(
+        "gpt-x",
+        (
+            Message(Role.SYSTEM, "Be brief."),
+            QUESTION,
+            Message(Role.ASSISTANT, "", (CALL,)),
+            Message(Role.TOOL, "rain", tool_call_id="call_1"),
+        ),
+        tools=(WEATHER,),
+        tool_choice=NamedTool("weather"),
+        temperature=0.0,
+        top_p=0.5,
+        max_tokens=9,
+        stop=("END",),
+        seed=0,
+        response_format={"type": "json_object"},
+        extra={"logit_bias": {"1": 2}, "model": "another"},
+    )
+    await reply_of(provider_at(upstream, base_url="http://127.0.0.1:9/v1"), asked)
+    assert upstream.body == {
+        "model": "gpt-x",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": QUESTION.content},
+            {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]},
+            {"role": "tool", "content": "rain", "tool_call_id": "call_1"},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "weather", "description": WEATHER.description, "parameters": WEATHER.parameters},
+            }
+        ],
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+        "temperature": 0.0,
+        "top_p": 0.5,
+        "max_tokens": 9,
+        "stop": ["END"],
+        "seed": 0,
+        "response_format": {"type": "json_object"},
+        "logit_bias": {"1": 2},
+    }
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", "required"])
+async def test_a_tool_choice_goes_along_only_with_tools(choice: ToolChoice) -> None:
+    upstream = Upstream(whole(answer({"content": "Hi"})))
+    await reply_of(provider_at(upstream), replace(request(), tools=(WEATHER,), tool_choice=choice))
+    assert upstream.body["tool_choice"] == choice
+    await reply_of(provider_at(upstream), replace(request(), tool_choice=choice))
+    assert "tool_choice" not in upstream.body
+
+
+async def test_openai_itself_and_reasoning_models_get_the_new_name_of_the_token_limit() -> None:
+    upstream = Upstream(whole(answer({"content": "Hi"})))
+    elsewhere = "http://127.0.0.1:9/v1"
+    for base_url, model in ((None, "gpt-4o"), (elsewhere, "o3-mini"), (elsewhere, "llama"), (None, "o1-x")):
+        await reply_of(provider_at(upstream, base_url=base_url), ChatRequest(model, (QUESTION,), max_tokens=5))
+    names = [next(name for name in asked.body if "tokens" in name) for asked in upstream.asked]
+    assert names == ["max_completion_tokens", "max_completion_tokens", "max_tokens", "max_completion_tokens"]
+
+
+async def test_a_stream_asks_for_its_usage() -> None:
+    upstream = Upstream(text(STREAM))
+    await deltas_of(provider_at(upstream), request(stream=True))
+    assert upstream.body["stream"] is True
+    assert upstream.body["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.parametrize("provider", ["openai", "xai", "ollama"])
+async def test_a_collected_stream_is_the_blocking_reply(provider: str) -> None:
+    blocking = await reply_of(provider_at(Upstream(whole(BLOCKING)), provider))
+    streamed = await reply_of(provider_at(Upstream(text(STREAM)), provider), request(stream=True))
+    assert streamed == blocking
+    assert blocking.message == Message(Role.ASSISTANT, "In Köln 😀", (CALL,))
+    assert (blocking.finish_reason, blocking.usage) == (FinishReason.TOOL_CALLS, TokenUsage(11, 7))
+
+
+async def test_tokens_come_one_by_one() -> None:
+    deltas = await deltas_of(provider_at(Upstream(text(STREAM))), request(stream=True))
+    assert [delta.content for delta in deltas if delta.content] == ["In Kö", "ln 😀"]
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=30))
+def test_where_the_network_cuts_a_stream_changes_nothing(cuts: list[int]) -> None:
+    async def received(chunks: list[bytes]) -> list[ChatDelta]:
+        return await deltas_of(provider_at(Upstream(Answer(chunks=chunks))), request(stream=True))
+
+    pieces = [STREAM[start:stop] for start, stop in pairwise([0, *sorted(cuts), len(STREAM)])]
+    assert anyio.run(received, pieces) == anyio.run(received, [STREAM])
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("stop", FinishReason.STOP),
+        ("length", FinishReason.LENGTH),
+        ("content_filter", FinishReason.CONTENT_FILTER),
+        ("something_new", FinishReason.STOP),
+        (None, FinishReason.STOP),
+    ],
+)
+async def test_finish_reasons_are_mapped(said: str | None, meant: FinishReason) -> None:
+    [delta] = await deltas_of(provider_at(Upstream(whole(answer({"content": "Hi"}, said)))))
+    assert delta.finish_reason is meant
+    streamed = await deltas_of(provider_at(Upstream(text(sse(chunk(content="Hi"), chunk(said))))), request(stream=True))
+    assert streamed[-1].finish_reason is meant
+
+
+async def test_stop_after_tool_calls_means_that_the_model_waits_for_results() -> None:
+    message: Payload = {"content": None, "tool_calls": [TOOL_CALL]}
+    assert (await reply_of(provider_at(Upstream(whole(answer(message, "stop")))))).finish_reason is FinishReason.TOOL_CALLS
+    stream = sse(chunk(tool_calls=[piece(0, "{}", "a", "weather")]), chunk("stop"))
+    streamed = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
+    assert streamed.finish_reason is FinishReason.TOOL_CALLS
+
+
+async def test_two_calls_under_one_index_stay_two() -> None:
+    stream = sse(
+        chunk(tool_calls=[piece(0, "{}", "a", "one")]),
+        chunk(tool_calls=[piece(0, '{"x":', "b", "two")]),
+        chunk(tool_calls=[piece(0, "1}")]),
+        chunk("tool_calls"),
+    )
+    reply = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
+    assert reply.message.tool_calls == (ToolCall("a", "one", "{}"), ToolCall("b", "two", '{"x":1}'))
+
+
+async def test_an_id_repeated_with_every_piece_is_still_one_call() -> None:
+    stream = sse(
+        chunk(tool_calls=[piece(0, "{", "a", "one")]), chunk(tool_calls=[piece(0, "}", "a", "one")]), chunk("tool_calls")
+    )
+    reply = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
+    assert reply.message.tool_calls == (ToolCall("a", "one", "{}"),)
+
+
+async def test_calls_without_an_id_or_index_get_their_own_and_arguments_may_be_an_object() -> None:
+    call: Payload = {"function": {"name": "weather", "arguments": {"city": "Köln"}}}
+    reply = await reply_of(provider_at(Upstream(whole(answer({"tool_calls": [call, call]})))))
+    first, second = reply.message.tool_calls
+    assert first.id != second.id
+    assert first.arguments == second.arguments == '{"city": "Köln"}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "cost"),
+    [
+        ({"usage": {**USAGE, "cost": 0.00012}}, Decimal("0.00012")),
+        ({"usage": {**USAGE, "cost": "0.5"}}, Decimal("0.5")),
+        ({"usage": {**USAGE, "cost": {"usd": "0.25", "eur": "0.2"}}}, Decimal("0.25")),
+        ({"usage": {**USAGE, "cost": 0}}, Decimal(0)),
+        ({"cost": 1}, Decimal(1)),
+        ({"usage": {**USAGE, "cost_in_usd_ticks": 37756000}}, Decimal("0.0037756")),
+        ({"usage": {**USAGE, "cost": -1}}, None),
+        ({"usage": {**USAGE, "cost": "NaN"}}, None),
+        ({"usage": {**USAGE, "cost": True}}, None),
+        ({"usage": {**USAGE, "cost": []}}, None),
+        ({}, None),
+    ],
+)
+async def test_a_cost_that_the_provider_says_is_taken_over(fields: Payload, cost: Decimal | None) -> None:
+    assert (await reply_of(provider_at(Upstream(whole({**answer({"content": "Hi"}), **fields}))))).cost_usd == cost
+
+
+async def test_a_provider_that_says_no_usage_has_none() -> None:
+    assert (await reply_of(provider_at(Upstream(whole({"choices": [{"message": {"content": "Hi"}}]}))))).usage is None
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"",
+        b": nothing but a comment\n\n",
+        sse(),
+        sse(chunk(content="Hi"), done=False),
+        sse(chunk(content="Hi"), done=False) + b'data: {"choices": [{"del',
+        sse(chunk(content="Hi"), done=False) + b"data: [DO",
+    ],
+)
+async def test_a_stream_without_its_end_is_a_failure(stream: bytes) -> None:
+    with pytest.raises(BackendUnavailable):
+        await deltas_of(provider_at(Upstream(text(stream))), request(stream=True))
+
+
+async def test_a_stream_may_end_by_its_finish_reason_alone() -> None:
+    stream = sse(chunk(content="Hi"), chunk("stop"), done=False)
+    assert (await reply_of(provider_at(Upstream(text(stream))), request(stream=True))).message.content == "Hi"
+
+
+async def test_what_follows_the_end_of_a_stream_is_not_read() -> None:
+    stream = sse(chunk(content="Hi"), chunk("stop")) + b"data: {never\n\n"
+    assert (await reply_of(provider_at(Upstream(text(stream))), request(stream=True))).message.content == "Hi"
+
+
+async def test_an_error_inside_a_stream_is_the_failure_it_names() -> None:
+    error: Payload = {"error": {"code": 429, "message": "slow down, sk-abc12345678"}}
+    with pytest.raises(BackendRateLimited, match=r"^slow down, \[…\]$"):
+        await deltas_of(provider_at(Upstream(text(sse(chunk(content="Hi"), error)))), request(stream=True))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"choices": []}',
+        b'{"choices": [{}]}',
+        b'{"choices": {"message": 1}}',
+        b'{"choices": [{"message": {"content": 7}}]}',
+        b'{"choices": [{"message": {"tool_calls": [{"function": {"arguments": "{}"}}]}}]}',
+        b'{"choices": [{"message": {"content": "Hi"}}], "usage": {"prompt_tokens": -1}}',
+        b'{"choices": [{"message": {"content": "Hi"}}], "usage": {"prompt_tokens": 1e400}}',
+        b'{"choices": ' + b"[" * 100_000,
+        b'{"error": {"message": "oops"}}',
+        b"\xff\xfe",
+    ],
+)
+async def test_an_answer_that_is_none_is_a_failure_and_no_crash(body: bytes) -> None:
+    with pytest.raises(BackendUnavailable):
+        await deltas_of(provider_at(Upstream(text(body))))
+    with pytest.raises(BackendFailed):
+        await deltas_of(provider_at(Upstream(text(b"data: " + body + b"\n\n"))), request(stream=True))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(list("abc")), inner, max_size=3),
+    max_leaves=8,
+)
+payload_like = st.fixed_dictionaries(
+    {},
+    optional={
+        "choices": json_values
+        | st.lists(
+            st.fixed_dictionaries({}, optional={"message": json_values, "delta": json_values, "finish_reason": json_values}),
+            max_size=2,
+        ),
+        "usage": json_values,
+        "error": json_values,
+        "data": json_values,
+    },
+)
+
+
+@given(payload_like)
+def test_no_payload_whatever_crashes_a_provider(payload: Payload) -> None:
+    async def survive() -> None:
+        body = json.dumps(payload)
+        for stream, sent in ((False, body), (True, f"data: {body}\n\ndata: [DONE]\n\n")):
+            try:
+                await deltas_of(provider_at(Upstream(text(sent))), request(stream=stream))
+                await provider_at(Upstream(text(body))).embed(EmbeddingRequest("m", ("a",)), context())
+            except BackendFailed:
+                pass
+
+    anyio.run(survive)
+
+
+async def test_half_a_surrogate_pair_is_neither_sent_nor_kept() -> None:
+    upstream = Upstream(whole(answer({"content": "Hi"})))
+    await reply_of(provider_at(upstream), request(Message(Role.USER, "a\ud800b")))
+    messages = cast(list[dict[str, str]], upstream.body["messages"])
+    assert messages[0]["content"] == "a?b"
+
+
+def vector(*numbers: float) -> str:
+    return base64.b64encode(struct.pack(f"<{len(numbers)}f", *numbers)).decode()
+
+
+async def embedded(data: Json, usage: Payload | None = None) -> EmbeddingReply:
+    provider = provider_at(Upstream(whole({"data": data, "usage": usage})))
+    return await provider.embed(EmbeddingRequest("embedder", ("a", "b")), context())
+
+
+@pytest.mark.parametrize("form", ["numbers", "base64"])
+async def test_vectors_come_in_the_order_of_the_texts(form: str) -> None:
+    second: Json = [0.5, -1.0] if form == "numbers" else vector(0.5, -1.0)
+    reply = await embedded([{"index": 1, "embedding": second}, {"index": 0, "embedding": [1, 2]}], {"prompt_tokens": 4})
+    assert (reply.count, reply.dimensions, reply.usage) == (2, 2, TokenUsage(4))
+    assert reply.rows() == [[1.0, 2.0], [0.5, -1.0]]
+
+
+async def test_the_embedding_request_names_model_and_texts() -> None:
+    upstream = Upstream(whole({"data": [{"embedding": [1.0]}]}))
+    await provider_at(upstream, "ollama").embed(EmbeddingRequest("nomic", ("a",)), context())
+    assert upstream.body == {"model": "nomic", "input": ["a"]}
+    assert upstream.asked[0].url.endswith("/v1/embeddings")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [{"embedding": [1.0, 2.0]}, {"embedding": [1.0]}],
+        [{"index": 0, "embedding": [1.0]}, {"index": 0, "embedding": [1.0]}],
+        [{"index": 1, "embedding": [1.0]}, {"index": 2, "embedding": [1.0]}],
+        [{"embedding": []}],
+        [{"embedding": "!!!"}],
+        [{"embedding": "AAA="}],
+        [{"embedding": "äöü"}],
+        [{"embedding": ["x"]}],
+        [{"embedding": None}],
+        ["x"],
+    ],
+)
+async def test_vectors_that_are_none_are_a_failure(data: Json) -> None:
+    with pytest.raises(BackendUnavailable):
+        await embedded(data)
+
+
+async def test_a_reply_without_text_or_reason_is_an_empty_one() -> None:
+    reply = await reply_of(provider_at(Upstream(whole(answer({"content": None})))))
+    assert reply == ChatReply(Message(Role.ASSISTANT, ""), FinishReason.STOP, TokenUsage(11, 7))
+    assert collect_deltas([]).message.content == ""

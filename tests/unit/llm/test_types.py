@@ -1,0 +1,41 @@
+"""Deltas join into replies; vectors keep their bytes."""
+
+import struct
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.core.messages import FinishReason, Role, TokenUsage, ToolCall
+from spass.llm.types import ChatDelta, EmbeddingReply, ToolCallDelta, collect_deltas, pack_rows
+
+
+def test_pieces_of_two_tool_calls_join_by_index() -> None:
+    reply = collect_deltas(
+        [
+            ChatDelta("I look ", (ToolCallDelta(1, "b", "two"),)),
+            ChatDelta("it up.", (ToolCallDelta(0, "a", "one", "{"), ToolCallDelta(1, arguments="[]"))),
+            ChatDelta(tool_calls=(ToolCallDelta(0, arguments="}"),), finish_reason=FinishReason.TOOL_CALLS),
+            ChatDelta(usage=TokenUsage(3, 4), cost_usd=Decimal("0.5")),
+        ]
+    )
+    assert reply.message.role is Role.ASSISTANT
+    assert reply.message.content == "I look it up."
+    assert reply.message.tool_calls == (ToolCall("a", "one", "{}"), ToolCall("b", "two", "[]"))
+    assert (reply.finish_reason, reply.usage, reply.cost_usd) == (FinishReason.TOOL_CALLS, TokenUsage(3, 4), Decimal("0.5"))
+
+
+def test_a_call_that_cost_nothing_is_not_one_whose_cost_nobody_said() -> None:
+    assert collect_deltas([ChatDelta(cost_usd=Decimal(0))]).cost_usd == 0
+    assert collect_deltas([ChatDelta()]).cost_usd is None
+
+
+@given(
+    st.integers(1, 5).flatmap(
+        lambda n: st.lists(st.lists(st.floats(width=32, allow_nan=False), min_size=n, max_size=n), min_size=1)
+    )
+)
+def test_packed_rows_come_back_and_are_little_endian(rows: list[list[float]]) -> None:
+    data = pack_rows(rows)
+    assert data == b"".join(struct.pack(f"<{len(row)}f", *row) for row in rows)
+    assert EmbeddingReply(data, len(rows), len(rows[0]), TokenUsage()).rows() == rows
