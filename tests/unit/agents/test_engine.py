@@ -1,0 +1,181 @@
+"""A whole turn through the real pipeline and tools."""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from spass.agents.chat import chat
+from spass.calls.scope import Scope
+from spass.core.errors import ModelNotAllowed, RecursionDepthExceeded, UpstreamRejected
+from spass.core.events import Event, Token, collect
+from spass.core.messages import FinishReason, Message, Role
+from spass.llm.errors import BackendRejected
+from tests.unit.agents.stage import Stage, agent, contents, says
+from tests.unit.tools.scopes import scope_for, table_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def scope() -> Scope:
+    return scope_for()
+
+
+async def test_the_model_hears_the_system_prompt_the_history_and_the_message(stage: Stage, scope: Scope) -> None:
+    stage.will_say(says("Tennis."))
+    history = [Message(Role.USER, "Ich mag Tennis."), Message(Role.ASSISTANT, "Notiert.")]
+    spec = agent(temperature=0.3, max_tokens=99)
+    outcome = collect([event async for event in stage.engine.run(scope, spec, history, "Was mag ich?")])
+    (request,) = stage.provider.asked
+    assert contents(request.messages) == [
+        ("system", "Be brief."),
+        ("user", "Ich mag Tennis."),
+        ("assistant", "Notiert."),
+        ("user", "Was mag ich?"),
+    ]
+    assert (request.model, request.temperature, request.max_tokens, request.tools) == ("talker", 0.3, 99, ())
+    assert request.tool_choice is None
+    assert contents(outcome.messages) == [("assistant", "Tennis.")]
+
+
+async def test_an_agent_without_a_system_prompt_sends_none(stage: Stage, scope: Scope) -> None:
+    stage.will_say(says("Hi."))
+    collect([event async for event in stage.engine.run(scope, agent(system_prompt=" "), (), "Hi")])
+    assert contents(stage.provider.asked[0].messages) == [("user", "Hi")]
+
+
+async def test_an_empty_answer_of_the_past_is_not_sent_again(stage: Stage, scope: Scope) -> None:
+    stage.will_say(says("Hi."))
+    history = [Message(Role.USER, "a"), Message(Role.ASSISTANT, "")]
+    collect([event async for event in stage.engine.run(scope, agent(), history, "b")])
+    assert contents(stage.provider.asked[0].messages)[1:] == [("user", "a"), ("user", "b")]
+
+
+async def test_what_is_retrieved_stands_before_the_message_as_data_and_in_no_event(stage: Stage, scope: Scope) -> None:
+    stage.will_say(says("1791."))
+    spec = agent(rag_index="berlin-info", rag_top_k=1)
+    outcome = collect([event async for event in stage.engine.run(scope, spec, (), "Wann wurde das Tor gebaut?")])
+    system, context, question = stage.provider.asked[0].messages
+    assert context.role is Role.USER
+    assert '<document id="d1">' in context.content
+    assert "1791" in context.content
+    assert "data" in context.content
+    assert "Tiergarten" not in context.content
+    assert "1791" not in system.content
+    assert question == Message(Role.USER, "Wann wurde das Tor gebaut?")
+    assert contents(outcome.messages) == [("assistant", "1791.")]
+    assert stage.shelf.asked == [("demo", "berlin-info", "Wann wurde das Tor gebaut?", 1)]
+
+
+@pytest.mark.parametrize("tenant", ["demo", "other"])
+async def test_an_index_that_is_absent_or_somebody_elses_adds_nothing(stage: Stage, tenant: str) -> None:
+    stage.will_say(says("Weiß nicht."))
+    spec = agent(rag_index="berlin-info" if tenant == "other" else "nowhere")
+    collect([event async for event in stage.engine.run(scope_for(tenant), spec, (), "Wann?")])
+    assert contents(stage.provider.asked[0].messages) == [("system", "Be brief."), ("user", "Wann?")]
+
+
+async def test_a_long_message_is_searched_for_by_its_beginning(stage: Stage, scope: Scope) -> None:
+    stage.will_say(says("Viel."))
+    collect([event async for event in stage.engine.run(scope, agent(rag_index="berlin-info"), (), "x" * 200_000)])
+    assert len(stage.shelf.asked[0][2]) == 2000
+
+
+async def test_a_tool_runs_in_the_callers_tenant_and_every_call_leaves_one_record(stage: Stage, scope: Scope) -> None:
+    stage.will_say(
+        says("", ("rag_query", '{"index_id": "berlin-info", "query": "Tor"}'), ("calculator", '{"expression": "6*7"}')),
+        says("42, 1791."),
+    )
+    spec = agent(tools=["rag_query", "calculator"])
+    outcome = collect([event async for event in stage.engine.run(scope, spec, (), "Beides?")])
+    assert [record.name for record in outcome.tool_calls] == ["rag_query", "calculator"]
+    assert [tool.name for tool in stage.provider.asked[0].tools] == ["rag_query", "calculator"]
+    assert stage.shelf.asked == [("demo", "berlin-info", "Tor", 5)]
+    table = table_of(scope)
+    assert sorted(table.audited("tool"), key=str) == [("calculator", "ok"), ("rag_query", "ok")]
+    assert table.audited("chat") == [("talker", "ok"), ("talker", "ok")]
+    assert {put.attributes["agent"] for put in table.written} == {"tester"}
+    assert {put.attributes["outer_request_id"] for put in table.written} == {"req_outer"}
+    assert scope.tally.total.sub_calls == 2
+    assert scope.tally.total.usd == Decimal("0.00004")
+
+
+async def test_a_tool_the_agent_lacks_is_refused_and_the_model_goes_on(stage: Stage, scope: Scope) -> None:
+    stage.will_say(says("", ("rag_query", '{"index_id": "berlin-info", "query": "Tor"}')), says("Schade."))
+    outcome = collect([event async for event in stage.engine.run(scope, agent(tools=["calculator"]), (), "Tor?")])
+    assert stage.shelf.asked == []
+    assert json.loads(outcome.messages[1].content)["error"]["code"] == "tool_not_found"
+    assert outcome.content == "Schade."
+
+
+async def test_in_the_last_call_tools_are_named_but_may_not_be_called(stage: Stage, scope: Scope) -> None:
+    stage.will_say(says("", ("calculator", '{"expression": "1"}')), says("Eins."))
+    outcome = collect([event async for event in stage.engine.run(scope, agent(tools=["calculator"], max_turns=2), (), "?")])
+    first, last = stage.provider.asked
+    assert (first.tool_choice, last.tool_choice) == (None, "none")
+    assert last.tools == first.tools
+    assert outcome.finish_reason is FinishReason.STOP
+
+
+async def test_a_stream_collected_is_the_reply(stage: Stage, scope: Scope) -> None:
+    script = (says("one moment please", ("calculator", '{"expression": "6*7"}')), says("it is forty two"))
+    runs: dict[bool, list[Event]] = {}
+    for stream in (True, False):
+        stage.will_say(*script)
+        spec = agent(tools=["calculator"])
+        runs[stream] = [event async for event in stage.engine.run(scope, spec, (), "?", stream=stream)]
+    streamed, blocking = collect(runs[True]), collect(runs[False])
+    assert sum(isinstance(event, Token) for event in runs[True]) == 7
+    assert streamed.messages == blocking.messages
+    assert (streamed.usage, streamed.turns, streamed.finish_reason) == (blocking.usage, blocking.turns, blocking.finish_reason)
+    assert [record.result for record in streamed.tool_calls] == [record.result for record in blocking.tool_calls]
+
+
+async def test_sub_calls_stand_one_deeper(stage: Stage) -> None:
+    stage.will_say(says("Hi."))
+    collect([event async for event in stage.engine.run(scope_for(depth=1), agent(), (), "Hi")])
+    assert stage.provider.contexts[0].headers["SPASS-Caller-Depth"] == "3"
+
+
+async def test_what_can_be_refused_is_refused_before_anything_is_written(stage: Stage) -> None:
+    stranger, deep = scope_for(models=["other-model"]), scope_for(depth=2)
+    with pytest.raises(ModelNotAllowed):
+        await chat(stage.engine, stranger, agent(rag_index="berlin-info"), "Hi")
+    with pytest.raises(RecursionDepthExceeded):
+        await chat(stage.engine, deep, agent(rag_index="berlin-info"), "Hi")
+    assert table_of(stranger).written == table_of(deep).written == []
+    assert stage.shelf.asked == []
+
+
+async def test_a_model_that_fails_fails_the_turn(stage: Stage, scope: Scope) -> None:
+    stage.will_say(says("", ("calculator", '{"expression": "1"}')), BackendRejected("No.", status=400))
+    with pytest.raises(UpstreamRejected):
+        await chat(stage.engine, scope, agent(tools=["calculator"]), "Hi")
+    assert [status for _, status in table_of(scope).audited("chat")] == ["ok", "upstream_rejected"]
+
+
+async def test_a_chat_answers_the_whole_reply(stage: Stage, scope: Scope) -> None:
+    stage.will_say(says("", ("calculator", '{"expression": "6*7"}')), says("42"))
+    reply = await chat(stage.engine, scope, agent(tools=["calculator"]), "?")
+    message, calls = reply["message"], reply["tool_calls"]
+    assert isinstance(message, dict)
+    assert isinstance(calls, list)
+    created_at, duration = message.pop("created_at"), calls[0].pop("duration_ms")
+    assert str(created_at).endswith("Z")
+    assert isinstance(duration, int)
+    assert reply == {
+        "request_id": "req_outer",
+        "agent": "tester",
+        "model": "talker",
+        "session_id": None,
+        "message": {"id": None, "seq": None, "role": "assistant", "content": "42"},
+        "tool_calls": [
+            {"name": "calculator", "arguments": {"expression": "6*7"}, "result": {"expression": "6*7", "result": 42}},
+        ],
+        "usage": {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30},
+        "turns": 2,
+        "finish_reason": "stop",
+        "compaction": None,
+    }
+    json.dumps(reply)

@@ -1,0 +1,216 @@
+"""The tool loop: whatever a model says, the turn ends, and the conversation it leaves can be gone on with."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.agents.kinds import orchestrator
+from spass.agents.kinds.context import ModelEvent
+from spass.core.errors import UpstreamError
+from spass.core.events import (
+    Event,
+    InferenceFinished,
+    InferenceStarted,
+    Token,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnFinished,
+    TurnStarted,
+    Usage,
+    collect,
+)
+from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
+
+pytestmark = pytest.mark.anyio
+QUESTION = (Message(Role.USER, "What is six times seven?"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing the model says: text, and the tools it asks for (by how long each takes)."""
+
+    text: str = ""
+    calls: tuple[str, ...] = ()
+    reason: FinishReason = FinishReason.STOP
+
+
+@dataclass(slots=True)
+class Script:
+    """A ``KindContext`` whose model says ``lines``, the last one again and again."""
+
+    lines: Sequence[Line]
+    max_turns: int = 10
+    seen: list[Sequence[Message]] = field(default_factory=list)
+    allowed: list[bool] = field(default_factory=list)
+    running: int = 0
+    most_running: int = 0
+
+    async def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
+        number = len(self.seen)
+        line = self.lines[min(number, len(self.lines) - 1)]
+        self.seen.append(tuple(conversation))
+        self.allowed.append(may_call_tools)
+        for word in line.text.split(" "):
+            if word:
+                yield Token(word)
+        calls = tuple(ToolCall(f"call_{number}_{at}", name, "{}") for at, name in enumerate(line.calls))
+        yield InferenceFinished(Message(Role.ASSISTANT, line.text.replace(" ", ""), calls), line.reason)
+        yield Usage(TokenUsage(10, 1))
+
+    async def tool(self, call: ToolCall) -> ToolCallFinished:
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        for _ in range(len(call.name)):
+            await asyncio.sleep(0)
+        self.running -= 1
+        if call.name == "broken":
+            raise UpstreamError("The tool's room fell in.")
+        answer = Message(Role.TOOL, f'"{call.id}"', tool_call_id=call.id)
+        return ToolCallFinished(call, {}, call.id, answer, 1)
+
+
+async def turn(script: Script) -> list[Event]:
+    return [event async for event in orchestrator.run(script, QUESTION)]
+
+
+def check_well_formed(messages: Sequence[Message]) -> None:
+    """Every call is answered, in order, right after the message that makes it; the last message is an answer in words."""
+    waiting: list[str] = []
+    for message in messages:
+        if message.role is Role.TOOL:
+            assert waiting
+            assert message.tool_call_id == waiting.pop(0)
+        else:
+            assert not waiting
+            waiting = [call.id for call in message.tool_calls]
+    assert not waiting
+    assert messages[-1].role is Role.ASSISTANT
+
+
+async def test_an_answer_without_tools_is_one_model_call() -> None:
+    assert await turn(Script([Line("forty two")])) == [
+        TurnStarted(),
+        InferenceStarted(1),
+        Token("forty"),
+        Token("two"),
+        InferenceFinished(Message(Role.ASSISTANT, "fortytwo"), FinishReason.STOP),
+        Usage(TokenUsage(10, 1)),
+        TurnFinished(FinishReason.STOP),
+    ]
+
+
+async def test_a_tool_is_run_and_its_result_read() -> None:
+    script = Script([Line("let me", ("calculator",), FinishReason.TOOL_CALLS), Line("42")])
+    outcome = collect(await turn(script))
+    call = ToolCall("call_0_0", "calculator", "{}")
+    asked = Message(Role.ASSISTANT, "letme", (call,))
+    answered = Message(Role.TOOL, '"call_0_0"', tool_call_id="call_0_0")
+    assert outcome.messages == [asked, answered, Message(Role.ASSISTANT, "42")]
+    assert script.seen[1] == (*QUESTION, asked, answered)
+    assert (outcome.turns, outcome.usage, outcome.finish_reason) == (2, TokenUsage(20, 2), FinishReason.STOP)
+
+
+async def test_several_calls_run_together_and_are_reported_in_order() -> None:
+    script = Script([Line("", ("slowest", "slow", "x")), Line("done")])
+    events = await turn(script)
+    assert script.most_running == 3
+    kinds = [(type(event), event.call.name) for event in events if isinstance(event, ToolCallStarted | ToolCallFinished)]
+    names = ["slowest", "slow", "x"]
+    assert kinds == [(ToolCallStarted, name) for name in names] + [(ToolCallFinished, name) for name in names]
+
+
+async def test_the_last_call_may_not_ask_for_tools() -> None:
+    script = Script([Line("", ("x",)), Line("", ("x",)), Line("all I know")], max_turns=3)
+    outcome = collect(await turn(script))
+    assert script.allowed == [True, True, False]
+    assert (outcome.turns, outcome.content, outcome.finish_reason) == (3, "allIknow", FinishReason.STOP)
+
+
+@pytest.mark.parametrize("max_turns", [1, 2, 5])
+async def test_a_model_that_never_stops_asking_is_stopped(max_turns: int) -> None:
+    outcome = collect(await turn(Script([Line("hm", ("x",), FinishReason.TOOL_CALLS)], max_turns=max_turns)))
+    assert (outcome.turns, len(outcome.tool_calls)) == (max_turns, max_turns - 1)
+    assert outcome.finish_reason is FinishReason.MAX_TURNS
+    assert outcome.content == "hm"
+    check_well_formed(outcome.messages)
+
+
+@pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.CONTENT_FILTER])
+async def test_a_model_cut_off_while_asking_ends_the_turn_with_no_call_left_open(reason: FinishReason) -> None:
+    script = Script([Line("let me", ("x",), reason)])
+    outcome = collect(await turn(script))
+    assert (outcome.turns, outcome.finish_reason, outcome.tool_calls) == (1, reason, [])
+    check_well_formed(outcome.messages)
+
+
+async def test_calls_count_whatever_reason_the_provider_gives() -> None:
+    outcome = collect(await turn(Script([Line("", ("x",), FinishReason.STOP), Line("done")])))
+    assert len(outcome.tool_calls) == 1
+
+
+async def test_a_reason_of_tool_calls_without_calls_is_an_end() -> None:
+    assert collect(await turn(Script([Line("done", (), FinishReason.TOOL_CALLS)]))).finish_reason is FinishReason.STOP
+
+
+async def test_an_empty_answer_is_an_answer() -> None:
+    outcome = collect(await turn(Script([Line("")])))
+    assert (outcome.content, outcome.finish_reason) == ("", FinishReason.STOP)
+    check_well_formed(outcome.messages)
+
+
+async def test_a_failure_waits_for_the_calls_beside_it_and_is_raised() -> None:
+    script = Script([Line("", ("broken", "much longer than that"))])
+    events: list[Event] = []
+    with pytest.raises(UpstreamError):
+        async for event in orchestrator.run(script, QUESTION):
+            events.append(event)
+    assert script.running == 0
+    assert not any(isinstance(event, TurnFinished) for event in events)
+
+
+async def test_a_reader_who_leaves_closes_the_model() -> None:
+    closed: list[bool] = []
+
+    class Watched(Script):
+        async def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
+            try:
+                yield Token("a")
+                yield Token("b")
+            finally:
+                closed.append(True)
+
+    events = orchestrator.run(Watched([Line()]), QUESTION)
+    async for event in events:
+        if isinstance(event, Token):
+            break
+    await events.aclose()
+    assert closed == [True]
+
+
+lines = st.builds(
+    Line,
+    st.sampled_from(["", "a", "a b"]),
+    st.lists(st.sampled_from(["x", "slow", "calculator"]), max_size=3).map(tuple),
+    st.sampled_from([FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS, FinishReason.CONTENT_FILTER]),
+)
+
+
+@given(script=st.lists(lines, min_size=1, max_size=6), max_turns=st.integers(1, 6))
+async def test_every_turn_ends_well_formed_within_its_bound(script: list[Line], max_turns: int) -> None:
+    context = Script(script, max_turns)
+    events = await turn(context)
+    outcome = collect(events)
+    check_well_formed(outcome.messages)
+    assert isinstance(events[-1], TurnFinished)
+    assert outcome.finish_reason is not FinishReason.TOOL_CALLS
+    assert 1 <= outcome.turns <= max_turns
+    assert outcome.turns == len(context.seen)
+    last_inference = [event for event in events if isinstance(event, InferenceStarted)][-1]
+    said = "".join(event.text for event in events[events.index(last_inference) :] if isinstance(event, Token))
+    assert said == outcome.content
+    for conversation in context.seen[1:]:
+        assert conversation[: len(QUESTION)] == QUESTION
