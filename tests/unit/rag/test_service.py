@@ -2,6 +2,7 @@
 
 import pytest
 
+from spass.aws.clients import TenantStore
 from spass.core.errors import (
     DocumentNotFound,
     DocumentTooLarge,
@@ -17,6 +18,8 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.documents import NewDocument
+from spass.rag.manifest import Manifest
+from spass.rag.swap import read_manifest
 from tests.unit.rag.conftest import DIMENSIONS, World, config_with, documents
 
 pytestmark = pytest.mark.anyio
@@ -224,22 +227,19 @@ async def test_passive_retrieval_from_an_absent_index_adds_nothing(world: World,
 async def test_a_reader_whose_segment_was_swept_meanwhile_answers_from_the_version_in_force(
     world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spass.rag import reader
-
     await world.rag.append(world.scope, index, documents(("a", "eins")))
-    stale = await reader.read_manifest(world.scope.store, index)
+    stale = await read_manifest(world.scope.store, index)
     await world.rag.replace(world.scope, index, documents(("b", "zwei")))
     prefix = f"rag/{index}/{stale.generation}/{stale.segments[0].id}"
     await world.scope.store.objects.delete(
         [f"{prefix}/{part}" for part in ("vectors.npy", "ids", "meta", "docs.jsonl", "offsets.npy")]
     )
     answers = [stale]
-    read = reader.read_manifest
 
-    async def first_stale(store: object, name: IndexId) -> object:
-        return answers.pop() if answers else await read(world.scope.store, name)
+    async def first_stale(store: TenantStore, name: IndexId) -> Manifest:
+        return answers.pop() if answers else await read_manifest(store, name)
 
-    monkeypatch.setattr(reader, "read_manifest", first_stale)
+    monkeypatch.setattr("spass.rag.reader.read_manifest", first_stale)
     answer = await world.cold().query(world.scope, index, "zwei", 5)
     assert ([hit.id for hit in answer.results], answer.version) == (["b"], 2)
 

@@ -1,0 +1,89 @@
+"""A rag room on the emulator, with vectors made by arithmetic, and a client that retries."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
+from spass.calls.scope import Scope
+from spass.core.errors import SpassError
+from spass.core.ids import IndexId, RequestId
+from spass.core.messages import TokenUsage
+from spass.llm.types import EmbeddingReply, pack_rows
+from spass.rag.documents import NewDocument
+from spass.rag.service import Rag
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.identity import Caller, Identity
+
+DIMENSIONS = 4
+
+
+class ArithmeticCalls:
+    """One vector per text, from its bytes."""
+
+    async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
+        rows = [[float(sum(text.encode()) // 5**n % 5) - 2.0 for n in range(DIMENSIONS)] for text in texts]
+        return EmbeddingReply(pack_rows(rows), len(texts), DIMENSIONS, TokenUsage())
+
+
+CONFIG = GatewayConfig.model_validate(
+    {
+        "llm": {"backends": [{"provider": "embedded"}]},
+        "models": [{"name": "arithmetic", "kind": "embedding", "dimensions": DIMENSIONS, "context_window": 256}],
+        "defaults": {"embedding_model": "arithmetic"},
+        "usd_to_eur": "0.9",
+        "tenants": [],
+    }
+)
+
+
+@dataclass(slots=True)
+class World:
+    """One tenant's store; every ``worker()`` is a process of its own, with nothing in memory."""
+
+    store: TenantStore
+
+    def worker(self) -> Rag:
+        return Rag(ArithmeticCalls(), CONFIG)
+
+    def scope(self) -> Scope:
+        caller = Caller(Identity(self.store.tenant, "token", False, ()), None, RequestId("req_1"), None, 0, "/a1/rag")
+        return Scope.of(caller, self.store)
+
+    async def append(self, index: IndexId, documents: Sequence[NewDocument], key: str) -> StoredAnswer:
+        """One request with an Idempotency-Key, on a worker of its own, as the edge carries it out."""
+        body = hashlib.sha256(repr(documents).encode()).hexdigest()
+        request = IdempotentRequest(hashlib.sha256(key.encode()).hexdigest(), body)
+        claim = await acquire(self.store, request)
+        if not isinstance(claim, Claim):
+            return claim
+        try:
+            answer = await self.worker().append(self.scope(), index, documents, claim)
+        except SpassError:
+            await claim.release()
+            raise
+        return StoredAnswer(answer.body(), {})
+
+    async def contents(self, index: IndexId) -> dict[str, str]:
+        """All documents by id, as a fresh worker sees them; the summary is asserted to agree."""
+        rag = self.worker()
+        page = await rag.documents(self.scope(), index, None, 1000)
+        assert page.next_cursor is None
+        found = {str(document.id): document.text for document in page.documents}
+        assert len(found) == len(page.documents)
+        summary = await rag.describe(self.scope(), index)
+        assert summary.doc_count == len(found)
+        assert summary.total_text_bytes == sum(len(text.encode()) for text in found.values())
+        return found
+
+
+def documents(*pairs: tuple[str, str]) -> list[NewDocument]:
+    return [NewDocument(id=name, text=text) for name, text in pairs]
+
+
+@pytest.fixture
+def world(store: TenantStore) -> World:
+    return World(store)

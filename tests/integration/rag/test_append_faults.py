@@ -1,0 +1,125 @@
+"""Every AWS call of a write is made to go wrong in every way; the client then retries, and the write is there once."""
+
+from collections.abc import Callable
+
+import pytest
+
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
+from spass.aws.leases import LEASE_SECONDS, LeaseLost
+from spass.core.errors import Conflict, SpassError, StorageUnavailable
+from spass.core.ids import DocumentId, IndexId
+from spass.core.time import now_s
+from tests.integration.rag.conftest import World, documents
+
+pytestmark = pytest.mark.anyio
+
+OLD = {"a": "alt", "b": "bleibt", **{f"f{n}": f"fest {n}" for n in range(8)}}
+NEW = {"a": "neu", "c": "dazu", "d": "auch"}
+
+
+class Clock:
+    """The time by which leases are judged; it only moves when told."""
+
+    def __init__(self) -> None:
+        self.seconds = now_s()
+
+    def __call__(self) -> int:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("spass.aws.idempotency.now_s", clock)
+    return clock
+
+
+@pytest.fixture(autouse=True)
+def dead_rows_in_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that their writes are among the calls that fail."""
+    monkeypatch.setattr("spass.rag.kill.INLINE_DEAD_BYTES", 0)
+
+
+async def prepared(world: World, index: IndexId) -> None:
+    """An index of one large segment that will get a dead row, and a small one that will be merged."""
+    rag = world.worker()
+    await rag.append(world.scope(), index, documents(*OLD.items()))
+    await rag.append(world.scope(), index, documents(("e", "klein")))
+
+
+async def retried(world: World, clock: Clock, index: IndexId, key: str) -> StoredAnswer:
+    """What a client gets that sends the same request again until it is answered, waiting as long as it is told to."""
+    for _ in range(10):
+        try:
+            return await world.append(index, documents(*NEW.items()), key)
+        except (Conflict, StorageUnavailable) as refused:
+            clock.seconds += told(refused)
+    raise AssertionError("ten tries were not enough")
+
+
+def told(refused: SpassError) -> int:
+    assert refused.retry_after is not None, "a client must be told when to try again"
+    return int(refused.retry_after)
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_an_append_takes_place_once_whichever_call_goes_wrong(
+    world: World, clock: Clock, fault: Fault, record_property: Callable[[str, object], None]
+) -> None:
+    counted = IndexId("counted")
+    await prepared(world, counted)
+    with inject(FaultPlan()) as plan:
+        await world.append(counted, documents(*NEW.items()), "counted")
+    points = [f"{call.service}:{call.operation}" for call in plan.calls]
+    assert {"dynamodb:PutItem", "dynamodb:TransactWriteItems", "s3:PutObject", "s3:GetObject"} <= set(points), points
+    assert points.count("s3:PutObject") == 6, "five of the segment, one of dead rows"
+    record_property("points", len(points))
+    for point, name in enumerate(points):
+        index = IndexId(f"{fault}-{point}")
+        await prepared(world, index)
+        with inject(FaultPlan(fault, at=point)) as plan:
+            try:
+                first: StoredAnswer | None = await world.append(index, documents(*NEW.items()), str(index))
+            except (Crash, Conflict, StorageUnavailable):
+                first = None
+        assert len(plan.calls) > point, "the fault was met"
+        where = f"{fault} at {point} ({name})"
+        again = await retried(world, clock, index, str(index))
+        assert first is None or first.body == again.body, where
+        assert again.body == {"index_id": index, "doc_count": 13, "ingested": 3, "replaced": 1, "version": 3}, where
+        assert (await world.worker().describe(world.scope(), index)).version == 3, where
+        assert await world.contents(index) == OLD | {"e": "klein"} | NEW, where
+    assert len(points) > 10
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.THROTTLE, Fault.TIMEOUT])
+async def test_deletions_settle_a_lost_reply_by_reading_whose_swap_it_was(world: World, fault: Fault) -> None:
+    counted = IndexId("counted")
+    await prepared(world, counted)
+    rag = world.worker()
+    with inject(FaultPlan()) as plan:
+        await rag.delete_document(world.scope(), counted, DocumentId("a"))
+    swap = [call.operation for call in plan.calls].index("TransactWriteItems")
+    index = IndexId("one")
+    await prepared(world, index)
+    with inject(FaultPlan(fault, at=swap)):
+        assert await world.worker().delete_document(world.scope(), index, DocumentId("a")) is True
+    assert (await rag.describe(world.scope(), index)).version == 3
+    with inject(FaultPlan(fault, at=1)):
+        assert await rag.delete_index(world.scope(), index) is True
+    assert (await rag.append(world.scope(), index, documents(("a", "x")))).version == 5
+
+
+async def test_a_claim_that_passed_to_another_try_writes_nothing(world: World, clock: Clock) -> None:
+    index = IndexId("one")
+    request = IdempotentRequest("digest", "body")
+    ghost = await acquire(world.store, request)
+    clock.seconds += LEASE_SECONDS + 1
+    heir = await acquire(world.store, request)
+    assert isinstance(ghost, Claim)
+    assert isinstance(heir, Claim)
+    with pytest.raises(LeaseLost):
+        await world.worker().append(world.scope(), index, documents(("a", "geist")), ghost)
+    assert (await world.worker().append(world.scope(), index, documents(("a", "erbe")), heir)).version == 1
+    assert await world.contents(index) == {"a": "erbe"}

@@ -1,0 +1,96 @@
+"""Writers at the same time lose and double nothing."""
+
+import asyncio
+
+import pytest
+
+from spass.core.errors import IndexNotFound
+from spass.core.ids import DocumentId, IndexId
+from spass.rag.documents import NewDocument
+from tests.integration.rag.conftest import World, documents
+
+pytestmark = pytest.mark.anyio
+INDEX = IndexId("shared")
+WRITERS = 8
+APPENDS = 4
+
+
+async def test_eight_writers_lose_and_double_nothing(world: World) -> None:
+    """Each writer adds documents of its own and writes over one that all of them write."""
+    versions: list[int] = []
+
+    async def write(writer: int) -> None:
+        rag = world.worker()
+        for n in range(APPENDS):
+            own = [(f"w{writer}-{n}-{m}", f"von {writer}") for m in range(3)]
+            answer = await rag.append(world.scope(), INDEX, documents(*own, ("all", f"zuletzt {writer}-{n}")))
+            versions.append(answer.version)
+
+    await asyncio.gather(*map(write, range(WRITERS)))
+    assert sorted(versions) == list(range(1, WRITERS * APPENDS + 1))
+    found = await world.contents(INDEX)
+    last = found.pop("all")
+    assert last.startswith("zuletzt")
+    assert found == {f"w{w}-{n}-{m}": f"von {w}" for w in range(WRITERS) for n in range(APPENDS) for m in range(3)}
+    answer = await world.worker().query(world.scope(), INDEX, "von 3", 50)
+    assert answer.version == WRITERS * APPENDS
+    assert {hit.id for hit in answer.results if hit.score == 1.0} >= {f"w3-{n}-{m}" for n in range(APPENDS) for m in range(3)}
+
+
+async def test_the_same_request_eight_times_at_once_is_carried_out_once(world: World) -> None:
+    results = await asyncio.gather(
+        *(world.append(INDEX, documents(("a", "x")), "one key") for _ in range(8)), return_exceptions=True
+    )
+    assert any(not isinstance(result, BaseException) for result in results)
+    assert (await world.worker().describe(world.scope(), INDEX)).version == 1
+
+
+async def test_deletes_and_replaces_between_appends_bring_no_old_row_back(world: World) -> None:
+    """Whatever the order was, what stands in the end was written after the last deletion or replacement."""
+    log: list[tuple[int, str]] = []
+
+    async def append(writer: int) -> None:
+        rag = world.worker()
+        for n in range(4):
+            answer = await rag.append(world.scope(), INDEX, documents((f"w{writer}-{n}", "x")))
+            log.append((answer.version, f"w{writer}-{n}"))
+
+    async def destroy() -> None:
+        rag = world.worker()
+        for n in range(3):
+            await rag.delete_index(world.scope(), INDEX)
+            answer = await rag.replace(world.scope(), INDEX, [NewDocument(id=f"r{n}", text="neu")])
+            log.append((answer.version, f"r{n}"))
+
+    await asyncio.gather(append(0), append(1), append(2), destroy())
+    last_life = max(version for version, name in log if name.startswith("r"))
+    wanted = {name for version, name in log if version >= last_life}
+    assert set(await world.contents(INDEX)) == wanted
+
+
+async def test_readers_among_writers_always_see_one_whole_version(world: World) -> None:
+    """Every write replaces all documents by as many of its own number; a reader that saw two numbers saw two versions."""
+    done = asyncio.Event()
+
+    async def write() -> None:
+        rag = world.worker()
+        for n in range(6):
+            await rag.replace(world.scope(), INDEX, documents(*((f"d{m}", str(n)) for m in range(5))))
+            await rag.delete_document(world.scope(), INDEX, DocumentId("d0"))
+        done.set()
+
+    async def read() -> int:
+        rag, seen, last = world.worker(), 0, 0
+        while not done.is_set():
+            try:
+                answer = await rag.query(world.scope(), INDEX, "x", 50)
+            except IndexNotFound:
+                continue
+            assert len({hit.text for hit in answer.results}) == 1
+            assert len(answer.results) == (5 if answer.version % 2 else 4)
+            assert answer.version >= last
+            seen, last = seen + 1, answer.version
+        return seen
+
+    _, *seen = await asyncio.gather(write(), read(), read())
+    assert all(seen)
