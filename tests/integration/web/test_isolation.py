@@ -1,0 +1,154 @@
+"""Every route, called by those whom its thing does not belong to: another tenant, a sibling tenant, another user."""
+
+import json
+import secrets
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from infra.routes import ROUTES, Route
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "Kilimandscharo"
+
+
+@dataclass(frozen=True, slots=True)
+class Things:
+    """What tenant ``demo``'s user ``ada`` owns. The names are hers alone."""
+
+    index: str
+    document: str
+    session: str
+
+    def path(self, route: Route) -> str:
+        names = {"name": "concise-de", "session_id": self.session, "index_id": self.index, "doc_id": self.document}
+        return route.path.format_map(names)
+
+
+def who(tenant: str, user: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {tenant}-token", "SPASS-User-Id": user}
+
+
+@pytest.fixture
+async def things(client: httpx.AsyncClient) -> Things:
+    unique = secrets.token_hex(4)
+    index, document = f"index-{unique}", f"doc-{unique}"
+    owner = who("demo", "ada")
+    body = {"documents": [{"id": document, "text": f"{SECRET} ist ein Berg.", "metadata": {"secret": SECRET}}]}
+    (await client.post(f"/a1/rag/indices/{index}/documents", json=body, headers=owner)).raise_for_status()
+    created = await client.post("/a1/agents/concise-de/sessions", json={"title": SECRET}, headers=owner)
+    assert created.status_code == 201
+    return Things(index, document, created.json()["id"])
+
+
+BODIES: dict[str, object] = {
+    "sessions.append": {"message": "Was ist das?"},
+    "rag.query": {"query": "Berg"},
+    "rag.replace": {"documents": [{"id": "mine", "text": "Etwas anderes."}]},
+    "rag.append": {"documents": [{"id": "mine", "text": "Etwas anderes."}]},
+    "sessions.create": {},
+    "agents.chat": {"message": "Was ist das?"},
+    "chat.completions": {"model": "llama-4-scout", "messages": [{"role": "user", "content": "Was ist das?"}]},
+    "embeddings.create": {"model": "all-minilm-l6-v2", "input": "Berg"},
+    "tools.execute": {"name": "rag_query", "arguments": {"index_id": "nowhere", "query": "Berg"}},
+}
+# What names somebody's thing: the answer to a stranger is that there is no such thing.
+NAMING = {"{session_id}": "session_not_found", "{index_id}": "index_not_found"}
+# These create or empty an index of the caller's own under the name, or say that there was none.
+OWN = {"rag.replace", "rag.append", "rag.delete", "rag.documents_delete"}
+
+
+def naming(route: Route) -> str | None:
+    return next((code for name, code in NAMING.items() if name in route.path), None)
+
+
+async def call(client: httpx.AsyncClient, route: Route, things: Things, headers: dict[str, str]) -> httpx.Response:
+    body = BODIES.get(route.module)
+    if route.method in ("POST", "PUT", "PATCH"):
+        assert body is not None, f"{route.module} is new here: say what to send to it"
+    return await client.request(route.method, things.path(route), json=body, headers=headers)
+
+
+@pytest.mark.parametrize("tenant", ["other", "demo-2"])
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+async def test_another_tenant_finds_nothing(client: httpx.AsyncClient, things: Things, route: Route, tenant: str) -> None:
+    answer = await call(client, route, things, who(tenant, "ada"))
+    assert SECRET not in answer.text
+    assert things.session not in answer.text
+    if route.module == "rag.list":
+        assert things.index not in answer.text
+    code = naming(route)
+    if code and route.module not in OWN:
+        assert answer.status_code == 404, answer.text
+        assert answer.json()["error"]["code"] == code
+    await assert_untouched(client, things)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+async def test_another_user_of_the_tenant_finds_no_session(client: httpx.AsyncClient, things: Things, route: Route) -> None:
+    if "{index_id}" in route.path or route.path.startswith("/a1/rag"):
+        return  # indices belong to the tenant: all its users share them
+    answer = await call(client, route, things, who("demo", "bob"))
+    assert SECRET not in answer.text
+    assert things.session not in answer.text
+    if "{session_id}" in route.path:
+        assert answer.status_code == 404, answer.text
+        assert answer.json()["error"]["code"] == "session_not_found"
+    await assert_untouched(client, things)
+
+
+async def test_a_strangers_answer_is_that_of_an_absent_thing(client: httpx.AsyncClient, things: Things) -> None:
+    """Status, code and text do not tell "not yours" from "not there"."""
+    absent = Things("no-such-index", "no-such-doc", "ses_" + "0" * 26)
+    for route in ROUTES:
+        if naming(route) is None or route.module in OWN:
+            continue
+        foreign = await call(client, route, things, who("demo-2", "ada"))
+        missing = await call(client, route, absent, who("demo-2", "ada"))
+        said = [
+            json.dumps(answer.json()["error"])
+            .replace(things.index, "X")
+            .replace(things.document, "Y")
+            .replace(things.session, "Z")
+            for answer in (foreign, missing)
+        ]
+        other = said[1].replace(absent.index, "X").replace(absent.document, "Y").replace(absent.session, "Z")
+        assert (foreign.status_code, said[0]) == (missing.status_code, other), route.path
+
+
+async def test_a_cursor_of_another_tenant_is_useless(client: httpx.AsyncClient, things: Things) -> None:
+    owner = who("demo", "ada")
+    (await client.post("/a1/agents/concise-de/sessions", json={}, headers=owner)).raise_for_status()
+    page = await client.get("/a1/agents/concise-de/sessions", params={"limit": 1}, headers=owner)
+    cursor = page.json()["next_cursor"]
+    assert cursor
+    for stranger in (who("demo-2", "ada"), who("demo", "bob")):
+        answer = await client.get("/a1/agents/concise-de/sessions", params={"cursor": cursor}, headers=stranger)
+        assert answer.status_code == 400
+
+
+async def test_one_idempotency_key_in_two_hands_is_two_keys(client: httpx.AsyncClient, things: Things) -> None:
+    key = {"Idempotency-Key": secrets.token_hex(8)}
+    body = {"title": SECRET}
+    first = await client.post("/a1/agents/concise-de/sessions", json=body, headers=who("demo", "ada") | key)
+    again = await client.post("/a1/agents/concise-de/sessions", json=body, headers=who("demo", "ada") | key)
+    assert again.json() == first.json()
+    assert again.headers["Idempotency-Replayed"] == "true"
+    for stranger in (who("demo-2", "ada"), who("demo", "bob"), who("other", "ada")):
+        answer = await client.post("/a1/agents/concise-de/sessions", json=body, headers=stranger | key)
+        assert answer.status_code == 201
+        assert "Idempotency-Replayed" not in answer.headers
+        assert answer.json()["id"] != first.json()["id"]
+
+
+async def assert_untouched(client: httpx.AsyncClient, things: Things) -> None:
+    owner = who("demo", "ada")
+    document = await client.get(f"/a1/rag/indices/{things.index}/documents/{things.document}", headers=owner)
+    assert document.json()["metadata"] == {"secret": SECRET}
+    index = await client.get(f"/a1/rag/indices/{things.index}", headers=owner)
+    assert (index.json()["doc_count"], index.json()["version"]) == (1, 1)
+    session = await client.get(f"/a1/agents/concise-de/sessions/{things.session}", headers=owner)
+    assert session.status_code == 200
+    assert session.json()["message_count"] == 0
