@@ -18,6 +18,7 @@ async def single_shot(name: Agent, body: ChatBody, exchange: Current) -> Respons
     """Ask an agent once. It may call its tools; it remembers nothing."""
     services = exchange.services
     agent = services.agents.get(name)
+    services.engine.check(exchange.scope, agent)
 
     async def reply(_: Claim | None) -> Answer:
         return Answer(await chat(services.engine, exchange.scope, agent, body.message))

@@ -1,11 +1,13 @@
-"""Every tool by name. A tool's module is imported when the tool is first asked for."""
+"""Every tool by name. A tool's module is imported when the tool is first asked for: whoever needs only the names pays for no
+tool."""
 
 import importlib
 from collections.abc import Mapping
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from spass.tools.base import Tool
+if TYPE_CHECKING:
+    from spass.tools.base import Tool
 
 TOOLS: Final[Mapping[str, str]] = {
     "calculator": "spass.tools.builtin.calculator:Calculator",
@@ -18,12 +20,14 @@ TOOLS: Final[Mapping[str, str]] = {
 
 
 @cache
-def load(name: str) -> type[Tool]:
+def load(name: str) -> "type[Tool]":
     """The class of the tool ``name``.
 
     Raises:
         KeyError: there is no such tool.
     """
+    from spass.tools.base import Tool
+
     module, _, class_name = TOOLS[name].partition(":")
     tool = getattr(importlib.import_module(module), class_name)
     if not (isinstance(tool, type) and issubclass(tool, Tool)):
