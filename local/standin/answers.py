@@ -9,6 +9,8 @@ from local.standin.conversation import Candidate, Conversation, ToolResult, resu
 from local.standin.words import content_stems, count_tokens, fold, match, rarity
 
 _ENOUGH: Final = 0.3  # the least coverage of a question that counts as an answer
+_ENOUGH_OF_INSTRUCTIONS: Final = 0.7  # they tell how to answer, and only now and then what (a tenant's memory)
+_LONG: Final = 80  # characters from which a tool's text is prose to search, not a value to say
 _ASKS_WHEN: Final = re.compile(r"\b(wann|when|jahr|year|datum|date)\b")
 _ASKS_HOW_MUCH: Final = re.compile(
     r"\b(wie (viel|gross|hoch|lang|weit|alt)|wieviel|how (many|much|large|big|high|long|old|far))\b"
@@ -38,7 +40,7 @@ def answer(conversation: Conversation) -> str:
         return _from_results(conversation)
     parts = [part for part in re.split(r"(?<=\?)\s+", conversation.asked) if part.strip()] or [""]
     found = [_best(part, conversation.candidates(), conversation.asked) for part in parts]
-    said = list(dict.fromkeys(_to_the_asker(candidate) for candidate in found if candidate))
+    said = list(dict.fromkeys(_said(candidate, conversation) for candidate in found if candidate))
     if said and (conversation.is_question or any(candidate and candidate.source == "document" for candidate in found)):
         return " ".join(said)
     if conversation.is_question or not conversation.asked:
@@ -92,7 +94,7 @@ def _best(
             continue
         met = match(wanted, stems[candidate.text], weights)
         searched = (prior or {}).get(candidate.text, 0.0)
-        if not met.words or met.coverage + searched < _ENOUGH:
+        if not met.words or met.coverage + searched < (_ENOUGH_OF_INSTRUCTIONS if candidate.source == "system" else _ENOUGH):
             continue
         score = (met.coverage + searched) * candidate.trust * _fits(question, candidate.text) - len(stems[candidate.text]) / 500
         if score > best_score:
@@ -110,16 +112,18 @@ def _fits(question: str, sentence: str) -> float:
     return 1.0
 
 
-def _to_the_asker(candidate: Candidate) -> str:
-    """What the user said of themselves is said back in the second person."""
-    if candidate.source != "user":
-        return candidate.text
+def _said(candidate: Candidate, conversation: Conversation) -> str:
+    """The candidate as an answer: what users said of themselves in the second person, a document's sentence with its id."""
+    if candidate.source == "user":
+        return _FIRST_PERSON.sub(_turned, candidate.text)
+    if candidate.document and conversation.wants_sources:
+        return f"{candidate.text} [{candidate.document}]"
+    return candidate.text
 
-    def turned(found: re.Match[str]) -> str:
-        second = _FIRST_TO_SECOND[found.group().lower()]
-        return second[0].upper() + second[1:] if found.group()[0].isupper() and found.start() == 0 else second
 
-    return _FIRST_PERSON.sub(turned, candidate.text)
+def _turned(found: re.Match[str]) -> str:
+    second = _FIRST_TO_SECOND[found.group().lower()]
+    return second[0].upper() + second[1:] if found.group()[0].isupper() and found.start() == 0 else second
 
 
 def _from_results(conversation: Conversation) -> str:
@@ -133,32 +137,39 @@ def _from_result(conversation: Conversation, outcome: ToolResult) -> str:
         error = result["error"]
         reason = error.get("message", "") if isinstance(error, Mapping) else str(error)
         return f"{'Das Werkzeug' if conversation.is_german else 'The tool'} {outcome.name}: {reason}"
-    if outcome.name == "calculator":
-        return f"{outcome.arguments.get('expression', '')} = {_scalar(result)}"
-    found = [Candidate(sentence, "document", 1.0) for sentence in result_sentences(result)]
+    if isinstance(result, Mapping) and outcome.name == "calculator":
+        return f"{outcome.arguments.get('expression', '')} = {result.get('result', _plainly(result))}"
+    if isinstance(result, Mapping) and outcome.name == "current_datetime":
+        return f"{result.get('weekday')}, {result.get('date')}, {result.get('time')} ({result.get('timezone')})"
     hits = result.get("results") if isinstance(result, Mapping) else None
     if isinstance(hits, list):
-        query = str(outcome.arguments.get("query", conversation.asked))
-        best = _best(query, found, query, _searched(hits))
-        return best.text if best else _nothing(conversation.is_german)
+        return _from_hits(conversation, str(outcome.arguments.get("query", conversation.asked)), hits)
+    found = [Candidate(sentence, "document", 1.0) for sentence in result_sentences(result)]
+    if not any(len(candidate.text) > _LONG for candidate in found):
+        return _plainly(result)
     best = _best(conversation.asked, found, conversation.asked)
-    return best.text if best else _plainly(result)
+    return best.text if best else next(candidate.text for candidate in found if len(candidate.text) > _LONG)
 
 
-def _searched(hits: Sequence[object]) -> dict[str, float]:
-    """What a search's own scores say for each sentence of its hits."""
+def _from_hits(conversation: Conversation, query: str, hits: Sequence[object]) -> str:
+    """The best sentence of what a search found; the search's own scores count, where it gives any."""
+    found: list[Candidate] = []
     prior: dict[str, float] = {}
+    scored = False
     for hit in hits:
-        if isinstance(hit, Mapping) and isinstance(score := hit.get("score"), int | float):
+        if isinstance(hit, Mapping):
+            score = hit.get("score")
+            scored = scored or isinstance(score, int | float)
+            name = str(hit.get("id", ""))
             for sentence in result_sentences(hit):
-                prior.setdefault(sentence, max(0.0, score) / 3)
-    return prior
-
-
-def _scalar(result: object) -> str:
-    if isinstance(result, Mapping):
-        return str(result.get("result", result.get("value", json.dumps(result, ensure_ascii=False))))
-    return str(result)
+                found.append(Candidate(sentence, "document", 1.0, name))
+                prior.setdefault(sentence, max(0.0, score) / 3 if isinstance(score, int | float) else 0.0)
+    best = _best(query, found, query, prior)
+    if best is not None:
+        return _said(best, conversation)
+    if found and not scored:
+        return found[0].text if len(found) == 1 else f"{found[0].text}: {found[1].text}"
+    return _nothing(conversation.is_german)
 
 
 def _plainly(result: object) -> str:

@@ -1,5 +1,6 @@
 """What a request to the stand-in holds: its question, what may answer it, and what tools said."""
 
+import html
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,13 +13,18 @@ from spass.core.messages import Json
 Message = Mapping[str, Any]
 
 # A document in a prompt, however it is marked: <document id="d1" …>text</document>.
-_DOCUMENT: Final = re.compile(r"<(document|doc|chunk|source|passage)\b[^>]*>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+_DOCUMENT: Final = re.compile(r'<document\b(?:[^>]*?\bid="([^"]*)")?[^>]*>(.*?)</document>', re.DOTALL | re.IGNORECASE)
 _TAG: Final = re.compile(r"</?[a-zA-Z_][^<>]*>")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?…])[\"'”»)]*\s+(?=[\"'“„«(]*[^\W_])|\n\s*\n|\n(?=\s*[-*|#\d])")
 _ABBREVIATION: Final = re.compile(r"(?:\b(?:z\. ?B|d\. ?h|u\. ?a|bzw|ca|Nr|Dr|St|vs|etc|e\.g|i\.e|approx)\.|\b\d{1,2}\.)$")
 _QUESTION_START: Final = re.compile(
     r"^\W*(wer|was|wann|wo|wohin|woher|wie|wieviel|warum|wieso|weshalb|welche[rsmn]?|nenne?|erklare?|erzahle?|beschreibe?|zeige?|suche?|finde?|"
     r"who|what|when|where|how|why|which|whose|is|are|does|do|did|can|could|name|explain|tell|describe|show|list|find|search|look)\b"
+)
+_TELLS_HOW: Final = re.compile(
+    r"^(you|du|if|wenn|before|after|use|answer|search|look|call|end|name|say|never|always|do|don't|passages|what tools|"
+    r"antworte|nenne|merke|schlage|frage|vor der|steht|fundstellen|weißt)\b",
+    re.IGNORECASE,
 )
 _GERMAN: Final = re.compile(
     r"\b(der|die|das|und|ist|nicht|ein|eine|wie|was|wer|wo|wann|welche[rsmn]?|ich|mein|meine|wurde|auf|deutsch|du|viel|sind|hat)\b|[äöüß]",
@@ -40,11 +46,12 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A sentence that may answer, where it came from, and how much its source is trusted."""
+    """A sentence that may answer, where it came from, how much its source is trusted, and the document it stands in."""
 
     text: str
     source: str  # "document", "user", "assistant" or "system"
     trust: float
+    document: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +93,31 @@ class Conversation:
         return "\n".join(_DOCUMENT.sub(" ", text_of(m)) for m in self.messages if m.get("role") in {"system", "developer"})
 
     @property
+    def wants_sources(self) -> bool:
+        """Whether the instructions ask for the ids of documents in brackets."""
+        return bool(re.search(r"square brackets|eckigen Klammern", self.instructions))
+
+    @property
     def is_question(self) -> bool:
         return "?" in self.asked or bool(_QUESTION_START.match(fold(self.asked)))
 
     def candidates(self) -> list[Candidate]:
         """Every sentence that may answer the question: retrieved documents first, then what was said, latest first."""
-        documents = [document for message in self.messages for document in _documents(text_of(message))]
-        found = [Candidate(text, "document", 1.1) for document in documents for text in sentences(document)]
+        found = [
+            Candidate(sentence, "document", 1.1, name)
+            for message in self.messages
+            for name, text in _documents(text_of(message))
+            for sentence in sentences(text)
+        ]
         for message in reversed(self.earlier):
-            role = message.get("role")
-            text = _DOCUMENT.sub(" ", text_of(message))
-            if role == "user":
+            role, text = message.get("role"), text_of(message)
+            if role == "user" and not _DOCUMENT.search(text):
                 found += [Candidate(s, "user", 1.1) for s in sentences(text) if not s.endswith("?")]
             elif role == "assistant" and not text.startswith(("Ich bin ", "I am ")):
                 found += [Candidate(s, "assistant", 0.9) for s in sentences(text) if not s.endswith("?")]
             elif role == "tool":
                 found += [Candidate(s, "document", 1.0) for s in result_sentences(_parsed(text))]
-        found += [Candidate(s, "system", 0.7) for s in sentences(_TAG.sub(" ", self.instructions))]
+        found += [Candidate(s, "system", 0.7) for s in sentences(_TAG.sub(" ", self.instructions)) if not _TELLS_HOW.search(s)]
         return list({candidate.text: candidate for candidate in reversed(found)}.values())[::-1]
 
 
@@ -146,8 +161,8 @@ def _texts(value: object, key: str = "") -> Iterator[str]:
             yield from _texts(item, key)
 
 
-def _documents(text: str) -> list[str]:
-    return [_TAG.sub(" ", body) for _, body in _DOCUMENT.findall(text)]
+def _documents(text: str) -> list[tuple[str, str]]:
+    return [(name, html.unescape(_TAG.sub(" ", body))) for name, body in _DOCUMENT.findall(text)]
 
 
 def _parsed(text: str) -> Json:

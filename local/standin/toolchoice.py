@@ -35,8 +35,11 @@ _ZONES: Final = {
 }  # fmt: skip
 _ZONE_NAME: Final = re.compile(r"\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+\b")
 _OF_ONESELF: Final = re.compile(r"\b(mein(e[rsnm]?)?|ich|my|i|mir|me)\b")
+_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}"
 _INDEX_NAMED: Final = re.compile(
-    r"\b(?:index(?:_id)?|wissensindex)\b\s*(?:namens|named|called|is|ist|=|:)?\s*[`\"'„“]?([A-Za-z0-9][A-Za-z0-9._:-]{2,127})"
+    rf"\bindex(?:_id)?\b\s*(?:(?:namens|named|called|=|:)\s*)?"
+    rf"(?:[`\"'„“]({_NAME})[`\"'”“]|((?=\S*[-_.\d]\S)(?!\S*\.\s){_NAME})|({_NAME})(?=[.:?!]?\s*$))",
+    re.IGNORECASE | re.MULTILINE,
 )
 _WHERE_TO_LOOK: Final = re.compile(r"(?<=[?.!])[^?.!]*\bindex\b[^?!]*$", re.IGNORECASE)
 _QUOTED: Final = re.compile(r"[\"“„'»]([^\"”“'«]{2,80})[\"”“'«]")
@@ -182,7 +185,7 @@ def _rag_query(conversation: Conversation) -> dict[str, Any] | None:
         return None
     named = _INDEX_NAMED.search(conversation.asked) or _INDEX_NAMED.search(conversation.instructions)
     query = _WHERE_TO_LOOK.sub("", conversation.asked).strip() or conversation.asked
-    return {"index_id": named.group(1).rstrip(".:") if named else _FALLBACK_INDEX, "query": query}
+    return {"index_id": next(filter(None, named.groups())).rstrip(".:") if named else _FALLBACK_INDEX, "query": query}
 
 
 _RULES: Final[Mapping[str, Callable[[Conversation], dict[str, Any] | None]]] = {

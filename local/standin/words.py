@@ -33,7 +33,8 @@ _STOPWORDS: Final = frozenset(
 )
 _SYNONYMS: Final = {
     "gebaut": "bau", "erbaut": "bau", "errichtet": "bau", "erbau": "bau", "built": "bau", "build": "bau",
-    "grosste": "gross", "groste": "gross", "largest": "large", "biggest": "large", "big": "large",
+    "grosste": "gross", "grossten": "gross", "grosster": "gross", "grosstes": "gross",
+    "largest": "large", "biggest": "large", "big": "large",
 }  # fmt: skip
 
 

@@ -1,0 +1,109 @@
+"""The gateway as an outside client meets it: the real ``python -m local`` in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from local.processes import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 90.0
+
+
+@dataclass
+class Gateway:
+    """A gateway in a process of its own, with its state in ``home``."""
+
+    home: Path
+    port: int = field(default_factory=free_port)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def output(self) -> str:
+        return (self.home.parent / f"{self.home.name}.log").read_text(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        with (self.home.parent / f"{self.home.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "local"],
+                cwd=ROOT,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, f"the gateway ended while starting:\n{self.output}"
+            try:
+                if httpx.get(f"{self.url}/healthz", timeout=2, trust_env=False).is_success:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+        pytest.fail(f"the gateway did not answer within {START_SECONDS:.0f} s:\n{self.output}")
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> int:
+        """End it as Ctrl-C does, and return its exit code."""
+        assert self.process is not None
+        self.process.send_signal(how)
+        return self.process.wait(60)
+
+    def client(self, token: str = "demo-token", user: str = "ada") -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token}", "SPASS-User-Id": user}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
+
+    def _environment(self) -> dict[str, str]:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SPASS_"))}
+        # A key or an Ollama of whoever runs the tests must not answer in the stand-in's place.
+        keys = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "GROQ_API_KEY", "AWS_ENDPOINT_URL"), "")
+        nobody = {"OLLAMA_BASE_URL": "http://127.0.0.1:9"}
+        paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])}
+        return ours | keys | nobody | paths | {"PORT": str(self.port), "SPASS_HOME": str(self.home)} | dict(self.environment)
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """One gateway for all tests of the session that only speak to it."""
+    running = Gateway(tmp_path_factory.mktemp("gateway") / "home")
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def base_url(gateway: Gateway) -> str:
+    return gateway.url
+
+
+@pytest.fixture
+def new_gateway(tmp_path: Path) -> Iterator[Callable[[], Gateway]]:
+    """Makes gateways that one test may start and stop as it likes; they share one home."""
+    made: list[Gateway] = []
+
+    def make() -> Gateway:
+        made.append(Gateway(tmp_path / "home"))
+        return made[-1]
+
+    yield make
+    for gateway in made:
+        if gateway.process is not None and gateway.process.poll() is None:
+            gateway.stop(signal.SIGTERM)

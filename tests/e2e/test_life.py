@@ -1,0 +1,135 @@
+"""The gateway's life on a laptop: it stops in order, leaves nothing running, and keeps what it was told."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from local.home import ROOT
+from tests.e2e.conftest import Gateway
+
+BERLIN = [
+    {"id": "gate", "text": "Das Brandenburger Tor steht am Pariser Platz, gebaut 1791.", "metadata": {}},
+    {"id": "park", "text": "Der Tiergarten ist der größte Park Berlins.", "metadata": {}},
+]
+
+
+def test_what_was_written_survives_a_restart_with_nothing_embedded_again(new_gateway: Callable[[], Gateway]) -> None:
+    first = new_gateway()
+    first.start()
+    with first.client() as client:
+        client.post("/a1/rag/indices/berlin/documents", json={"documents": BERLIN}).raise_for_status()
+        session = client.post("/a1/agents/concise-de/sessions", json={}).raise_for_status().json()
+        messages = f"/a1/agents/concise-de/sessions/{session['id']}/messages"
+        client.post(messages, json={"message": "Mein Lieblingssport ist Tennis."}).raise_for_status()
+        documents = client.get("/a1/rag/indices/berlin/documents").json()["documents"]
+    objects = _objects(first.home)
+    assert first.stop() == 0
+
+    second = new_gateway()
+    second.start()
+    with second.client() as client:
+        assert client.get("/a1/rag/indices/berlin/documents").json()["documents"] == documents
+        assert _objects(second.home) == objects  # the very same segments
+        found = client.post("/a1/rag/indices/berlin/query", json={"query": "Wo ist der größte Park?", "top_k": 1}).json()
+        assert (found["results"][0]["id"], found["version"]) == ("park", 1)
+        answer = client.post(messages, json={"message": "Welcher Sport ist mein Liebling?"}).json()
+        assert "Tennis" in answer["message"]["content"]
+        assert [message["seq"] for message in client.get(messages).json()["messages"]] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_return_to_the_shell_and_leave_no_process(
+    new_gateway: Callable[[], Gateway], how: signal.Signals
+) -> None:
+    gateway = new_gateway()
+    gateway.start()
+    children = _children(gateway.pid)
+    assert len(children) == 2  # the emulated AWS and the stand-in
+    assert gateway.stop(how) == 0
+    assert not [pid for pid in children if _lives(pid)]
+
+
+def test_what_was_written_survives_even_when_the_gateway_is_killed(new_gateway: Callable[[], Gateway]) -> None:
+    first = new_gateway()
+    first.start()
+    with first.client() as client:
+        client.post("/a1/agents/concise-de/sessions", json={"title": "kept"}).raise_for_status()
+    children = _children(first.pid)
+    first.stop(signal.SIGKILL)
+
+    second = new_gateway()
+    second.start()  # waits for the children of the first
+    assert not [pid for pid in children if _lives(pid)]
+    with second.client() as client:
+        assert [s["title"] for s in client.get("/a1/agents/concise-de/sessions").json()["sessions"]] == ["kept"]
+
+
+def test_a_taken_port_is_said_clearly(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ended = _run({"PORT": str(port), "SPASS_HOME": str(tmp_path / "home")})
+    assert ended.returncode == 1
+    assert f"Port {port} cannot be used" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_second_gateway_in_the_same_home_is_refused(gateway: Gateway) -> None:
+    ended = _run({"PORT": "0", "SPASS_HOME": str(gateway.home)}, "--port", str(_free_port()))
+    assert ended.returncode == 1
+    assert "already runs with its state in" in ended.stderr
+
+
+def test_a_mistake_in_gateway_yaml_stops_the_start_with_file_and_line(tmp_path: Path) -> None:
+    config = tmp_path / "mine.yaml"
+    config.write_text("llm:\n  retrys: 3\n")
+    ended = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "SPASS_CONFIG": str(config)})
+    assert ended.returncode == 1
+    assert "mine.yaml:2" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def _run(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])}
+    return subprocess.run(
+        [sys.executable, "-m", "local", *arguments],
+        cwd=ROOT,
+        env=os.environ | paths | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _objects(home: Path) -> dict[str, int]:
+    return {str(file.relative_to(home)): file.stat().st_mtime_ns for file in (home / "s3").rglob("*.npy")}
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in subprocess.check_output(["pgrep", "-P", str(pid)], text=True).split()]
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process is still there (a zombie that nobody has reaped yet is not)."""
+    for _ in range(20):
+        state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout.strip()
+        if not state or state.startswith("Z"):
+            return False
+        time.sleep(0.1)
+    return True

@@ -1,0 +1,25 @@
+"""Documentation becomes documents that the gateway takes."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from local.demo_texts import MAX_TEXT_BYTES, documentation
+from local.home import ROOT
+
+
+def test_the_projects_own_pages_fit() -> None:
+    documents = documentation(ROOT / "docs")
+    assert 10 < len(documents) <= 256
+    assert len({document["id"] for document in documents}) == len(documents)
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", document["id"]) for document in documents)
+
+
+@given(st.text(st.sampled_from("aä \n#€"), max_size=400), st.integers(1, 60))
+def test_no_document_is_over_the_limit(tmp_path_factory: pytest.TempPathFactory, text: str, times: int) -> None:
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "page.md").write_text(text * times)
+    for document in documentation(folder):
+        assert 0 < len(document["text"].encode()) <= MAX_TEXT_BYTES

@@ -1,0 +1,78 @@
+"""The laptop's edge refuses what API Gateway and Lambda would."""
+
+import json
+
+import anyio
+import httpx
+import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from infra.routes import ROUTES
+from local.edge import MAX_EVENT_BYTES, MAX_HEADER_BYTES, LambdaEdge, event_bytes
+
+SHORT = next(route for route in ROUTES if not route.long and route.method == "GET" and "{" not in route.path)
+LONG = next(route for route in ROUTES if route.long)
+
+
+def app(*, seconds: float = 0, size: int = 2, seen: list[int] | None = None) -> ASGIApp:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        message = await receive()
+        if seen is not None:
+            seen.append(len(message["body"]))
+        await anyio.sleep(seconds)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * size})
+
+    return LambdaEdge(answer, short_seconds=0.05)
+
+
+async def ask(
+    edge: ASGIApp, method: str, path: str, *, headers: dict[str, str] | None = None, body: bytes = b""
+) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(edge), base_url="http://edge") as client:
+        return await client.request(method, path, headers=headers, content=body)
+
+
+@pytest.mark.anyio
+async def test_a_request_within_the_limits_passes_untouched() -> None:
+    seen: list[int] = []
+    answer = await ask(app(seen=seen), LONG.method, LONG.path, body=b"y" * 4_000_000)
+    assert (answer.status_code, answer.content, seen) == (200, b"xx", [4_000_000])
+
+
+@pytest.mark.anyio
+async def test_too_many_bytes_of_headers_are_refused() -> None:
+    answer = await ask(app(), "GET", SHORT.path, headers={"x-long": "a" * MAX_HEADER_BYTES})
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "payload_too_large"
+    assert answer.headers["spass-request-id"] == answer.json()["request_id"]
+
+
+@pytest.mark.anyio
+async def test_an_event_over_six_mebibytes_is_refused_however_it_is_written() -> None:
+    for body in (b"z" * MAX_EVENT_BYTES, b'"' * (MAX_EVENT_BYTES // 2)):
+        answer = await ask(app(), LONG.method, LONG.path, body=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "payload_too_large")
+
+
+@pytest.mark.anyio
+async def test_a_short_route_has_its_time_and_a_long_one_more() -> None:
+    slow = app(seconds=0.2)
+    late = await ask(slow, "GET", SHORT.path)
+    assert (late.status_code, late.json()["error"]["code"]) == (504, "upstream_timeout")
+    long_path = LONG.path.replace("{", "a").replace("}", "")
+    assert (await ask(slow, LONG.method, long_path)).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_a_short_answer_over_six_mebibytes_is_a_failure() -> None:
+    answer = await ask(app(size=MAX_EVENT_BYTES + 1), "GET", SHORT.path)
+    assert answer.status_code == 502
+
+
+def test_the_size_of_an_event_is_that_of_the_body_as_a_json_string() -> None:
+    for text in ("", "plain", 'quoted "x" \\ and\nlines\t', "\x00\x1f\r", "größe"):
+        assert (
+            event_bytes(text.encode())
+            == len(json.dumps(text, ensure_ascii=False).encode()) - 2 + sum(text.count(c) for c in "\b\f") * 4
+        )

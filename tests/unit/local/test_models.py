@@ -1,0 +1,72 @@
+"""Who answers on this machine: a provider with a key, a running Ollama, or the stand-in, in that order."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from local.home import ROOT
+from local.models import TOKENS, Choice, Ollama, choose, overlay
+from spass.tenancy.config import GatewayConfig, load_gateway_config
+
+URL = "http://127.0.0.1:4999/v1"
+KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "GROQ_API_KEY", "SPASS_OLLAMA_MODEL")
+
+
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch) -> GatewayConfig:
+    for key in KEYS:
+        monkeypatch.delenv(key, raising=False)
+    return load_gateway_config(ROOT / "gateway.yaml")
+
+
+def written(config: GatewayConfig, choice: Choice, folder: Path) -> GatewayConfig:
+    file = folder / "gateway.yaml"
+    file.write_text(yaml.safe_dump(overlay(config, choice)))
+    return load_gateway_config(file)
+
+
+def test_without_keys_the_stand_in_answers_for_every_chat_model(config: GatewayConfig, tmp_path: Path) -> None:
+    choice = choose(config, ollama=None, standin_url=URL)
+    assert set(choice.by_model.values()) == {"stand-in"}
+    assert set(choice.by_model) == {model.name for model in config.models if model.kind == "chat"}
+    backends = {backend.name: backend for backend in written(config, choice, tmp_path).llm.backends}
+    assert set(backends) == {"embedded", "stand-in"}
+    assert backends["stand-in"].base_url == URL
+
+
+def test_a_key_takes_the_models_of_its_provider_and_leaves_the_others(
+    config: GatewayConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key")
+    choice = choose(config, ollama=None, standin_url=URL)
+    assert choice.by_model["claude-opus-4.7"] == "anthropic"
+    assert choice.by_model["llama-4-scout"] == "stand-in"
+    assert choice.needs_standin
+    assert "a-key" not in yaml.safe_dump(overlay(config, choice))
+    written(config, choice, tmp_path)
+
+
+def test_a_running_ollama_answers_for_all_that_no_key_serves(config: GatewayConfig, tmp_path: Path) -> None:
+    ollama = Ollama("http://localhost:11434", ("nomic-embed-text:latest", "llama3.2:latest"))
+    choice = choose(config, ollama=ollama, standin_url=URL)
+    assert set(choice.by_model.values()) == {"ollama"}
+    assert not choice.needs_standin
+    backend = next(backend for backend in written(config, choice, tmp_path).llm.backends if backend.name == "ollama")
+    assert backend.model_names["llama-4-scout"] == "llama3.2:latest"
+    assert backend.model_names["nomic-embed-text-v1.5"] == "nomic-embed-text:latest"
+
+
+def test_an_ollama_that_can_only_embed_leaves_the_answers_to_the_stand_in(config: GatewayConfig, tmp_path: Path) -> None:
+    choice = choose(config, ollama=Ollama("http://localhost:11434", ("nomic-embed-text:latest",)), standin_url=URL)
+    assert set(choice.by_model.values()) == {"stand-in"}
+    written(config, choice, tmp_path)
+
+
+def test_the_laptops_tenants_stand_beside_the_operators_own(config: GatewayConfig, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text((ROOT / "gateway.yaml").read_text().split("\ntenants:")[0] + "\ntenants:\n  - {id: acme}\n  - {id: demo}\n")
+    mine = load_gateway_config(file)
+    served = written(mine, choose(mine, ollama=None, standin_url=URL), tmp_path)
+    assert [tenant.id for tenant in served.tenants] == [*TOKENS, "acme"]
+    assert [token.admin for token in served.tenants[0].tokens] == [True, False]
