@@ -85,6 +85,9 @@ class World:
         request = TurnRequest(session, AGENT, USER, message, idempotent(key, message) if key else None)
         return Turn(self.store, request, respond, render, clock=lambda: self.now)
 
+    def pause(self) -> Pause:
+        return Pause()
+
     async def delete(self, session: SessionId) -> None:
         await delete_session(self.store, session, AGENT, USER, self.now)
 
@@ -115,11 +118,6 @@ def render(recorded: Recorded) -> StoredAnswer:
         "usage": recorded.outcome.usage.total_tokens,
     }
     return StoredAnswer(body, {"SPASS-Cost-Sub-Calls": "2"})
-
-
-@pytest.fixture
-def pauses() -> tuple[Pause, Pause]:
-    return Pause(), Pause()
 
 
 @pytest.fixture

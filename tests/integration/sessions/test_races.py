@@ -16,7 +16,7 @@ from spass.core.messages import Role
 from spass.sessions.turn import TurnAnswer
 
 if TYPE_CHECKING:
-    from tests.integration.sessions.conftest import Pause, World
+    from tests.integration.sessions.conftest import World
 
 pytestmark = pytest.mark.anyio
 
@@ -81,9 +81,9 @@ async def test_eight_sends_of_one_request_are_one_turn_with_one_answer(world: "W
     assert sorted(answer.replayed for answer in answers) == [False] + [True] * 7
 
 
-async def test_a_late_owner_whose_hold_was_taken_over_cannot_commit(world: "World", pauses: tuple["Pause", "Pause"]) -> None:
+async def test_a_late_owner_whose_hold_was_taken_over_cannot_commit(world: "World") -> None:
     session = await world.session()
-    pause, _ = pauses
+    pause = world.pause()
     late = world.turn(session, "late", "late key", pause=pause)
     await pause.reached.wait()
     world.now += LEASE_SECONDS
@@ -97,9 +97,9 @@ async def test_a_late_owner_whose_hold_was_taken_over_cannot_commit(world: "Worl
     assert await questions(world, session) == ["in time", "late"]
 
 
-async def test_a_late_owner_does_not_free_the_session_of_its_successor(world: "World", pauses: tuple["Pause", "Pause"]) -> None:
+async def test_a_late_owner_does_not_free_the_session_of_its_successor(world: "World") -> None:
     session = await world.session()
-    late_pause, heir_pause = pauses
+    late_pause, heir_pause = world.pause(), world.pause()
     late = world.turn(session, "late", pause=late_pause)
     await late_pause.reached.wait()
     world.now += LEASE_SECONDS

@@ -1,20 +1,26 @@
 """Every AWS call of a turn is made to go wrong in every way; the client then retries, and the turn is there once."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
+from botocore.exceptions import ClientError
 
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
 from spass.aws.leases import LEASE_SECONDS
-from spass.core.errors import Conflict, SpassError, StorageUnavailable
+from spass.aws.objects import ObjectMissing
+from spass.core.errors import Conflict, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId
 from spass.core.messages import Role
 from spass.sessions import record, turn
+from spass.sessions.record import overflow_key
 from spass.sessions.turn import TurnAnswer
 
 if TYPE_CHECKING:
     from tests.integration.sessions.conftest import World
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.anyio
 
@@ -119,3 +125,71 @@ async def test_a_crash_before_the_commit_leaves_nothing_and_its_hold_expires(wor
     world.now += 1
     await world.turn(session, "again").answer()
     assert len(await world.history(session)) == len(ROLES)
+
+
+@dataclass(slots=True)
+class UncertainCommits(FaultPlan):
+    """Every try of a commit goes without a reply. ``arrives``: it takes effect all the same. ``forgets``: the service does not
+    remember the tries before, as after ten minutes."""
+
+    arrives: bool = True
+    forgets: bool = False
+    sent: list[Callable[[], object]] = field(default_factory=list)
+    replies_from: int = 1_000
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        if call.operation != "TransactWriteItems":
+            return await FaultPlan.around(self, call, run)
+        self.sent.append(run)
+        if self.forgets:
+            cast("dict[str, object]", call.parameters)["ClientRequestToken"] = f"token-{id(self)}-{len(self.sent)}"
+        if len(self.sent) >= self.replies_from:
+            return await FaultPlan.around(self, call, run)
+        if self.arrives:
+            await FaultPlan.around(self, call, run)
+        raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+
+
+async def test_a_commit_that_never_replies_but_took_effect_is_found_by_reading(world: "World") -> None:
+    session = await world.session()
+    with inject(UncertainCommits()) as plan:
+        answer = await world.turn(session, "hello", "key").answer()
+    assert isinstance(plan, UncertainCommits)
+    assert len(plan.sent) > 1
+    assert (await world.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
+    assert await world.turn(session, "hello", "key").answer() == TurnAnswer(answer.answer, replayed=True)
+
+
+async def test_a_commit_refused_because_its_own_earlier_try_took_effect_is_found_by_reading(world: "World") -> None:
+    session = await world.session()
+    with inject(UncertainCommits(forgets=True, replies_from=2)) as plan:
+        answer = await world.turn(session, "hello").answer()
+    assert isinstance(plan, UncertainCommits)
+    assert len(plan.sent) == 2
+    assert (await world.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
+
+
+async def test_a_commit_given_up_cannot_take_effect_later(world: "World") -> None:
+    session = await world.session()
+    with inject(UncertainCommits(arrives=False)) as plan, pytest.raises(StorageUnavailable):
+        await world.turn(session, "hello", "key").answer()
+    assert isinstance(plan, UncertainCommits)
+    assert (await world.head(session)).hold is None
+    for late in plan.sent:
+        with pytest.raises(ClientError, match="ConditionalCheckFailed"):
+            late()
+    assert await world.history(session) == []
+    assert not (await world.turn(session, "hello", "key").answer()).replayed
+
+
+async def test_a_large_turn_that_lost_its_session_leaves_nothing_in_the_bucket(world: "World", small_items: None) -> None:
+    session = await world.session()
+    late = world.turn(session, "late", pause=(pause := world.pause()))
+    await pause.reached.wait()
+    world.now += LEASE_SECONDS
+    await world.delete(session)
+    pause.go_on.set()
+    with pytest.raises(SessionNotFound):
+        await late.answer()
+    with pytest.raises(ObjectMissing):
+        await world.store.objects.get(overflow_key(session, late.id))
