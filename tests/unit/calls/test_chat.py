@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from decimal import Decimal
 
 import pytest
@@ -98,6 +99,7 @@ async def test_the_record_is_kept_before_the_answer_ends_and_says_everything_but
         "finish_reason": "stop",
     }
     assert record.items() >= expected.items()
+    assert record["ttl"] == pytest.approx(time.time() + 90 * 24 * 3600, abs=60)
     assert "secret" not in repr(record)
     assert "What is it" not in repr(record)
 

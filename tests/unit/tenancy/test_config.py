@@ -5,7 +5,9 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+
 from spass.core.errors import ModelNotFound
+from spass.llm.serving import serves
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 
@@ -45,6 +47,21 @@ def test_the_shipped_file_loads_and_lets_nobody_in() -> None:
     assert config.tenants == ()
     assert {config.model(name).kind for name in ("claude-opus-4.7", "llama-4-scout")} == {"chat"}
     assert config.model(config.defaults.embedding_model).dimensions == 384
+
+
+def test_every_model_of_the_shipped_file_has_a_backend() -> None:
+    config = load_gateway_config(SHIPPED)
+    assert {
+        model.name for model in config.models if not any(serves(backend, model.name) for backend in config.llm.backends)
+    } == set()
+
+
+def test_the_example_backend_and_model_of_the_shipped_file_load_when_uncommented(tmp_path: Path) -> None:
+    shipped = SHIPPED.read_text(encoding="utf-8")
+    example = re.sub("^    # (- name: ollama|  )", r"    \1", shipped, flags=re.MULTILINE)
+    example = re.sub("^  # - {name: nomic", "  - {name: nomic", example, flags=re.MULTILINE)
+    assert load(tmp_path, example).llm.backends[-2].name == "ollama"
+    assert load(tmp_path, example).model("nomic-embed-text-v1.5").dimensions == 768
 
 
 def test_the_example_tenant_of_the_shipped_file_loads_when_uncommented(tmp_path: Path) -> None:
@@ -96,7 +113,7 @@ def test_a_key_pasted_as_the_variable_is_refused_and_not_repeated(tmp_path: Path
         ("    model_names: [a]", "gateway.yaml:5: llm.backends[0].model_names: must be a mapping of keys to values"),
         (
             "    model_names: {llama-4-skout: x}",
-            "gateway.yaml:5: llm.backends[0].model_names.llama-4-skout: 'llama-4-skout' is no model of the catalogue under models; did",
+            "gateway.yaml:5: llm.backends[0].model_names.llama-4-skout: 'llama-4-skout' is no model of the catalogue",
         ),
     ],
 )

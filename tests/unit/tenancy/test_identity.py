@@ -3,6 +3,7 @@
 import hashlib
 
 import pytest
+
 from spass.core.errors import InvalidToken
 from spass.core.ids import TenantId
 from spass.tenancy.config import GatewayConfig

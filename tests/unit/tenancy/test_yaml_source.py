@@ -7,6 +7,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+
 from spass.core.messages import Json
 from spass.tenancy.yaml_source import ConfigError, parse_yaml
 
