@@ -16,6 +16,8 @@ DESCRIBED: Final = (
     "models.list",
     "chat.completions",
     "embeddings.create",
+    "tools.list",
+    "tools.execute",
     "agents.list",
     "agents.get",
     "agents.chat",

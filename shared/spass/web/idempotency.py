@@ -3,8 +3,8 @@
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +20,7 @@ from spass.core.messages import Json
 from spass.tenancy.identity import Caller
 from spass.web.exchange import Exchange
 from spass.web.json import json_response
+from spass.web.sse import Chunk, stream_response
 
 REPLAYED: Final = "Idempotency-Replayed"
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
@@ -80,6 +81,51 @@ async def once(exchange: Exchange, work: Callable[[Claim | None], Awaitable[Answ
         await release(claim)
         raise
     return json_response(answer.body, status=status, headers=answer.headers)
+
+
+async def stream_once(
+    exchange: Exchange,
+    chunks: Callable[[], AsyncGenerator[Chunk, None]],
+    *,
+    collect: Callable[[Sequence[Chunk]], Mapping[str, Json]],
+    replay: Callable[[Mapping[str, Json]], Iterable[Chunk]],
+) -> Response:
+    """The stream of ``chunks``, or a replay of the answer that an earlier one amounted to (``collect``).
+
+    Raises:
+        IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
+        SpassError: the work failed before its first chunk.
+    """
+    if exchange.idempotent is None:
+        return await stream_response(chunks(), exchange.request_id)
+    claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
+    if isinstance(claim, StoredAnswer):
+        return await stream_response(_each(replay(claim.body)), exchange.request_id, headers={**claim.headers, REPLAYED: "true"})
+    return await stream_response(_kept(exchange, claim, chunks, collect), exchange.request_id)
+
+
+async def _each(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def _kept(
+    exchange: Exchange,
+    claim: Claim,
+    chunks: Callable[[], AsyncGenerator[Chunk, None]],
+    collect: Callable[[Sequence[Chunk]], Mapping[str, Json]],
+) -> AsyncGenerator[Chunk, None]:
+    """The chunks; it ends only after their answer is kept, so that ``[DONE]`` is true."""
+    seen: list[Chunk] = []
+    try:
+        async with renewing(claim.renew), aclosing(chunks()) as source:
+            async for chunk in source:
+                seen.append(chunk)
+                yield chunk
+            await claim.complete(StoredAnswer(collect(seen), exchange.cost_headers()))
+    except Exception:
+        await release(claim)
+        raise
 
 
 async def release(claim: Claim) -> None:

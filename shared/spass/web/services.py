@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spass.aws.clients import Aws
     from spass.calls.pipeline import Calls
     from spass.calls.scope import Scope
+    from spass.completions.service import Completions
     from spass.llm.router import Router
     from spass.rag.indices import Indices
     from spass.rag.service import Rag
@@ -82,6 +83,12 @@ class Services:
         from spass.calls.pipeline import Calls
 
         return Calls(self.config, self.router)
+
+    @cached_property
+    def completions(self) -> "Completions":
+        from spass.completions.service import Completions
+
+        return Completions(self.calls, self.config)
 
     @cached_property
     def indices(self) -> "Indices":

@@ -1,0 +1,35 @@
+"""POST /v1/chat/completions: OpenAI's chat, blocking and streaming."""
+
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spass.aws.idempotency import Claim
+from spass.completions.chat_request import ChatCompletionRequest
+from spass.completions.chunks import collect_chunks, replay_chunks
+from spass.web.caller import augment_of
+from spass.web.exchange import Current
+from spass.web.functions import stream_app
+from spass.web.idempotency import Answer, once, stream_once
+from spass.web.routing import api_router
+
+router = api_router()
+
+
+@router.post("/v1/chat/completions")
+async def complete(body: ChatCompletionRequest, request: Request, exchange: Current) -> Response:
+    """A model's answer, as OpenAI's clients expect it."""
+    augment_of(request.headers)
+    completions, scope = exchange.services.completions, exchange.scope
+    if body.stream:
+        replay = partial(replay_chunks, include_usage=body.include_usage)
+        return await stream_once(exchange, lambda: completions.stream(scope, body), collect=collect_chunks, replay=replay)
+
+    async def answered(_: Claim | None) -> Answer:
+        return Answer(await completions.complete(scope, body))
+
+    return await once(exchange, answered)
+
+
+app = stream_app(router)

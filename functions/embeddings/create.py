@@ -1,0 +1,25 @@
+"""POST /v1/embeddings: one vector per text, as OpenAI's clients expect it."""
+
+from starlette.responses import Response
+
+from spass.aws.idempotency import Claim
+from spass.completions.embeddings import EmbeddingsRequest
+from spass.web.exchange import Current
+from spass.web.functions import stream_app
+from spass.web.idempotency import Answer, once
+from spass.web.routing import api_router
+
+router = api_router()
+
+
+@router.post("/v1/embeddings")
+async def embed(body: EmbeddingsRequest, exchange: Current) -> Response:
+    """Embed a text, or up to 256 of them."""
+
+    async def embedded(_: Claim | None) -> Answer:
+        return Answer(await exchange.services.completions.embed(exchange.scope, body))
+
+    return await once(exchange, embedded)
+
+
+app = stream_app(router)

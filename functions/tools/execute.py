@@ -1,0 +1,37 @@
+"""POST /v1/tools/execute: one tool, called directly."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from spass.aws.idempotency import Claim
+from spass.web.exchange import Current
+from spass.web.functions import stream_app
+from spass.web.idempotency import Answer, once
+from spass.web.routing import api_router
+
+router = api_router()
+
+
+class ToolExecution(BaseModel):
+    """Which tool, and with what. The tool itself says what arguments it takes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    arguments: dict[str, Any] = {}
+
+
+@router.post("/v1/tools/execute")
+async def execute(body: ToolExecution, exchange: Current) -> Response:
+    """Run a tool and get its result. What the tool itself could not do is a result `{"error": …}` too."""
+
+    async def executed(_: Claim | None) -> Answer:
+        answer = await exchange.services.toolbox.execute_direct(exchange.scope, body.name, body.arguments)
+        return Answer(answer.to_json())
+
+    return await once(exchange, executed)
+
+
+app = stream_app(router)
