@@ -1,0 +1,488 @@
+"""Which backend answers, when it is asked again, and what the caller hears when none does. Time here is simulated."""
+
+import math
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.core.errors import (
+    ContextLengthExceeded,
+    NoBackendAvailable,
+    RateLimited,
+    SpassError,
+    UpstreamError,
+    UpstreamRejected,
+    UpstreamTimeout,
+)
+from spass.core.messages import FinishReason, Message, Role, TokenUsage
+from spass.core.time import Deadline
+from spass.llm.errors import (
+    BackendContextLength,
+    BackendFailed,
+    BackendRateLimited,
+    BackendRefused,
+    BackendRejected,
+    BackendTimedOut,
+    BackendUnavailable,
+)
+from spass.llm.retries import Chance
+from spass.llm.router import Route, RoutedChat, RoutedEmbedding, Router
+from spass.llm.serving import claimant, serves
+from spass.llm.strategies import STRATEGIES, Failover
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
+from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
+
+pytestmark = pytest.mark.anyio
+
+BUSY = BackendUnavailable("busy", status=503)
+HELLO = (ChatDelta("Hel"), ChatDelta("lo", finish_reason=FinishReason.STOP))
+
+Outcome = BackendFailed | Sequence[ChatDelta | BackendFailed] | EmbeddingReply
+
+
+@dataclass
+class Scripted:
+    """A provider that gives ``outcomes`` in their order, the last one for ever. Each try takes ``seconds``."""
+
+    world: "World"
+    outcomes: list[Outcome]
+    seconds: float = 0.0
+    models: list[str] = field(default_factory=list)
+    closed: int = 0
+
+    def _next(self, model: str) -> Outcome:
+        self.models.append(model)
+        self.world.time += self.seconds
+        return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+
+    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        outcome = self._next(request.model)
+        if isinstance(outcome, BackendFailed):
+            raise outcome
+        assert not isinstance(outcome, EmbeddingReply)
+        try:
+            for delta in outcome:
+                if isinstance(delta, BackendFailed):
+                    raise delta
+                yield delta
+        finally:
+            self.closed += 1
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        outcome = self._next(request.model)
+        if isinstance(outcome, BackendFailed):
+            raise outcome
+        assert isinstance(outcome, EmbeddingReply)
+        return outcome
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+
+def then(*outcomes: Outcome) -> list[Outcome]:
+    return list(outcomes)
+
+
+class World:
+    """Backends a, b, … with the given outcomes, a clock that only sleep and answers move, and dice that show ``dice``."""
+
+    def __init__(self, *scripts: Outcome | list[Outcome], dice: float = 1.0, retries: int = 3, **config: float) -> None:
+        self.time = 1000.0
+        self.naps: list[float] = []
+        self.keys: dict[str, str] = {}
+        self.order: list[str] = []
+        self.providers = {
+            name: Scripted(self, script if isinstance(script, list) else [script])
+            for name, script in zip("abcdefgh", scripts, strict=False)
+        }
+        self.backends = [
+            BackendConfig(name=name, provider="openai", base_url="http://127.0.0.1:9", priority=1, supported_models=("m",))
+            for name in self.providers
+        ]
+        self.config = {"retries": retries, "retry_base_delay": 1.0, "retry_max_delay": 60.0, **config}
+        self.dice = dice
+        self.models = [ModelConfig(name="m", context_window=10, dimensions=2, kind="embedding")]
+
+    @property
+    def router(self) -> Router:
+        async def sleep(seconds: float) -> None:
+            self.naps.append(seconds)
+            self.time += seconds
+
+        return Router(
+            LlmConfig.model_validate({**self.config, "backends": self.backends}),
+            self.models,
+            self.keys.get,
+            chance=Chance(clock=lambda: self.time, sleep=sleep, random=lambda: self.dice),
+            provider_of=lambda backend, key: self.providers[backend.name],
+        )
+
+    def context(self, seconds: float = 270.0) -> CallContext:
+        return CallContext(Deadline(self.time + seconds))
+
+    def chat(self, model: str = "m", seconds: float = 270.0) -> RoutedChat:
+        return self.router.chat(ChatRequest(model, (Message(Role.USER, "Hi"),)), self.context(seconds))
+
+    async def embed(self, texts: int = 2, route: Route | None = None) -> RoutedEmbedding:
+        return await self.router.embed(EmbeddingRequest("m", ("text",) * texts), self.context(), route)
+
+    @property
+    def tries(self) -> dict[str, int]:
+        return {name: len(provider.models) for name, provider in self.providers.items()}
+
+
+async def text_of(chat: RoutedChat) -> str:
+    async with aclosing(chat):
+        return "".join([delta.content async for delta in chat])
+
+
+async def failure_of(chat: RoutedChat) -> SpassError:
+    with pytest.raises(SpassError) as raised:
+        await text_of(chat)
+    return raised.value
+
+
+async def test_the_first_backend_answers_and_the_record_says_so() -> None:
+    world = World(HELLO, HELLO)
+    chat = world.chat()
+    assert (chat.backend, chat.attempts) == (None, 0)
+    assert await text_of(chat) == "Hello"
+    assert (chat.backend, chat.attempts) == ("a", 1)
+    assert world.tries == {"a": 1, "b": 0}
+
+
+async def test_lower_priority_numbers_go_first() -> None:
+    world = World(HELLO, HELLO, HELLO)
+    priorities = {"a": 3, "b": 1, "c": 2}
+    world.backends = [backend.model_copy(update={"priority": priorities[backend.name]}) for backend in world.backends]
+    chat = world.chat()
+    await text_of(chat)
+    assert chat.backend == "b"
+
+
+async def test_a_failing_backend_is_followed_by_the_next_at_once_and_the_row_wraps_round() -> None:
+    world = World(BUSY, BUSY)
+    chat = world.chat()
+    assert isinstance(await failure_of(chat), UpstreamError)
+    assert world.tries == {"a": 2, "b": 2}
+    assert (chat.backend, chat.attempts) == ("b", 4)
+    assert world.naps == [1.0, 2.0]
+
+
+async def test_the_second_backend_helps_out_without_a_pause() -> None:
+    world = World(BUSY, HELLO)
+    chat = world.chat()
+    assert await text_of(chat) == "Hello"
+    assert (chat.backend, chat.attempts, world.naps) == ("b", 2, [])
+
+
+@pytest.mark.parametrize("retries", [0, 1, 5])
+async def test_retries_come_after_the_first_try_and_count_over_all_backends(retries: int) -> None:
+    world = World(BUSY, BUSY, BUSY, retries=retries)
+    await failure_of(world.chat())
+    assert sum(world.tries.values()) == 1 + retries
+
+
+async def test_pauses_double_up_to_their_bound() -> None:
+    world = World(BUSY, retries=6, retry_base_delay=2.0, retry_max_delay=10.0)
+    await failure_of(world.chat())
+    assert world.naps == [2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+
+
+async def test_the_jitter_is_full() -> None:
+    world = World(BUSY, dice=0.25)
+    await failure_of(world.chat())
+    assert world.naps == [0.25, 0.5, 1.0]
+    world = World(BUSY, dice=0.0)
+    await failure_of(world.chat())
+    assert world.naps == []
+
+
+async def test_retry_after_is_waited_for() -> None:
+    world = World(then(BackendRateLimited("slow", retry_after=7.0), HELLO))
+    assert await text_of(world.chat()) == "Hello"
+    assert world.naps == [7.0]
+
+
+async def test_a_longer_pause_of_ours_covers_a_shorter_one_of_theirs() -> None:
+    world = World(then(BackendUnavailable("slow", retry_after=0.5), HELLO))
+    await text_of(world.chat())
+    assert world.naps == [1.0]
+
+
+async def test_retry_after_is_capped() -> None:
+    world = World(then(BackendRateLimited("slow", retry_after=3600.0), HELLO), retry_max_delay=20.0)
+    assert await text_of(world.chat()) == "Hello"
+    assert world.naps == [20.0]
+
+
+async def test_a_backend_that_asks_for_time_is_passed_over_for_one_that_does_not() -> None:
+    world = World(BackendRateLimited("slow", retry_after=30.0), then(BUSY, BUSY, HELLO))
+    assert await text_of(world.chat()) == "Hello"
+    assert world.tries == {"a": 1, "b": 3}
+
+
+@pytest.mark.parametrize("seconds", [1.0, 7.0])
+async def test_a_pause_that_the_deadline_forbids_is_not_slept_through(seconds: float) -> None:
+    world = World(BUSY)
+    assert isinstance(await failure_of(world.chat(seconds=1.0)), UpstreamTimeout)
+    assert (world.naps, world.tries) == ([], {"a": 1})
+    world = World(BackendRateLimited("slow", retry_after=7.0))
+    failure = await failure_of(world.chat(seconds=seconds))
+    assert (type(failure), failure.retry_after, world.naps) == (RateLimited, 7.0, [])
+
+
+async def test_one_deadline_covers_all_tries() -> None:
+    world = World(BackendTimedOut("slow"), BackendTimedOut("slow"), retries=20)
+    for provider in world.providers.values():
+        provider.seconds = 100.0
+    chat = world.chat()
+    assert isinstance(await failure_of(chat), UpstreamTimeout)
+    assert chat.attempts == 3
+
+
+async def test_a_backend_that_is_slow_while_time_is_left_is_a_failing_one() -> None:
+    world = World(BackendTimedOut("slow"), retries=1)
+    world.providers["a"].seconds = 10.0
+    assert isinstance(await failure_of(world.chat()), UpstreamError)
+    world = World(BackendTimedOut("slow"), HELLO)
+    assert await text_of(world.chat()) == "Hello"
+
+
+async def test_a_request_without_time_left_asks_nobody() -> None:
+    world = World(HELLO)
+    assert isinstance(await failure_of(world.chat(seconds=0)), UpstreamTimeout)
+    assert world.tries == {"a": 0}
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [(BackendRejected("no such field", status=400), UpstreamRejected), (BackendContextLength("too long"), ContextLengthExceeded)],
+)
+async def test_a_refused_request_is_refused_everywhere(failure: BackendFailed, error: type[SpassError]) -> None:
+    world = World(failure, HELLO)
+    raised = await failure_of(world.chat())
+    assert (type(raised), raised.message) == (error, failure.message)
+    assert world.tries == {"a": 1, "b": 0}
+
+
+async def test_a_refused_key_moves_on_to_the_next_backend_and_costs_no_retry() -> None:
+    world = World(BackendRefused("bad key", status=401), HELLO, retries=0)
+    chat = world.chat()
+    assert await text_of(chat) == "Hello"
+    assert (chat.backend, chat.attempts, world.naps) == ("b", 2, [])
+
+
+async def test_keys_refused_everywhere_are_an_upstream_error_that_repeats_none_of_it() -> None:
+    world = World(BackendRefused("bad key sk-123", status=401), BackendRefused("bad key", status=403))
+    failure = await failure_of(world.chat())
+    assert isinstance(failure, UpstreamError)
+    assert "sk-123" not in failure.message
+    assert world.tries == {"a": 1, "b": 1}
+
+
+async def test_a_refused_key_is_not_tried_again_while_others_are() -> None:
+    world = World(BackendRefused("bad key"), then(BUSY, HELLO))
+    assert await text_of(world.chat()) == "Hello"
+    assert world.tries == {"a": 1, "b": 2}
+
+
+async def test_nothing_is_retried_after_a_first_token() -> None:
+    world = World((ChatDelta("Hel"), BUSY), HELLO)
+    got = []
+    with pytest.raises(UpstreamError):
+        async for delta in world.chat():
+            got.append(delta.content)
+    assert (got, world.tries) == (["Hel"], {"a": 1, "b": 0})
+
+
+async def test_a_stream_that_breaks_before_its_first_token_is_retried() -> None:
+    world = World((BUSY,), HELLO)
+    assert await text_of(world.chat()) == "Hello"
+
+
+@pytest.mark.parametrize(("waits", "said"), [((9.0, 4.0), 4.0), ((None, 5.0), 5.0), ((None, None), 1.0)])
+async def test_when_all_say_429_the_caller_hears_when_to_come_back(waits: tuple[float | None, float | None], said: float) -> None:
+    world = World(*(BackendRateLimited("slow", retry_after=wait) for wait in waits), retries=1)
+    failure = await failure_of(world.chat())
+    assert (type(failure), failure.retry_after) == (RateLimited, said)
+
+
+async def test_when_only_some_say_429_it_is_an_upstream_error() -> None:
+    assert isinstance(await failure_of(World(BackendRateLimited("slow"), BUSY).chat()), UpstreamError)
+
+
+async def test_a_refused_key_does_not_hide_that_the_rest_say_429() -> None:
+    assert isinstance(await failure_of(World(BackendRefused("bad key"), BackendRateLimited("slow")).chat()), RateLimited)
+
+
+async def test_leaving_early_closes_the_provider() -> None:
+    world = World(HELLO)
+    async with aclosing(world.chat()) as chat:
+        await anext(chat)
+    assert world.providers["a"].closed == 1
+
+
+async def test_a_model_that_nobody_serves_is_said_so() -> None:
+    world = World(HELLO)
+    failure = await failure_of(world.chat("gpt-unknown"))
+    assert isinstance(failure, NoBackendAvailable)
+    assert (world.router.serves("m"), world.router.serves("gpt-unknown")) == (True, False)
+
+
+async def test_a_backend_without_its_key_is_skipped_and_the_last_one_names_the_variable() -> None:
+    world = World(HELLO, HELLO)
+    world.backends[0] = world.backends[0].model_copy(update={"api_key_env": "FIRST_KEY"})
+    chat = world.chat()
+    await text_of(chat)
+    assert chat.backend == "b"
+    world.backends = world.backends[:1]
+    failure = await failure_of(world.chat())
+    assert isinstance(failure, NoBackendAvailable)
+    assert "FIRST_KEY" in failure.message
+    world.keys["FIRST_KEY"] = "secret"
+    assert await text_of(world.chat()) == "Hello"
+
+
+async def test_a_key_set_later_is_found_and_then_not_asked_for_again() -> None:
+    asked: list[str] = []
+    world = World(HELLO)
+
+    def key_of(variable: str) -> str | None:
+        asked.append(variable)
+        return "secret" if len(asked) > 1 else None
+
+    config = LlmConfig(backends=(BackendConfig(name="a", provider="anthropic"),))
+    router = Router(config, [], key_of, provider_of=lambda backend, key: world.providers["a"])
+    request = ChatRequest("claude-x", (Message(Role.USER, "Hi"),))
+    context = CallContext(Deadline.after(10))
+    assert isinstance(await failure_of(router.chat(request, context)), NoBackendAvailable)
+    for _ in range(3):
+        assert await text_of(router.chat(request, context)) == "Hello"
+    assert asked == ["ANTHROPIC_API_KEY"] * 2
+    await router.aclose()
+    assert world.providers["a"].closed == 4
+
+
+async def test_the_backend_gets_its_own_name_for_the_model() -> None:
+    world = World(BUSY, HELLO)
+    world.backends[0] = world.backends[0].model_copy(update={"model_names": {"m": "vendor/m-2"}})
+    await text_of(world.chat())
+    assert (world.providers["a"].models, world.providers["b"].models) == (["vendor/m-2"], ["m"])
+
+
+@pytest.mark.parametrize(
+    ("backend", "serving", "others"),
+    [
+        ({"provider": "xai"}, ["grok-4"], ["claude-x", "gpt-x", "llama", "xgrok-4"]),
+        ({"provider": "anthropic"}, ["claude-opus-4.7"], ["grok-4", "llama"]),
+        ({"provider": "openai"}, ["gpt-x", "o1-x", "o3-mini"], ["claude-x", "text-embedding-3-small"]),
+        ({"provider": "ollama"}, ["llama-4", "nomic-embed-text-v1.5", "o4"], ["gpt-x", "grok-4", "all-minilm-l6-v2"]),
+        ({"provider": "embedded"}, ["all-minilm-l6-v2"], ["llama", "gpt-x"]),
+        ({"provider": "openai", "supported_models": ("llama", "claude-x")}, ["llama", "claude-x"], ["gpt-x"]),
+        ({"provider": "ollama", "supported_models": ("llama",)}, ["llama"], ["qwen"]),
+        ({"provider": "openai", "model_names": {"llama": "meta/llama"}}, ["llama", "gpt-x"], ["qwen"]),
+        (
+            {"provider": "openai", "supported_models": ("llama",), "model_names": {"qwen": "q"}},
+            ["llama", "qwen"],
+            ["gpt-x"],
+        ),
+    ],
+)
+def test_backends_serve_by_list_mapping_or_name(backend: dict[str, object], serving: list[str], others: list[str]) -> None:
+    config = BackendConfig.model_validate(backend)
+    assert [model for model in serving + others if serves(config, model)] == serving
+
+
+@given(st.text(max_size=12))
+def test_every_name_belongs_to_one_provider_or_to_ollama(model: str) -> None:
+    providers = ["xai", "anthropic", "openai", "ollama", "embedded"]
+    serving = [name for name in providers if serves(BackendConfig.model_validate({"provider": name}), model)]
+    assert serving == [claimant(model) or "ollama"]
+
+
+def test_failover_keeps_the_order_of_the_file_among_equals() -> None:
+    backends = [
+        BackendConfig(name=name, provider="xai", priority=priority) for name, priority in zip("abcd", (2, 1, 2, 1), strict=True)
+    ]
+    assert [backend.name for backend in Failover().order(backends)] == ["b", "d", "a", "c"]
+
+
+@pytest.mark.parametrize("strategy", ["round-robin", "least-loaded", "failover"])
+def test_only_a_strategy_that_exists_can_be_configured(strategy: str) -> None:
+    if strategy in STRATEGIES:
+        LlmConfig.model_validate({"strategy": strategy})
+    else:
+        with pytest.raises(ValueError, match="write failover"):
+            LlmConfig.model_validate({"strategy": strategy})
+
+
+def vectors(*rows: Sequence[float]) -> EmbeddingReply:
+    return EmbeddingReply(pack_rows(rows), len(rows), len(rows[0]), TokenUsage(2))
+
+
+async def test_vectors_are_passed_on_with_their_backend() -> None:
+    good = vectors((1.0, 2.0), (3.0, -3.4e38))
+    routed = await World(BUSY, good).embed()
+    assert (routed.reply, routed.backend, routed.attempts) == (good, "b", 2)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        vectors((1.0, 2.0)),
+        vectors((1.0, 2.0), (1.0, 2.0), (1.0, 2.0)),
+        vectors((1.0, 2.0, 3.0), (1.0, 2.0, 3.0)),
+        vectors((1.0, math.nan), (1.0, 2.0)),
+        vectors((math.inf, 2.0), (-math.inf, 2.0)),
+        vectors((1e300, 2.0), (1.0, 2.0)),
+        EmbeddingReply(b"\0" * 15, 2, 2, TokenUsage()),
+    ],
+)
+async def test_wrong_vectors_never_get_through(bad: EmbeddingReply) -> None:
+    world = World(bad, retries=1)
+    route = Route()
+    with pytest.raises(UpstreamError):
+        await world.embed(route=route)
+    assert (route.backend, route.attempts) == ("a", 2)
+    good = vectors((1.0, 2.0), (1.0, 2.0))
+    assert (await World(bad, good).embed()).reply == good
+
+
+failures = st.one_of(
+    st.builds(BackendUnavailable, st.just("x"), retry_after=st.none() | st.floats(0, 1e9)),
+    st.builds(BackendRateLimited, st.just("x"), retry_after=st.none() | st.floats(0, 1e9)),
+    st.builds(BackendTimedOut, st.just("x")),
+    st.builds(BackendRefused, st.just("x")),
+)
+
+
+@given(
+    st.lists(st.lists(failures, min_size=1, max_size=6), min_size=1, max_size=4),
+    st.integers(0, 8),
+    st.floats(0, 300),
+    st.floats(0, 1, exclude_max=True),
+    st.floats(0, 50),
+)
+def test_no_row_of_failures_breaks_the_bounds(
+    scripts: list[list[BackendFailed]], retries: int, seconds: float, dice: float, each: float
+) -> None:
+
+    async def run() -> None:
+        world = World(*(then(*script) for script in scripts), retries=retries, dice=dice)
+        for provider in world.providers.values():
+            provider.seconds = min(each, seconds)
+        begun = world.time
+        chat = world.chat(seconds=seconds)
+        failure = await failure_of(chat)
+        assert isinstance(failure, UpstreamError | UpstreamTimeout | RateLimited)
+        assert chat.attempts <= 1 + retries + len(scripts)
+        assert all(0 < nap <= 60 for nap in world.naps)
+        assert world.time <= begun + seconds + each
+
+    anyio.run(run)
