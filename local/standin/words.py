@@ -57,7 +57,7 @@ def stem(word: str) -> str:
     if folded in _SYNONYMS:
         return _SYNONYMS[folded]
     for suffix in _SUFFIXES:
-        if folded.endswith(suffix) and len(folded) - len(suffix) >= _SHORTEST_STEM:
+        if folded.endswith(suffix) and not folded.endswith("ss") and len(folded) - len(suffix) >= _SHORTEST_STEM:
             folded = folded.removesuffix(suffix)
             break
     return _SYNONYMS.get(folded, folded)

@@ -54,7 +54,21 @@ def test_a_running_ollama_answers_for_all_that_no_key_serves(config: GatewayConf
     assert not choice.needs_standin
     backend = next(backend for backend in written(config, choice, tmp_path).llm.backends if backend.name == "ollama")
     assert backend.model_names["llama-4-scout"] == "llama3.2:latest"
-    assert backend.model_names["nomic-embed-text-v1.5"] == "nomic-embed-text:latest"
+
+
+def test_an_ollama_serves_a_model_it_has_under_its_own_name(config: GatewayConfig, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "llm:\n  backends: [{provider: ollama, model_names: {scout: 'llama4:scout'}}, {provider: embedded}]\n"
+        "models:\n  - {name: scout, context_window: 1000}\n"
+        "  - {name: nomic, kind: embedding, dimensions: 768, context_window: 10}\n"
+        "defaults: {embedding_model: nomic}\n"
+    )
+    mine = load_gateway_config(file)
+    installed = ("other:latest", "llama4:scout", "nomic:latest")
+    served = written(mine, choose(mine, ollama=Ollama("http://localhost:1", installed), standin_url=URL), tmp_path)
+    backend = next(backend for backend in served.llm.backends if backend.provider == "ollama")
+    assert backend.model_names == {"scout": "llama4:scout", "nomic": "nomic:latest"}
 
 
 def test_an_ollama_that_can_only_embed_leaves_the_answers_to_the_stand_in(config: GatewayConfig, tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+"""What is installed is pinned, hashed, and the same everywhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements"
+NAMES = ("runtime", "local", "model", "dev", "infra")
+
+
+def pins(name: str) -> set[str]:
+    return {line.rstrip(" \\") for line in (REQUIREMENTS / f"{name}.txt").read_text().splitlines() if re.match(r"[a-z]", line)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_line_is_a_pin_with_its_hashes_and_names_no_index(name: str) -> None:
+    text = (REQUIREMENTS / f"{name}.txt").read_text()
+    assert pins(name)
+    for entry in re.split(r"\n(?=[a-z])", text)[1:]:
+        assert re.match(r"[a-z0-9._-]+(\[[a-z,]+\])?==", entry), entry
+        assert "--hash=sha256:" in entry, entry
+    assert not re.search(r"://|--index|--extra-index|--find-links|/home/|/root/", text)
+
+
+def test_the_laptop_and_the_tests_run_what_runs_in_aws() -> None:
+    assert pins("runtime") <= pins("local") <= pins("dev")
+
+
+def test_the_laptop_installs_no_cdk() -> None:
+    assert not [pin for pin in pins("local") if re.match(r"aws-cdk|constructs|jsii|cfn-lint|moto|pytest", pin)]
+
+
+def test_aws_runs_nothing_of_the_laptop() -> None:
+    assert not [pin for pin in pins("runtime") if re.match(r"ministack|python-dotenv|pytest|mypy", pin)]
