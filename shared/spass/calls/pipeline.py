@@ -90,7 +90,7 @@ class Calls:
         Raises:
             as ``chat``.
         """
-        admitted = self._admit(scope, model or self._config.defaults.embedding_model, "embedding", named=model is not None)
+        admitted = self.embedding_model(scope, model)
         if not texts:
             return EmbeddingReply(b"", 0, admitted.dimensions or 0, _NOTHING)
         recorder = Recorder(scope, CallKind.EMBEDDING, admitted.name)
@@ -116,6 +116,14 @@ class Calls:
                 cost=self._price(admitted, batches.usage, None) if batches.data else Cost(),
             )
         return EmbeddingReply(b"".join(batches.data), len(texts), admitted.dimensions or 0, batches.usage)
+
+    def embedding_model(self, scope: Scope, name: str | None = None) -> ModelConfig:
+        """The model that ``embed`` takes.
+
+        Raises:
+            ModelNotFound, ModelNotAllowed, InvalidRequest, RecursionDepthExceeded: ``embed`` would refuse.
+        """
+        return self._admit(scope, name or self._config.defaults.embedding_model, "embedding", named=name is not None)
 
     def _admit(self, scope: Scope, name: str, kind: Literal["chat", "embedding"], *, named: bool) -> ModelConfig:
         model = self._config.model(name)

@@ -1,24 +1,16 @@
 """What one model call leaves behind: its cost on the request's tally and its audit record, whichever way it ended."""
 
-import json
-import logging
 import time
 from collections.abc import Mapping
-from typing import Final
-
-import anyio
 
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
-from spass.core.errors import StorageUnavailable
 from spass.core.ids import RequestId, new_id
 from spass.core.messages import TokenUsage
 from spass.core.time import now
 from spass.llm.types import CallContext
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
-
-_log: Final = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -52,7 +44,7 @@ class Recorder:
         cost: Cost,
         finish_reason: str | None = None,
     ) -> None:
-        """Settle the call. A cancelled caller waits for it, so that a call is never paid and unrecorded."""
+        """Settle the call; not even a cancelled caller leaves before it is."""
         scope, caller = self._scope, self._scope.caller
         scope.tally.add(cost)
         record = AuditRecord(
@@ -77,13 +69,4 @@ class Recorder:
             cost=cost,
             finish_reason=finish_reason,
         )
-        with anyio.CancelScope(shield=True):
-            await _keep(scope, record)
-
-
-async def _keep(scope: Scope, record: AuditRecord) -> None:
-    try:
-        await audit.write(scope.store, record)
-    except StorageUnavailable:
-        # The answer is there and paid for: it is not taken from the caller because its record found no place. The log keeps it.
-        _log.error("audit record not stored: %s", json.dumps(audit.attributes(record)))
+        await audit.keep(scope.store, record)

@@ -10,15 +10,13 @@ from spass.completions.chunks import Answer, Chunk, ChunkWriter, collect_chunks
 from spass.completions.embeddings import EmbeddingsRequest, check_dimensions, embeddings_answer
 from spass.core.messages import Json
 from spass.llm.types import ChatDelta
-from spass.tenancy.config import GatewayConfig
 
 
 class Completions:
     """Chat and embeddings as OpenAI's clients expect them."""
 
-    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+    def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._config = config
 
     def stream(self, scope: Scope, request: ChatCompletionRequest) -> AsyncGenerator[Chunk, None]:
         """The answer as chunks. The last holds the usage and, in it, the cost of the whole request.
@@ -46,7 +44,7 @@ class Completions:
             InvalidRequest: the model has other dimensions.
             SpassError: as ``Calls.embed``.
         """
-        check_dimensions(request, self._config.model(request.model))
+        check_dimensions(request, self._calls.embedding_model(scope, request.model))
         return embeddings_answer(request, await self._calls.embed(scope, request.input, request.model))
 
 

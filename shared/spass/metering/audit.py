@@ -1,17 +1,24 @@
 """One record for every model and tool call: who called what, how it went and what it cost. Never what was said."""
 
+import json
+import logging
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import anyio
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.table import TTL, Put, Value
 from spass.core.cost import Cost
+from spass.core.errors import StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
 from spass.core.messages import TokenUsage
 from spass.core.time import Timestamp, now_s
 from spass.metering.cost import decimal_text
+
+_log: Final = logging.getLogger(__name__)
 
 KEEP_SECONDS: Final = 90 * 24 * 3600
 
@@ -69,6 +76,16 @@ async def write(store: TenantStore, record: AuditRecord) -> None:
     """
     key = keys.audit(store.tenant, record.outer_request_id, record.at, record.request_id)
     await store.table.write(Put(key, {**attributes(record), TTL: now_s() + KEEP_SECONDS}))
+
+
+async def keep(store: TenantStore, record: AuditRecord) -> None:
+    """As ``write``, at the end of a call. A cancelled caller waits for it, so that no call is paid and unrecorded; and a record that
+    finds no place takes no result away, it stands in the log then."""
+    with anyio.CancelScope(shield=True):
+        try:
+            await write(store, record)
+        except StorageUnavailable:
+            _log.error("audit record not stored: %s", json.dumps(attributes(record)))
 
 
 def attributes(record: AuditRecord) -> dict[str, Value]:

@@ -1,20 +1,12 @@
 """What one tool call leaves behind: its audit record, whichever way it ended."""
 
-import json
-import logging
 import time
-from typing import Final
-
-import anyio
 
 from spass.calls.scope import Scope
-from spass.core.errors import StorageUnavailable
 from spass.core.ids import RequestId, new_id
 from spass.core.time import now
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
-
-_log: Final = logging.getLogger(__name__)
 
 
 class ToolRecorder:
@@ -33,8 +25,7 @@ class ToolRecorder:
         return round((time.monotonic() - self._started) * 1000)
 
     async def finish(self, status: str) -> None:
-        """Keep the record. A cancelled caller waits for it, and a store that fails takes no result away: the log keeps it
-        then."""
+        """Keep the record; not even a cancelled caller leaves before it is."""
         scope, caller = self._scope, self._scope.caller
         record = AuditRecord(
             request_id=self._request_id,
@@ -52,8 +43,4 @@ class ToolRecorder:
             route=caller.route,
             tool=self._tool,
         )
-        with anyio.CancelScope(shield=True):
-            try:
-                await audit.write(scope.store, record)
-            except StorageUnavailable:
-                _log.error("audit record not stored: %s", json.dumps(audit.attributes(record)))
+        await audit.keep(scope.store, record)

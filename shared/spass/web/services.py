@@ -88,7 +88,7 @@ class Services:
     def completions(self) -> "Completions":
         from spass.completions.service import Completions
 
-        return Completions(self.calls, self.config)
+        return Completions(self.calls)
 
     @cached_property
     def indices(self) -> "Indices":

@@ -16,7 +16,7 @@ from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, Up
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ToolCallDelta
-from tests.unit.calls.scripted import CONFIG, ScriptedProvider, audit_of, make_scope
+from tests.unit.calls.scripted import ScriptedProvider, audit_of, make_scope
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ ANSWER = [
 
 
 def completions(provider: ScriptedProvider) -> Completions:
-    return Completions(provider.calls(), CONFIG)
+    return Completions(provider.calls())
 
 
 def chat(**fields: Any) -> ChatCompletionRequest:
