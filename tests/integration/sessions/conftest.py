@@ -10,7 +10,7 @@ import pytest
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
-from spass.aws.table import Put
+from spass.aws.table import Put, Update
 from spass.core.events import (
     Event,
     InferenceFinished,
@@ -84,6 +84,14 @@ class World:
 
         request = TurnRequest(session, AGENT, USER, message, idempotent(key, message) if key else None)
         return Turn(self.store, request, respond, render, clock=lambda: self.now)
+
+    def idempotent(self, key: str, body: str) -> IdempotentRequest:
+        return idempotent(key, body)
+
+    async def expire_claim(self, request: IdempotentRequest) -> None:
+        """A minute passes for whoever carries out ``request``."""
+        key = keys.idempotency(self.store.tenant, request.digest)
+        await self.store.table.write(Update(key, "SET expires_at = :past", values={":past": 0}))
 
     def pause(self) -> Pause:
         return Pause()

@@ -1,6 +1,7 @@
 """Every AWS call of a turn is made to go wrong in every way; the client then retries, and the turn is there once."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -129,8 +130,8 @@ async def test_a_crash_before_the_commit_leaves_nothing_and_its_hold_expires(wor
 
 @dataclass(slots=True)
 class UncertainCommits(FaultPlan):
-    """Every try of a commit goes without a reply. ``arrives``: it takes effect all the same. ``forgets``: the service does not
-    remember the tries before, as after ten minutes."""
+    """Every try of a commit goes without a reply. ``arrives``: it takes effect all the same, or, when false, tries to as soon as
+    somebody has looked. ``forgets``: the service does not remember the tries before, as after ten minutes."""
 
     arrives: bool = True
     forgets: bool = False
@@ -139,7 +140,11 @@ class UncertainCommits(FaultPlan):
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         if call.operation != "TransactWriteItems":
-            return await FaultPlan.around(self, call, run)
+            result = await FaultPlan.around(self, call, run)
+            if call.operation == "GetItem" and self.sent and not self.arrives:
+                with suppress(ClientError):
+                    self.sent[-1]()
+            return result
         self.sent.append(run)
         if self.forgets:
             cast("dict[str, object]", call.parameters)["ClientRequestToken"] = f"token-{id(self)}-{len(self.sent)}"

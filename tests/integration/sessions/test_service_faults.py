@@ -1,0 +1,103 @@
+"""Creating and deleting sessions: every AWS call goes wrong in every way, and the client tries again."""
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spass.aws import keys
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.idempotency import StoredAnswer, acquire
+from spass.calls.scope import Scope
+from spass.core.errors import SessionNotFound, StorageUnavailable
+from spass.core.ids import AgentName, RequestId, SessionId, UserId
+from spass.sessions import record
+from spass.sessions.service import Sessions
+from spass.sessions.session import CreateSession
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.identity import Caller, Identity
+
+if TYPE_CHECKING:
+    from tests.integration.sessions.conftest import World
+
+pytestmark = pytest.mark.anyio
+AGENT, USER = AgentName("librarian"), UserId("ana")
+
+
+@pytest.fixture
+def scope(world: "World") -> Scope:
+    identity = Identity(world.store.tenant, "token", False, ("*",))
+    return Scope.of(Caller(identity, USER, RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions"), world.store)
+
+
+@pytest.fixture
+def sessions(world: "World") -> Sessions:
+    return Sessions(GatewayConfig(), clock=lambda: world.now)
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_a_session_is_created_once_whichever_call_goes_wrong(
+    world: "World", scope: Scope, sessions: Sessions, fault: Fault
+) -> None:
+    async def create(key: str) -> object:
+        claim = await acquire(world.store, world.idempotent(key, "body"))
+        if isinstance(claim, StoredAnswer):
+            return claim.body["id"]
+        return (await sessions.create(scope, AGENT, CreateSession(), claim)).id
+
+    with inject(FaultPlan()) as plan:
+        made = [await create(f"{fault}-count")]
+    points = len(plan.calls)
+    assert points == 2
+    for point in range(points):
+        key = f"{fault}-{point}"
+        request = world.idempotent(key, "body")
+        with inject(FaultPlan(fault, at=point)):
+            try:
+                made.append(await create(key))
+                continue
+            except (Crash, StorageUnavailable):
+                pass
+        # Its claim expires, or the edge has given it up.
+        item = await world.store.table.get(keys.idempotency(world.store.tenant, request.digest))
+        if item is not None and item["state"] == "running":
+            await world.expire_claim(request)
+        made.append(await create(key))
+    listed = (await sessions.page(scope, AGENT, None, 100)).sessions
+    assert [session.id for session in listed] == sorted(map(str, made), reverse=True)
+    for session in listed:
+        assert await sessions.get(scope, AGENT, session.id) == session
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_a_deleted_session_is_gone_at_once_and_wholly_in_the_end(
+    world: "World", scope: Scope, sessions: Sessions, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def session() -> SessionId:
+        made = (await sessions.create(scope, AGENT, CreateSession(title="Berlin"))).id
+        await world.turn(made, "small").answer()
+        monkeypatch.setattr(record, "INLINE_BYTES", 10)
+        await world.turn(made, "large").answer()
+        monkeypatch.setattr(record, "INLINE_BYTES", 350_000)
+        return made
+
+    with inject(FaultPlan()) as plan:
+        await sessions.delete(scope, AGENT, await session())
+    points = len(plan.calls)
+    assert points >= 6
+    for point in range(points):
+        doomed = await session()
+        with inject(FaultPlan(fault, at=point)), contextlib.suppress(Crash, StorageUnavailable):
+            await sessions.delete(scope, AGENT, doomed)
+        listed = [found.id for found in (await sessions.page(scope, AGENT, None, 100)).sessions]
+        try:
+            found = await sessions.get(scope, AGENT, doomed)
+        except SessionNotFound:
+            assert doomed not in listed
+        else:
+            assert listed == [doomed]
+            assert len(await world.history(found.id)) == found.message_count == 8, "all or nothing"
+        with contextlib.suppress(SessionNotFound):
+            await sessions.delete(scope, AGENT, doomed)
+        assert await world.store.table.query(keys.session_partition(world.store.tenant, doomed)) == []
+        assert (await sessions.page(scope, AGENT, None, 100)).sessions == []
