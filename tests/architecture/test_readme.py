@@ -1,7 +1,7 @@
 """The tables of the README say what the code says.
 
-A table is marked by a comment before it and ends with the first line that is not its own: `<!-- routes -->`, `<!-- environment -->`,
-`<!-- make -->`. Its first column holds the names in backticks.
+A table is marked by a comment before it and ends with the first line that is not its own: `<!-- routes -->`,
+`<!-- environment -->`, `<!-- make -->`. Its first column holds the names in backticks.
 """
 
 import re
