@@ -90,9 +90,10 @@ def collect_chunks(chunks: Iterable[Chunk]) -> Answer:
     texts: list[str] = []
     calls: dict[int, _Call] = {}
     reason: Json = None
+    usage: Json = None
     for chunk in chunks:
         answer = {"id": chunk["id"], "object": "chat.completion", "created": chunk["created"], "model": chunk["model"]}
-        answer["usage"] = chunk.get("usage")
+        usage = chunk.get("usage")
         for choice in cast("list[dict[str, Json]]", chunk["choices"]):
             delta = cast("_Delta", choice["delta"])
             texts.append(delta.get("content") or "")
@@ -104,7 +105,7 @@ def collect_chunks(chunks: Iterable[Chunk]) -> Answer:
     if calls:
         message["tool_calls"] = [call.whole() for _, call in sorted(calls.items())]
     choices: list[Json] = [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}]
-    return {**answer, "choices": choices}
+    return {**answer, "choices": choices, "usage": usage}
 
 
 def replay_chunks(answer: Answer, *, include_usage: bool) -> Iterator[Chunk]:

@@ -79,8 +79,8 @@ async def write(store: TenantStore, record: AuditRecord) -> None:
 
 
 async def keep(store: TenantStore, record: AuditRecord) -> None:
-    """As ``write``, at the end of a call. A cancelled caller waits for it, so that no call is paid and unrecorded. A record that finds
-    no place takes no result away; it stands in the log then."""
+    """As ``write``, at the end of a call. A cancelled caller waits for it, so that no call is paid and unrecorded. A record that
+    finds no place takes no result away; it stands in the log then."""
     with anyio.CancelScope(shield=True):
         try:
             await write(store, record)
