@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -106,6 +107,15 @@ def requirements_for_lambda(pinned: str) -> list[str]:
     return chosen
 
 
+@cache
+def bytecode_interpreter() -> str | None:
+    """The name of an interpreter of Lambda's version, if there is one that runs (and is not a version manager's stand-in)."""
+    name = f"python{PYTHON}"
+    if shutil.which(name) is None or subprocess.run([name, "-c", ""], check=False, capture_output=True).returncode != 0:  # noqa: S603
+        return None
+    return name
+
+
 def _pip(target: Path, requirements: Path, *arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-compile"]
     # Like markers, pip checks Requires-Python of what it has fetched against its own interpreter. Everything is pinned already.
@@ -125,17 +135,12 @@ def _pip(target: Path, requirements: Path, *arguments: str) -> None:
 
 def _compile(folder: Path) -> None:
     """Add bytecode, which a function cannot keep between cold starts, if an interpreter of Lambda's version is at hand."""
-    interpreter = shutil.which(f"python{PYTHON}")
-    if interpreter is None or not _runs(interpreter):
+    interpreter = bytecode_interpreter()
+    if interpreter is None:
         sys.stderr.write(f"python{PYTHON} is not installed here: functions will start without bytecode, more slowly\n")
         return
     command = [interpreter, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(folder), str(folder)]
     subprocess.run(command, check=True, stdout=sys.stderr)  # noqa: S603
-
-
-def _runs(interpreter: str) -> bool:
-    """Whether it is an interpreter and not a version manager's stand-in for one that is not chosen."""
-    return subprocess.run([interpreter, "-c", ""], check=False, capture_output=True).returncode == 0  # noqa: S603
 
 
 def _all_but(suffix: str) -> Callable[[str, list[str]], list[str]]:

