@@ -30,6 +30,7 @@ from spass.rag.swap import read_manifest
 A = TypeVar("A")
 
 PAGE_BYTES: Final = 4 * 2**20
+_BATCH_ROWS: Final = 32_768
 _INLINE_SCAN: Final = 200_000  # numbers that are scanned faster than a worker thread is reached
 
 
@@ -137,18 +138,31 @@ class _Candidate(NamedTuple):
 
 
 async def _search(objects: SegmentObjects, segments: Sequence[Segment], query: Vectors, top_k: int) -> list[Hit]:
-    # Segment by segment: an index larger than the cache streams through it.
     candidates: list[_Candidate] = []
-    for segment in segments:
-        (live,), stored = await asyncio.gather(live_ids(objects, [segment]), objects.read(segment.id, VECTORS))
-        scored = await _scan(decode_vectors(stored), query, top_k, live.dead)
-        candidates += (_Candidate(-score, live.ids[row], live, row) for row, score in scored)
+    for batch in _batches(segments):
+        reads = asyncio.gather(*(objects.read(segment.id, VECTORS) for segment in batch))
+        loaded, stored = await asyncio.gather(live_ids(objects, batch), reads)
+        for live, vectors in zip(loaded, stored, strict=True):
+            scored = await _scan(decode_vectors(vectors), query, top_k, live.dead)
+            candidates += (_Candidate(-score, live.ids[row], live, row) for row, score in scored)
         candidates = heapq.nsmallest(top_k, candidates, key=lambda candidate: candidate[:2])
     documents = await _documents(objects, [Place(found.id, found.live, found.row) for found in candidates])
     return [
         Hit(DocumentId(found.id), text.text, text.metadata, -found.negative_score + 0.0)
         for found, text in zip(candidates, documents, strict=True)
     ]
+
+
+def _batches(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    """The segments to load at once: the small ones together, while an index larger than the cache streams through it."""
+    batch: list[Segment] = []
+    for segment in segments:
+        if batch and sum(other.rows for other in batch) + segment.rows > _BATCH_ROWS:
+            yield batch
+            batch = []
+        batch.append(segment)
+    if batch:
+        yield batch
 
 
 async def _scan(vectors: Vectors, query: Vectors, top_k: int, dead: Bitmap) -> list[Scored]:

@@ -78,6 +78,7 @@ async def swap(
             if stale_reads >= _STALE_READS:
                 raise StorageUnavailable("The index is changing; try again.", retry_after=1) from None
             continue
+        stale_reads = 0
         if step.after is None:
             return step.answer
         writes: list[Write] = [swap_write(store.tenant, index, before, step.after)]

@@ -1,5 +1,6 @@
 """Replace and append: embed, put a segment, swap the manifest."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -62,11 +63,11 @@ class Writer:
         """Make ``documents`` all that the index holds, under a new generation; the index is created if absent."""
         check_limits(documents)
         new = await self._embed(scope, documents)
+        generation = new_id("gen")
+        objects = SegmentObjects(scope.store, index_id, generation, self._cache)
+        segment = await put_segment(objects, new.rows({}))
 
         async def plan(before: Manifest, name: str) -> Step[WriteAnswer]:
-            generation = new_id("gen")
-            objects = SegmentObjects(scope.store, index_id, generation, self._cache)
-            segment = await put_segment(objects, new.rows({}))
             after = self._first_of(generation, before).with_segments([segment], now())
             retired = [before.generation] if before.exists else []
             return self._step(index_id, before, after, name, retired, new, replaced=before.doc_count)
@@ -150,7 +151,8 @@ async def _appended(
     for live in loaded:
         if live.segment.id in merged:
             dead = killed.changed.get(live.segment.id, live.dead)
-            parts = {part: await objects.read(live.segment.id, part) for part in _PARTS}
+            bodies = await asyncio.gather(*(objects.read(live.segment.id, part) for part in _PARTS))
+            parts = dict(zip(_PARTS, bodies, strict=True))
             rows = [row for row in range(live.segment.rows) if row not in dead]
             inputs.append(await anyio.to_thread.run_sync(partial(decode, parts, rows)))
     segment = await put_segment(objects, await anyio.to_thread.run_sync(join, inputs))

@@ -3,6 +3,7 @@
 import pytest
 
 from spass.aws.clients import TenantStore
+from spass.aws.faults import FaultPlan, inject
 from spass.core.errors import (
     DocumentNotFound,
     DocumentTooLarge,
@@ -260,3 +261,16 @@ async def test_long_texts_are_fetched_by_range(world: World, index: IndexId) -> 
     assert len(answer.results) == 50
     assert all(hit.text == wanted[hit.id] for hit in answer.results)
     assert await all_documents(world, index, 7) == wanted
+
+
+async def test_a_warm_query_is_one_table_call_and_a_cold_one_reads_each_object_once(world: World, index: IndexId) -> None:
+    for start in range(0, 60, 20):
+        await world.rag.append(world.scope, index, documents(*((f"d{n}", f"text {n}") for n in range(start, start + 20))))
+    cold = world.cold()
+    with inject(FaultPlan()) as first:
+        await cold.query(world.scope, index, "text", 50)
+    read = [call.parameters["Key"] for call in first.calls if call.service == "s3"]
+    assert len(read) == len(set(map(str, read))) >= 4
+    with inject(FaultPlan()) as warm:
+        await cold.query(world.scope, index, "more text", 5)
+    assert [call.operation for call in warm.calls] == ["GetItem"]
