@@ -11,7 +11,7 @@ _SECRETS: Final = tuple(
         r"(?i)\b[a-z][a-z0-9+.-]*://\S+",  # URLs
         r"\barn:[\w:/.*-]+",
         # keys, also half masked ones
-        r"\b(?:sk|pk|rk|xai|org|proj|key|gsk|AKIA|ASIA|eyJ)[-_A-Za-z0-9*.]*[0-9*][-_A-Za-z0-9*.]{3,}",
+        r"\b(?:(?:sk|pk|rk|xai|org|proj|key|gsk)[-_]|AKIA|ASIA|eyJ)[-_A-Za-z0-9*.]*[0-9*][-_A-Za-z0-9*.]{3,}",
         r"(?i)\bbearer\s+\S+",
         r"(?i)\b(?:[a-z0-9-]+\.)+(?:com|net|org|io|ai|dev|local|internal|aws)\b(?::\d+)?(?:/\S*)?",  # hosts
         r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b",

@@ -37,6 +37,7 @@ def test_our_own_key_is_taken_out_whatever_it_looks_like() -> None:
         "Invalid value: 'foo'. Supported values are: 'auto', 'none', and/or 'required'.",
         "messages.0.content: text content blocks must be non-empty",
         "The model `gpt-4o-mini-2024-07-18` does not exist or you do not have access to it.",
+        "Unknown field projection_2024_x; the keyword1234 is taken.",
         "temperature: 3.5 is above the maximum of 2.0, e.g. use 1",
     ],
 )

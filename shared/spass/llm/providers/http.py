@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Final
@@ -23,6 +24,10 @@ _DEFAULT_CONNECTIONS: Final = 100
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than the idle limit of the load balancers in front of models
 _DRAIN_SECONDS: Final = 0.25
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+# They log the address of every request, and headers with the key below that.
+for _talkative in ("httpx", "httpcore"):
+    logging.getLogger(_talkative).setLevel(logging.WARNING)
 
 
 @contextmanager

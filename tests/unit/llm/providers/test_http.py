@@ -3,9 +3,10 @@
 import asyncio
 import gzip
 import inspect
+import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -155,6 +156,15 @@ async def test_neither_the_key_nor_an_address_comes_back_in_an_error() -> None:
     with pytest.raises(BackendRefused) as raised:
         await reply_of(provider_at(Upstream(whole({"error": {"message": message}}, 401))))
     assert str(raised.value) == raised.value.message == "Bad key […], see […]"
+
+
+async def test_no_log_line_shows_an_address_or_the_key(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        for status in (200, 500):
+            with suppress(BackendFailed):
+                await reply_of(provider_at(Upstream(whole({}, status)), base_url="http://secret.example.com/v1"))
+    assert "secret.example.com" not in caplog.text
+    assert KEY not in caplog.text
 
 
 @pytest.mark.parametrize(
