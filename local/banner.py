@@ -39,7 +39,8 @@ def _models(choice: Choice) -> list[str]:
         by_backend.setdefault(backend, []).append(model)
     lines = [f"  {backend} answers for {', '.join(models)}" for backend, models in by_backend.items()]
     if choice.needs_standin:
-        lines.append(
-            "  (the stand-in is a small offline program, no language model; put a provider's key into .env, or run Ollama)"
-        )
+        lines += [
+            "  (the stand-in is a small offline program, no language model; put a provider's key into .env, or run Ollama;",
+            "   costs are shown by the catalogue's prices, and nothing is charged)",
+        ]
     return lines
