@@ -1,0 +1,82 @@
+"""What is written is read back, and fits where it is put."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.core.ids import AgentName, MessageId, SessionId, UserId
+from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
+from spass.core.time import Timestamp, timestamp
+from spass.sessions import record
+from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, load_turns
+from spass.sessions.session import Hold, HoldKind, Session, session_of
+
+if TYPE_CHECKING:
+    from tests.unit.sessions.conftest import House
+
+TEXT = st.text()
+COUNT = st.integers(0, 10**9)
+STAMP = st.integers(0, 4_000_000_000).map(timestamp)
+CALL = st.builds(ToolCall, TEXT, TEXT, TEXT)
+MESSAGE = st.builds(
+    Message,
+    st.sampled_from([Role.USER, Role.ASSISTANT, Role.TOOL]),
+    TEXT,
+    st.lists(CALL, max_size=3).map(tuple),
+    st.one_of(st.none(), TEXT),
+)
+TURN = st.builds(
+    TurnRecord,
+    TEXT,
+    st.lists(st.builds(StoredMessage, TEXT.map(MessageId), COUNT, STAMP, MESSAGE), min_size=1, max_size=5).map(tuple),
+    st.builds(TokenUsage, COUNT, COUNT),
+    COUNT,
+    st.sampled_from(FinishReason),
+    st.lists(st.builds(ToolRun, TEXT, TEXT, COUNT), max_size=3).map(tuple),
+)
+SESSION = st.builds(
+    Session,
+    id=TEXT.map(SessionId),
+    agent=TEXT.map(AgentName),
+    user=TEXT.map(UserId),
+    title=st.one_of(st.none(), TEXT),
+    created_at=STAMP,
+    updated_at=STAMP,
+    compact_strategy=st.sampled_from(["auto", "manual", "off"]),
+    compact_keep_last_n=COUNT,
+    compact_observation_mask=st.booleans(),
+    next_seq=COUNT,
+    compacted_before=COUNT,
+    parent_session_id=st.one_of(st.none(), TEXT.map(SessionId)),
+    successor_session_id=st.one_of(st.none(), TEXT.map(SessionId)),
+    archived_at=st.one_of(st.none(), STAMP),
+    deleted_at=st.one_of(st.none(), STAMP),
+    hold=st.one_of(st.none(), st.builds(Hold, TEXT, st.sampled_from(HoldKind), COUNT)),
+)
+
+
+@given(TURN)
+def test_a_turn_is_read_back_as_it_was_written(turn: TurnRecord) -> None:
+    assert record._decode(turn.id, record._encode(turn)) == turn
+    assert record._decode(turn.id, record._encode(turn).decode()) == turn
+
+
+@given(SESSION)
+def test_a_session_is_read_back_from_its_head_and_but_for_its_hold_from_its_list(session: Session) -> None:
+    assert session_of(session.attributes()) == session
+    assert session_of(session.entry() | {"hold": None}) == session_of({**session.attributes(), "hold": None})
+    assert None not in session.attributes().values()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("size", [1, 100_000, 174_500, 175_500, 300_000])
+async def test_a_turn_of_any_size_is_kept(house: "House", size: int) -> None:
+    """In UTF-8 each character is two bytes: around 175,000 of them the body outgrows its item."""
+    session = await house.create()
+    await house.say(session, "ü" * size, "short")
+    assert len(house.stored_objects()) == (2 * size > record.INLINE_BYTES)
+    (turn,) = await load_turns(house.scope().store, session, 1)
+    assert [stored.message.content for stored in turn.messages] == ["ü" * size, "short"]
+    assert [stored.created_at for stored in turn.messages] == [Timestamp(timestamp(house.now))] * 2
