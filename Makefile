@@ -41,7 +41,7 @@ check: $(ENV)/dev.stamp $(INFRA_ENV)/infra.stamp ## format, lint, types and the 
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -m mypy --python-executable $(INFRA_PY) $(wildcard app.py infra tests/infra)
+	$(PY) -m mypy --python-executable $(INFRA_PY) $(wildcard app.py infra tests/infra/*.py)
 	$(ENV)/bin/lint-imports
 
 format: $(ENV)/dev.stamp ## format the code and apply the safe fixes

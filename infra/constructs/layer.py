@@ -27,7 +27,7 @@ class _Recipe:
     def __init__(self, build: Callable[[Path], None]) -> None:
         self._build = build
 
-    def try_bundle(self, output_dir: str, _options: object) -> bool:
+    def try_bundle(self, output_dir: str, *_options: object, **_declared_options: object) -> bool:
         """Fill ``output_dir``; there is no other way to build it, so this either works or raises."""
         self._build(Path(output_dir))
         return True
