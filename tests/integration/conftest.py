@@ -20,6 +20,13 @@ from spass.core.ids import TenantId
 
 START_SECONDS = 60.0
 REGION = "eu-central-1"
+# Its standard input ends when this process does, however it ends: then it ends too.
+MINISTACK = """
+import os, runpy, sys, threading
+threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
+sys.argv = ["ministack"]
+runpy.run_module("ministack", run_name="__main__", alter_sys=True)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +48,10 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     environment |= {"STATE_DIR": str(home / "state"), "S3_DATA_DIR": str(home / "s3"), "S3_PERSIST": "0"}
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ministack"],
+            [sys.executable, "-c", MINISTACK],
             env=environment,
             cwd=home,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that whatever it starts dies with it
@@ -105,7 +112,7 @@ def _wait_until_up(process: "subprocess.Popen[bytes]", endpoint: str) -> None:
 def _kill(process: "subprocess.Popen[bytes]") -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
 
 
 def _furnish(endpoint: str) -> Emulator:
