@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -37,8 +39,10 @@ def main() -> int:
         "--port", type=_port, default=os.environ.get("PORT") or "3000", help="where to serve (default: PORT, else 3000)"
     )
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGHUP, _stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    if "MAKELEVEL" in os.environ:
+        threading.Thread(target=_follow_make, args=[os.getppid()], daemon=True).start()
     try:
         _run(arguments.port, home_from_environment())
     except (LocalError, ConfigError) as error:
@@ -115,6 +119,13 @@ def _port(text: str) -> int:
 
 def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def _follow_make(parent: int) -> None:
+    """Stop when the `make run` that started us has been killed and so cannot pass on a Ctrl-C."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

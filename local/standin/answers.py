@@ -38,8 +38,9 @@ def answer(conversation: Conversation) -> str:
         return condense(conversation)
     if conversation.results:
         return _from_results(conversation)
-    parts = [part for part in re.split(r"(?<=\?)\s+", conversation.asked) if part.strip()] or [""]
-    found = [_best(part, conversation.candidates(), conversation.asked) for part in parts]
+    questions = [sentence for sentence in sentences(conversation.asked) if sentence.endswith("?")] or [conversation.asked]
+    candidates = conversation.candidates()
+    found = [_best(question, candidates) for question in questions]
     said = list(dict.fromkeys(_said(candidate, conversation) for candidate in found if candidate))
     if said and (conversation.is_question or any(candidate and candidate.source == "document" for candidate in found)):
         return " ".join(said)
@@ -81,16 +82,14 @@ def _substance(sentence: str, weights: Mapping[str, float]) -> float:
     return (sum(weights.get(word, 0.0) for word in stems) + 2 * names) / (5 + len(stems)) - (2 if sentence.endswith("?") else 0)
 
 
-def _best(
-    question: str, candidates: Sequence[Candidate], asked: str, prior: Mapping[str, float] | None = None
-) -> Candidate | None:
+def _best(question: str, candidates: Sequence[Candidate], prior: Mapping[str, float] | None = None) -> Candidate | None:
     """The candidate that covers the question best, if any does well enough; ``prior`` adds what a search already found out."""
     wanted = content_stems(question)
     stems = {candidate.text: content_stems(candidate.text) for candidate in candidates}
     weights = rarity(list(stems.values()))
     best, best_score = None, 0.0
     for candidate in candidates:
-        if fold(candidate.text) in fold(asked):
+        if fold(candidate.text) in fold(question):
             continue
         met = match(wanted, stems[candidate.text], weights)
         searched = (prior or {}).get(candidate.text, 0.0)
@@ -147,7 +146,7 @@ def _from_result(conversation: Conversation, outcome: ToolResult) -> str:
     found = [Candidate(sentence, "document", 1.0) for sentence in result_sentences(result)]
     if not any(len(candidate.text) > _LONG for candidate in found):
         return _plainly(result)
-    best = _best(conversation.asked, found, conversation.asked)
+    best = _best(conversation.asked, found)
     return best.text if best else next(candidate.text for candidate in found if len(candidate.text) > _LONG)
 
 
@@ -164,7 +163,7 @@ def _from_hits(conversation: Conversation, query: str, hits: Sequence[object]) -
             for sentence in result_sentences(hit):
                 found.append(Candidate(sentence, "document", 1.0, name))
                 prior.setdefault(sentence, max(0.0, score) / 3 if isinstance(score, int | float) else 0.0)
-    best = _best(query, found, query, prior)
+    best = _best(query, found, prior)
     if best is not None:
         return _said(best, conversation)
     if found and not scored:

@@ -109,6 +109,7 @@ class Conversation:
             for name, text in _documents(text_of(message))
             for sentence in sentences(text)
         ]
+        found += [Candidate(s, "user", 1.1) for s in sentences(self.asked) if not s.endswith("?")]
         for message in reversed(self.earlier):
             role, text = message.get("role"), text_of(message)
             if role == "user" and not _DOCUMENT.search(text):

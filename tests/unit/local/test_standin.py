@@ -67,6 +67,10 @@ def test_it_remembers_what_the_user_said() -> None:
     assert answer == "Dein Lieblingssport ist Tennis."
 
 
+def test_it_uses_what_the_user_says_before_asking() -> None:
+    assert said(("user", "Mein Sport ist Tennis. Was ist mein Sport?")) == "Dein Sport ist Tennis."
+
+
 def test_it_answers_each_of_two_questions() -> None:
     answer = said(("user", BERLIN), ("user", "Wann wurde das Brandenburger Tor gebaut? Wie heißt der größte Park?"))
     assert "1791" in answer
