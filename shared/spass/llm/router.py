@@ -8,8 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from spass.core.errors import NoBackendAvailable
-from spass.llm.errors import BackendFailed, BackendUnavailable
+from spass.core.errors import NoBackendAvailable, StorageUnavailable
+from spass.llm.errors import BackendFailed, BackendRefused, BackendUnavailable
 from spass.llm.providers import make_provider
 from spass.llm.retries import Chance, Tries
 from spass.llm.serving import key_variable, serves
@@ -82,6 +82,8 @@ class Router:
         self._provider_of = provider_of
         self._strategy = STRATEGIES[config.strategy]()
         self._providers: dict[str, Provider] = {}
+        self._keys: dict[str, str | None] = {}
+        self._doubted: set[str] = set()  # backends that refused their key
 
     def serves(self, model: str) -> bool:
         """Whether any backend is configured for ``model``; its key may still be missing."""
@@ -111,7 +113,7 @@ class Router:
                 reply = await self._providers[backend.name].embed(_as(backend, request), context)
                 _check(reply, len(request.texts), self._dimensions.get(request.model))
             except BackendFailed as failure:
-                tries.failed(backend, failure)
+                self._failed(tries, backend, failure)
             else:
                 return RoutedEmbedding(reply, backend.name, route.attempts)
 
@@ -133,7 +135,7 @@ class Router:
                         begun = True
                         yield delta
             except BackendFailed as failure:
-                tries.failed(backend, failure, begun=begun)
+                self._failed(tries, backend, failure, begun=begun)
             else:
                 return
 
@@ -141,22 +143,41 @@ class Router:
         serving = [backend for backend in self._config.backends if serves(backend, model)]
         if not serving:
             raise NoBackendAvailable(f"No backend is configured for the model '{model[:128]}'.", param="model")
-        available = [backend for backend in serving if await self._is_available(backend)]
+        available: list[BackendConfig] = []
+        trouble: StorageUnavailable | None = None
+        for backend in serving:
+            try:
+                if await self._is_available(backend):
+                    available.append(backend)
+            except StorageUnavailable as error:  # its key could not be read now; another backend may need none
+                trouble = error
         if not available:
-            variables = ", ".join(sorted({variable for backend in serving if (variable := key_variable(backend))}))
-            raise NoBackendAvailable(f"The backend for the model '{model[:128]}' has no key: set {variables}.", param="model")
+            raise trouble or _no_key(model, serving)
         return Tries(self._config, self._strategy.order(available), context.deadline, self._chance)
 
     async def _is_available(self, backend: BackendConfig) -> bool:
-        """Makes the backend's provider, unless its key is not set."""
-        if backend.name in self._providers:
+        """Makes the backend's provider, unless its key is not set; and anew when a key that was refused has been replaced."""
+        name = backend.name
+        if name in self._providers and name not in self._doubted:
             return True
         variable = key_variable(backend)
         key = await asyncio.to_thread(self._key_of, variable) if variable else None
         if variable and not key:
             return False
-        self._providers.setdefault(backend.name, self._provider_of(backend, key))
+        self._doubted.discard(name)
+        if name not in self._providers or self._keys[name] != key:
+            self._providers[name], self._keys[name] = self._provider_of(backend, key), key
         return True
+
+    def _failed(self, tries: Tries, backend: BackendConfig, failure: BackendFailed, *, begun: bool = False) -> None:
+        if isinstance(failure, BackendRefused):
+            self._doubted.add(backend.name)
+        tries.failed(backend, failure, begun=begun)
+
+
+def _no_key(model: str, serving: Iterable[BackendConfig]) -> NoBackendAvailable:
+    variables = ", ".join(sorted({variable for backend in serving if (variable := key_variable(backend))}))
+    return NoBackendAvailable(f"The backend for the model '{model[:128]}' has no key: set {variables}.", param="model")
 
 
 def _as(backend: BackendConfig, request: R) -> R:

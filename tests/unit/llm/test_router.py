@@ -15,6 +15,7 @@ from spass.core.errors import (
     NoBackendAvailable,
     RateLimited,
     SpassError,
+    StorageUnavailable,
     UpstreamError,
     UpstreamRejected,
     UpstreamTimeout,
@@ -367,6 +368,39 @@ async def test_a_key_set_later_is_found_and_then_not_asked_for_again() -> None:
     assert asked == ["ANTHROPIC_API_KEY"] * 2
     await router.aclose()
     assert world.providers["a"].closed == 4
+
+
+async def test_a_refused_key_is_read_again_and_a_new_one_taken() -> None:
+    keys = ["old", "old", "new"]
+    made: list[str | None] = []
+
+    def provider_of(backend: BackendConfig, key: str | None) -> Scripted:
+        made.append(key)
+        return Scripted(World(), [HELLO if key == "new" else BackendRefused("bad key", status=401)])
+
+    config = LlmConfig(backends=(BackendConfig(name="a", provider="anthropic"),))
+    router = Router(config, [], lambda _: keys.pop(0), provider_of=provider_of)
+    request = ChatRequest("claude-x", (Message(Role.USER, "Hi"),))
+    context = CallContext(Deadline.after(10))
+    for _ in range(2):
+        assert isinstance(await failure_of(router.chat(request, context)), UpstreamError)
+    assert await text_of(router.chat(request, context)) == "Hello"
+    assert await text_of(router.chat(request, context)) == "Hello"
+    assert made == ["old", "new"]
+
+
+async def test_a_key_that_cannot_be_read_stops_only_the_backend_that_needs_it() -> None:
+    def key_of(variable: str) -> str | None:
+        raise StorageUnavailable("not now")
+
+    world = World(HELLO)
+    keyed = BackendConfig(name="k", provider="openai", api_key_env="A_KEY", supported_models=("m",))
+    request = ChatRequest("m", (Message(Role.USER, "Hi"),))
+    context = CallContext(Deadline.after(10))
+    both = Router(LlmConfig(backends=(keyed, *world.backends)), [], key_of, provider_of=lambda backend, key: world.providers["a"])
+    assert await text_of(both.chat(request, context)) == "Hello"
+    alone = Router(LlmConfig(backends=(keyed,)), [], key_of, provider_of=lambda backend, key: world.providers["a"])
+    assert isinstance(await failure_of(alone.chat(request, context)), StorageUnavailable)
 
 
 async def test_the_backend_gets_its_own_name_for_the_model() -> None:

@@ -283,6 +283,36 @@ def test_where_the_network_cuts_a_stream_changes_nothing(cuts: list[int]) -> Non
     assert anyio.run(received, pieces) == anyio.run(received, [STREAM])
 
 
+words = st.text(max_size=8)
+tool_uses = st.lists(st.tuples(st.text("ab_", min_size=1, max_size=4), st.dictionaries(words, words, max_size=2)), max_size=3)
+
+
+@given(st.lists(words, max_size=4), tool_uses, st.integers(1, 9), st.sampled_from(["end_turn", "max_tokens", "tool_use"]))
+def test_whatever_is_said_the_collected_stream_is_the_blocking_reply(
+    contents: list[str], uses: list[tuple[str, dict[str, str]]], size: int, reason: str
+) -> None:
+    blocks: list[Payload] = [
+        {"type": "tool_use", "id": f"t_{n}", "name": name, "input": args} for n, (name, args) in enumerate(uses)
+    ]
+    blocking = answer(said("".join(contents)), *blocks, stop=reason)
+    events = [start(), block(0, said("")), *(more(0, type="text_delta", text=content) for content in contents), stopped(0)]
+    for index, use in enumerate(blocks, start=1):
+        written = json.dumps(use["input"], ensure_ascii=False)
+        events += [block(index, {**use, "input": {}}), PING]
+        events += [
+            more(index, type="input_json_delta", partial_json=written[at : at + size])
+            for at in range(0, len(written) if use["input"] else 0, size)
+        ]
+        events.append(stopped(index))
+
+    async def compare() -> None:
+        stream = sse(*events, end(reason), STOP)
+        streamed = await reply_of(anthropic(Upstream(text(stream))), request(stream=True))
+        assert streamed == await reply_of(anthropic(Upstream(whole(blocking))))
+
+    anyio.run(compare)
+
+
 @pytest.mark.parametrize(
     ("said_reason", "meant"),
     [

@@ -204,6 +204,32 @@ def test_where_the_network_cuts_a_stream_changes_nothing(cuts: list[int]) -> Non
     assert anyio.run(received, pieces) == anyio.run(received, [STREAM])
 
 
+words = st.text(max_size=8)
+tool_calls = st.lists(st.tuples(st.text("ab_", min_size=1, max_size=4), st.lists(words, max_size=3)), max_size=3)
+
+
+@given(st.lists(words, max_size=5), tool_calls, st.sampled_from(["stop", "length"]))
+def test_whatever_is_said_the_collected_stream_is_the_blocking_reply(
+    contents: list[str], calls: list[tuple[str, list[str]]], finish: str
+) -> None:
+    whole_calls: list[Json] = [
+        {"id": f"call_{index}", "function": {"name": name, "arguments": "".join(parts)}}
+        for index, (name, parts) in enumerate(calls)
+    ]
+    blocking = answer({"content": "".join(contents), "tool_calls": whole_calls}, finish)
+    chunks = [chunk(content=content) for content in contents]
+    for index, (name, parts) in enumerate(calls):
+        chunks.append(chunk(tool_calls=[piece(index, "", f"call_{index}", name)]))
+        chunks += [chunk(tool_calls=[piece(index, part)]) for part in parts]
+    stream = sse(*chunks, chunk(finish), {"choices": [], "usage": USAGE})
+
+    async def compare() -> None:
+        streamed = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
+        assert streamed == await reply_of(provider_at(Upstream(whole(blocking))))
+
+    anyio.run(compare)
+
+
 @pytest.mark.parametrize(
     ("said", "meant"),
     [
