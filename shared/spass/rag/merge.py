@@ -10,10 +10,11 @@ from typing import Final
 from spass.rag.manifest import MAX_SEGMENTS, Segment
 
 MERGE_ROWS: Final = 4096
-MERGE_BYTES: Final = 16 * 2**20
+MERGE_BYTES: Final = 32 * 2**20  # of texts and vectors read
+_FLOAT_BYTES: Final = 4
 
 
-def choose_merge(segments: Sequence[Segment], new_rows: int) -> list[Segment]:
+def choose_merge(segments: Sequence[Segment], new_rows: int, dimensions: int) -> list[Segment]:
     """Those of ``segments`` to rewrite together with ``new_rows`` rows: small ones as long as each is no larger than what is
     collected so far and the result stays within what one request can do; more, smallest first, if there would be too many
     otherwise."""
@@ -22,11 +23,12 @@ def choose_merge(segments: Sequence[Segment], new_rows: int) -> list[Segment]:
     left: list[Segment] = []
     rows, size = new_rows, 0
     for segment in smallest_first:
-        fits = rows + segment.live_rows <= MERGE_ROWS and size + segment.docs_bytes <= MERGE_BYTES
+        stored = segment.docs_bytes + segment.rows * dimensions * _FLOAT_BYTES
+        fits = rows + segment.live_rows <= MERGE_ROWS and size + stored <= MERGE_BYTES
         if segment.live_rows <= rows and fits:
             chosen.append(segment)
             rows += segment.live_rows
-            size += segment.docs_bytes
+            size += stored
         else:
             left.append(segment)
     too_many = max(0, len(left) + 1 - MAX_SEGMENTS)

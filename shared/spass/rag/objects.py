@@ -38,7 +38,7 @@ class SegmentObjects:
         body = self._cache.get(name)
         if body is None:
             body = await self._store.objects.get(name.key)
-            self._cache.put(name, body)
+            self._keep(name, body)
         return body
 
     async def write(self, segment: str, parts: Mapping[str, bytes]) -> None:
@@ -47,7 +47,12 @@ class SegmentObjects:
 
     async def _put(self, key: str, body: bytes) -> None:
         await self._store.objects.put(key, body)
-        self._cache.put(ObjectName(self._store.tenant, key), body)
+        self._keep(ObjectName(self._store.tenant, key), body)
+
+    def _keep(self, name: ObjectName, body: bytes) -> None:
+        """Memory is for vectors and ids: the texts of a large segment are left in the bucket."""
+        if len(body) <= _WHOLE_DOCS_BYTES or not name.key.endswith(f"/{DOCS}"):
+            self._cache.put(name, body)
 
     async def ids(self, segment: Segment) -> Ids:
         return Ids(await self.read(segment.id, IDS))

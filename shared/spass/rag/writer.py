@@ -146,7 +146,7 @@ async def _appended(
 ) -> tuple[Segment, ...]:
     """The segments after an append: the rows ``found`` dead, the small ones merged into the new one, and that put."""
     killed = kill(loaded, found.values())
-    merged = {segment.id for segment in choose_merge(killed.left, len(new.documents))}
+    merged = {segment.id for segment in choose_merge(killed.left, len(new.documents), new.vectors.shape[1])}
     inputs = [new.rows(found)]
     for live in loaded:
         if live.segment.id in merged:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 
@@ -19,6 +20,7 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 
 DIMENSIONS = 4
+Verb = Literal["append", "replace"]
 
 
 class ArithmeticCalls:
@@ -53,7 +55,7 @@ class World:
         caller = Caller(Identity(self.store.tenant, "token", False, ()), None, RequestId("req_1"), None, 0, "/a1/rag")
         return Scope.of(caller, self.store)
 
-    async def append(self, index: IndexId, documents: Sequence[NewDocument], key: str) -> StoredAnswer:
+    async def write(self, verb: Verb, index: IndexId, documents: Sequence[NewDocument], key: str) -> StoredAnswer:
         """One request with an Idempotency-Key, on a worker of its own, as the edge carries it out."""
         body = hashlib.sha256(repr(documents).encode()).hexdigest()
         request = IdempotentRequest(hashlib.sha256(key.encode()).hexdigest(), body)
@@ -61,7 +63,9 @@ class World:
         if not isinstance(claim, Claim):
             return claim
         try:
-            answer = await self.worker().append(self.scope(), index, documents, claim)
+            worker = self.worker()
+            write = worker.append if verb == "append" else worker.replace
+            answer = await write(self.scope(), index, documents, claim)
         except SpassError:
             await claim.release()
             raise

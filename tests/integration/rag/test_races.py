@@ -39,7 +39,7 @@ async def test_eight_writers_lose_and_double_nothing(world: World) -> None:
 
 async def test_the_same_request_eight_times_at_once_is_carried_out_once(world: World) -> None:
     results = await asyncio.gather(
-        *(world.append(INDEX, documents(("a", "x")), "one key") for _ in range(8)), return_exceptions=True
+        *(world.write("append", INDEX, documents(("a", "x")), "one key") for _ in range(8)), return_exceptions=True
     )
     assert any(not isinstance(result, BaseException) for result in results)
     assert (await world.worker().describe(world.scope(), INDEX)).version == 1

@@ -70,7 +70,7 @@ def test_appends_keep_the_segments_few(batch: int, appends: int) -> None:
     segments: list[Segment] = []
     rewritten = 0
     for _ in range(appends):
-        merged = choose_merge(segments, batch)
+        merged = choose_merge(segments, batch, 384)
         rows = batch + sum(one.live_rows for one in merged)
         rewritten += rows - batch
         segments = [one for one in segments if one not in merged] + [segment(rows)]
@@ -83,8 +83,14 @@ def test_appends_keep_the_segments_few(batch: int, appends: int) -> None:
 
 def test_a_segment_of_mostly_dead_rows_is_soon_rewritten() -> None:
     nearly_empty = segment(4000, 3990)
-    assert choose_merge([nearly_empty, segment(4000)], 10) == [nearly_empty]
+    assert choose_merge([nearly_empty, segment(4000)], 10, 384) == [nearly_empty]
 
 
 def test_a_large_segment_is_left_alone() -> None:
-    assert choose_merge([segment(5000), segment(200, size=200_000)], 256) == []
+    assert choose_merge([segment(5000), segment(200, size=200_000)], 256, 384) == []
+    assert choose_merge([segment(256)], 256, 384) != []
+    assert choose_merge([segment(4000)], 4000, 384) == []
+
+
+def test_wide_vectors_count_against_what_one_request_may_rewrite() -> None:
+    assert choose_merge([segment(600)], 600, 16_384) == []

@@ -1,7 +1,5 @@
 """Every AWS call of a write is made to go wrong in every way; the client then retries, and the write is there once."""
 
-from collections.abc import Callable
-
 import pytest
 
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
@@ -10,7 +8,7 @@ from spass.aws.leases import LEASE_SECONDS, LeaseLost
 from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
-from tests.integration.rag.conftest import World, documents
+from tests.integration.rag.conftest import Verb, World, documents
 
 pytestmark = pytest.mark.anyio
 
@@ -48,11 +46,11 @@ async def prepared(world: World, index: IndexId) -> None:
     await rag.append(world.scope(), index, documents(("e", "klein")))
 
 
-async def retried(world: World, clock: Clock, index: IndexId, key: str) -> StoredAnswer:
+async def retried(world: World, clock: Clock, verb: Verb, index: IndexId) -> StoredAnswer:
     """What a client gets that sends the same request again until it is answered, waiting as long as it is told to."""
     for _ in range(10):
         try:
-            return await world.append(index, documents(*NEW.items()), key)
+            return await world.write(verb, index, documents(*NEW.items()), str(index))
         except (Conflict, StorageUnavailable) as refused:
             clock.seconds += told(refused)
     raise AssertionError("ten tries were not enough")
@@ -64,33 +62,39 @@ def told(refused: SpassError) -> int:
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_an_append_takes_place_once_whichever_call_goes_wrong(
-    world: World, clock: Clock, fault: Fault, record_property: Callable[[str, object], None]
+@pytest.mark.parametrize(
+    ("verb", "replaced", "contents", "puts"),
+    [("append", 1, OLD | {"e": "klein"} | NEW, 6), ("replace", 11, NEW, 5)],
+    ids=["append", "replace"],
+)
+async def test_a_write_takes_place_once_whichever_call_goes_wrong(
+    world: World, clock: Clock, fault: Fault, verb: Verb, replaced: int, contents: dict[str, str], puts: int
 ) -> None:
     counted = IndexId("counted")
     await prepared(world, counted)
     with inject(FaultPlan()) as plan:
-        await world.append(counted, documents(*NEW.items()), "counted")
+        await world.write(verb, counted, documents(*NEW.items()), "counted")
     points = [f"{call.service}:{call.operation}" for call in plan.calls]
-    assert {"dynamodb:PutItem", "dynamodb:TransactWriteItems", "s3:PutObject", "s3:GetObject"} <= set(points), points
-    assert points.count("s3:PutObject") == 6, "five of the segment, one of dead rows"
-    record_property("points", len(points))
+    assert {"dynamodb:PutItem", "dynamodb:GetItem", "dynamodb:TransactWriteItems"} < set(points), points
+    assert points.count("s3:PutObject") == puts, "five of the segment, and for an append one of dead rows"
+    assert points.count("s3:GetObject") == (0 if verb == "replace" else 6), "two ids, and four more of the merged segment"
     for point, name in enumerate(points):
         index = IndexId(f"{fault}-{point}")
         await prepared(world, index)
         with inject(FaultPlan(fault, at=point)) as plan:
             try:
-                first: StoredAnswer | None = await world.append(index, documents(*NEW.items()), str(index))
+                first: StoredAnswer | None = await world.write(verb, index, documents(*NEW.items()), str(index))
             except (Crash, Conflict, StorageUnavailable):
                 first = None
         assert len(plan.calls) > point, "the fault was met"
         where = f"{fault} at {point} ({name})"
-        again = await retried(world, clock, index, str(index))
+        again = await retried(world, clock, verb, index)
         assert first is None or first.body == again.body, where
-        assert again.body == {"index_id": index, "doc_count": 13, "ingested": 3, "replaced": 1, "version": 3}, where
+        counts = {"doc_count": len(contents), "ingested": len(NEW), "replaced": replaced, "version": 3}
+        assert again.body == {"index_id": index} | counts, where
         assert (await world.worker().describe(world.scope(), index)).version == 3, where
-        assert await world.contents(index) == OLD | {"e": "klein"} | NEW, where
-    assert len(points) > 10
+        assert await world.contents(index) == contents, where
+    assert len(points) > 7
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.THROTTLE, Fault.TIMEOUT])
