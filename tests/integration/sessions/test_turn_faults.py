@@ -1,5 +1,7 @@
 """Every AWS call of a turn is made to go wrong in every way; the client then retries, and the turn is there once."""
 
+import itertools
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -89,6 +91,25 @@ async def test_a_turn_is_recorded_once_whichever_call_goes_wrong(
         assert (await world.head(session)).hold is None, where
         assert (await retried(world, session, "hello", key)) == TurnAnswer(answer.answer, replayed=True), where
     record_property("points_tried", len(points))
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_a_retry_may_go_wrong_as_well(world: "World", fault: Fault) -> None:
+    """The first try and its retry each meet a fault, at the commit; in a soak, at every pair of calls."""
+    points = range(len(await calls_of_a_turn(world, "count")))
+    tried = list(points) if os.environ.get("SPASS_SOAK") else [points[-1]]
+    for first, then, second in itertools.product(tried, Fault, tried):
+        session = await world.session()
+        key = f"{session}-{first}-{then}-{second}"
+        answers = []
+        for plan in (FaultPlan(fault, at=first), FaultPlan(then, at=second)):
+            with inject(plan), suppress(Crash, Conflict, StorageUnavailable):
+                answers.append((await world.turn(session, "hello", key).answer()).answer)
+            world.now += LEASE_SECONDS
+        answers.append((await retried(world, session, "hello", key)).answer)
+        where = f"{fault} at {first}, then {then} at {second}"
+        assert [message.message.role for message in await world.history(session)] == ROLES, where
+        assert all(answer == answers[0] for answer in answers), where
 
 
 @pytest.mark.parametrize("fault", list(Fault))
