@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from spass.agents.kinds.registry import KINDS
 from spass.core.messages import Json
@@ -54,16 +55,20 @@ class AgentSpec(BaseModel):
 def _sayable(text: str) -> str:
     """A message a model can be sent and a table can keep."""
     if not text.strip():
-        raise ValueError("the message must not be empty")
+        raise _refused("the message must not be empty")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise ValueError("the message must be valid Unicode: it holds half a surrogate pair") from None
+        raise _refused("the message must be valid Unicode: it holds half a surrogate pair") from None
     if size > MAX_MESSAGE_BYTES:
-        raise ValueError(f"the message must be at most {MAX_MESSAGE_BYTES} bytes of UTF-8; it has {size}")
+        raise _refused(f"the message must be at most {MAX_MESSAGE_BYTES} bytes of UTF-8; it has {size}")
     if "\0" in text:
-        raise ValueError("the message must not hold the character NUL")
+        raise _refused("the message must not hold the character NUL")
     return text
+
+
+def _refused(reason: str) -> PydanticCustomError:
+    return PydanticCustomError("message_refused", "{reason}", {"reason": reason})
 
 
 class MessageBody(BaseModel):

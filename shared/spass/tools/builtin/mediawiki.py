@@ -38,7 +38,7 @@ async def ask(language: str, parameters: Mapping[str, str | int]) -> Mapping[str
     except httpx.TimeoutException:
         raise ToolError("Wikipedia did not answer in time. Try once more, or answer without it.") from None
     except httpx.HTTPError:
-        raise ToolError(f"Wikipedia in the language {language!r} cannot be reached. Check the language code.") from None
+        raise ToolError(f"The {language!r} Wikipedia cannot be reached. Check the language code, or answer without it.") from None
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
