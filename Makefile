@@ -73,7 +73,7 @@ define require_python
 endef
 
 node:
-	@if ! node -e 'process.exit(+process.versions.node.split(".")[0] < 20)' 2>/dev/null; then echo "The CDK needs Node 20 or newer on the PATH (only synth, template and the tests in tests/infra do; 'make run' does not)." >&2; exit 1; fi
+	@if ! node -e 'process.exit(+process.versions.node.split(".")[0] < 20 ? 1 : 0)' 2>/dev/null; then echo "The CDK needs Node 20 or newer on the PATH (only synth, template and the tests in tests/infra do; 'make run' does not)." >&2; exit 1; fi
 
 $(ENV)/bin/python:
 	$(require_python)
