@@ -10,8 +10,8 @@ from spass.metering.audit import AuditRecord, CallKind
 
 
 class ToolRecorder:
-    """Made when a call begins; ``finish`` it exactly once. ``tool`` is None for a name that is no tool: it is a model's own
-    text."""
+    """Made when a call begins; ``finish`` it exactly once. ``duration_ms`` is the time until then. ``tool`` is None for a name
+    that is no tool: it is a model's own text."""
 
     def __init__(self, scope: Scope, tool: str | None) -> None:
         self._request_id = RequestId(new_id("req"))
@@ -19,13 +19,11 @@ class ToolRecorder:
         self._tool = tool
         self._at = now()
         self._started = time.monotonic()
-
-    @property
-    def elapsed_ms(self) -> int:
-        return round((time.monotonic() - self._started) * 1000)
+        self.duration_ms = 0
 
     async def finish(self, status: str) -> None:
         """Keep the record; not even a cancelled caller leaves before it is."""
+        self.duration_ms = round((time.monotonic() - self._started) * 1000)
         scope, caller = self._scope, self._scope.caller
         record = AuditRecord(
             request_id=self._request_id,
@@ -35,7 +33,7 @@ class ToolRecorder:
             at=self._at,
             kind=CallKind.TOOL,
             status=status,
-            latency_ms=self.elapsed_ms,
+            latency_ms=self.duration_ms,
             token_id=caller.identity.token_id,
             user=caller.user,
             agent=scope.agent,

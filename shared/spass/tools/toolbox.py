@@ -71,7 +71,7 @@ class Toolbox:
 
         result, text = _bounded(await self._attempt(scope, recorder, prepare))
         message = Message(Role.TOOL, text, tool_call_id=call.id)
-        return ToolCallFinished(call, arguments, result, message, recorder.elapsed_ms)
+        return ToolCallFinished(call, arguments, result, message, recorder.duration_ms)
 
     async def execute_direct(self, scope: Scope, name: str, arguments: Mapping[str, Json]) -> ToolAnswer:
         """Runs the tool ``name`` for a caller who is no model. A tool that fails answers ``{"error": …}`` here too.
@@ -88,7 +88,7 @@ class Toolbox:
             raise InvalidRequest(error.message, param="arguments", details={"errors": error.errors}) from None
         recorder = ToolRecorder(scope, name)
         result, _ = _bounded(await self._attempt(scope, recorder, lambda: prepared))
-        return ToolAnswer(name, result, recorder.elapsed_ms)
+        return ToolAnswer(name, result, recorder.duration_ms)
 
     async def _attempt(self, scope: Scope, recorder: ToolRecorder, prepare: Callable[[], Tool]) -> Json:
         """The tool's result, or the error that stands for one; audited either way."""
