@@ -28,8 +28,9 @@ run: $(ENV)/local.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPA
 demo: $(ENV)/local.stamp ## walk through the main job over HTTP, printing each call and answer
 	@exec $(PY) -m local.demo $(ARGS)
 
-test: $(ENV)/dev.stamp test-infra ## run every test
+test: $(ENV)/dev.stamp ## run every test
 	$(PY) $(PYTEST) $(ARGS)
+	@$(MAKE) --no-print-directory test-infra
 
 test-infra: $(INFRA_ENV)/infra.stamp node ## run the tests of the CDK templates alone (they need Node 20)
 	@if [ -d tests/infra ]; then $(INFRA_PY) $(PYTEST) tests/infra $(ARGS); fi

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import httpx
+from dotenv import load_dotenv
 
 from local.demo_texts import BERLIN, documentation
 from local.home import ROOT
@@ -147,6 +148,7 @@ def _wait(url: str, process: "subprocess.Popen[bytes]") -> None:
 
 
 def main() -> int:
+    load_dotenv(ROOT / ".env")
     parser = argparse.ArgumentParser(prog="python -m local.demo", description="Walk through the gateway's main job over HTTP.")
     parser.add_argument(
         "--port",

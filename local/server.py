@@ -8,6 +8,7 @@ from starlette.types import ASGIApp
 from infra.routes import ROUTES
 from local.edge import LambdaEdge
 from spass.web.app import create_app
+from spass.web.services import Services
 
 
 def routers() -> list[APIRouter]:
@@ -17,5 +18,11 @@ def routers() -> list[APIRouter]:
 
 
 def local_app() -> ASGIApp:
-    """The gateway with every route, behind what AWS would put before it."""
-    return LambdaEdge(create_app(routers()))
+    """The gateway with every route, behind what AWS would put before it.
+
+    Raises:
+        ConfigError: a file of the operator's has mistakes; they are found here and not by the first request.
+    """
+    services = Services()
+    _ = services.tokens, services.agents, services.router
+    return LambdaEdge(create_app(routers(), services))

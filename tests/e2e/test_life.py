@@ -97,6 +97,17 @@ def test_a_mistake_in_gateway_yaml_stops_the_start_with_file_and_line(tmp_path: 
     assert "Traceback" not in ended.stderr
 
 
+def test_a_mistake_in_an_agent_stops_the_start_with_file_and_line(tmp_path: Path) -> None:
+    agents = tmp_path / "agents"
+    agents.mkdir()
+    (agents / "mine.yaml").write_text("name: mine\nmodel: no-such-model\nsystem_prompt: Hello\n")
+    ended = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "SPASS_AGENTS": str(agents)})
+    assert ended.returncode == 1
+    assert "mine.yaml:2" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not list((tmp_path / "home" / "aws").glob("*.tmp"))  # the emulator had time to stop
+
+
 def _run(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])}
     return subprocess.run(
