@@ -20,7 +20,8 @@ async def chat_completions(request: Request) -> Response:
         return _refusal("'messages' must be a list with at least one message.")
     completion = complete(body)
     if body.get("stream"):
-        include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        options = body.get("stream_options")
+        include_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         return StreamingResponse(_events(completion, include_usage=include_usage), media_type="text/event-stream")
     return JSONResponse(as_body(completion))
 

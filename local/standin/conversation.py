@@ -177,8 +177,11 @@ def _parsed(text: str) -> Json:
 def _calls_by_id(messages: Sequence[Message]) -> dict[str, tuple[str, Mapping[str, Any]]]:
     calls: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for message in messages:
-        for call in message.get("tool_calls") or ():
-            function = call.get("function", {})
+        listed = message.get("tool_calls")
+        for call in listed if isinstance(listed, list) else ():
+            function = call.get("function") if isinstance(call, Mapping) else None
+            if not isinstance(function, Mapping):
+                continue
             arguments = _parsed(str(function.get("arguments", "")))
             calls[str(call.get("id"))] = (str(function.get("name", "")), arguments if isinstance(arguments, Mapping) else {})
     return calls

@@ -48,19 +48,19 @@ _FALLBACK_INDEX: Final = "berlin-info"
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool on offer: its name, what it says of itself, and the JSON Schema of its parameters."""
+    """A tool on offer: its name, and the JSON Schema of its parameters, which may be anything that a caller sends."""
 
     name: str
-    description: str
-    parameters: Mapping[str, Any]
+    parameters: object
 
 
 def offered(request: Mapping[str, Any]) -> list[Tool]:
     """The tools of a request that may be called."""
     if request.get("tool_choice") == "none":
         return []
-    functions = (tool.get("function", {}) for tool in request.get("tools") or () if isinstance(tool, Mapping))
-    return [Tool(str(f.get("name")), str(f.get("description") or ""), f.get("parameters") or {}) for f in functions]
+    tools = request.get("tools")
+    functions = [tool.get("function") for tool in tools if isinstance(tool, Mapping)] if isinstance(tools, list) else []
+    return [Tool(str(f.get("name")), f.get("parameters")) for f in functions if isinstance(f, Mapping)]
 
 
 def choose(request: Mapping[str, Any], conversation: Conversation) -> list[dict[str, Any]]:
@@ -70,7 +70,8 @@ def choose(request: Mapping[str, Any], conversation: Conversation) -> list[dict[
         return []
     forced = request.get("tool_choice")
     if isinstance(forced, Mapping):
-        named = forced.get("function", {}).get("name")
+        function = forced.get("function")
+        named = function.get("name") if isinstance(function, Mapping) else None
         tools = [tool for tool in tools if tool.name == named] or tools
     calls = [(tool.name, arguments) for tool in tools if (arguments := _wanted(tool, conversation)) is not None]
     if any(name != "rag_query" for name, _ in calls):
@@ -82,28 +83,36 @@ def choose(request: Mapping[str, Any], conversation: Conversation) -> list[dict[
     return [_call(at, name, arguments, conversation) for at, (name, arguments) in enumerate(calls)]
 
 
-def fill(schema: Mapping[str, Any], asked: str) -> Json:
-    """A value for a JSON Schema, taken from the question where something in it fits."""
-    if "enum" in schema:
-        choices: Sequence[Json] = schema["enum"]
+def fill(schema: object, asked: str) -> Json:
+    """A value for a JSON Schema, taken from the question where something in it fits; a string for a schema that says nothing."""
+    if not isinstance(schema, Mapping):
+        return _subject(asked)
+    listed = schema.get("enum")
+    if isinstance(listed, list) and listed:
+        choices: list[Json] = listed
         return next((value for value in choices if fold(str(value)) in fold(asked)), choices[0])
     if "default" in schema:
         default: Json = schema["default"]
         return default
     kind = schema.get("type")
-    if kind == "object":
-        return {
-            name: fill(part, asked) for name, part in schema.get("properties", {}).items() if name in schema.get("required", ())
-        }
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    if kind == "object" or "properties" in schema:
+        properties, required = schema.get("properties"), schema.get("required")
+        parts = properties.items() if isinstance(properties, Mapping) else ()
+        return {str(name): fill(part, asked) for name, part in parts if isinstance(required, list) and name in required}
     if kind == "array":
-        return [fill(schema.get("items", {}), asked)]
+        return [fill(schema.get("items"), asked)]
     if kind == "boolean":
         return True
     if kind in {"integer", "number"}:
-        number = re.search(r"-?\d+(?:\.\d+)?", asked)
-        value = float(number.group()) if number else float(schema.get("minimum", 1))
-        return int(value) if kind == "integer" else value
+        return _number_in(asked, whole=kind == "integer")
     return _subject(asked)
+
+
+def _number_in(asked: str, *, whole: bool) -> int | float:
+    found = re.search(r"-?\d{1,15}(?:\.\d+)?", asked)
+    number = float(found.group()) if found else 1.0
+    return int(number) if whole else number
 
 
 def expression_in(asked: str, *, german: bool) -> str | None:
@@ -154,7 +163,7 @@ def _filled(tool: Tool, conversation: Conversation) -> dict[str, Any]:
     known = rule(conversation) if rule else None
     if known is not None:
         return known
-    filled = fill({"type": "object", **tool.parameters}, conversation.asked)
+    filled = fill(tool.parameters, conversation.asked)
     return filled if isinstance(filled, dict) else {}
 
 

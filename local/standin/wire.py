@@ -94,19 +94,20 @@ def _data(chunk: Mapping[str, Any]) -> str:
 
 def _shaped(text: str, request: Mapping[str, Any]) -> str:
     """The answer in the form that ``response_format`` asks for."""
-    wanted = request.get("response_format") or {}
-    if wanted.get("type") == "json_object":
-        return json.dumps({"answer": text}, ensure_ascii=False)
-    if wanted.get("type") == "json_schema":
-        return json.dumps(fill(wanted.get("json_schema", {}).get("schema", {}), text), ensure_ascii=False)
-    return text
+    wanted = request.get("response_format")
+    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
+    if isinstance(wanted, Mapping) and kind == "json_schema":
+        described = wanted.get("json_schema")
+        schema = described.get("schema") if isinstance(described, Mapping) else None
+        return json.dumps(fill(schema, text), ensure_ascii=False)
+    return json.dumps({"answer": text}, ensure_ascii=False) if kind == "json_object" else text
 
 
 def _cut(text: str, request: Mapping[str, Any]) -> tuple[str, str]:
     """The answer up to the first stop sequence and the wanted length, and why it ends."""
     stop = request.get("stop") or []
-    for sequence in [stop] if isinstance(stop, str) else stop:
-        text = text.split(sequence, 1)[0] if sequence else text
+    for sequence in stop if isinstance(stop, list) else [stop]:
+        text = text.split(sequence, 1)[0] if sequence and isinstance(sequence, str) else text
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     if not isinstance(limit, int) or count_tokens(text) <= limit:
         return text, "stop"

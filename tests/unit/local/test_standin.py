@@ -235,6 +235,35 @@ def test_a_stream_collected_is_the_blocking_answer(messages: list[dict[str, Any]
     assert events[-2]["choices"][0]["finish_reason"] == body["choices"][0]["finish_reason"]
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=10),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "enum", "items", "properties", "required", "default", "function", "name", "parameters", "schema"]
+            ),
+            inner | st.sampled_from(["object", "array", "integer", "json_schema", "rag_query", "a"]),
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(tools=JSON | st.lists(st.fixed_dictionaries({"function": JSON})), choice=JSON, shape=JSON, stop=JSON, calls=JSON)
+def test_it_answers_whatever_a_caller_may_send(tools: Any, choice: Any, shape: Any, stop: Any, calls: Any) -> None:
+    messages = [
+        {"role": "assistant", "content": calls, "tool_calls": calls},
+        {"role": "user", "content": "What is the name of a?"},
+        {"role": "assistant", "tool_calls": calls},
+        {"role": "tool", "content": json.dumps(calls)},
+    ]
+    request = {"tools": tools, "tool_choice": choice, "response_format": shape, "stop": stop}
+    for length in (2, 4):
+        json.dumps(as_body(complete({"model": "m", "messages": messages[:length], **request})))
+
+
 def test_forms_of_a_word_are_one_word() -> None:
     assert stem("größten") == stem("größte") == stem("groß")
     assert content_stems("Wo ist der Park?") == ("park",)
