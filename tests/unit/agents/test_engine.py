@@ -1,6 +1,7 @@
 """A whole turn through the real pipeline and tools."""
 
 import json
+import re
 from decimal import Decimal
 
 import pytest
@@ -107,6 +108,15 @@ async def test_a_tool_the_agent_lacks_is_refused_and_the_model_goes_on(stage: St
     assert stage.shelf.asked == []
     assert json.loads(outcome.messages[1].content)["error"]["code"] == "tool_not_found"
     assert outcome.content == "Schade."
+
+
+@pytest.mark.parametrize("name", ["functions.calculator", "", "calculate this, please " * 9, "rechner\n", "größe", "half \ud800"])
+async def test_a_tool_name_made_up_is_sent_back_in_a_form_that_providers_take(stage: Stage, scope: Scope, name: str) -> None:
+    stage.will_say(says("", (name, "{}")), says("Never mind."))
+    outcome = collect([event async for event in stage.engine.run(scope, agent(tools=["calculator"]), (), "?")])
+    (call,) = stage.provider.asked[1].messages[2].tool_calls
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call.name)
+    assert json.loads(outcome.messages[1].content)["error"]["code"] == "tool_not_found"
 
 
 async def test_in_the_last_call_tools_are_named_but_may_not_be_called(stage: Stage, scope: Scope) -> None:
