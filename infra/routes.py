@@ -34,8 +34,8 @@ class Route:
 
     ``module`` is the file in ``functions/`` (``sessions.create`` is ``functions/sessions/create.py``). ``long`` routes embed,
     wait or call a model: they stream under the Lambda Web Adapter and may take 15 minutes; the others answer within 29 s through
-    Mangum. ``memory`` is in MiB. ``function`` names a Lambda that several rows share; by default the module is the name.
-    ``public`` routes need no token.
+    Mangum. ``memory`` is in MiB. ``function`` names a Lambda that several short rows share (``functions/workers/shared.py``); by
+    default each row has its own, named for its module. ``public`` routes need no token.
     """
 
     method: str
@@ -59,10 +59,10 @@ _READ_WRITE: Final = _READ | {Permission.TABLE_WRITE}
 _HISTORY: Final = _READ | {Permission.BUCKET_READ}
 _MODEL_CALL: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCKET_WRITE, Permission.MODELS, Permission.EMBEDDING}
 _RAG_READ: Final = _READ | {Permission.BUCKET_READ}
-# A query embeds and leaves an audit record: it writes to the table, never to the bucket.
-_RAG_QUERY: Final = _RAG_READ | {Permission.TABLE_WRITE, Permission.MODELS, Permission.EMBEDDING}
 _RAG_WRITE: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCKET_WRITE}
 _RAG_INGEST: Final = _RAG_WRITE | {Permission.MODELS, Permission.EMBEDDING}
+# A query embeds, leaves an audit record, and keeps its answer for an Idempotency-Key: in the bucket, when it is large.
+_RAG_QUERY: Final = _RAG_INGEST
 
 _AGENT: Final = "/a1/agents/{name}"
 _SESSION: Final = "/a1/agents/{name}/sessions/{session_id}"

@@ -1,6 +1,6 @@
 """The only place a Lambda is made."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aws_cdk import Duration, RemovalPolicy
@@ -18,15 +18,18 @@ _STREAMING: Final = {
     "AWS_LAMBDA_EXEC_WRAPPER": "/opt/bootstrap",
     "AWS_LWA_INVOKE_MODE": "RESPONSE_STREAM",
     "AWS_LWA_PORT": "8080",
-    "AWS_LWA_READINESS_CHECK_PATH": "/healthz",
+    # Ready means listening, which the server does once the app is imported; a route's app serves no other path to ask.
+    "AWS_LWA_READINESS_CHECK_PROTOCOL": "TCP",
 }
+_SHARED: Final = "functions.workers.shared.handler"
 
 
 class Function(Construct):
     """One route's Lambda: arm64, with a log group of its own and a role that it shares with its equals.
 
     A ``streaming`` function is the ASGI app ``<module>:app`` under the web adapter and may take 15 minutes; another is
-    ``<module>.handler`` and answers within 29 seconds. ``embeds`` adds the weights of the embedded model.
+    ``<module>.handler`` and answers within 29 seconds. ``modules`` are those of the routes it serves; only a short function can
+    serve several. ``embeds`` adds the weights of the embedded model.
     """
 
     def __init__(
@@ -35,7 +38,7 @@ class Function(Construct):
         construct_id: str,
         *,
         function_name: str,
-        module: str,
+        modules: Sequence[str],
         code: lambda_.Code,
         layers: Layers,
         role: iam.Role,
@@ -56,7 +59,13 @@ class Function(Construct):
         if embeds:
             variables["SPASS_MODEL"] = "/opt/model"
             attached.append(layers.model)
+        handler = f"{modules[0]}.handler"
+        if len(modules) > 1:
+            variables["SPASS_ROUTES"] = ",".join(modules)
+            handler = _SHARED
         if streaming:
+            (module,) = modules
+            handler = "run.sh"
             variables |= {**_STREAMING, "SPASS_APP": f"{module}:app"}
             attached.append(layers.web_adapter)
         self.resource = lambda_.Function(
@@ -64,7 +73,7 @@ class Function(Construct):
             "Function",
             function_name=function_name,
             code=code,
-            handler="run.sh" if streaming else f"{module}.handler",
+            handler=handler,
             runtime=RUNTIME,
             architecture=ARCHITECTURE,
             memory_size=memory,

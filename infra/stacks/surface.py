@@ -72,7 +72,7 @@ class SurfaceStack(NestedStack):
             self,
             first.function_name,
             function_name=f"spass-{environment.name}-{first.function_name}",
-            module=f"functions.{first.module}",
+            modules=[f"functions.{route.module}" for route in routes],
             code=self._code,
             layers=self._layers,
             role=role,

@@ -39,7 +39,7 @@ def test_a_long_route_streams_for_up_to_15_minutes_under_the_web_adapter(dev: De
     assert function["Timeout"] == 900
     assert variables["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/bootstrap"
     assert variables["AWS_LWA_INVOKE_MODE"] == "RESPONSE_STREAM"
-    assert variables["AWS_LWA_READINESS_CHECK_PATH"] == "/healthz"
+    assert variables["AWS_LWA_READINESS_CHECK_PROTOCOL"] == "TCP"
     assert variables["SPASS_APP"] == f"functions.{route.module}:app"
     (adapter,) = [layer for layer in function["Layers"] if isinstance(layer, str)]
     version = int(adapter.removeprefix("arn:aws:lambda:eu-central-1:753240598075:layer:LambdaAdapterLayerArm64:"))
@@ -68,12 +68,22 @@ def test_rows_that_share_a_function_agree_on_how_it_runs() -> None:
     for route in ROUTES:
         by_function.setdefault(route.function_name, set()).add(route.long)
     assert all(len(kinds) == 1 for kinds in by_function.values())
+    assert not any(route.long for route in ROUTES if route.function), "a shared function is a short one"
 
 
-def test_a_shared_function_has_a_module_of_its_own_or_serves_all_its_rows() -> None:
-    """A Mangum handler serves one module's router; the second row of a shared function must be served by it, too."""
-    shared = {route.function for route in ROUTES if route.function}
-    assert shared == {"meta-docs", "rag-documents-read"}
+@pytest.mark.parametrize("name", sorted({route.function for route in ROUTES if route.function}))
+def test_a_shared_function_serves_all_its_rows(dev: Deployment, name: str) -> None:
+    function = dev.functions()[name]
+    modules = [f"functions.{route.module}" for route in ROUTES if route.function_name == name]
+    assert function["Handler"] == "functions.workers.shared.handler"
+    assert function["Environment"]["Variables"]["SPASS_ROUTES"].split(",") == modules
+
+
+@pytest.mark.parametrize(
+    "route", [route for route in ROUTES if not route.function and not route.long], ids=lambda one: one.module
+)
+def test_a_function_of_one_short_row_is_its_modules_handler(dev: Deployment, route: Route) -> None:
+    assert dev.functions()[route.function_name]["Handler"] == f"functions.{route.module}.handler"
 
 
 def test_every_method_but_those_of_the_table_is_refused_in_the_gateways_envelope(dev: Deployment) -> None:
