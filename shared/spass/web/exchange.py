@@ -66,9 +66,11 @@ class Exchange:
 def cost_headers(cost: Cost) -> dict[str, str]:
     if not cost.sub_calls:
         return {}
+    from spass.metering.cost import decimal_text
+
     return {
-        "SPASS-Cost-Eur": f"{cost.eur:f}",
-        "SPASS-Cost-Usd": f"{cost.usd:f}",
+        "SPASS-Cost-Eur": decimal_text(cost.eur),
+        "SPASS-Cost-Usd": decimal_text(cost.usd),
         "SPASS-Cost-Source": cost.source.value,
         "SPASS-Cost-Sub-Calls": str(cost.sub_calls),
     }

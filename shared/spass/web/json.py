@@ -6,7 +6,7 @@ bodies (deep nesting, numbers of a million digits). What passes is one object th
 
 import json
 import re
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Final
 
 from starlette.responses import Response
@@ -18,6 +18,8 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 64
 MAX_KEYS: Final = 1000
 """Keys of one object. Each unknown key is reported by validation, so their number must be bounded before it."""
+MAX_ITEMS: Final = 10_000
+"""Items of one list, for the same reason. No list of the contract may be nearly as long."""
 MAX_DIGITS: Final = 64
 
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -82,9 +84,9 @@ def parse_object(body: bytes) -> dict[str, Json]:
     value = _parse(text)
     if not isinstance(value, dict):
         raise InvalidRequest("The body must be a JSON object.")
-    # Without as many brackets nothing can be nested too deep; most bodies are decided by this count.
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:
-        _check_depth(value)
+    # Without as many brackets nothing is nested too deep, without as many commas no list is too long: that decides most bodies.
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH or body.count(b",") >= MAX_ITEMS:
+        _check_shape(value)
     if _SURROGATE_ESCAPE.search(body):
         _check_surrogates(value)
     return value
@@ -135,18 +137,23 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _check_depth(value: Json) -> None:
+def _check_shape(value: Json) -> None:
     level: list[Json] = [value]
     for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for parent in level
-            for child in (parent.values() if isinstance(parent, dict) else parent if isinstance(parent, list) else ())
-            if isinstance(child, dict | list)
-        ]
+        level = [child for parent in level for child in _children(parent) if isinstance(child, dict | list)]
         if not level:
             return
     raise _too_deep()
+
+
+def _children(parent: Json) -> Iterable[Json]:
+    if isinstance(parent, dict):
+        return parent.values()
+    if not isinstance(parent, list):
+        return ()
+    if len(parent) > MAX_ITEMS:
+        raise InvalidRequest(f"A list may hold {MAX_ITEMS} items at most.")
+    return parent
 
 
 def _too_deep() -> InvalidRequest:

@@ -5,6 +5,7 @@ Format: https://html.spec.whatwg.org/multipage/server-sent-events.html; ``[DONE]
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Final
 
 from starlette.responses import StreamingResponse
@@ -21,7 +22,7 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
 
-Chunk = Mapping[str, Json]
+Chunk = dict[str, Json]
 
 
 async def stream_response(
@@ -36,8 +37,8 @@ async def stream_response(
         SpassError: the work failed before its first chunk.
     """
     running = Running(chunks)
-    async for _ in running.follow():
-        break
+    async with aclosing(running.follow()) as begun:
+        await anext(begun, None)
     return StreamingResponse(
         render(running, request_id),
         media_type="text/event-stream",
