@@ -1,0 +1,132 @@
+"""AWS calls and capacity units of every route, counted on an emulated AWS.
+
+    python -m bench.calls
+
+Each route is called twice, and the second, warm call counts. ``rounds`` is how many table calls stand one behind the other before
+the model is asked (or before the answer, where none is): what a client waits for. Capacity is as the emulator reports it
+(consistent reads of up to 4 KB and writes of up to 1 KB are one unit, transactions cost double).
+"""
+
+import argparse
+import asyncio
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+
+from bench.stage import TOKEN, USER, emulated_aws, server, write_config
+from infra.routes import ROUTES, Route
+from spass.aws.faults import AwsCall, FaultPlan, inject
+
+T = TypeVar("T")
+READS = frozenset({"GetItem", "Query"})
+
+
+@dataclass(slots=True)
+class Recorder(FaultPlan):
+    """Records calls with their times."""
+
+    spans: list[tuple[float, float]] = field(default_factory=list)
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        began = time.perf_counter()
+        # Named, not super(): a slotted dataclass is made anew by its decorator, and super() would look in the class before that.
+        result = await FaultPlan.around(self, call, run)
+        self.spans.append((began, time.perf_counter()))
+        return result
+
+    def rounds(self, until: float) -> int:
+        """How many table calls that began before ``until`` had to wait for another to end."""
+        rounds, free = 0, 0.0
+        for began, ended in sorted(self.spans):
+            if began >= free and began < until:
+                rounds, free = rounds + 1, ended
+        return rounds
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    session: str
+
+    def path(self, route: Route) -> str:
+        return route.path.format_map({"name": "bench", "session_id": self.session, "index_id": "bench", "doc_id": "d1"})
+
+
+BODIES: dict[str, object] = {
+    "chat.completions": {"model": "bench-model", "messages": [{"role": "user", "content": "Two and two?"}]},
+    "embeddings.create": {"model": "all-minilm-l6-v2", "input": "Two and two?"},
+    "tools.execute": {"name": "calculator", "arguments": {"expression": "2+2"}},
+    "agents.chat": {"message": "Two and two?"},
+    "sessions.create": {},
+    "sessions.append": {"message": "Two and two?"},
+    "rag.replace": {"documents": [{"id": "d1", "text": "Two and two are four."}]},
+    "rag.append": {"documents": [{"id": "d2", "text": "Three and three are six."}]},
+    "rag.query": {"query": "Two and two?"},
+}
+# Calls that take away what the others need come last.
+LAST = ("sessions.delete", "rag.documents_delete", "rag.delete")
+
+
+async def measure() -> None:
+    from bench.gateway import app
+
+    headers = {"Authorization": f"Bearer {TOKEN}", "SPASS-User-Id": USER}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway", headers=headers) as client:
+        world = await prepare(client)
+        order = sorted(ROUTES, key=lambda route: (LAST.index(route.module) + 1) if route.module in LAST else 0)
+        print(f"{'route':58} {'table':>5} {'reads':>5} {'writes':>6} {'units':>6} {'bucket':>6} {'rounds':>6}  calls")
+        for route in order:
+            await show(client, route, world)
+        key = {"Idempotency-Key": "bench"}
+        world = await prepare(client)
+        await show(client, next(route for route in ROUTES if route.module == "sessions.append"), world, key)
+
+
+async def prepare(client: httpx.AsyncClient) -> World:
+    (await client.post("/a1/rag/indices/bench/documents", json=BODIES["rag.replace"])).raise_for_status()
+    session = await client.post("/a1/agents/bench/sessions", json={})
+    return World(session.raise_for_status().json()["id"])
+
+
+async def show(client: httpx.AsyncClient, route: Route, world: World, headers: dict[str, str] | None = None) -> None:
+    path, body = world.path(route), BODIES.get(route.module)
+    if route.module not in LAST and headers is None:
+        (await client.request(route.method, path, json=body)).raise_for_status()
+    with inject(Recorder()) as plan:
+        assert isinstance(plan, Recorder)
+        (await client.request(route.method, path, json=body, headers=headers)).raise_for_status()
+    table = [call.operation for call in plan.calls if call.service == "dynamodb"]
+    bucket = [call.operation for call in plan.calls if call.service == "s3"]
+    reads = sum(operation in READS for operation in table)
+    rounds = rounds_before_model(plan, table)
+    names = ", ".join(f"{name}{f' ×{count}' if count > 1 else ''}" for name, count in Counter(table + bucket).items())
+    label = f"{route.method} {route.path}" + (" (key)" if headers else "")
+    counts = f"{len(table):5} {reads:5} {len(table) - reads:6} {sum(plan.capacity):6.1f} {len(bucket):6} {rounds:6}"
+    print(f"{label:58} {counts}  {names}")
+
+
+def rounds_before_model(plan: Recorder, table: list[str]) -> int:
+    """Rounds before the model: the audit record (a PutItem) is written right after it; without one, all rounds count."""
+    spans = sorted(plan.spans)
+    until = spans[table.index("PutItem")][0] if "PutItem" in table and len(spans) == len(table) else float("inf")
+    return plan.rounds(until)
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        upstream = stack.enter_context(server("bench.upstream:upstream", {}))
+        os.environ |= stack.enter_context(emulated_aws()) | write_config(folder, upstream)
+        asyncio.run(measure())
+
+
+if __name__ == "__main__":
+    main()
