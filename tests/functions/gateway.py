@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -68,11 +68,14 @@ class Script:
 
     chat: str = "Hello there."
     failure: Exception | None = None
+    during: Callable[[], Awaitable[None]] | None = None
     requests: list[ChatRequest] = field(default_factory=list)
     embedded: list[str] = field(default_factory=list)
 
     async def answer(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         self.requests.append(request)
+        if self.during:
+            await self.during()
         if self.failure:
             raise self.failure
         middle = len(self.chat) // 2
@@ -135,17 +138,22 @@ class Reply:
         return str(body["error"]["code"])
 
 
+def write_operators_files(folder: Path) -> Settings:
+    """gateway.yaml and the agents."""
+    config, agents = folder / "gateway.yaml", folder / "agents"
+    config.write_text(CONFIG)
+    agents.mkdir()
+    for name, text in AGENTS.items():
+        (agents / f"{name}.yaml").write_text(text)
+    return Settings(config=config, agents=agents, table=TABLE, bucket=BUCKET)
+
+
 class Gateway:
     """Sends requests to the functions that API Gateway would pick."""
 
     def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
-        config, agents = folder / "gateway.yaml", folder / "agents"
-        config.write_text(CONFIG)
-        agents.mkdir()
-        for name, text in AGENTS.items():
-            (agents / f"{name}.yaml").write_text(text)
         self.script = Script()
-        self.services = ScriptedServices(Settings(config=config, agents=agents, table=TABLE, bucket=BUCKET), self.script)
+        self.services = ScriptedServices(write_operators_files(folder), self.script)
         self._loop = loop
         self._functions: dict[str, Any] = {}
 
@@ -177,6 +185,14 @@ class Gateway:
         if isinstance(function, LambdaFunction):
             return _from_event(function(event(method, target, route.path, sent, content), _CONTEXT))
         return self._loop.run_until_complete(_over_asgi(function, method, target, sent, content))
+
+    async def post_meanwhile(self, target: str, headers: Mapping[str, str], body: object) -> Reply:
+        """A POST to a long route while another request is under way."""
+        route = route_of("POST", target)
+        assert route is not None
+        user = {"SPASS-User-Id": "ada"} if target.startswith("/a1/") else {}
+        sent = {"Authorization": "Bearer demo-admin-token", "Content-Type": "application/json", **user, **headers}
+        return await _over_asgi(self._function(route), "POST", target, sent, json.dumps(body).encode())
 
     def _function(self, route: Route) -> Any:
         if route.module not in self._functions:

@@ -83,7 +83,7 @@ def test_history_is_paged(gateway: Gateway) -> None:
     for message in ("one", "two"):
         ok(gateway.send("POST", at, body={"message": message}))
     seen: list[int] = []
-    cursor = ""
+    cursor: str | None = ""
     while cursor is not None:
         page = ok(gateway.send("GET", f"{at}?limit=3&cursor={cursor}"))
         seen += [message["seq"] for message in page["messages"]]

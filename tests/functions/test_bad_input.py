@@ -1,0 +1,170 @@
+"""Whatever is sent to whatever route: a 4xx in the envelope, and nothing changed."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+
+from infra.routes import ROUTES, Route
+from spass.web.json import MAX_BODY_BYTES
+from tests.functions.gateway import Gateway, escaped
+
+PARAMETERS = {"name": "plain", "session_id": "", "index_id": "notes", "doc_id": "a"}
+ODD_SEGMENTS = [
+    "..",
+    ".",
+    "%2e%2e",
+    escaped("a/b"),
+    escaped("\0"),
+    escaped("ü"),
+    escaped("\N{GRINNING FACE}"),
+    "%ff%fe",
+    "%ED%A0%80",
+    escaped("a#b"),
+    escaped("T#demo#SES#x"),
+    escaped("a\r\nX-Evil: 1"),
+    "x" * 5000,
+    "ses_" + "z" * 26,
+    "%",
+    "+",
+    "null",
+]
+
+BODIES: Mapping[str, bytes] = {
+    "nothing": b"",
+    "blanks": b"  ",
+    "no JSON": b"{",
+    "an array": b"[]",
+    "null": b"null",
+    "a number": b"7",
+    "two objects": b"{}{}",
+    "an unknown key": b'{"nonsense": 1}',
+    "a duplicate key": b'{"message": "a", "message": "b"}',
+    "NaN": b'{"message": NaN}',
+    "half a surrogate pair": b'{"message": "\\ud800", "query": "\\ud800"}',
+    "half a surrogate pair in a key": b'{"\\udc00": 1}',
+    "no UTF-8": b'{"message": "\xff"}',
+    "a body of objects": b'{"a":' * 100_000,
+    "a body of arrays": b'{"message": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "a large number": b'{"top_k": ' + b"9" * 5000 + b"}",
+    "an infinite number": b'{"query": "x", "top_k": 1e400}',
+    "wrong types": b'{"message": 1, "query": [], "documents": "x", "title": {}, "model": 3, "input": 4, "messages": "x"}',
+    "nulls": b'{"message": null, "query": null, "documents": null, "model": null, "messages": null, "input": null}',
+    "empty values": b'{"message": "", "query": "", "documents": [], "messages": [], "model": "", "input": ""}',
+    "no documents but items": b'{"documents": [1, "x", null, [], {}]}',
+    "bad ids": json.dumps({"documents": [{"id": "../x", "text": "a"}]}).encode(),
+    "the same id twice": json.dumps({"documents": [{"id": "a", "text": "a"}] * 2}).encode(),
+    "a user": b'{"user_id": null}',
+    "too many unknown keys": json.dumps({f"k{number}": 1 for number in range(999)}).encode(),
+    "very many wrong items": b'{"documents": [' + b"1," * 1_500_000 + b'1], "messages": [1]}',
+    "very many wrong items yet": json.dumps(
+        {
+            "documents": [{f"k{number}": 1 for number in range(999)}] * 256,
+            "messages": [{"role": "user", "content": [1] * 5000}] * 20,
+        }
+    ).encode(),
+    "too large": b" " * (MAX_BODY_BYTES + 1),
+}
+
+# A session may be created without a word.
+FINE = {"POST /a1/agents/{name}/sessions": {"nothing", "blanks"}}
+
+
+class Case(NamedTuple):
+    route: Route
+    path: str
+
+
+def cases(session: str) -> Iterator[Case]:
+    for route in ROUTES:
+        yield Case(route, route.path.format(**PARAMETERS | {"session_id": session}))
+
+
+@pytest.fixture
+def session(gateway: Gateway) -> str:
+    gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "alpha"}]})
+    return str(gateway.send("POST", "/a1/agents/plain/sessions").json["id"])
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_no_body_does_harm(gateway: Gateway, session: str, name: str) -> None:
+    before = gateway.stored()
+    for route, path in cases(session):
+        if route.method != "POST" or name in FINE.get(f"POST {route.path}", ()):
+            continue
+        for key in ({}, {"Idempotency-Key": f"key-{route.module}"}):
+            reply = gateway.send("POST", path, raw=BODIES[name], headers=key)
+            assert reply.code is not None, (path, reply)
+            assert 400 <= reply.status < 500, (path, reply)
+            assert len(reply.text) < 20_000, path
+    assert gateway.stored() == before
+    assert gateway.script.requests == []
+
+
+def test_no_header_does_harm(gateway: Gateway, session: str) -> None:
+    before = gateway.stored()
+    odd: list[tuple[Mapping[str, str], set[str]]] = [
+        ({"Authorization": "Bearer nope"}, {"invalid_token"}),
+        ({"Authorization": "Basic x"}, {"missing_token"}),
+        ({"Authorization": "Bearer demo-token, Bearer other-token"}, {"invalid_token"}),
+        ({"SPASS-Caller-Depth": "3"}, {"recursion_depth_exceeded"}),
+        ({"SPASS-Caller-Depth": "x"}, {"invalid_request"}),
+        ({"SPASS-User-Id": "a b"}, {"user_id_invalid"}),
+        ({"SPASS-User-Id": "ada, bob"}, {"user_id_invalid"}),
+        ({"SPASS-User-Id": "x" * 9000}, {"user_id_invalid"}),
+    ]
+    for route, path in cases(session):
+        if route.public:
+            continue
+        for headers, codes in odd:
+            assert gateway.send(route.method, path, headers=headers).code in codes, (path, headers)
+        if path.startswith("/a1/"):
+            assert gateway.send(route.method, path, user=None).code == "user_id_required"
+            assert gateway.send(route.method, f"{path}?user_id=ada").code == "user_id_not_allowed"
+    assert gateway.stored() == before
+
+
+def test_no_path_does_harm(gateway: Gateway, session: str) -> None:
+    before = gateway.stored()
+    good: dict[str, Any] = {
+        "sessions.create": {},
+        "sessions.append": {"message": "x"},
+        "agents.chat": {"message": "x"},
+        "rag.query": {"query": "x"},
+        "rag.replace": {"documents": [{"id": "z", "text": "z"}]},
+        "rag.append": {"documents": [{"id": "z", "text": "z"}]},
+    }
+    for route in ROUTES:
+        for parameter in (name for name in PARAMETERS if f"{{{name}}}" in route.path):
+            for segment in ODD_SEGMENTS:
+                if parameter in {"index_id", "doc_id"} and segment in {"null", "ses_" + "z" * 26}:
+                    continue  # a name like any other
+                path = route.path.format(**PARAMETERS | {"session_id": session} | {parameter: segment})
+                reply = gateway.send(route.method, path, body=good.get(route.module))
+                assert reply.code is not None, (path, reply)
+                assert reply.status in {400, 404}, (path, reply)
+                assert "x-evil" not in {name.lower() for name in reply.headers}
+    assert gateway.stored() == before
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=1001", "limit=x", "limit=", "cursor=x", "cursor=%00", "cursor=" + "A" * 4000]
+)
+def test_no_query_does_harm(gateway: Gateway, session: str, query: str) -> None:
+    for path in (
+        "/a1/agents/plain/sessions",
+        f"/a1/agents/plain/sessions/{session}/messages",
+        "/a1/rag/indices",
+        "/a1/rag/indices/notes/documents",
+    ):
+        assert gateway.send("GET", f"{path}?{query}").code == "invalid_request", path
+
+
+def test_a_cursor_is_of_no_use_to_anybody_else(gateway: Gateway, session: str) -> None:
+    gateway.send("POST", "/a1/agents/plain/sessions")
+    cursor = gateway.send("GET", "/a1/agents/plain/sessions?limit=1").json["next_cursor"]
+    assert gateway.send("GET", f"/a1/agents/plain/sessions?cursor={cursor}").status == 200
+    for user, token in (("bob", "demo-token"), ("ada", "sibling-token"), ("ada", "other-token")):
+        reply = gateway.send("GET", f"/a1/agents/plain/sessions?cursor={cursor}", user=user, token=token)
+        assert reply.code == "invalid_request"

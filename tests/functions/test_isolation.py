@@ -1,0 +1,65 @@
+"""Every route, called as somebody else: nothing of the owner's shows, and nothing of it changes."""
+
+import pytest
+
+from infra.routes import ROUTES
+from tests.functions.gateway import Gateway
+
+BODIES: dict[str, dict[str, object]] = {"sessions.append": {"message": "x"}, "rag.query": {"query": "alpha"}}
+
+
+@pytest.mark.parametrize(
+    ("token", "user"),
+    [("other-token", "ada"), ("sibling-token", "ada"), ("demo-token", "bob")],
+    ids=["a foreign tenant", "a sibling tenant", "another user"],
+)
+def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, user: str) -> None:
+    session = gateway.send("POST", "/a1/agents/plain/sessions", body={"title": "private-title"}).json["id"]
+    gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": "private-word"})
+    gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "private-text"}]})
+    before = gateway.stored()
+    shared = token == "demo-token"
+    for route in ROUTES:
+        on_index, on_session = "{index_id}" in route.path, "{session_id}" in route.path
+        if on_index and (shared or route.module in {"rag.replace", "rag.append"}):
+            continue
+        path = route.path.format(name="plain", session_id=session, index_id="notes", doc_id="a")
+        if not (on_index or on_session) and route.method != "GET":
+            continue
+        reply = gateway.send(route.method, path, token=token, user=user, body=BODIES.get(route.module))
+        if on_session:
+            assert reply.code == "session_not_found", path
+        elif route.module == "rag.delete" or route.module == "rag.documents_delete":
+            assert reply.code in {None, "index_not_found"}, path
+            assert reply.status == 404 or reply.json == {"deleted": False}
+        elif on_index:
+            assert reply.code == "index_not_found", path
+        if not (shared and route.module == "rag.list"):
+            assert "private" not in reply.text, path
+            assert session not in reply.text, path
+    changed = {key for key, value in gateway.stored().items() if before.get(key) != value}
+    assert {key for key in changed if key.startswith("T#demo#")} == set()
+    assert set(before) <= set(gateway.stored())
+
+
+def test_an_absent_thing_and_anothers_look_exactly_alike(gateway: Gateway) -> None:
+    session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
+    absent = "ses_" + "0" * 26
+    for method, tail, body in (
+        ("GET", "", None),
+        ("DELETE", "", None),
+        ("GET", "/messages", None),
+        ("POST", "/messages", {"message": "x"}),
+    ):
+        theirs, none = (
+            gateway.send(method, f"/a1/agents/plain/sessions/{name}{tail}", user="bob", body=body) for name in (session, absent)
+        )
+        assert (theirs.status, theirs.json["error"]) == (none.status, none.json["error"])
+
+
+def test_a_session_answers_to_its_own_agent_alone(gateway: Gateway) -> None:
+    session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
+    at = f"/a1/agents/counting/sessions/{session}"
+    for method, path in (("GET", at), ("GET", f"{at}/messages"), ("POST", f"{at}/messages"), ("DELETE", at)):
+        reply = gateway.send(method, path, body={"message": "x"} if method == "POST" else None)
+        assert (reply.status, reply.code) == (400, "session_agent_mismatch")

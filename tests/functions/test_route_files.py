@@ -1,0 +1,83 @@
+"""A row of ROUTES and its file agree, and a file imports only what its route touches."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from functions.meta.openapi import DESCRIBED
+from infra.routes import ROUTES, Route
+from spass.web.functions import LambdaFunction, StreamApp
+from tests.functions.gateway import event, write_operators_files
+
+MODULES = sorted({route.module for route in ROUTES})
+ROOT = Path(__file__).parents[2]
+
+# Documents lie in segments, which numpy reads; a tool's schema comes from the tool; the description is of everything.
+MAY_IMPORT = {"rag.documents_list", "rag.documents_get", "tools.list", "meta.openapi"}
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_a_file_serves_its_row_and_is_called_as_its_row_says(route: Route) -> None:
+    module = importlib.import_module(f"functions.{route.module}")
+    (served,) = module.router.routes
+    assert (served.path, served.methods) == (route.path, {route.method})
+    if route.long:
+        assert isinstance(module.app, StreamApp)
+    else:
+        assert isinstance(module.handler, LambdaFunction)
+
+
+def test_the_description_lists_every_route_file() -> None:
+    assert sorted(DESCRIBED) == [module for module in MODULES if module not in {"meta.openapi", "meta.docs"}]
+
+
+def test_every_route_file_stands_in_a_row() -> None:
+    files = {".".join(path.relative_to(ROOT / "functions").with_suffix("").parts) for path in ROOT.glob("functions/*/*.py")}
+    assert {name for name in files if not name.startswith("workers.")} == set(MODULES)
+
+
+_PROBE = """
+import importlib, json, os, sys
+import boto3, fastapi, mangum
+from botocore.client import BaseClient
+BaseClient._make_api_call = lambda *_: {}  # every item is absent, every write succeeds
+sent = json.load(sys.stdin)
+for module, event in sent.items():
+    if os.fork() == 0:
+        answer = importlib.import_module(f"functions.{module}").handler(event, None)
+        found = [name for name in ("numpy", "httpx", "tokenizers", "simpleeval", "uvicorn") if name in sys.modules]
+        print("PROBED", json.dumps([module, answer["statusCode"], found]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_short_routes_import_no_more_than_they_need_even_while_they_answer(tmp_path: Path) -> None:
+    write_operators_files(tmp_path)
+    user = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}
+    names = {"name": "plain", "session_id": "ses_" + "0" * 26, "index_id": "notes", "doc_id": "a"}
+    events = {
+        route.module: event(route.method, route.path.format(**names), route.path, user, b"")
+        for route in ROUTES
+        if not route.long and route.module not in MAY_IMPORT
+    }
+    environment = {
+        "PYTHONPATH": f"{ROOT / 'shared'}:{ROOT}",
+        "PYTHONWARNINGS": "ignore",
+        "AWS_DEFAULT_REGION": "eu-central-1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "SPASS_CONFIG": str(tmp_path / "gateway.yaml"),
+        "SPASS_AGENTS": str(tmp_path / "agents"),
+    }
+    sent, command = json.dumps(events), [sys.executable, "-c", _PROBE]
+    probe = subprocess.run(command, cwd=ROOT, env=environment, input=sent, capture_output=True, check=True, text=True)
+    probed = [json.loads(line.removeprefix("PROBED ")) for line in probe.stdout.splitlines() if line.startswith("PROBED ")]
+    assert {module for module, _, _ in probed} == set(events)
+    for module, status, found in probed:
+        assert status in {200, 201, 404, 500}, module  # 500: an answer of the table that lacks what AWS always sends
+        assert found == [], module

@@ -1,0 +1,59 @@
+"""Streams of ``/v1/chat/completions``: what they hold, how they break, and how they are given again."""
+
+import json
+from typing import Any
+
+from spass.llm.errors import BackendFailed
+from tests.functions.gateway import Gateway, Reply
+
+BODY: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+
+
+def chunks(reply: Reply) -> list[Any]:
+    assert reply.status == 200, reply.text
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    events = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+    assert events[-1] == "[DONE]"
+    return [json.loads(event) for event in events[:-1]]
+
+
+def text(found: list[Any]) -> str:
+    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in found if chunk["choices"])
+
+
+def test_a_stream_is_the_answer_in_pieces_and_ends_with_its_cost(gateway: Gateway) -> None:
+    found = chunks(gateway.send("POST", "/v1/chat/completions", body=BODY))
+    assert text(found) == "Hello there."
+    assert len(found) > 2
+    assert found[-1]["usage"]["cost"] == {"eur": "0.00001", "usd": "0.00002", "source": "catalog", "sub_calls": 1}
+
+
+def test_what_is_refused_is_refused_before_the_stream(gateway: Gateway) -> None:
+    reply = gateway.send("POST", "/v1/chat/completions", body=BODY | {"model": "dear"})
+    assert (reply.status, reply.code) == (403, "model_not_allowed")
+    gateway.script.failure = BackendFailed("down")
+    reply = gateway.send("POST", "/v1/chat/completions", body=BODY)
+    assert (reply.status, reply.code) == (502, "upstream_error")
+    reply = gateway.send("POST", "/v1/chat/completions", body=BODY, headers={"SPASS-Augment": "all=off"})
+    assert (reply.status, reply.code) == (400, "invalid_augment")
+
+
+def test_a_stream_with_a_key_is_kept_and_streamed_again(gateway: Gateway) -> None:
+    key = {"Idempotency-Key": "k"}
+    first = chunks(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))
+    again = gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key)
+    assert again.headers["idempotency-replayed"] == "true"
+    assert text(chunks(again)) == text(first)
+    assert chunks(again)[0]["id"] == first[0]["id"]
+    assert chunks(again)[-1]["usage"] == first[-1]["usage"]
+    assert len(gateway.script.requests) == 1
+    other = gateway.send("POST", "/v1/chat/completions", body=BODY | {"stream": False}, headers=key)
+    assert other.code == "idempotency_key_reused"
+
+
+def test_a_stream_that_failed_is_not_kept(gateway: Gateway) -> None:
+    key = {"Idempotency-Key": "k"}
+    gateway.script.failure = BackendFailed("down")
+    assert gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key).status == 502
+    gateway.script.failure = None
+    assert text(chunks(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))) == "Hello there."
