@@ -18,7 +18,7 @@ from dotenv import load_dotenv
 
 from local.demo_texts import BERLIN, documentation
 from local.home import ROOT
-from local.processes import answers, free_port
+from local.processes import free_port
 
 _START_SECONDS: Final = 60
 _TOKEN: Final = "demo-token"
@@ -113,7 +113,7 @@ def _shown(body: object) -> str:
 def gateway(port: int) -> Iterator[str]:
     """The URL of the gateway on ``port``, or of one that runs until the block ends."""
     url = f"http://127.0.0.1:{port}"
-    if answers(f"{url}/healthz", timeout=1.0):
+    if _is_gateway(url):
         print(f"Using the gateway on {url}")
         yield url
         return
@@ -135,9 +135,17 @@ def gateway(port: int) -> Iterator[str]:
             process.wait()
 
 
+def _is_gateway(url: str) -> bool:
+    try:
+        health = httpx.get(f"{url}/healthz", timeout=2.0, trust_env=False)
+        return bool(health.json() == {"status": "ok"})
+    except (httpx.TransportError, ValueError):
+        return False
+
+
 def _wait(url: str, process: "subprocess.Popen[bytes]") -> None:
     for _ in range(_START_SECONDS * 10):
-        if answers(f"{url}/healthz", timeout=1.0):
+        if _is_gateway(url):
             return
         try:
             process.wait(0.1)

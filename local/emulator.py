@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, WaiterError
+from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, WaiterError
 
 from local.home import ROOT, Home, LocalError
 from local.processes import child, free_port
@@ -95,6 +95,8 @@ def provision(template: Path = TEMPLATE) -> Stores:
             client.update_stack(StackName=STACK, TemplateBody=body, Capabilities=["CAPABILITY_NAMED_IAM"])
             client.get_waiter("stack_update_complete").wait(StackName=STACK, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
         return _stores(client)
+    except EndpointConnectionError:
+        raise LocalError(f"No AWS emulator answers at AWS_ENDPOINT_URL={os.environ['AWS_ENDPOINT_URL']}.") from None
     except (BotoCoreError, ClientError, WaiterError) as error:
         raise LocalError(
             f"The emulated AWS does not make the stack of {template.name}: {error}\n"

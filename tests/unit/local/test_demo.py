@@ -1,0 +1,36 @@
+"""The demo believes no answer that does not follow from the documents."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from local.demo import DemoFailed, Walk
+
+
+def walk(status: int, body: dict[str, Any]) -> Walk:
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, json=body))
+    return Walk(httpx.Client(transport=transport, base_url="http://gateway"))
+
+
+def reply(content: str, *tools: str) -> dict[str, Any]:
+    return {"message": {"content": content}, "tool_calls": [{"name": name} for name in tools]}
+
+
+def test_a_right_answer_passes() -> None:
+    walk(200, reply("Gebaut 1791.", "rag_query")).ask("/chat", "Wann?", expect="1791", tool="rag_query")
+
+
+def test_a_wrong_answer_fails() -> None:
+    with pytest.raises(DemoFailed, match="1791"):
+        walk(200, reply("Gebaut 1871.")).ask("/chat", "Wann?", expect="1791")
+
+
+def test_an_answer_without_the_tool_fails() -> None:
+    with pytest.raises(DemoFailed, match="rag_query"):
+        walk(200, reply("Gebaut 1791.")).ask("/chat", "Wann?", expect="1791", tool="rag_query")
+
+
+def test_a_refused_call_fails() -> None:
+    with pytest.raises(DemoFailed, match="503"):
+        walk(503, {"error": {}}).call("GET", "/a1/agents")
