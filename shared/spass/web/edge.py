@@ -57,8 +57,11 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = list(message.get("headers", ()))
-            present = {name.lower() for name, _ in headers}
-            own = {"SPASS-Request-Id": self._exchange.request_id, **self._exchange.cost_headers()}
+            present = dict(headers)
+            own = {"SPASS-Request-Id": self._exchange.request_id}
+            if not present.get(b"content-type", b"").startswith(b"text/event-stream"):
+                # A stream's headers leave before its last call; what is known by then would be some of the cost.
+                own |= self._exchange.cost_headers()
             headers += [
                 (name.lower().encode(), value.encode()) for name, value in own.items() if name.lower().encode() not in present
             ]
