@@ -6,7 +6,7 @@ Every field that OpenAI knows is either taken or refused with a reason; anything
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from spass.completions.messages import WireMessage, check_tool_answers
@@ -110,7 +110,7 @@ class ChatCompletionRequest(_Strict):
     """What a client may ask of a chat model."""
 
     model: Annotated[str, Field(min_length=1, max_length=128)]
-    messages: Annotated[list[WireMessage], Field(min_length=1), AfterValidator(check_tool_answers)]
+    messages: Annotated[list[WireMessage], Field(min_length=1), FailFast(), AfterValidator(check_tool_answers)]
 
     tools: Annotated[list[ToolDefinition], Field(max_length=128), AfterValidator(_unique_names)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None

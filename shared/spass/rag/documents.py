@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, FailFast, Field, JsonValue
 
 from spass.core.errors import DocumentTooLarge, DuplicateDocumentId, InvalidRequest, TooManyDocuments
 from spass.core.ids import DocumentId
@@ -37,7 +37,7 @@ class WriteRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    documents: Annotated[list[NewDocument], Field(min_length=1)]
+    documents: Annotated[list[NewDocument], Field(min_length=1), FailFast()]
 
 
 class QueryRequest(BaseModel):

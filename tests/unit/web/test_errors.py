@@ -118,8 +118,15 @@ async def test_an_unforeseen_exception_tells_the_caller_nothing_and_the_log_its_
     assert lines[0]["where"].startswith("spass.web.")
     assert "secret" not in str(lines) + response.text
     assert lines[1] | {"at": "", "ms": 0, "request_id": ""} == {
-        "at": "", "ms": 0, "request_id": "", "level": "info", "method": "GET", "route": "/broken",
-        "status": 500, "tenant": None, "error": "internal_error",
+        "at": "",
+        "ms": 0,
+        "request_id": "",
+        "level": "info",
+        "method": "GET",
+        "route": "/broken",
+        "status": 500,
+        "tenant": None,
+        "error": "internal_error",
     }
 
 

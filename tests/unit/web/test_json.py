@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -78,6 +79,7 @@ def test_half_characters_never_come_in(value: dict[str, str]) -> None:
         (b'{"a":' * 200_000, "nested"),
         (b"[" * 1_000_000, "nested"),
         (json.dumps({str(number): 1 for number in range(1001)}).encode(), "keys"),
+        (json.dumps({"a": {"b": [1] * 10_001}}).encode(), "items"),
     ],
 )
 def test_what_is_not_one_plain_object_is_refused_with_the_reason(body: bytes, says: str) -> None:
@@ -97,10 +99,12 @@ def test_four_mebibytes_are_parsed_in_the_blink_of_an_eye() -> None:
     for body in (
         b'{"a": [' + b"[]," * 1_300_000 + b"1]}",
         b'{"a": [' + b"1.5," * 1_000_000 + b"1]}",
+        b'{"a": [' + b"[1.5,1.5,1.5,1.5]," * 9_000 + b"1]}",
         b'{"a": "' + b"\\u00fc" * 600_000 + b'"}',
     ):
         started = time.perf_counter()
-        parse_object(body)
+        with suppress(InvalidRequest):
+            parse_object(body)
         assert time.perf_counter() - started < 5
 
 
@@ -111,13 +115,16 @@ async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
 
 @pytest.mark.anyio
 async def test_a_body_over_the_limit_is_refused_by_what_it_says_before_it_is_read() -> None:
-    async def never() -> AsyncIterator[bytes]:
-        raise AssertionError("read")
+    read: list[bytes] = []
+
+    async def watched() -> AsyncIterator[bytes]:
+        read.append(b"")
         yield b""
 
     for said in (str(MAX_BODY_BYTES + 1), "9" * 5000):
         with pytest.raises(PayloadTooLarge):
-            await read_body(never(), said)
+            await read_body(watched(), said)
+    assert read == []
 
 
 @pytest.mark.anyio

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,7 +12,7 @@ from spass.core.messages import Json
 from spass.core.running import Running
 from spass.web.sse import DONE, KEEP_ALIVE, render, stream_response
 
-Chunk = Mapping[str, Json]
+Chunk = dict[str, Json]
 REQUEST = RequestId("req_1")
 
 
@@ -43,8 +43,11 @@ async def test_work_that_breaks_ends_the_stream_with_its_error_and_without_done(
     *_, last = await bytes_of(breaks())
     assert json.loads(last.removeprefix(b"data: ")) == {
         "error": {
-            "code": "upstream_error", "message": "The model side broke off.", "type": "api_error",
-            "param": None, "details": {},
+            "code": "upstream_error",
+            "message": "The model side broke off.",
+            "type": "api_error",
+            "param": None,
+            "details": {},
         },
         "request_id": "req_1",
     }
@@ -78,7 +81,8 @@ async def test_silence_is_filled_with_comments() -> None:
 @pytest.mark.anyio
 async def test_what_is_refused_before_the_first_chunk_is_no_stream() -> None:
     async def refuses() -> AsyncIterator[Chunk]:
-        raise RateLimited("Later.")
+        for refusal in [RateLimited("Later.")]:
+            raise refusal
         yield {}
 
     with pytest.raises(RateLimited):

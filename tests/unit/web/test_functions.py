@@ -1,0 +1,93 @@
+"""Where a request stands behind a stage or a custom domain."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spass.web.app import create_app, location
+from spass.web.functions import Place, lambda_handler, place, stream_app
+from spass.web.json import json_response
+from spass.web.routing import public_router
+from spass.web.services import Services
+
+router = public_router()
+
+
+@router.get("/a1/things/{name}")
+async def thing(name: str, request: Request) -> Response:
+    many: list[Any] = request.headers.getlist("x-many")
+    return json_response({"name": name, "many": many}, headers={"Location": location(request, f"/a1/things/{name} 2")})
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield loop
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+def event(path: str, full_path: str) -> dict[str, Any]:
+    return {
+        "resource": "/a1/things/{name}",
+        "path": path,
+        "httpMethod": "GET",
+        "headers": {"x-many": "two"},
+        "multiValueHeaders": {"x-many": ["one", "two"]},
+        "requestContext": {"path": full_path},
+        "body": None,
+        "isBase64Encoded": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "full_path", "root", "own"),
+    [
+        ("/a1/things/x", "/prod/a1/things/x", "/prod", "/a1/things/x"),  # the stage's own address
+        ("/a1/things/x", "/a1/things/x", "", "/a1/things/x"),  # a custom domain at its root
+        ("/gw/a1/things/x", "/gw/a1/things/x", "/gw", "/a1/things/x"),  # a custom domain's base path
+        ("/a1/things/%C3%BC", "/prod/a1/things/%C3%BC", "/prod", "/a1/things/ü"),
+        ("/a1/things/a%2Fb", "/prod/a1/things/a%2Fb", "/prod", "/a1/things/a/b"),
+    ],
+)
+def test_the_path_is_split_where_the_api_begins(path: str, full_path: str, root: str, own: str) -> None:
+    assert place(path=path, full_path=full_path, resource="/a1/things/{name}") == Place(root, root + own)
+
+
+def test_a_location_holds_behind_a_stage_and_headers_come_as_often_as_they_were_sent(
+    services: Services, loop: asyncio.AbstractEventLoop
+) -> None:
+    handler = lambda_handler(router, services)
+    answer = handler(event("/a1/things/x", "/prod/a1/things/x"), None)  # type: ignore[arg-type]
+    assert answer["body"] == '{"name":"x","many":["one","two"]}'
+    assert answer["headers"]["location"] == "/prod/a1/things/x%202"
+    answer = handler(event("/gw/a1/things/x", "/gw/a1/things/x"), None)  # type: ignore[arg-type]
+    assert answer["headers"]["location"] == "/gw/a1/things/x%202"
+
+
+@pytest.mark.anyio
+async def test_the_web_adapters_header_is_believed_in_lambda_only(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = '{"path": "/prod/a1/things/x", "resourcePath": "/a1/things/{name}"}'
+    transport = httpx.ASGITransport(stream_app(router, services))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        for inside, expected in ((False, "/a1/things/x%202"), (True, "/prod/a1/things/x%202")):
+            if inside:
+                monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "things")
+            answer = await client.get("/a1/things/x", headers={"x-amzn-request-context": context})
+            assert answer.headers["location"] == expected
+        for odd in ("{", "[]", "null", '{"path": 1, "resourcePath": []}'):
+            answer = await client.get("/a1/things/x", headers={"x-amzn-request-context": odd})
+            assert answer.status_code == 200
+
+
+@pytest.mark.anyio
+async def test_the_app_gives_connections_back_when_the_server_ends(services: Services) -> None:
+    app = create_app([router], services)
+    async with app.router.lifespan_context(app):
+        _ = services.router
