@@ -18,8 +18,8 @@ class Environment:
     ``account`` None means the account of whoever deploys. ``rate`` and ``burst`` are the requests per second and at once that API
     Gateway lets through to all routes together. ``recovery_days`` is how far back table and bucket can be restored. ``alarms``
     bill about 10 cents a month for each metric watched, also while idle, so only prod has them; ``alarm_email`` gets their
-    messages. ``snap_start`` restores the routes that call models from a snapshot instead of starting them cold; snapshots bill
-    while idle.
+    messages. ``contact`` (an address or a page) is what the Wikipedia tools tell Wikipedia about who calls. ``snap_start``
+    restores the routes that call models from a snapshot instead of starting them cold; snapshots bill while idle.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Environment:
     recovery_days: int
     alarms: bool = False
     alarm_email: str | None = None
+    contact: str | None = None
     snap_start: bool = False
 
     @property

@@ -53,7 +53,7 @@ class SurfaceStack(NestedStack):
             "SPASS_TABLE": stored.table,
             "SPASS_BUCKET": stored.bucket,
             "SPASS_KEYS_PATH": environment.keys_path,
-        }
+        } | ({"SPASS_CONTACT": environment.contact} if environment.contact else {})
         self._resources: dict[str, apigateway.IResource] = dict(tops)
         self.functions: dict[str, Function] = {}
         for name in dict.fromkeys(route.function_name for route in routes):
