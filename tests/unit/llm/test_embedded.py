@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from spass.core.time import Deadline
 from spass.llm.errors import BackendRejected, BackendTimedOut, BackendUnavailable
 from spass.llm.providers.embedded import MODEL, Embedded
