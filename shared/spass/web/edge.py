@@ -58,7 +58,7 @@ class _Answer:
             self.status = message["status"]
             headers = list(message.get("headers", ()))
             present = dict(headers)
-            own = {"SPASS-Request-Id": self._exchange.request_id}
+            own: dict[str, str] = {"SPASS-Request-Id": self._exchange.request_id}
             if not present.get(b"content-type", b"").startswith(b"text/event-stream"):
                 # A stream's headers leave before its last call; what is known by then would be some of the cost.
                 own |= self._exchange.cost_headers()

@@ -40,7 +40,13 @@ KINDS: Final[Mapping[type[SpassError], HttpKind]] = {
 }
 
 # These always say when to come back, also where whoever raised them could not know.
-_COME_BACK: Final = (errors.SessionBusy, errors.CompactionInProgress, errors.IdempotencyInProgress, errors.Limited)
+_COME_BACK: Final = (
+    errors.SessionBusy,
+    errors.CompactionInProgress,
+    errors.IdempotencyInProgress,
+    errors.Limited,
+    errors.StorageUnavailable,
+)
 
 _MAX_REPORTED: Final = 20
 _MAX_LOC: Final = 64

@@ -8,7 +8,6 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from starlette._utils import get_route_path
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -53,7 +52,7 @@ def idempotent_request(request: Request, caller: Caller, body: bytes) -> Idempot
         caller.identity.token_id,
         caller.user,
         request.method,
-        get_route_path(request.scope),
+        request.scope["path"].removeprefix(request.scope.get("root_path", "")),
         values[0],
     ]
     digest = hashlib.sha256(json.dumps(owner).encode()).hexdigest()

@@ -1,6 +1,5 @@
 """The description of the whole API, as OpenAPI 3.1."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -49,6 +48,13 @@ _IDEMPOTENCY: Final = {
     "description": "The same key with the same body is carried out once and answered again for 24 hours.",
     "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
 }
+_AUGMENT: Final = {
+    "name": "SPASS-Augment",
+    "in": "header",
+    "required": False,
+    "description": "Switches off what the gateway adds: `server-tools=off, system-prompt=off, memory=off`, any of them.",
+    "schema": {"type": "string"},
+}
 
 
 def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
@@ -82,5 +88,6 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         parameters.append(_USER)
     if method == "POST":
         parameters.append(_IDEMPOTENCY)
-    # A path parameter is a plain string here: a regular expression of ours may hold what other dialects read differently.
-    operation["tags"] = [re.split(r"/", path)[2] if path.count("/") > 1 else "meta"]
+    if path == "/v1/chat/completions":
+        parameters.append(_AUGMENT)
+    operation["tags"] = [path.split("/")[2]]

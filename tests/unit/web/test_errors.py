@@ -77,6 +77,8 @@ def test_the_envelope_has_every_field() -> None:
         (errors.RateLimited("Wait.", retry_after=2.1), "3"),
         (errors.SessionBusy("Wait."), "1"),
         (errors.IdempotencyInProgress("Wait."), "1"),
+        (errors.StorageUnavailable("Wait."), "1"),
+        (errors.UpstreamError("No."), None),
         (errors.SessionArchived("No."), None),
     ],
 )
