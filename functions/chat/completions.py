@@ -17,7 +17,7 @@ from spass.web.routing import api_router
 router = api_router()
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", responses={200: {"content": {"text/event-stream": {}}}})
 async def complete(body: ChatCompletionRequest, request: Request, exchange: Current) -> Response:
     """A model's answer, as OpenAI's clients expect it."""
     augment_of(request.headers)

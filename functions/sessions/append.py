@@ -18,7 +18,10 @@ from spass.web.routing import Agent, Session, api_router
 router = api_router()
 
 
-@router.post("/a1/agents/{name}/sessions/{session_id}/messages")
+@router.post(
+    "/a1/agents/{name}/sessions/{session_id}/messages",
+    responses={308: {"description": "The session was compacted; `Location` is its successor."}},
+)
 async def append(name: Agent, session_id: Session, body: MessageBody, request: Request, exchange: Current) -> Response:
     """Say something in a session. The message, the agent's tool calls and its answer are recorded together, or not at all."""
     services, scope = exchange.services, exchange.scope.within(name, session_id)

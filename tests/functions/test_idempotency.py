@@ -22,6 +22,11 @@ def routes(gateway: Gateway) -> dict[str, tuple[str, dict[str, Any], dict[str, A
         "replace": ("/a1/rag/indices/books/documents", DOCUMENTS, {"documents": [{"id": "b", "text": "b"}]}),
         "extend": ("/a1/rag/indices/books/documents/append", DOCUMENTS, {"documents": [{"id": "b", "text": "b"}]}),
         "query": ("/a1/rag/indices/notes/query", {"query": "alpha"}, {"query": "beta"}),
+        "execute": (
+            "/v1/tools/execute",
+            {"name": "calculator", "arguments": {"expression": "1+1"}},
+            {"name": "calculator", "arguments": {"expression": "2+2"}},
+        ),
         "completion": (
             "/v1/chat/completions",
             {"model": "small", "messages": [{"role": "user", "content": "one"}]},
@@ -35,8 +40,8 @@ def routes(gateway: Gateway) -> dict[str, tuple[str, dict[str, Any], dict[str, A
     }
 
 
-ALL = ["chat", "create", "append", "replace", "extend", "query", "completion", "embedding"]
-CALLING = [name for name in ALL if name != "create"]
+ALL = ["chat", "create", "append", "replace", "extend", "query", "execute", "completion", "embedding"]
+CALLING = [name for name in ALL if name not in {"create", "execute"}]
 
 
 def send(gateway: Gateway, path: str, body: dict[str, Any], **more: Any) -> Reply:

@@ -123,6 +123,50 @@ def test_an_agent_with_an_index_reads_it_before_it_answers(gateway: Gateway) -> 
     assert reply.headers["spass-cost-sub-calls"] == "2"
 
 
+def test_tools_are_listed_as_a_model_sees_them_and_run_directly(gateway: Gateway) -> None:
+    listed = ok(gateway.send("GET", "/v1/tools"))["tools"]
+    assert {"calculator", "current_datetime", "rag_query"} <= {tool["function"]["name"] for tool in listed}
+    assert all(tool["type"] == "function" and tool["function"]["parameters"]["type"] == "object" for tool in listed)
+    done = ok(gateway.send("POST", "/v1/tools/execute", body={"name": "calculator", "arguments": {"expression": "6*7"}}))
+    assert set(done) == {"name", "result", "duration_ms"}
+    assert "42" in str(done["result"])
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"name": "nobody", "arguments": {}}, "tool_not_found"),
+        ({"name": "calculator", "arguments": {}}, "invalid_request"),
+        ({"name": "calculator", "arguments": {"expression": 1}}, "invalid_request"),
+        ({"name": "calculator", "arguments": {"expression": "1", "more": 1}}, "invalid_request"),
+        ({"name": "calculator", "arguments": []}, "invalid_request"),
+    ],
+)
+def test_a_tool_called_wrongly_is_refused(gateway: Gateway, body: object, code: str) -> None:
+    assert gateway.send("POST", "/v1/tools/execute", body=body).code == code
+
+
+@pytest.mark.parametrize("expression", ["9**9**9**9", "__import__('os')", "().__class__", "'a'*10**9", "x" * 5000, "1/0"])
+def test_a_calculator_asked_for_what_it_must_not_do_says_so(gateway: Gateway, expression: str) -> None:
+    reply = gateway.send("POST", "/v1/tools/execute", body={"name": "calculator", "arguments": {"expression": expression}})
+    assert reply.status in {200, 400}, reply.text
+    if reply.status == 200:
+        assert "error" in reply.json["result"]
+
+
+def test_embeddings_come_as_numbers_or_as_base64(gateway: Gateway) -> None:
+    import base64
+    import struct
+
+    body = {"model": "mini-embed", "input": ["one", "two"]}
+    reply = gateway.send("POST", "/v1/embeddings", body=body, token="demo-admin-token")
+    numbers = [entry["embedding"] for entry in ok(reply)["data"]]
+    packed = ok(gateway.send("POST", "/v1/embeddings", body=body | {"encoding_format": "base64"}, token="demo-admin-token"))
+    assert [list(struct.unpack("<8f", base64.b64decode(entry["embedding"]))) for entry in packed["data"]] == numbers
+    assert reply.headers["spass-cost-sub-calls"] == "1"
+    assert gateway.send("POST", "/v1/embeddings", body=body).code == "model_not_allowed"
+
+
 def test_an_archived_session_points_at_its_successor_behind_the_stage(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     from spass.core.errors import SessionArchived
     from spass.sessions.turn import Turn
