@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, quote, unquote
 
 import boto3
 import httpx
+from starlette.types import Message
 
 from infra.routes import ROUTES, Route
 from spass.core.messages import FinishReason, TokenUsage
@@ -69,6 +70,7 @@ class Script:
     chat: str = "Hello there."
     failure: Exception | None = None
     during: Callable[[], Awaitable[None]] | None = None
+    pause: float = 0
     requests: list[ChatRequest] = field(default_factory=list)
     embedded: list[str] = field(default_factory=list)
 
@@ -80,6 +82,7 @@ class Script:
             raise self.failure
         middle = len(self.chat) // 2
         yield ChatDelta(self.chat[:middle])
+        await asyncio.sleep(self.pause)
         yield ChatDelta(self.chat[middle:], finish_reason=FinishReason.STOP, usage=TokenUsage(10, 5))
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
@@ -200,6 +203,41 @@ class Gateway:
             make = stream_app if route.long else lambda_handler
             self._functions[route.module] = make(module.router, self.services)
         return self._functions[route.module]
+
+    def leave(self, target: str, headers: Mapping[str, str], body: object) -> list[Message]:
+        """A POST whose client goes away at once, and what was sent to it all the same. Returns half a second after the server is
+        done with it: whatever still ran has ended then."""
+        route = route_of("POST", target)
+        assert route is not None
+        incoming: list[Message] = [
+            {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False},
+            {"type": "http.disconnect"},
+        ]
+        outgoing: list[Message] = []
+
+        async def receive() -> Message:
+            return incoming.pop(0) if len(incoming) > 1 else incoming[0]
+
+        async def send(message: Message) -> None:
+            outgoing.append(message)
+
+        sent = {"authorization": "Bearer demo-admin-token", "spass-user-id": "ada", **headers}
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": "POST",
+            "path": target,
+            "raw_path": target.encode(),
+            "root_path": "",
+            "scheme": "http",
+            "query_string": b"",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
+            "server": ("x", 80),
+        }
+        self._loop.run_until_complete(self._function(route)(scope, receive, send))
+        self._loop.run_until_complete(asyncio.sleep(0.5))
+        return outgoing
 
     def stored(self) -> Mapping[str, object]:
         """Everything in the table and the bucket, but audit records."""

@@ -57,3 +57,25 @@ def test_a_stream_that_failed_is_not_kept(gateway: Gateway) -> None:
     assert gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key).status == 502
     gateway.script.failure = None
     assert text(chunks(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))) == "Hello there."
+
+
+def test_a_client_that_leaves_a_stream_finds_the_whole_answer_under_its_key(gateway: Gateway) -> None:
+    key = {"Idempotency-Key": "k"}
+    gateway.script.pause = 0.2
+    seen = gateway.leave("/v1/chat/completions", key, BODY)
+    assert b"[DONE]" not in b"".join(message.get("body", b"") for message in seen)
+    again = gateway.send(
+        "POST", "/v1/chat/completions", body=BODY, token="demo-admin-token", headers=key | {"SPASS-User-Id": "ada"}
+    )
+    assert again.headers["idempotency-replayed"] == "true"
+    assert text(chunks(again)) == "Hello there."
+    assert len(gateway.script.requests) == 1
+
+
+def test_a_client_that_leaves_a_turn_finds_its_answer_in_the_history(gateway: Gateway) -> None:
+    session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
+    at = f"/a1/agents/plain/sessions/{session}/messages"
+    gateway.script.pause = 0.2
+    gateway.leave(at, {}, {"message": "Hi"})
+    said = [message["content"] for message in gateway.send("GET", at).json["messages"]]
+    assert said == ["Hi", "Hello there."]
