@@ -1,0 +1,205 @@
+"""An outside fuzzer: whatever is sent to a started gateway, it answers in its contract and keeps its inside to itself.
+
+Requests come from two sources: Schemathesis makes them from the gateway's own OpenAPI document, and the strategies below break
+good requests byte by byte. Every day the same ones are sent; ``SPASS_SOAK`` sends new ones, many more, and prints how to repeat a
+failure.
+"""
+
+import json
+import os
+import string
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode, Response
+from schemathesis.checks import not_a_server_error
+from schemathesis.schemas import BaseSchema
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from infra.routes import ROUTES, Route
+from tests.e2e.broken import (
+    AGENT,
+    DOCUMENT,
+    GOOD_BODIES,
+    INDEX,
+    METHODS,
+    TOKEN,
+    USER,
+    Broken,
+    broken_requests,
+    queries,
+    segments,
+    token_headers,
+)
+from tests.e2e.conftest import Gateway
+from tests.e2e.wire import Answer, assert_sound, exchange, request_bytes
+
+SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
+HEADERS: Final = {"Authorization": f"Bearer {TOKEN}", "SPASS-User-Id": USER}
+
+UNDESCRIBED: Final = {"/openapi.json", "/docs"}
+DESCRIBED: Final = [route for route in ROUTES if route.path not in UNDESCRIBED]
+CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+Json = Any
+
+
+def by_name(route: Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+every_operation = pytest.mark.parametrize("route", DESCRIBED, ids=by_name)
+
+
+def examples(everyday: int, *, soak: int) -> settings:
+    return settings(
+        settings.get_profile("everyday"),
+        max_examples=soak if SOAK else everyday,
+        derandomize=not SOAK,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    )
+
+
+@dataclass
+class Fuzzed:
+    """The gateway under fire, with one session and one document that exist."""
+
+    gateway: Gateway
+    schema: BaseSchema
+    document: Mapping[str, Json]
+    http: requests.Session
+    session_id: str = ""
+    secrets: list[str] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+    def ground(self) -> None:
+        """Make sure that there is something for a request to find."""
+        with self.gateway.client(TOKEN, USER) as client:
+            made = client.post(f"/a1/agents/{AGENT}/sessions", json={}).raise_for_status()
+            self.session_id = made.json()["id"]
+            client.post(f"/a1/rag/indices/{INDEX}/documents", json=GOOD_BODIES["rag.replace"]).raise_for_status()
+
+    def known(self) -> dict[str, str]:
+        return {"name": AGENT, "session_id": self.session_id, "index_id": INDEX, "doc_id": DOCUMENT}
+
+    def successes(self, route: Route) -> list[int]:
+        responses = self.document["paths"][route.path][route.method.lower()]["responses"]
+        return [int(status) for status in responses if status.isdigit()]
+
+    def check(self, answer: Answer, route: Route, *, bodiless: bool = False) -> None:
+        assert_sound(answer, secrets=self.secrets, successes=self.successes(route), bodiless=bodiless)
+
+
+@pytest.fixture(scope="module")
+def log_before(gateway: Gateway) -> int:
+    return len(gateway.output)
+
+
+@pytest.fixture(scope="module")
+def fuzzed(gateway: Gateway, log_before: int) -> Iterator[Fuzzed]:
+    with requests.Session() as http:
+        http.trust_env = False
+        document = http.get(f"{gateway.url}/openapi.json", timeout=30).json()
+        schema = schemathesis.openapi.from_dict(document)
+        secrets = [TOKEN, str(gateway.home), f":{gateway.port}"]
+        yield Fuzzed(gateway, schema, document, http, secrets=secrets)
+
+
+def test_the_document_is_valid_and_describes_every_route(fuzzed: Fuzzed) -> None:
+    fuzzed.schema.validate()
+    described = {(method.upper(), path) for path, item in fuzzed.document["paths"].items() for method in item}
+    assert described == {(route.method, route.path) for route in DESCRIBED}
+    operations = [operation for item in fuzzed.document["paths"].values() for operation in item.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
+    for path, item in fuzzed.document["paths"].items():
+        in_template = {name for _, name, _, _ in string.Formatter().parse(path) if name}
+        for operation in item.values():
+            assert {p["name"] for p in operation.get("parameters", []) if p["in"] == "path"} == in_template
+
+
+@every_operation
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+def test_requests_made_from_the_document_are_answered_as_it_says(fuzzed: Fuzzed, route: Route, mode: GenerationMode) -> None:
+    operation = fuzzed.schema[route.path][route.method]
+    if mode is GenerationMode.NEGATIVE and not (operation.body or route.path.startswith(("/a1/", "/v1/"))):
+        pytest.skip("nothing about this request can be wrong")
+    fuzzed.ground()
+
+    @examples(12, soak=400)
+    @given(case=operation.as_strategy(generation_mode=mode), known=st.sets(st.sampled_from(sorted(fuzzed.known()))))
+    def send(case: Case[Any], known: set[str]) -> None:
+        if mode is GenerationMode.POSITIVE:
+            _ground_case(case, fuzzed.known(), known, route)
+        response = case.call(base_url=fuzzed.url, session=fuzzed.http, headers=HEADERS)
+        note(f"{response.status_code} {response.content[:300]!r}")
+        answer = _answer(response)
+        fuzzed.check(answer, route, bodiless=case.method == "HEAD")
+        case.validate_response(response, checks=CHECKS)
+
+    send()
+
+
+def _ground_case(case: Case[Any], known: Mapping[str, str], chosen: set[str], route: Route) -> None:
+    """Let a request that fits the document also name things that exist, which no generator would find."""
+    for name in chosen & set(case.path_parameters or ()):
+        case.path_parameters[name] = known[name]
+    good = GOOD_BODIES.get(route.module)
+    if chosen and good and isinstance(case.body, dict):
+        for name in {"model", "name"} & good.keys():
+            case.body[name] = good[name]
+
+
+@every_operation
+def test_broken_requests_are_refused_in_the_one_envelope(fuzzed: Fuzzed, route: Route) -> None:
+    fuzzed.ground()
+
+    @examples(25, soak=2000)
+    @given(broken=broken_requests(route, fuzzed.known()))
+    def send(broken: Broken) -> None:
+        data = request_bytes(broken.method, broken.target, broken.headers, broken.body)
+        answer = exchange(fuzzed.url, data, method=broken.method.decode())
+        assert answer is not None
+        note(f"{answer.status} {answer.body[:300]!r}")
+        fuzzed.check(answer, route, bodiless=broken.method == b"HEAD")
+
+    send()
+
+
+@examples(60, soak=5000)
+@given(method=METHODS, target=st.lists(segments(()), max_size=7), query=queries())
+def test_paths_of_no_route_are_refused_in_the_one_envelope(
+    fuzzed: Fuzzed, method: bytes, target: list[bytes], query: bytes
+) -> None:
+    path = b"/v0/" + b"/".join(target) + query
+    answer = exchange(fuzzed.url, request_bytes(method, path, token_headers()), method=method.decode())
+    assert answer is not None
+    assert_sound(answer, secrets=fuzzed.secrets, successes=[], bodiless=method == b"HEAD")
+    assert answer.status in {404, 405, 413}
+
+
+def test_the_log_tells_of_no_failure_and_no_token(fuzzed: Fuzzed, log_before: int) -> None:
+    log = fuzzed.gateway.output[log_before:]
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    assert len(lines) > 500
+    assert not [line for line in lines if line["level"] == "error"]
+    assert "Traceback" not in log
+    assert TOKEN not in log
+
+
+def _answer(response: Response) -> Answer:
+    headers = tuple((name, value) for name, values in response.headers.items() for value in values)
+    return Answer(response.status_code, headers, response.content)
