@@ -20,24 +20,43 @@ DOCUMENT: Final = "fuzz:1"
 TOKEN: Final = "demo-2-token"
 USER: Final = "fuzzer"
 
-GOOD_BODIES: Final[Mapping[str, Json]] = {
-    "chat.completions": {
-        "model": "llama-4-scout",
-        "messages": [{"role": "user", "content": "Hallo"}],
-        "temperature": 0.5,
-        "stream": False,
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
-    },
-    "embeddings.create": {"model": "all-minilm-l6-v2", "input": ["Hallo"], "encoding_format": "float"},
-    "tools.execute": {"name": "calculator", "arguments": {"expression": "6*7"}},
-    "agents.chat": {"message": "Hallo"},
-    "sessions.create": {"title": "Sport", "compact_strategy": "auto", "compact_keep_last_n": 3, "compact_observation_mask": True},
-    "sessions.append": {"message": "Hallo"},
-    "rag.replace": {"documents": [{"id": DOCUMENT, "text": "Tee", "metadata": {"n": 1}}]},
-    "rag.append": {"documents": [{"id": "fuzz:2", "text": "Tee", "metadata": {"n": [1]}}]},
-    "rag.query": {"query": "Tee", "top_k": 3},
+GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
+    "chat.completions": (
+        {"model": "llama-4-scout", "messages": [{"role": "user", "content": "Hallo"}], "temperature": 0.5, "stream": False},
+        {"model": "grok-4", "messages": [{"role": "user", "content": [{"type": "text", "text": "6*7?"}]}], "stream": True},
+        {
+            "model": "gpt-5-mini",
+            "messages": [
+                {"role": "system", "content": "Kurz."},
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+                },
+                {"role": "tool", "tool_call_id": "c1", "content": "42"},
+            ],
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+            "tool_choice": "auto",
+        },
+    ),
+    "embeddings.create": (
+        {"model": "all-minilm-l6-v2", "input": ["Hallo"], "encoding_format": "float"},
+        {"model": "all-minilm-l6-v2", "input": "Hallo", "encoding_format": "base64"},
+    ),
+    "tools.execute": (
+        {"name": "calculator", "arguments": {"expression": "6*7"}},
+        {"name": "current_datetime", "arguments": {"timezone": "Europe/Berlin"}},
+        {"name": "rag_query", "arguments": {"index_id": INDEX, "query": "Tee", "top_k": 2}},
+    ),
+    "agents.chat": ({"message": "Hallo"},),
+    "sessions.create": (
+        {"title": "Sport", "compact_strategy": "auto", "compact_keep_last_n": 3, "compact_observation_mask": True},
+    ),
+    "sessions.append": ({"message": "Hallo"},),
+    "rag.replace": ({"documents": [{"id": DOCUMENT, "text": "Tee", "metadata": {"n": 1}}]},),
+    "rag.append": ({"documents": [{"id": "fuzz:2", "text": "Tee", "metadata": {"n": [1]}}]},),
+    "rag.query": ({"query": "Tee", "top_k": 3},),
 }
-"""A body that is accepted, for each route file that takes one."""
+"""Bodies that are accepted, for each route file that takes one."""
 
 METHODS: Final = st.sampled_from(
     [b"GET", b"POST", b"PUT", b"PATCH", b"DELETE", b"HEAD", b"OPTIONS", b"TRACE", b"PROPFIND", b"get"]
@@ -160,13 +179,13 @@ def queries() -> st.SearchStrategy[bytes]:
 
 
 @st.composite
-def bodies(draw: st.DrawFn, good: Json) -> bytes:
+def bodies(draw: st.DrawFn, good: Sequence[Json] | None) -> bytes:
     """A good body with one place changed and then, sometimes, its bytes; or bytes of no meaning."""
     if good is None:
         return draw(st.sampled_from([b"", b"", b"{}", b'{"user_id":"ada"}', b"\xff", b"[", b"x" * 10_000]))
-    value = draw(_changed(good)) if draw(st.sampled_from([True] * 5 + [False])) else draw(_json())
+    value = draw(_changed(draw(st.sampled_from(good)))) if draw(st.sampled_from([True] * 5 + [False])) else draw(_json())
     text = json.dumps(value, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
-    return draw(_mangled(text)) if draw(st.sampled_from([False] * 3 + [True])) else text
+    return draw(_mangled(text)) if draw(st.sampled_from([False] * 4 + [True])) else text
 
 
 def _json() -> st.SearchStrategy[Json]:
@@ -182,7 +201,7 @@ def _changed(draw: st.DrawFn, good: Json) -> Json:
     value = copy.deepcopy(good)
     parent, key = draw(st.sampled_from(_places(value)))
     odd = draw(st.sampled_from(_ODD_VALUES) | _json())
-    match draw(st.sampled_from(["replace", "replace", "replace", "remove", "add", "keep"])):
+    match draw(st.sampled_from(["replace", "replace", "replace", "remove", "add", "keep", "keep"])):
         case "replace":
             parent[key] = odd
         case "remove":
