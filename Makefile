@@ -36,7 +36,7 @@ test-infra: $(INFRA_ENV)/infra.stamp node ## run the tests of the CDK templates 
 	@if [ -d tests/infra ]; then $(INFRA_PY) $(PYTEST) tests/infra $(ARGS); fi
 
 soak: $(ENV)/dev.stamp ## the property and race tests again, with long counts
-	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/integration $(ARGS)
+	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/integration tests/e2e/test_fuzz.py $(ARGS)
 
 check: $(ENV)/dev.stamp $(INFRA_ENV)/infra.stamp ## format, lint, types and the floors of the architecture: what CI runs
 	$(PY) -m ruff format --check .
