@@ -104,12 +104,11 @@ class Fuzzed:
     def known(self) -> dict[str, str]:
         return dict(zip(NAMES, (AGENT, self.session_id, INDEX, DOCUMENT), strict=True))
 
-    def successes(self, route: Route) -> list[int]:
-        responses = self.document["paths"][route.path][route.method.lower()]["responses"]
-        return [int(status) for status in responses if status.isdigit()]
-
-    def check(self, answer: Answer, route: Route, *, bodiless: bool = False) -> None:
-        assert_sound(answer, secrets=self.secrets, successes=self.successes(route), bodiless=bodiless)
+    def check(self, answer: Answer, route: Route, method: str) -> None:
+        """``answer`` is sound, and if it is a success, one that the document knows of ``method`` on this path."""
+        operation = self.document["paths"][route.path].get(method.lower(), {"responses": {}})
+        successes = [int(status) for status in operation["responses"] if status.isdigit()]
+        assert_sound(answer, secrets=self.secrets, successes=successes, bodiless=method == "HEAD")
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +146,8 @@ def test_requests_made_from_the_document_are_answered_as_it_says(fuzzed: Fuzzed,
         pytest.skip("nothing about this request can be wrong")
     fuzzed.ground(route)
 
-    @examples(12, soak=100)
+    # Texts at the limit are generated often, and 256 of them take seconds to embed.
+    @examples(6 if route.module in {"rag.replace", "rag.append"} else 12, soak=100)
     @given(case=operation.as_strategy(generation_mode=mode), known=st.sampled_from(KNOWN))
     def send(case: Case[Any], known: frozenset[str]) -> None:
         if mode is GenerationMode.POSITIVE:
@@ -155,7 +155,7 @@ def test_requests_made_from_the_document_are_answered_as_it_says(fuzzed: Fuzzed,
         response = case.call(base_url=fuzzed.url, session=fuzzed.http, headers=HEADERS)
         note(f"{response.status_code} {response.content[:300]!r}")
         answer = _answer(response)
-        fuzzed.check(answer, route, bodiless=case.method == "HEAD")
+        fuzzed.check(answer, route, case.method)
         must_fail = answer.status < 400 and _is_broken(case)
         case.validate_response(response, checks=[*CHECKS, negative_data_rejection] if must_fail else CHECKS)
 
@@ -191,7 +191,7 @@ def test_broken_requests_are_refused_in_the_one_envelope(fuzzed: Fuzzed, route: 
         answer = exchange(fuzzed.url, data, method=broken.method.decode())
         assert answer is not None
         note(f"{answer.status} {answer.body[:300]!r}")
-        fuzzed.check(answer, route, bodiless=broken.method == b"HEAD")
+        fuzzed.check(answer, route, broken.method.decode())
 
     send()
 
