@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -96,6 +97,14 @@ async def test_it_refuses_chat_and_other_models(provider: Embedded) -> None:
 async def test_it_stops_at_the_deadline(provider: Embedded) -> None:
     with pytest.raises(BackendTimedOut):
         await provider.embed(EmbeddingRequest(MODEL, ("x",)), CallContext(Deadline.after(0)))
+
+
+@pytest.mark.anyio
+async def test_one_long_text_stops_at_the_deadline_too(provider: Embedded) -> None:
+    began = time.monotonic()
+    with pytest.raises(BackendTimedOut):
+        await provider.embed(EmbeddingRequest(MODEL, ("word " * 200_000,)), CallContext(Deadline.after(1)))
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.anyio

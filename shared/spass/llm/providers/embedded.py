@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from spass.llm.providers.minilm import MiniLM
 
 MODEL: Final = "all-minilm-l6-v2"
-_TEXTS_AT_ONCE: Final = 32  # between two such groups the deadline is looked at
 _loading = threading.Lock()
 
 
@@ -53,15 +52,16 @@ class Embedded:
 def _embed(texts: tuple[str, ...], context: CallContext) -> EmbeddingReply:
     with _loading:
         model = _model(_folder())
-    parts: list[bytes] = []
-    tokens = 0
-    for start in range(0, len(texts), _TEXTS_AT_ONCE):
+
+    def check_deadline() -> None:
         if not context.deadline.remaining():
             raise BackendTimedOut("The texts could not be embedded in time; send fewer at once.")
-        ids = model.tokenize(texts[start : start + _TEXTS_AT_ONCE])
-        tokens += sum(map(len, ids))
-        parts.append(model.embed_tokens(ids).astype("<f4", copy=False).tobytes())
-    return EmbeddingReply(b"".join(parts), len(texts), 384, TokenUsage(prompt_tokens=tokens))
+
+    ids = model.tokenize(texts)
+    vectors = model.embed_tokens(ids, check_deadline)
+    return EmbeddingReply(
+        vectors.astype("<f4", copy=False).tobytes(), len(texts), vectors.shape[1], TokenUsage(prompt_tokens=sum(map(len, ids)))
+    )
 
 
 @cache
