@@ -31,6 +31,7 @@ _DRAIN_SECONDS: Final = 5
 
 def main() -> int:
     load_dotenv(ROOT / ".env")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as deployed: threads that wait for each other cost more than they bring
     parser = argparse.ArgumentParser(
         prog="python -m local",
         description="The gateway on this machine: emulated AWS, every route, and a stand-in model when no other answers.",

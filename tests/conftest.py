@@ -2,6 +2,9 @@
 
 import os
 
+# As deployed: one thread per query. numpy reads this when it is first imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import settings
 
