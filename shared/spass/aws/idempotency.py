@@ -12,7 +12,7 @@ from typing import Final
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.leases import LEASE_SECONDS, LeaseLost
+from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
 from spass.aws.table import TTL, Condition, ConditionFailed, Delete, Item, Put, Update, Value
 from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
 from spass.core.ids import random_suffix
@@ -138,10 +138,8 @@ async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | Sto
             return claim
         answer = await _answer(store, request, item)
         if answer is None:
-            expires_at = item.get("expires_at")
-            rest = expires_at - now if isinstance(expires_at, int) else 1
             raise IdempotencyInProgress(
-                "A request with this Idempotency-Key is still running.", retry_after=max(1, rest)
+                "A request with this Idempotency-Key is still running.", retry_after=RETRY_SECONDS
             ) from None
         return answer
     return claim

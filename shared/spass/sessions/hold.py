@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest
-from spass.aws.leases import LEASE_SECONDS
+from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS
 from spass.aws.table import Condition, ConditionFailed, Item, Update
 from spass.core.errors import (
     CompactionInProgress,
@@ -116,7 +116,7 @@ def refusal(session: Session, key_hash: str | None, body_hash: str | None, now: 
     hold = session.hold
     if hold is None:
         return SessionBusy("Another request has just changed this session; try again.", retry_after=1)
-    rest = max(1, hold.expires_at - int(now))
+    rest = max(1, min(RETRY_SECONDS, hold.expires_at - int(now)))
     if hold.kind is HoldKind.JOB:
         return CompactionInProgress(
             "This session is being compacted; try again.", details={"job_id": hold.owner}, retry_after=rest

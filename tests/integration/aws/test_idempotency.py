@@ -6,8 +6,9 @@ import pytest
 
 from spass.aws import idempotency
 from spass.aws.clients import TenantStore
+from spass.aws.faults import Fault, FaultPlan, inject
 from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
-from spass.aws.leases import LEASE_SECONDS, LeaseLost
+from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
 from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
 from spass.core.time import now_s
 
@@ -27,7 +28,7 @@ async def test_of_eight_at_once_one_runs_and_the_others_are_told_to_wait(store: 
     assert sum(isinstance(result, Claim) for result in results) == 1
     others = [result for result in results if isinstance(result, IdempotencyInProgress)]
     assert len(others) == 7
-    assert all(0 < (other.retry_after or 0) <= LEASE_SECONDS for other in others)
+    assert all(other.retry_after == RETRY_SECONDS for other in others)
 
 
 @pytest.mark.parametrize("size", [1, 500_000])
@@ -75,3 +76,21 @@ async def test_completing_twice_after_a_lost_reply_is_no_error(store: TenantStor
     claim = await claimed(store)
     await claim.complete(ANSWER)
     await claim.complete(ANSWER)
+
+
+async def test_a_claim_whose_own_write_was_repeated_is_still_a_claim(store: TenantStore) -> None:
+    """botocore sends a write again when its reply is lost; the second meets the first's effect."""
+    with inject(FaultPlan(Fault.REPEATED)):
+        claim = await claimed(store)
+    with inject(FaultPlan(Fault.REPEATED)):
+        await claim.complete(ANSWER)
+    assert await acquire(store, REQUEST) == ANSWER
+
+
+@pytest.mark.parametrize(("hours", "kept"), [(23.99, True), (24.01, False)])
+async def test_an_answer_is_kept_for_a_day(store: TenantStore, monkeypatch: pytest.MonkeyPatch, hours: float, kept: bool) -> None:
+    await (await claimed(store)).complete(ANSWER)
+    later = now_s() + int(hours * 3600)
+    monkeypatch.setattr("spass.aws.idempotency.now_s", lambda: later)
+    monkeypatch.setattr("spass.aws.table.now_s", lambda: later)
+    assert isinstance(await acquire(store, REQUEST), StoredAnswer) == kept

@@ -48,12 +48,12 @@ async def prepared(world: World, index: IndexId) -> None:
 
 async def retried(world: World, clock: Clock, verb: Verb, index: IndexId) -> StoredAnswer:
     """What a client gets that sends the same request again until it is answered, waiting as long as it is told to."""
-    for _ in range(10):
+    for _ in range(LEASE_SECONDS):
         try:
             return await world.write(verb, index, documents(*NEW.items()), str(index))
         except (Conflict, StorageUnavailable) as refused:
             clock.seconds += told(refused)
-    raise AssertionError("ten tries were not enough")
+    raise AssertionError("a minute was not enough")
 
 
 def told(refused: SpassError) -> int:

@@ -39,12 +39,12 @@ async def calls_of_a_turn(world: "World", key: str | None) -> list[str]:
 
 async def retried(world: "World", session: SessionId, message: str, key: str) -> TurnAnswer:
     """What a client gets that sends the same request again until it is answered, waiting as long as it is told to."""
-    for _ in range(10):
+    for _ in range(LEASE_SECONDS):
         try:
             return await world.turn(session, message, key).answer()
         except (Conflict, StorageUnavailable) as refused:
             world.now += told(refused)
-    raise AssertionError("ten tries were not enough")
+    raise AssertionError("a minute was not enough")
 
 
 def told(refused: SpassError) -> float:
