@@ -1,5 +1,6 @@
 """Whatever is sent to whatever route: a 4xx in the envelope, and nothing changed."""
 
+import importlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from infra.routes import ROUTES, Route
+from spass.web.app import create_app
 from spass.web.json import MAX_BODY_BYTES
 from tests.functions.gateway import Gateway, escaped
 
@@ -145,6 +147,19 @@ def test_no_path_does_harm(gateway: Gateway, session: str) -> None:
                 assert reply.code is not None, (path, reply)
                 assert reply.status in {400, 404}, (path, reply)
                 assert "x-evil" not in {name.lower() for name in reply.headers}
+    assert gateway.stored() == before
+
+
+@pytest.mark.parametrize("escape", ["%2F", "%2f", "%5C", "%00"])
+def test_an_escaped_separator_in_a_path_is_no_route_on_any_surface(gateway: Gateway, session: str, escape: str) -> None:
+    before = gateway.stored()
+    for route in ROUTES:
+        for parameter in (name for name in PARAMETERS if f"{{{name}}}" in route.path):
+            path = route.path.format(**PARAMETERS | {"session_id": session} | {parameter: f"notes{escape}documents{escape}a"})
+            assert gateway.send(route.method, path).code == "route_not_found", path
+    whole = create_app([importlib.import_module(f"functions.{route.module}").router for route in ROUTES], gateway.services)
+    for method, path in (("DELETE", "/a1/rag/indices/notes%2Fdocuments%2Fa"), ("GET", "/a1/agents/plain%2fsessions")):
+        assert gateway.send_to(whole, method, path).code == "route_not_found", path
     assert gateway.stored() == before
 
 

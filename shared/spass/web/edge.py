@@ -1,6 +1,7 @@
 """The outermost layer: every answer gets its request id, every failure its envelope, every request one line in the log."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -10,13 +11,16 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spass.core.errors import InternalError
+from spass.core.errors import InternalError, RouteNotFound
 from spass.core.messages import Json
 from spass.core.time import now
 from spass.web.errors import error_response
 from spass.web.exchange import Exchange, begin
 
 CLIENT_WENT_AWAY: Final = 499
+
+_ESCAPED: Final = re.compile(rb"%(2f|5c|00)", re.IGNORECASE)
+"""``/``, ``\\`` and NUL, escaped in a path. Unescaped they would make another path of it, and no name of ours holds one."""
 
 
 class Edge:
@@ -32,7 +36,11 @@ class Edge:
         exchange = begin(scope)
         answer = _Answer(exchange, send)
         try:
-            await self._app(scope, receive, answer.send)
+            if _ESCAPED.search(scope.get("raw_path") or b""):
+                exchange.error = RouteNotFound.code
+                await error_response(RouteNotFound("There is no such route."), exchange.request_id)(scope, receive, answer.send)
+            else:
+                await self._app(scope, receive, answer.send)
         except ClientDisconnect:
             answer.status = CLIENT_WENT_AWAY
         except Exception as error:  # noqa: BLE001 (the edge: whatever went wrong gets an answer and a line in the log)

@@ -118,6 +118,7 @@ class RestApi(APIGateway):
             ]
         scope["path"] = at.path
         scope["root_path"] = at.root_path
+        scope["raw_path"] = path.encode()
         return scope
 
 
@@ -137,4 +138,4 @@ def _placed_by_header(scope: Scope) -> Mapping[str, Any]:
         full_path=str(context.get("path") or path),
         resource=str(context.get("resourcePath") or path),
     )
-    return {"path": at.path, "root_path": at.root_path, "raw_path": None}
+    return {"path": at.path, "root_path": at.root_path}
