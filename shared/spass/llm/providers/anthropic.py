@@ -1,6 +1,6 @@
 """Anthropic, by its Messages API."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import ClassVar, Final
 
@@ -46,10 +46,9 @@ class Anthropic:
     base_url: ClassVar[str] = "https://api.anthropic.com"
 
     def __init__(self, backend: BackendConfig, key: str | None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self._key = key
         headers = {"anthropic-version": _VERSION, **({"x-api-key": key} if key else {})}
         address = (backend.base_url or self.base_url).removesuffix("/v1")
-        self._connection = Connection(backend, address, headers, secret=key, transport=transport)
+        self._connection = Connection(backend, address, headers, key=key, transport=transport)
 
     async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         if request.stream:
@@ -79,7 +78,7 @@ class Anthropic:
         return ChatDelta(clean(text), calls, finish_reason(payload.stop_reason), payload.usage.tokens)
 
     async def _stream(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        reader = _StreamReader(self._key)
+        reader = _StreamReader(self._connection.secrets)
         async with aclosing(self._connection.stream(_PATH, messages_body(request), context, is_last=_is_last)) as events:
             async for event in events:
                 if (delta := reader.read(event)) is not None:
@@ -100,8 +99,8 @@ def _begun(index: int, block: BlockPayload, arguments: str = "") -> ToolCallDelt
 class _StreamReader:
     """Turns the events of one stream into deltas. Usage comes in two halves and is said once, at the end."""
 
-    def __init__(self, key: str | None) -> None:
-        self._key = key
+    def __init__(self, secrets: Sequence[str]) -> None:
+        self._secrets = secrets
         self._usage = UsagePayload()
         self._stop_reason: str | None = None
         self._calls: dict[int, int] = {}  # content block -> number of the tool call
@@ -160,4 +159,4 @@ class _StreamReader:
 
     def _failure(self, error: object) -> BackendFailed:
         kind = error.get("type") if isinstance(error, dict) else None
-        return failure(_STATUSES.get(str(kind), 500), words_of({"error": error}), secret=self._key)
+        return failure(_STATUSES.get(str(kind), 500), words_of({"error": error}), secrets=self._secrets)

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 
@@ -18,11 +18,20 @@ from spass.llm.errors import (
 )
 from spass.llm.scrub import scrub
 
+# Of the prompt. That ``max_tokens`` alone is above what a model writes is the request's fault, and no shorter prompt mends it.
 _TOO_LONG: Final = re.compile(
-    r"context[ _-]?(?:length|window|size)|maximum (?:prompt|context|input) length|prompt is too long|input is too long"
-    r"|too many (?:input )?tokens|exceeds? the (?:maximum|limit).{0,40}tokens",
+    r"context[ _-]?(?:length|window|size|limit)|maximum (?:prompt|context|input) length|prompt is too long|input is too long"
+    r"|too many (?:input )?tokens|\b(?:prompt|input)(?: tokens?| length)? exceeds?|reduce the length of the (?:messages|prompt|input)",
     re.IGNORECASE,
 )
+# Some say of our key and our account that the request is bad: xAI and Google of a wrong key, Anthropic of an empty account.
+_OF_US: Final = re.compile(
+    r"\bapi[ _-]?key|credit balance|insufficient[ _](?:credits?|balance|funds|quota)|\bbilling\b|\bquota\b"
+    r"|\busage limits?\b|\b(?:your|this|the) (?:account|organi[sz]ation|team|workspace)\b"
+    r"|\baccount (?:is|has|was|does|not|suspended|disabled|deactivated)\b|\baccount_",
+    re.IGNORECASE,
+)
+_READ: Final = 2000  # characters of an error that its kind is found in
 _TRANSIENT: Final = frozenset({408, 409, 425})
 _OF_THE_REQUEST: Final = frozenset({400, 404, 413, 422})
 
@@ -34,25 +43,28 @@ class Words(NamedTuple):
     code: str = ""
 
 
-def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, secret: str | None = None) -> BackendFailed:
-    """The failure that an answer with ``status`` is. Its message is the provider's, scrubbed, also of ``secret``."""
+def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendFailed:
+    """The failure that an answer with ``status`` is. Its message is the provider's, scrubbed, also of ``secrets``."""
     try:
         words = words_of(json.loads(body))
     except (ValueError, RecursionError):
         words = Words()
-    return failure(status, words, wait=retry_after(headers), secret=secret)
+    return failure(status, words, wait=retry_after(headers), secrets=secrets)
 
 
-def failure(status: int, words: Words, *, wait: float | None = None, secret: str | None = None) -> BackendFailed:
+def failure(status: int, words: Words, *, wait: float | None = None, secrets: Sequence[str] = ()) -> BackendFailed:
     """The same for a status that came inside a stream. ``wait`` is in seconds."""
-    message = scrub(words.message, secret=secret) or f"The provider answered {status}."
+    message = scrub(words.message, secrets=secrets) or f"The provider answered {status}."
     if status == 429:
         return BackendRateLimited(message, status=status, retry_after=wait)
     if status in _TRANSIENT or status >= 500:
         return BackendUnavailable(message, status=status, retry_after=wait)
     if status in _OF_THE_REQUEST:
-        kind = BackendContextLength if _TOO_LONG.search(f"{words.code} {message}") else BackendRejected
-        return kind(message, status=status)
+        said = f"{words.code} {words.message[:_READ]}"
+        if _TOO_LONG.search(said):
+            return BackendContextLength(message, status=status)
+        if not _OF_US.search(said):
+            return BackendRejected(message, status=status)
     return BackendRefused(message, status=status)
 
 

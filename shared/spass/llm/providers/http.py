@@ -51,7 +51,7 @@ def malformed(what: str) -> BackendUnavailable:
 
 
 class Connection:
-    """Requests to one backend. ``headers`` go out with each, among them the key.
+    """Requests to one backend. ``headers`` go out with each, among them the key. ``secrets`` are what no caller may read of it.
 
     An ``httpx.AsyncClient`` belongs to the event loop it was first used in; a process may see several, one after the other.
     """
@@ -62,13 +62,13 @@ class Connection:
         base_url: str,
         headers: Mapping[str, str],
         *,
-        secret: str | None = None,
+        key: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._backend = backend
         self._base_url = base_url.rstrip("/")
         self._headers = headers
-        self._secret = secret
+        self.secrets = _secrets(self._base_url, key)
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -130,7 +130,7 @@ class Connection:
             body = await answer.read(LONGEST_ERROR)
         except BackendFailed:
             body = b""
-        return failure_of(response.status_code, response.headers, body, secret=self._secret)
+        return failure_of(response.status_code, response.headers, body, secrets=self.secrets)
 
     def _open_client(self) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()
@@ -183,6 +183,16 @@ class _Answer:
         self._until = min(self._until, asyncio.get_running_loop().time() + _DRAIN_SECONDS)
         with suppress(BackendFailed):
             await self.read(LONGEST_ERROR)
+
+
+def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:
+    """The key, and where the backend is, with its port and without."""
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL:
+        return (key,) if key else ()
+    address = url.netloc.decode("ascii", errors="replace")
+    return tuple(dict.fromkeys(filter(None, (key, base_url, address, url.host))))
 
 
 def _encode(body: Mapping[str, Json]) -> bytes:

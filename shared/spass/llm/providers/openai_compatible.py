@@ -37,9 +37,8 @@ class OpenAiCompatible:
 
     def __init__(self, backend: BackendConfig, key: str | None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.backend = backend
-        self._key = key
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._connection = Connection(backend, self.address(), headers, secret=key, transport=transport)
+        self._connection = Connection(backend, self.address(), headers, key=key, transport=transport)
 
     def address(self) -> str:
         """Where the provider is."""
@@ -96,7 +95,7 @@ class OpenAiCompatible:
     def _parse_chat(self, text: str | bytes) -> ChatPayload:
         payload = self._parse(ChatPayload, text)
         if payload.error:
-            raise failure(error_status(payload.error), words_of({"error": payload.error}), secret=self._key)
+            raise failure(error_status(payload.error), words_of({"error": payload.error}), secrets=self._connection.secrets)
         return payload
 
     @staticmethod

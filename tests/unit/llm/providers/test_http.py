@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import inspect
+import json
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -149,6 +150,79 @@ def test_the_words_of_an_error_are_found_in_whatever_shape(body: str, message: s
 )
 def test_a_prompt_that_is_too_long_is_told_apart(body: str) -> None:
     assert type(failure_of(400, {}, body.encode())) is BackendContextLength
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"error": {"message": "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease it"}}',
+        '{"error": {"message": "Input tokens exceed the configured limit of 272000 tokens."}}',
+        '{"error": {"message": "Please reduce the length of the messages or completion."}}',
+    ],
+)
+def test_a_prompt_that_leaves_no_room_for_the_answer_is_too_long_as_well(body: str) -> None:
+    assert type(failure_of(400, {}, body.encode())) is BackendContextLength
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Invalid 'max_tokens': exceeds the maximum of 8192 tokens",
+        "max_tokens: 99999 > 8192, which is the maximum allowed number of output tokens for this model",
+        "max_tokens is too large: 9000. This model supports at most 4096 completion tokens.",
+        "`temperature` is deprecated for this model",
+        "Invalid value: 'taking all into account'",
+        "The model `x` does not exist or you do not have access to it.",
+    ],
+)
+def test_what_a_shorter_prompt_would_not_mend_is_the_requests_fault(message: str) -> None:
+    failed = failure_of(400, {}, json.dumps({"error": {"message": message}}).encode())
+    assert (type(failed), failed.message) == (BackendRejected, message)
+
+
+@pytest.mark.parametrize("status", [400, 404, 422])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {
+            "code": "Client specified an invalid argument",
+            "error": "Incorrect API key provided: xa***yz. You can obtain an API key from https://console.x.ai.",
+        },
+        {
+            "type": "error",
+            "error": {
+                "type": "invalid_request_error",
+                "message": "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade.",
+            },
+        },
+        {"error": {"type": "invalid_request_error", "message": "This organization has been disabled."}},
+        {"error": {"message": "You have reached your specified API usage limits. You will regain access on 2026-12-01."}},
+        {"error": {"code": 400, "message": "API key not valid. Please pass a valid API key.", "status": "INVALID_ARGUMENT"}},
+        {"error": {"message": "Your account is not active, please check your billing details.", "code": "billing_not_active"}},
+        {"error": {"message": "no", "code": "insufficient_quota"}},
+    ],
+)
+def test_a_refused_key_or_account_is_ours_whatever_the_status(status: int, payload: dict[str, object]) -> None:
+    assert type(failure_of(status, {}, json.dumps(payload).encode())) is BackendRefused
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama", "xai"])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+async def test_where_a_backend_is_comes_back_in_no_error(provider: str, stream: bool, inside: bool) -> None:
+    error: dict[str, object] = {
+        "message": "Bad at myhost, MYHOST:9000 AKIAABCDEFGHIJKLMNOP",
+        "type": "rate_limit_error",
+        "code": 400,
+    }
+    if inside and stream:
+        name = "event: error\n" if provider == "anthropic" else ""
+        upstream = Upstream(text(f"{name}data: {json.dumps({'type': 'error', 'error': error})}\n\n"))
+    else:
+        upstream = Upstream(whole({"error": error}, 400))
+    with pytest.raises(BackendFailed) as raised:
+        await deltas_of(provider_at(upstream, provider, base_url="http://myhost:9000/v1"), request(stream=stream))
+    assert raised.value.message == "Bad at […], […] […]"
 
 
 async def test_neither_the_key_nor_an_address_comes_back_in_an_error() -> None:
