@@ -4,8 +4,9 @@ In production no plan is set and a call costs one context-variable read more. A 
 everything started inside (tasks included) is under the plan.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,6 +27,7 @@ class Fault(StrEnum):
     LOST_REPLY = "lost-reply"  # the call took effect; we never hear of it
     THROTTLE = "throttle"  # refused through all retries; nothing took effect
     TIMEOUT = "timeout"  # no answer, and nothing took effect
+    REPEATED = "repeated"  # the client itself tried again after a lost reply: the call was made twice, and we hear of the second
 
 
 class Crash(BaseException):
@@ -69,7 +71,9 @@ class FaultPlan:
                 raise Crash
             case Fault.THROTTLE | Fault.TIMEOUT:
                 raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
-        result = await anyio.to_thread.run_sync(run)
+        if fault is Fault.REPEATED:
+            await _to_its_end(run)
+        result = await _to_its_end(run)
         self.capacity.append(_capacity(result))
         match fault:
             case Fault.CRASH_AFTER:
@@ -99,8 +103,21 @@ async def invoke(call: AwsCall, run: Callable[[], T]) -> T:
     """Make one AWS call in a worker thread. A cancelled caller waits for the call to end, so that no write is left in doubt."""
     plan = _plan.get()
     if plan is None:
-        return await anyio.to_thread.run_sync(run)
+        return await _to_its_end(run)
     return await plan.around(call, run)
+
+
+async def _to_its_end(run: Callable[[], T]) -> T:
+    call = asyncio.ensure_future(anyio.to_thread.run_sync(run))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        while not call.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({call})
+        if not call.cancelled():
+            call.exception()  # marks it as seen
+        raise
 
 
 def _capacity(response: object) -> float:

@@ -1,10 +1,10 @@
 """The one bucket, seen by one tenant: whole and ranged reads of objects under ``T/<tenant>/``."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import anyio
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
 from spass.aws.faults import AwsCall, invoke
 from spass.aws.translate import storage_errors
@@ -40,7 +40,7 @@ class TenantObjects:
         parameters: dict[str, object] = {"Body": body}
         if transient:
             parameters["Tagging"] = "lifetime=days"
-        await self._call("PutObject", lambda call: self._client().put_object(**call), key, parameters)  # type: ignore[arg-type]
+        await self._call("PutObject", self._client().put_object, {"Key": self._prefix + key} | parameters)
 
     async def get(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
         """The object's bytes, or those from ``start`` up to but not including ``end``.
@@ -52,16 +52,20 @@ class TenantObjects:
         if start is not None and end is not None and end <= start:
             return b""
         ranged = start is not None or end is not None
-        parameters: dict[str, object] = {}
+        parameters: dict[str, object] = {"Key": self._prefix + key}
         if ranged:
             parameters["Range"] = f"bytes={start or 0}-{'' if end is None else end - 1}"
+        client = self._client()
+
+        def read(**call: object) -> bytes:
+            try:
+                return client.get_object(**call)["Body"].read()  # type: ignore[arg-type]
+            except (IncompleteReadError, ResponseStreamingError, ReadTimeoutError):
+                # The client retries until the body begins; what cuts it off after that is ours to retry, once.
+                return client.get_object(**call)["Body"].read()  # type: ignore[arg-type]
+
         try:
-            return await self._call(
-                "GetObject",
-                lambda call: self._client().get_object(**call)["Body"].read(),  # type: ignore[arg-type]
-                key,
-                parameters,
-            )
+            return await self._call("GetObject", read, parameters)
         except ClientError as error:
             if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
                 raise ObjectMissing from None
@@ -69,21 +73,7 @@ class TenantObjects:
 
     async def get_all(self, keys: Sequence[str]) -> list[bytes]:
         """Several whole objects at once, in the order asked for; errors as ``get``."""
-        bodies: dict[str, bytes] = {}
-        failures: list[Exception] = []
-
-        async def fetch(key: str) -> None:
-            try:
-                bodies[key] = await self.get(key)
-            except (ObjectMissing, StorageUnavailable) as error:
-                failures.append(error)
-
-        async with anyio.create_task_group() as group:
-            for key in keys:
-                group.start_soon(fetch, key)
-        if failures:
-            raise failures[0]
-        return [bodies[key] for key in keys]
+        return await asyncio.gather(*(self.get(key) for key in keys))
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; those that are not there do not matter.
@@ -94,22 +84,15 @@ class TenantObjects:
         for start in range(0, len(keys), _DELETE_BATCH):
             batch = [{"Key": self._prefix + key} for key in keys[start : start + _DELETE_BATCH]]
             parameters: dict[str, object] = {"Delete": {"Objects": batch, "Quiet": True}}
-            response = await self._call(
-                "DeleteObjects",
-                lambda call: self._client().delete_objects(**call),  # type: ignore[arg-type]
-                None,
-                parameters,
-            )
+            response = await self._call("DeleteObjects", self._client().delete_objects, parameters)
             if response.get("Errors"):
                 raise StorageUnavailable("Some objects could not be removed; try again.", retry_after=1)
 
-    async def _call(
-        self, operation: str, method: Callable[[Mapping[str, object]], T], key: str | None, parameters: Mapping[str, object]
-    ) -> T:
-        call = {"Bucket": self._bucket} | ({"Key": self._prefix + key} if key is not None else {}) | dict(parameters)
+    async def _call(self, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:
+        call = {"Bucket": self._bucket} | dict(parameters)
 
         def run() -> T:
             with storage_errors():
-                return method(call)
+                return method(**call)
 
         return await invoke(AwsCall("s3", operation, call), run)

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from spass.aws.faults import AwsCall, invoke
 from spass.aws.keys import Key, tenant_prefix
 from spass.aws.translate import storage_errors
-from spass.core.errors import StorageUnavailable
+from spass.core.errors import InternalError, StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.time import now_s
 
@@ -29,6 +29,8 @@ T = TypeVar("T")
 TTL: Final = "ttl"
 """The attribute with the second after which an item is gone: for readers at once, from the table when DynamoDB gets to it."""
 
+# Why a transaction may be cancelled and yet succeed when it is sent again. "None" is a write that was not at fault.
+_PASSING: Final = frozenset({"None", "TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
 _CONFLICT_ATTEMPTS: Final = 8
 _CONFLICT_BASE_DELAY: Final = 0.02  # seconds; doubled per attempt, full jitter
 
@@ -226,6 +228,8 @@ class TenantTable:
                 }
                 if failures:
                     raise TransactionFailed(failures) from None
+                if {reason.get("Code") for reason in reasons} - _PASSING:
+                    raise InternalError("The storage refused a transaction of ours.") from None
                 if error.response["Error"]["Code"] not in ("TransactionCanceledException", "TransactionInProgressException"):
                     raise
                 await _pause(attempt)

@@ -1,6 +1,9 @@
 """The table and the bucket as one tenant sees them, on an emulated AWS."""
 
+import asyncio
 import time
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
@@ -86,10 +89,28 @@ async def test_every_fault_has_the_effect_it_says(store: TenantStore, fault: Fau
     key = keys.session_head(store.tenant, SESSION)
     dies = fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
     with inject(FaultPlan(fault)) as plan:
-        with pytest.raises(Crash if dies else StorageUnavailable):
+        with nullcontext() if fault is Fault.REPEATED else pytest.raises(Crash if dies else StorageUnavailable):
             await store.table.write(Put(key, {}))
         if dies:
             with pytest.raises(Crash):
                 await store.table.get(key)
     assert len(plan.calls) == 1
-    assert (await store.table.get(key) is not None) == (fault in (Fault.CRASH_AFTER, Fault.LOST_REPLY))
+    took_effect = fault in (Fault.CRASH_AFTER, Fault.LOST_REPLY, Fault.REPEATED)
+    assert (await store.table.get(key) is not None) == took_effect
+
+
+async def test_a_cancelled_caller_leaves_no_write_in_doubt(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever gives up on a write hears so only once the write has ended, one way or the other."""
+    key = keys.session_head(store.tenant, SESSION)
+    put_item = store.table._client.put_item
+
+    def slowly(**parameters: Any) -> Any:
+        time.sleep(0.2)
+        return put_item(**parameters)
+
+    monkeypatch.setattr(store.table._client, "put_item", slowly)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(store.table.write(Put(key, {})), 0.05)
+        assert await store.table.get(key) is not None
+        await store.table.write(Delete(key))

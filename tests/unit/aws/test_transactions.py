@@ -125,3 +125,10 @@ async def test_a_failed_condition_on_one_write_gives_the_item(client: DynamoDBCl
         with pytest.raises(ConditionFailed) as failure:
             await table.write(PUT)
     assert failure.value.item == {"n": 7, "deep": {"a": []}}
+
+
+async def test_a_transaction_that_can_never_succeed_is_not_tried_again(client: DynamoDBClient, table: TenantTable) -> None:
+    with Stubber(client) as stubber:
+        cancelled(stubber, "None", "ValidationError")
+        with pytest.raises(InternalError):
+            await table.transact([PUT, PUT], token="t")
