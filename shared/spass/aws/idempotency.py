@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from spass.aws import keys
+from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
-from spass.aws.table import TTL, Condition, ConditionFailed, Delete, Item, Put, Update, Value
+from spass.aws.table import TTL, Condition, ConditionFailed, Delete, Put, Update
 from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
 from spass.core.ids import random_suffix
 from spass.core.messages import Json

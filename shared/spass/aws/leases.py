@@ -10,7 +10,7 @@ from spass.core.errors import StorageUnavailable
 LEASE_SECONDS: Final = 60
 RENEW_SECONDS: Final = 20.0
 RETRY_SECONDS: Final = 2
-"""When somebody who found the place taken shall ask again. A living owner leaves it in moments, far sooner than its lease runs out."""
+"""When somebody who found the place taken shall ask again: a living owner leaves it long before its lease runs out."""
 
 
 class LeaseLost(StorageUnavailable):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
 from botocore.exceptions import ClientError
 
+from spass.aws.attributes import Item, Value, attribute_of, item_of
 from spass.aws.faults import AwsCall, invoke
 from spass.aws.keys import Key, tenant_prefix
 from spass.aws.translate import storage_errors
@@ -18,11 +19,6 @@ from spass.core.time import now_s
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef, TransactWriteItemTypeDef
-
-Value: TypeAlias = "None | bool | int | str | bytes | Sequence[Value] | Mapping[str, Value]"
-"""What an attribute holds. Numbers are whole: money and floats are stored as text."""
-Item: TypeAlias = dict[str, Value]
-"""A stored item, ``pk`` and ``sk`` included."""
 
 T = TypeVar("T")
 
@@ -125,7 +121,7 @@ class TenantTable:
             {"Key": self._key(key), "ConsistentRead": consistent, "ReturnConsumedCapacity": "TOTAL"},
         )
         stored = response.get("Item")
-        item = _item(stored) if stored else None
+        item = item_of(stored) if stored else None
         return item if item and _visible(item) else None
 
     async def query(
@@ -165,7 +161,7 @@ class TenantTable:
             if limit is not None:
                 page["Limit"] = limit - len(items)
             response = await self._call("Query", self._client.query, page)
-            items += [item for item in map(_item, response["Items"]) if _visible(item)]
+            items += [item for item in map(item_of, response["Items"]) if _visible(item)]
             start = response.get("LastEvaluatedKey")
             if start is None or (limit is not None and len(items) >= limit):
                 return items
@@ -188,7 +184,7 @@ class TenantTable:
         parameters = self._parameters(write) | {"ReturnValues": returns, "ReturnConsumedCapacity": "TOTAL"}
         response = await self._call_through_conflicts(operation, cast("Callable[..., dict[str, object]]", method), parameters)
         attributes = response.get("Attributes")
-        return _item(cast("Mapping[str, AttributeValueTypeDef]", attributes)) if attributes else None
+        return item_of(cast("Mapping[str, AttributeValueTypeDef]", attributes)) if attributes else None
 
     async def _call_through_conflicts(
         self, operation: str, method: Callable[..., dict[str, object]], parameters: Mapping[str, object]
@@ -261,7 +257,7 @@ class TenantTable:
         names: dict[str, str] = {}
         values: dict[str, Value] = {}
         if isinstance(write, Put):
-            attributes = {name: _attribute(value) for name, value in write.attributes.items()}
+            attributes = {name: attribute_of(value) for name, value in write.attributes.items()}
             parameters["Item"] = attributes | self._key(write.key)
         else:
             parameters["Key"] = self._key(write.key)
@@ -277,7 +273,7 @@ class TenantTable:
         if names:
             parameters["ExpressionAttributeNames"] = names
         if values:
-            parameters["ExpressionAttributeValues"] = {name: _attribute(value) for name, value in values.items()}
+            parameters["ExpressionAttributeValues"] = {name: attribute_of(value) for name, value in values.items()}
         return parameters
 
     def _transact_item(self, write: Write) -> "TransactWriteItemTypeDef":
@@ -300,41 +296,4 @@ def _visible(item: Item) -> bool:
 
 def _failed_item(response: Mapping[str, object]) -> Item | None:
     stored = response.get("Item")
-    return _item(cast("Mapping[str, AttributeValueTypeDef]", stored)) if stored else None
-
-
-def _item(stored: "Mapping[str, AttributeValueTypeDef]") -> Item:
-    return {name: _value(cast("Mapping[str, object]", attribute)) for name, attribute in stored.items()}
-
-
-def _attribute(value: Value) -> "AttributeValueTypeDef":
-    match value:
-        case None:
-            return {"NULL": True}
-        case bool():
-            return {"BOOL": value}
-        case int():
-            return {"N": str(value)}
-        case str():
-            return {"S": value}
-        case bytes():
-            return {"B": value}
-        case Mapping():
-            return {"M": {name: _attribute(inner) for name, inner in value.items()}}
-        case _:
-            return {"L": [_attribute(inner) for inner in value]}
-
-
-def _value(attribute: Mapping[str, object]) -> Value:
-    ((kind, held),) = attribute.items()
-    match kind:
-        case "NULL":
-            return None
-        case "N":
-            return int(cast(str, held))
-        case "M":
-            return {name: _value(inner) for name, inner in cast("Mapping[str, Mapping[str, object]]", held).items()}
-        case "L":
-            return [_value(inner) for inner in cast("Sequence[Mapping[str, object]]", held)]
-        case _:
-            return cast("str | bytes | bool", held)
+    return item_of(cast("Mapping[str, AttributeValueTypeDef]", stored)) if stored else None

@@ -9,8 +9,9 @@ from typing import Final
 import anyio
 
 from spass.aws import keys
+from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
-from spass.aws.table import TTL, Put, Value
+from spass.aws.table import TTL, Put
 from spass.core.cost import Cost
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId

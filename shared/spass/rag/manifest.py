@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
+from spass.aws.attributes import Item, Value
 from spass.aws.keys import rag_manifest
-from spass.aws.table import ABSENT, Condition, Item, Put, Value
+from spass.aws.table import ABSENT, Condition, Put
 from spass.core.errors import InternalError
 from spass.core.ids import IndexId, TenantId
 from spass.core.time import Timestamp

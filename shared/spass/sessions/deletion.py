@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from spass.aws import keys
+from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
-from spass.aws.table import Condition, Delete, Item, TransactionFailed, Update
+from spass.aws.table import Condition, Delete, TransactionFailed, Update
 from spass.core.errors import SessionNotFound
 from spass.core.ids import AgentName, SessionId, UserId, random_suffix
 from spass.core.time import timestamp

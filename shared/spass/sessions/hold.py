@@ -5,10 +5,11 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from spass.aws import keys
+from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS
-from spass.aws.table import Condition, ConditionFailed, Item, Update
+from spass.aws.table import Condition, ConditionFailed, Update
 from spass.core.errors import (
     CompactionInProgress,
     IdempotencyInProgress,

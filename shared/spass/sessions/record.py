@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from spass.aws import keys
+from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
-from spass.aws.table import Item, Value
 from spass.core.events import Event, Outcome, ToolCallFinished
 from spass.core.ids import MessageId, SessionId, new_id
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall

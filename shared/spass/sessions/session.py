@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from spass.aws.table import Item, Value
+from spass.aws.attributes import Item, Value
 from spass.core.errors import SessionAgentMismatch, SessionNotFound
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.messages import Json

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from spass.aws import keys
+from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.objects import ObjectMissing
-from spass.aws.table import ABSENT, TTL, Condition, ConditionFailed, Delete, Put, TransactionFailed, Update, Value
+from spass.aws.table import ABSENT, TTL, Condition, ConditionFailed, Delete, Put, TransactionFailed, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import IndexId, SessionId
 

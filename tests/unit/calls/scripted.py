@@ -8,8 +8,8 @@ import boto3
 from moto import mock_aws
 
 from spass.aws import keys
+from spass.aws.attributes import Item
 from spass.aws.clients import Aws, TenantStore
-from spass.aws.table import Item
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.ids import RequestId, TenantId, UserId

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.aws.table import Item
+from spass.aws.attributes import Item
 from spass.core.errors import InternalError
 from spass.core.ids import IndexId, TenantId, new_id, random_suffix
 from spass.core.time import now

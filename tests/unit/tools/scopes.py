@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.objects import TenantObjects
-from spass.aws.table import Item, Put, TenantTable, Write
+from spass.aws.table import Put, TenantTable, Write
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId

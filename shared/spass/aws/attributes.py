@@ -1,0 +1,49 @@
+"""Our values as DynamoDB writes them, and back."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
+
+Value: TypeAlias = "None | bool | int | str | bytes | Sequence[Value] | Mapping[str, Value]"
+"""What an attribute holds. Numbers are whole: money and floats are stored as text."""
+Item: TypeAlias = dict[str, Value]
+"""A stored item, ``pk`` and ``sk`` included."""
+
+
+def item_of(stored: "Mapping[str, AttributeValueTypeDef]") -> Item:
+    return {name: _value(cast("Mapping[str, object]", attribute)) for name, attribute in stored.items()}
+
+
+def attribute_of(value: Value) -> "AttributeValueTypeDef":
+    match value:
+        case None:
+            return {"NULL": True}
+        case bool():
+            return {"BOOL": value}
+        case int():
+            return {"N": str(value)}
+        case str():
+            return {"S": value}
+        case bytes():
+            return {"B": value}
+        case Mapping():
+            return {"M": {name: attribute_of(inner) for name, inner in value.items()}}
+        case _:
+            return {"L": [attribute_of(inner) for inner in value]}
+
+
+def _value(attribute: Mapping[str, object]) -> Value:
+    ((kind, held),) = attribute.items()
+    match kind:
+        case "NULL":
+            return None
+        case "N":
+            return int(cast(str, held))
+        case "M":
+            return {name: _value(inner) for name, inner in cast("Mapping[str, Mapping[str, object]]", held).items()}
+        case "L":
+            return [_value(inner) for inner in cast("Sequence[Mapping[str, object]]", held)]
+        case _:
+            return cast("str | bytes | bool", held)
