@@ -12,6 +12,9 @@ from spass.tenancy.identity import Caller
 REQUEST_SECONDS: Final = 270.0
 """The one deadline of a request, all retries and sub-calls included."""
 
+STREAM_SECONDS: Final = 840.0
+"""The same of a request that is answered with a stream of events: no idle limit cuts it, only the function's fifteen minutes."""
+
 MAX_DEPTH: Final = 3
 """Work this deep may call no model: each sub-call stands one deeper than what made it."""
 
@@ -35,6 +38,11 @@ class Scope:
     def of(cls, caller: Caller, store: TenantStore, *, seconds: float = REQUEST_SECONDS) -> Self:
         """The scope of a request that has just come in and has ``seconds`` to end."""
         return cls(caller, store, Deadline.after(seconds), CostTally(), caller.depth)
+
+    @property
+    def streaming(self) -> "Scope":
+        """The same work, answered with a stream of events."""
+        return replace(self, deadline=Deadline(self.deadline.at + STREAM_SECONDS - REQUEST_SECONDS))
 
     def within(self, agent: AgentName, session: SessionId | None = None) -> "Scope":
         """The same work, done by ``agent``, in ``session`` if there is one."""

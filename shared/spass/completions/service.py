@@ -27,6 +27,8 @@ class Completions:
         Raises:
             SpassError: as ``Calls.chat``.
         """
+        if request.stream:
+            scope = scope.streaming
         return _chunks(scope, request, self._calls.chat(scope, request.chat_request()))
 
     async def complete(self, scope: Scope, request: ChatCompletionRequest) -> Answer:

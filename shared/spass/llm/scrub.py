@@ -18,6 +18,7 @@ _SURE_ENDS: Final = (
 )
 _DOUBTFUL_ENDS: Final = "at|be|co|fm|hk|in|is|it|ly|me|network|no|page|run|sh|so|test|to|us"
 
+_HEX: Final = "[0-9a-fA-F]{1,4}"
 _SECRETS: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -33,9 +34,7 @@ _SECRETS: Final = tuple(
         r"\b[A-Za-z]:\\[^\s'\"]*(?: [^\s'\"\\]+\\[^\s'\"]*)*",  # paths of Windows, its shares
         r"\\\\[\w.$-]+\\[^\s'\"]*",
         r"\[[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(?:%\w+)?\](?::\d+)?",  # IPv6
-        r"(?i)(?<![\w:.])(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}(?![\w:])",
-        r"(?i)(?<![\w:.])(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,6}::(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,6})?"
-        r"|::[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,6})(?![\w:])",
+        rf"(?<![\w:.])(?:{_HEX}(?::{_HEX}){{7}}|{_HEX}(?::{_HEX})*::(?:{_HEX}(?::{_HEX})*)?|::{_HEX}(?::{_HEX})*)(?![\w:])",
         r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b",
         r"(?i)(?<![\w.-])[a-z][a-z0-9.-]*:(?:80|443|[1-9]\d{3,4})(?!\w)(?:/\S*)?",  # hosts
         rf"(?i)(?<![\w.-])(?:[a-z0-9-]+\.)+(?:{_SURE_ENDS})\b(?![\w-])(?::\d+)?(?:/\S*)?",
@@ -50,8 +49,8 @@ def scrub(text: str, *, secrets: Sequence[str] = ()) -> str:
     """``text`` on one line of at most 500 characters, without keys, URLs, hosts, paths and ARNs, and without ``secrets``."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         # A short one not inside a word: a host may be called "gpu".
-        pattern = re.escape(secret) if len(secret) >= _LONG_SECRET else rf"(?<!\w){re.escape(secret)}(?!\w)"
-        text = re.sub(pattern, _GONE, text, flags=re.IGNORECASE)
+        literal = re.escape(secret)
+        text = re.sub(literal if len(secret) >= _LONG_SECRET else rf"(?<!\w){literal}(?!\w)", _GONE, text, flags=re.IGNORECASE)
     text = text[: LONGEST * 4]
     for pattern in _SECRETS:
         text = pattern.sub(_GONE, text)

@@ -58,6 +58,16 @@ async def test_a_blocking_answer_is_the_stream_collected(store: TenantStore) -> 
     }
 
 
+async def test_a_stream_may_take_longer_than_a_blocking_answer_and_costs_the_same_request(store: TenantStore) -> None:
+    provider, scope = ScriptedProvider(ANSWER), make_scope(store)
+    service = completions(provider)
+    await service.complete(scope, chat())
+    assert [chunk async for chunk in service.stream(scope, chat(stream=True))]
+    seconds = [context.deadline.remaining() for context in provider.contexts]
+    assert seconds == [pytest.approx(270, abs=20), pytest.approx(840, abs=20)]
+    assert scope.tally.total.sub_calls == 2
+
+
 async def test_refusals_come_before_the_stream_begins(store: TenantStore) -> None:
     service = completions(ScriptedProvider())
     with pytest.raises(ModelNotFound):

@@ -21,7 +21,8 @@ from spass.llm.scrub import scrub
 # Of the prompt. That ``max_tokens`` alone is above what a model writes is the request's fault, and no shorter prompt mends it.
 _TOO_LONG: Final = re.compile(
     r"context[ _-]?(?:length|window|size|limit)|maximum (?:prompt|context|input) length|prompt is too long|input is too long"
-    r"|too many (?:input )?tokens|\b(?:prompt|input)(?: tokens?| length)? exceeds?|reduce the length of the (?:messages|prompt|input)",
+    r"|too many (?:input )?tokens|\b(?:prompt|input)(?: tokens?| length)? exceeds?"
+    r"|reduce the length of the (?:messages|prompt|input)",
     re.IGNORECASE,
 )
 # Some say of our key and our account that the request is bad: xAI and Google of a wrong key, Anthropic of an empty account.

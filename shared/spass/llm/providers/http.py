@@ -22,6 +22,7 @@ LONGEST_ERROR: Final = 64 * 1024
 
 _DEFAULT_CONNECTIONS: Final = 100
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than the idle limit of the load balancers in front of models
+_ERROR_SECONDS: Final = 5.0  # the status is known by then; the words are worth no longer wait
 _DRAIN_SECONDS: Final = 0.25
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -104,18 +105,16 @@ class Connection:
     @asynccontextmanager
     async def _answer(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncIterator["_Answer"]:
         content = _encode(body)
-        seconds = min(self._backend.timeout, context.deadline.remaining())
-        if seconds <= 0:
-            raise BackendTimedOut("No time is left to ask the provider.")
-        until = asyncio.get_running_loop().time() + seconds
+        patience = _Patience(self._backend.timeout, context)
         with translated():
             client = self._open_client()
             headers = {**context.headers, **self._headers, "Content-Type": "application/json"}
+            seconds = patience.seconds
             timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
             request = client.build_request("POST", self._base_url + path, content=content, headers=headers, timeout=timeout)
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout(seconds):
                 response = await client.send(request, stream=True)
-        answer = _Answer(response, until)
+        answer = _Answer(response, patience)
         try:
             if not response.is_success:
                 raise await self._failure(answer)
@@ -126,10 +125,10 @@ class Connection:
 
     async def _failure(self, answer: "_Answer") -> BackendFailed:
         response = answer.response
-        try:
-            body = await answer.read(LONGEST_ERROR)
-        except BackendFailed:
-            body = b""
+        body = b""
+        with suppress(BackendFailed, TimeoutError):
+            async with asyncio.timeout(_ERROR_SECONDS):
+                body = await answer.read(LONGEST_ERROR)
         return failure_of(response.status_code, response.headers, body, secrets=self.secrets)
 
     def _open_client(self) -> httpx.AsyncClient:
@@ -149,12 +148,33 @@ class Connection:
         return self._client
 
 
-class _Answer:
-    """A response under way; all of it must have come ``until`` that moment of the loop's clock."""
+class _Patience:
+    """How long is waited for bytes: at most ``timeout`` seconds for the first and for each that follow, and all in all until the
+    deadline of the request. So an answer that flows is never cut off for its length."""
 
-    def __init__(self, response: httpx.Response, until: float) -> None:
+    def __init__(self, timeout: float, context: CallContext) -> None:
+        self._timeout = timeout
+        self._deadline = context.deadline
+
+    @property
+    def seconds(self) -> float:
+        """What is left for the next bytes.
+
+        Raises:
+            BackendTimedOut: nothing.
+        """
+        seconds = min(self._timeout, self._deadline.remaining())
+        if seconds <= 0:
+            raise BackendTimedOut("The provider did not answer in time.")
+        return seconds
+
+
+class _Answer:
+    """A response under way."""
+
+    def __init__(self, response: httpx.Response, patience: _Patience) -> None:
         self.response = response
-        self._until = until
+        self._patience = patience
         self._pieces = response.aiter_bytes()
 
     async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
@@ -165,7 +185,7 @@ class _Answer:
         size = 0
         while True:
             with translated():
-                async with asyncio.timeout_at(self._until):
+                async with asyncio.timeout(self._patience.seconds):
                     piece = await anext(self._pieces, None)
             if piece is None:
                 return
@@ -180,9 +200,9 @@ class _Answer:
 
     async def drain(self) -> None:
         """Reads the little that follows the last event, so that the connection can serve again; soon gives up."""
-        self._until = min(self._until, asyncio.get_running_loop().time() + _DRAIN_SECONDS)
-        with suppress(BackendFailed):
-            await self.read(LONGEST_ERROR)
+        with suppress(BackendFailed, TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                await self.read(LONGEST_ERROR)
 
 
 def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ import inspect
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -15,6 +16,7 @@ import anyio
 import httpx
 import pytest
 
+from spass.core.messages import Json
 from spass.llm.errors import (
     BackendContextLength,
     BackendFailed,
@@ -210,7 +212,7 @@ def test_a_refused_key_or_account_is_ours_whatever_the_status(status: int, paylo
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("inside", [True, False])
 async def test_where_a_backend_is_comes_back_in_no_error(provider: str, stream: bool, inside: bool) -> None:
-    error: dict[str, object] = {
+    error: dict[str, Json] = {
         "message": "Bad at myhost, MYHOST:9000 AKIAABCDEFGHIJKLMNOP",
         "type": "rate_limit_error",
         "code": 400,
@@ -316,8 +318,64 @@ async def test_a_provider_that_trickles_is_cut_off_at_the_deadline(stream: bool)
     assert time.monotonic() - begun < 5
 
 
-def make_openai(transport: httpx.AsyncBaseTransport) -> Provider:
-    return OpenAi(backend(), KEY, transport=transport)
+def make_openai(transport: httpx.AsyncBaseTransport, timeout: float = 120) -> Provider:
+    return OpenAi(backend(timeout=timeout), KEY, transport=transport)
+
+
+@dataclass
+class Paced(httpx.AsyncByteStream):
+    """Pieces of a whole answer, each after so many seconds."""
+
+    pauses: Sequence[float]
+    stream: bool
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for number, pause in enumerate(self.pauses, 1):
+            await asyncio.sleep(pause)
+            last = number == len(self.pauses)
+            if self.stream:
+                yield b"data: [DONE]\n\n" if last else b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n'
+            else:
+                yield b'{"choices": [{"message": {"content": "Hi"}}]}' if last else b" "
+
+
+def paced(pauses: Sequence[float], *, stream: bool) -> Provider:
+    return make_openai(httpx.MockTransport(lambda _: httpx.Response(200, stream=Paced(pauses, stream))), timeout=0.3)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_flows_is_not_cut_off_however_long_it_takes(stream: bool) -> None:
+    assert await deltas_of(paced([0.1] * 6, stream=stream), request(stream=stream))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("pauses", [[5.0, 0.0], [0.0, 0.0, 5.0]])
+async def test_a_silence_longer_than_the_backends_timeout_ends_the_try(stream: bool, pauses: Sequence[float]) -> None:
+    begun = time.monotonic()
+    with pytest.raises(BackendTimedOut):
+        await deltas_of(paced(pauses, stream=stream), request(stream=stream))
+    assert time.monotonic() - begun < 3
+
+
+async def test_a_provider_that_begins_no_answer_is_given_up_after_the_backends_timeout() -> None:
+    async def silent(_: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(5)
+        return httpx.Response(200)
+
+    with pytest.raises(BackendTimedOut):
+        await deltas_of(make_openai(httpx.MockTransport(silent), timeout=0.1))
+
+
+async def test_an_answer_that_flows_ends_at_the_deadline_of_the_request() -> None:
+    with pytest.raises(BackendTimedOut):
+        await deltas_of(paced([0.1] * 50, stream=True), request(stream=True), seconds=0.4)
+
+
+async def test_an_error_whose_words_do_not_come_is_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_ERROR_SECONDS", 0.1)
+    transport = httpx.MockTransport(lambda _: httpx.Response(401, stream=Slow()))
+    with pytest.raises(BackendRefused):
+        await deltas_of(make_openai(transport))
 
 
 async def test_the_deadline_never_strikes_whoever_reads() -> None:
