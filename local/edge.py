@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from infra.routes import ROUTES, Route
 from spass.core.errors import PayloadTooLarge, SpassError, UpstreamError, UpstreamTimeout
 from spass.core.ids import RequestId, new_id
+from spass.core.pages import event_bytes
 from spass.web.errors import error_response
 
 MAX_HEADER_BYTES: Final = 10_240  # the request line and all headers
@@ -61,7 +62,7 @@ class LambdaEdge:
             await self._app(scope, receive, keep)
         if limit.cancelled_caught:
             await _refuse(UpstreamTimeout("The request took longer than 29 seconds."), scope, receive, send)
-        elif sum(len(message.get("body", b"")) for message in answer) > MAX_EVENT_BYTES:
+        elif _answer_bytes(answer) > MAX_EVENT_BYTES:
             await _refuse(UpstreamError("The answer is over 6 MiB; ask for a smaller page."), scope, receive, send)
         else:
             for message in answer:
@@ -80,15 +81,6 @@ class _Replay:
             body, self._body = self._body, None
             return body
         return await self._receive()
-
-
-def event_bytes(body: bytes) -> int:
-    """The size of a body inside an event, where it is a JSON string: quotes, backslashes and newlines are written as two
-    characters, other control characters as six.
-    """
-    short = sum(body.count(character) for character in (b'"', b"\\", b"\n", b"\r", b"\t"))
-    control = sum(body.count(bytes([code])) for code in range(32) if code not in (9, 10, 13))
-    return len(body) + short + 5 * control
 
 
 async def _read_body(receive: Receive, limit: int) -> Message | None:
@@ -110,6 +102,11 @@ async def _read_body(receive: Receive, limit: int) -> Message | None:
 def _header_bytes(scope: Scope) -> int:
     line = len(scope["method"]) + len(scope.get("raw_path") or scope["path"]) + len(scope.get("query_string", b"")) + 12
     return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+
+
+def _answer_bytes(answer: Iterable[Message]) -> int:
+    """The size of an answer as the Lambda gives it back."""
+    return sum(event_bytes(message.get("body", b"")) for message in answer)
 
 
 def _pattern(path: str) -> re.Pattern[str]:
