@@ -103,6 +103,10 @@ def _assert_envelope(answer: Answer, request_id: str) -> None:
     assert error["message"]
     assert _CODE.fullmatch(error["type"])
     assert isinstance(error["details"], dict)
+    assert error["details"].get("errors") or error["code"] != "invalid_request"
+    for found in error["details"].get("errors", ()):
+        assert found.keys() == {"loc", "message", "type"}
+        assert found["loc"][0] in {"body", "header", "path", "query"}
     assert len(answer.body) < 20_000, "an error is no echo of what was sent"
     if answer.status == 401:
         assert answer.header("WWW-Authenticate") == "Bearer"

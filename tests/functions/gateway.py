@@ -138,6 +138,11 @@ class Reply:
         assert set(body) == {"error", "request_id"}, body
         assert set(body["error"]) == {"code", "message", "type", "param", "details"}, body
         assert body["request_id"] == self.headers["spass-request-id"]
+        if body["error"]["code"] == "invalid_request":
+            assert body["error"]["details"]["errors"], body
+        for found in body["error"]["details"].get("errors", ()):
+            assert set(found) == {"loc", "message", "type"}, body
+            assert found["loc"][0] in {"body", "header", "path", "query"}, body
         return str(body["error"]["code"])
 
 

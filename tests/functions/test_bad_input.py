@@ -127,6 +127,53 @@ def test_no_header_does_harm(gateway: Gateway, session: str) -> None:
     assert gateway.stored() == before
 
 
+CHAT: Mapping[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"messages": [{"role": "user"}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": "x", "odd": 1}]}, "messages.0.odd"),
+        ({"messages": [{"role": "assistant"}]}, "messages.0"),
+        ({"messages": [{"role": "secret value", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": 7, "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"content": "x"}]}, "messages.0.role"),
+        ({"messages": ["secret value"]}, "messages.0"),
+        ({"messages": None}, "messages"),
+        ({"model": None}, "model"),
+        ({"tool_choice": "secret value"}, "tool_choice"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"stream_options": {}}, "stream_options"),
+        ({"stream_options": {"include_usage": "secret value"}, "stream": True}, "stream_options.include_usage"),
+        ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
+        ({"stream": "secret value", "stream_options": {}}, "stream"),
+    ],
+)
+def test_an_error_names_a_field_of_the_body_and_shows_no_value(gateway: Gateway, change: Mapping[str, Any], param: str) -> None:
+    reply = gateway.send("POST", "/v1/chat/completions", body={**CHAT, **change})
+    assert reply.code == "invalid_request"
+    assert reply.json["error"]["param"] == param
+    assert ".".join(map(str, reply.json["error"]["details"]["errors"][0]["loc"])) == f"body.{param}"
+    assert "secret" not in reply.text
+
+
+def test_the_fields_of_documents_are_spelled_one_way(gateway: Gateway) -> None:
+    good = {"id": "a", "text": "x"}
+    for document, param in (
+        ({"id": "-", "text": "x"}, "documents.1.id"),
+        (good, "documents.1.id"),
+        ({"id": "b", "text": "x" * 9000}, "documents.1.text"),
+        ({"id": "b", "text": "x", "metadata": {"k": "x" * 9000}}, "documents.1.metadata"),
+    ):
+        reply = gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [good, document]})
+        assert reply.status == 400
+        assert reply.code is not None
+        assert reply.json["error"]["param"] == param
+
+
 def test_no_path_does_harm(gateway: Gateway, session: str) -> None:
     before = gateway.stored()
     good: dict[str, Any] = {

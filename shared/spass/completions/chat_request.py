@@ -4,12 +4,12 @@ Every field that OpenAI knows is either taken or refused with a reason; anything
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from spass.completions.messages import WireMessage, check_tool_answers
+from spass.completions.messages import Strict, WireMessage, check_tool_answers
 from spass.core.messages import Json, ToolSpec
 from spass.llm.types import ChatRequest, NamedTool, ToolChoice
 
@@ -37,18 +37,14 @@ def _unsupported(reason: str) -> BeforeValidator:
     return BeforeValidator(refuse)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class FunctionDefinition(_Strict):
+class FunctionDefinition(Strict):
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class ToolDefinition(_Strict):
+class ToolDefinition(Strict):
     type: Literal["function"]
     function: FunctionDefinition
 
@@ -57,23 +53,26 @@ class ToolDefinition(_Strict):
         return ToolSpec(self.function.name, self.function.description or "", parameters)
 
 
-class FunctionReference(_Strict):
+class FunctionReference(Strict):
     name: FunctionName
 
 
-class NamedToolChoice(_Strict):
+class NamedToolChoice(Strict):
     type: Literal["function"]
     function: FunctionReference
 
 
-class JsonSchemaFormat(_Strict):
+ToolChoiceBody: TypeAlias = Literal["none", "auto", "required"] | NamedToolChoice | None
+
+
+class JsonSchemaFormat(Strict):
     name: FunctionName
     description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
-class ResponseFormat(_Strict):
+class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 
@@ -84,7 +83,7 @@ class ResponseFormat(_Strict):
         return self
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
@@ -106,14 +105,14 @@ def _one_answer(value: int) -> int:
     return value
 
 
-class ChatCompletionRequest(_Strict):
+class ChatCompletionRequest(Strict):
     """What a client may ask of a chat model."""
 
     model: Annotated[str, Field(min_length=1, max_length=128)]
     messages: Annotated[list[WireMessage], Field(min_length=1), FailFast(), AfterValidator(check_tool_answers)]
 
     tools: Annotated[list[ToolDefinition], Field(max_length=128), AfterValidator(_unique_names)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
+    tool_choice: ToolChoiceBody = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
 
@@ -152,19 +151,33 @@ class ChatCompletionRequest(_Strict):
     functions: Annotated[None, _unsupported("; use tools")] = None
     function_call: Annotated[None, _unsupported("; use tool_choice")] = None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        names = {tool.function.name for tool in self.tools or ()}
-        if isinstance(self.tool_choice, NamedToolChoice) and self.tool_choice.function.name not in names:
-            raise PydanticCustomError("tool_choice", "tool_choice names a function that is not among the tools")
-        if self.tool_choice == "required" and not names:
-            raise PydanticCustomError("tool_choice", "tool_choice 'required' needs tools")
-        if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError("stream_options", "stream_options is allowed only when stream is true")
-        limits = {self.max_tokens, self.max_completion_tokens} - {None}
-        if len(limits) > 1:
-            raise PydanticCustomError("max_tokens", "max_tokens and max_completion_tokens differ; send the latter")
-        return self
+    # Each is given the fields above its own, without those that were refused: they have been reported.
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _among_the_tools(cls, choice: ToolChoiceBody, info: ValidationInfo) -> ToolChoiceBody:
+        if "tools" not in info.data:
+            return choice
+        names = {tool.function.name for tool in info.data["tools"] or ()}
+        if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
+            raise PydanticCustomError("tool_choice", "names a function that is not among the tools")
+        if choice == "required" and not names:
+            raise PydanticCustomError("tool_choice", "'required' needs tools")
+        return choice
+
+    @field_validator("max_completion_tokens")
+    @classmethod
+    def _one_limit(cls, limit: int | None, info: ValidationInfo) -> int | None:
+        if limit is not None and info.data.get("max_tokens") not in (None, limit):
+            raise PydanticCustomError("max_tokens", "differs from max_tokens; send only max_completion_tokens")
+        return limit
+
+    @field_validator("stream_options")
+    @classmethod
+    def _of_a_stream(cls, options: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
+        if options is not None and not info.data.get("stream", True):
+            raise PydanticCustomError("stream_options", "is allowed only when stream is true")
+        return options
 
     @property
     def include_usage(self) -> bool:

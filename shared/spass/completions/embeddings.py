@@ -3,15 +3,21 @@
 import base64
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from spass.completions.messages import Strict
 from spass.core.errors import InvalidRequest
 from spass.core.messages import Json
 from spass.llm.types import EmbeddingReply
 from spass.tenancy.config import ModelConfig
 
 MAX_TEXTS: Final = 256
+MAX_TEXT_BYTES: Final = 32 * 1024
+"""Of one text. Embedding a longer one would keep a processor busy for what no model reads to its end."""
+
+
+_TEXT_SCHEMA: Final = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT_BYTES}
 
 
 def _texts(value: object) -> list[str]:
@@ -27,13 +33,14 @@ def _texts(value: object) -> list[str]:
             raise PydanticCustomError("embedding_input", "text {number} is no text", {"number": number})
         if not text:
             raise PydanticCustomError("embedding_input", "text {number} is empty", {"number": number})
+        if len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
+            reason = {"number": number, "limit": MAX_TEXT_BYTES}
+            raise PydanticCustomError("embedding_input", "text {number} is over {limit} bytes of UTF-8", reason)
     return texts
 
 
-class EmbeddingsRequest(BaseModel):
+class EmbeddingsRequest(Strict):
     """What a client may ask of an embedding model."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     model: Annotated[str, Field(min_length=1, max_length=128)]
     input: Annotated[
@@ -42,8 +49,8 @@ class EmbeddingsRequest(BaseModel):
         WithJsonSchema(
             {
                 "anyOf": [
-                    {"type": "string", "minLength": 1},
-                    {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": MAX_TEXTS},
+                    _TEXT_SCHEMA,
+                    {"type": "array", "items": _TEXT_SCHEMA, "minItems": 1, "maxItems": MAX_TEXTS},
                 ]
             }
         ),

@@ -48,11 +48,13 @@ Text = Annotated[
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A part of a body: nothing unknown, nothing converted."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class SystemMessage(_Strict):
+class SystemMessage(Strict):
     role: Literal["system", "developer"]
     content: Text
     name: str | None = None
@@ -61,7 +63,7 @@ class SystemMessage(_Strict):
         return Message(Role.SYSTEM, self.content)
 
 
-class UserMessage(_Strict):
+class UserMessage(Strict):
     role: Literal["user"]
     content: Text
     name: str | None = None
@@ -70,19 +72,19 @@ class UserMessage(_Strict):
         return Message(Role.USER, self.content)
 
 
-class FunctionCall(_Strict):
+class FunctionCall(Strict):
     name: Annotated[str, Field(min_length=1, max_length=128)]
     arguments: str
 
 
-class WireToolCall(_Strict):
+class WireToolCall(Strict):
     id: Id
     type: Literal["function"]
     function: FunctionCall
     index: int | None = None
 
 
-class AssistantMessage(_Strict):
+class AssistantMessage(Strict):
     """``refusal``, ``annotations`` and the like are taken because clients send back whole answers of theirs."""
 
     role: Literal["assistant"]
@@ -105,7 +107,7 @@ class AssistantMessage(_Strict):
         return Message(Role.ASSISTANT, self.content or self.refusal or "", calls)
 
 
-class ToolMessage(_Strict):
+class ToolMessage(Strict):
     role: Literal["tool"]
     content: Text
     tool_call_id: Id

@@ -49,7 +49,7 @@ class QueryRequest(BaseModel):
     top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K)] = 5
 
 
-def metadata_json(metadata: dict[str, Any]) -> bytes:
+def metadata_json(metadata: dict[str, Any], where: str = "metadata") -> bytes:
     """Metadata as it counts against its limit and as it is stored: UTF-8 JSON without blanks.
 
     Raises:
@@ -59,11 +59,11 @@ def metadata_json(metadata: dict[str, Any]) -> bytes:
     for _ in range(MAX_METADATA_DEPTH):
         level = [inner for value in level for inner in _inside(value)]
     if any(isinstance(value, dict | list) for value in level):
-        raise InvalidRequest(f"The metadata is nested deeper than {MAX_METADATA_DEPTH} levels.", param="metadata")
+        raise InvalidRequest(f"The metadata is nested deeper than {MAX_METADATA_DEPTH} levels.", param=where)
     try:
         return json.dumps(metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except ValueError:
-        raise InvalidRequest("The metadata is not JSON that can be stored.", param="metadata") from None
+        raise InvalidRequest("The metadata is not JSON that can be stored.", param=where) from None
 
 
 def _inside(value: object) -> Iterable[object]:
@@ -89,12 +89,12 @@ def check_limits(documents: Sequence[NewDocument]) -> None:
         )
     seen: set[str] = set()
     for number, document in enumerate(documents):
-        where = f"documents[{number}]"
+        where = f"documents.{number}"
         if document.id in seen:
             raise DuplicateDocumentId(f"The id {document.id!r} stands twice in this request.", param=f"{where}.id")
         seen.add(document.id)
         _check_size(len(document.text.encode()), MAX_TEXT_BYTES, f"{where}.text")
-        _check_size(len(metadata_json(document.metadata)), MAX_METADATA_BYTES, f"{where}.metadata")
+        _check_size(len(metadata_json(document.metadata, f"{where}.metadata")), MAX_METADATA_BYTES, f"{where}.metadata")
 
 
 def _check_size(size: int, limit: int, where: str) -> None:

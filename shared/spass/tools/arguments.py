@@ -13,9 +13,13 @@ from spass.tools.base import ToolError
 MAX_BYTES: Final = 64 * 1024
 MAX_DEPTH: Final = 32
 
+_MAX_REPORTED: Final = 10
+_MAX_LOC: Final = 64
+_MAX_MESSAGE: Final = 300
+
 
 class InvalidArguments(ToolError):
-    """The arguments cannot be right. ``errors`` says where, one entry per field."""
+    """The arguments cannot be right. ``errors`` says where: one entry per field, its ``loc`` inside the arguments."""
 
     def __init__(self, message: str, errors: Sequence[Mapping[str, Json]] = ()) -> None:
         super().__init__(message, code="invalid_arguments")
@@ -75,12 +79,15 @@ def check_plain(value: Json) -> None:
 
 def explained(error: ValidationError) -> InvalidArguments:
     """What pydantic found wrong, for the model: field by field."""
-    errors = [
-        {"field": ".".join(map(str, detail["loc"])), "message": detail["msg"]}
-        for detail in error.errors(include_url=False, include_context=False, include_input=False)[:10]
-    ]
-    listed = "; ".join(f"{entry['field'] or 'arguments'}: {entry['message']}" for entry in errors)
-    return InvalidArguments(f"The arguments do not fit this tool. {listed}.", errors)
+    found = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_REPORTED]
+    errors: list[Mapping[str, Json]] = []
+    listed = []
+    for detail in found:
+        loc: list[Json] = [part if isinstance(part, int) else part[:_MAX_LOC] for part in detail["loc"]]
+        message = detail["msg"].removeprefix("Value error, ")[:_MAX_MESSAGE]
+        errors.append({"loc": loc, "message": message, "type": detail["type"]})
+        listed.append(f"{'.'.join(map(str, loc)) or 'arguments'}: {message}")
+    return InvalidArguments(f"The arguments do not fit this tool. {'; '.join(listed)}.", errors)
 
 
 def _without_duplicates(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from pydantic import ValidationError
 
@@ -85,7 +85,7 @@ class Toolbox:
             tool_arguments.check_plain(arguments)
             prepared = _call_of(tool, arguments)
         except InvalidArguments as error:
-            raise InvalidRequest(error.message, param="arguments", details={"errors": error.errors}) from None
+            raise _invalid_request(error) from None
         recorder = ToolRecorder(scope, name)
         result, _ = _bounded(await self._attempt(scope, recorder, lambda: prepared))
         return ToolAnswer(name, result, recorder.duration_ms)
@@ -128,6 +128,13 @@ def _call_of(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
         return tool.model_validate(arguments)
     except ValidationError as error:
         raise tool_arguments.explained(error) from None
+
+
+def _invalid_request(error: InvalidArguments) -> InvalidRequest:
+    """``error``, said to a caller who sent the arguments as part of a body."""
+    found = error.errors or ({"loc": [], "message": error.message, "type": error.code},)
+    errors: list[Json] = [{**one, "loc": ["body", "arguments", *cast("list[Json]", one["loc"])]} for one in found]
+    return InvalidRequest(error.message, param="arguments", details={"errors": errors})
 
 
 def _error(error: ToolError | SpassError) -> Json:

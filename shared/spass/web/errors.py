@@ -1,8 +1,8 @@
 """The tree of errors on the wire: which branch is which HTTP status, and the one envelope that every failure wears."""
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -48,6 +48,7 @@ _COME_BACK: Final = (
     errors.StorageUnavailable,
 )
 
+_IN_THE_QUERY: Final = ("limit", "cursor")
 _MAX_REPORTED: Final = 20
 _MAX_LOC: Final = 64
 _MAX_MESSAGE: Final = 300
@@ -60,14 +61,31 @@ def kind_of(error: SpassError) -> HttpKind:
 
 def envelope(error: SpassError, request_id: RequestId) -> dict[str, Json]:
     """The body of every failure."""
+    details = dict(error.details)
+    if isinstance(error, InvalidRequest):
+        details.setdefault("errors", [_only_report(error)])
     body: dict[str, Json] = {
         "code": error.code,
         "message": error.message,
         "type": kind_of(error).type,
         "param": error.param,
-        "details": dict(error.details),
+        "details": details,
     }
     return {"error": body, "request_id": request_id}
+
+
+def _only_report(error: InvalidRequest) -> dict[str, Json]:
+    """The entry of ``details.errors`` for what was found by other means than validation, and so alone."""
+    param = error.param
+    if param is None:
+        loc: list[Json] = ["body"]
+    elif param[0].isupper():
+        loc = ["header", param]
+    elif param in _IN_THE_QUERY:
+        loc = ["query", param]
+    else:
+        loc = ["body", *(int(part) if part.isdecimal() else part for part in param.split("."))]
+    return {"loc": loc, "message": error.message, "type": error.code}
 
 
 def error_response(error: SpassError, request_id: RequestId, headers: Mapping[str, str] | None = None) -> Response:
@@ -88,32 +106,46 @@ def from_validation(error: RequestValidationError) -> InvalidRequest:
     come back as one.
     """
     found = error.errors()
-    reports = [_report(one) for one in found[:_MAX_REPORTED]]
+    reports = [_report(one, error.body) for one in found[:_MAX_REPORTED]]
     first = reports[0] if reports else None
-    message = f"{_path(first['loc'])}: {first['message']}" if first else "The request is not valid."
+    param = _path(first["loc"]) if first else None
+    message = ": ".join(filter(None, [param, str(first["message"])])) if first else "The request is not valid."
     if len(found) > 1:
         message += f" (and {len(found) - 1} more)"
-    param = _path(first["loc"]) if first else None
     return InvalidRequest(message, param=param, details={"errors": [*reports]})
 
 
-class _Report(dict[str, Json]):
-    """One entry of ``details.errors``: ``loc``, ``message``, ``type``."""
+def _report(found: Mapping[str, Any], body: object) -> dict[str, Json]:
+    """One entry of ``details.errors``."""
+    kind = str(found["type"])
+    loc = tuple(found["loc"])
+    message = str(found["msg"]).removeprefix("Value error, ")
+    if loc[0] == "body":
+        loc = ("body", *_of_the_body(loc[1:], body, missing=kind == "missing"))
+    if kind in {"union_tag_invalid", "union_tag_not_found"}:  # pydantic's own words repeat the value
+        context = found["ctx"]
+        loc = (*loc, str(context["discriminator"]).strip("'"))
+        message = f"must be one of {context['expected_tags']}" if "expected_tags" in context else "is missing"
+    parts: list[Json] = [part if isinstance(part, int) else str(part)[:_MAX_LOC] for part in loc]
+    return {"loc": parts, "message": message[:_MAX_MESSAGE], "type": kind}
 
 
-def _report(found: Mapping[str, object]) -> _Report:
-    loc = found.get("loc", ())
-    parts: list[Json] = [
-        part if isinstance(part, int) else str(part)[:_MAX_LOC] for part in (loc if isinstance(loc, Iterable) else ())
-    ]
-    return _Report(loc=parts, message=str(found.get("msg", ""))[:_MAX_MESSAGE], type=str(found.get("type", "")))
+def _of_the_body(loc: Sequence[int | str], body: Any, *, missing: bool) -> Iterator[int | str]:
+    """The parts of ``loc`` that ``body`` has, but its last if it is what is missing. The rest are names that pydantic gives to
+    the members of a union.
+    """
+    for number, part in enumerate(loc, 1):
+        if (isinstance(body, dict) and part in body) or (isinstance(body, list) and isinstance(part, int) and part < len(body)):
+            body = body[part]
+            yield part
+        elif missing and number == len(loc):
+            yield part
 
 
-def _path(loc: Json) -> str:
-    """``("body", "documents", 3, "text")`` as ``documents.3.text``."""
+def _path(loc: Json) -> str | None:
+    """``["body", "documents", 3, "text"]`` as ``documents.3.text``; None for a body as a whole."""
     parts = [str(part) for part in loc] if isinstance(loc, list) else []
-    named = parts[1:] if len(parts) > 1 and parts[0] in {"body", "query", "path", "header"} else parts
-    return ".".join(named)
+    return ".".join(parts[1:]) or None
 
 
 def from_http(error: HTTPException) -> SpassError:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spass.calls.scope import Scope
     from spass.completions.service import Completions
     from spass.llm.router import Router
+    from spass.rag.cache import ObjectCache
     from spass.rag.indices import Indices
     from spass.rag.service import Rag
     from spass.sessions.service import Sessions
@@ -91,17 +92,23 @@ class Services:
         return Completions(self.calls)
 
     @cached_property
+    def object_cache(self) -> "ObjectCache":
+        from spass.rag.cache import ObjectCache
+
+        return ObjectCache()
+
+    @cached_property
     def indices(self) -> "Indices":
         """What needs no vectors, and so no numpy."""
         from spass.rag.indices import Indices
 
-        return Indices()
+        return Indices(self.object_cache)
 
     @cached_property
     def rag(self) -> "Rag":
         from spass.rag.service import Rag
 
-        return Rag(self.calls, self.config)
+        return Rag(self.calls, self.config, self.object_cache)
 
     @cached_property
     def toolbox(self) -> "Toolbox":

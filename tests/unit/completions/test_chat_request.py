@@ -120,7 +120,7 @@ def test_null_is_as_good_as_absent() -> None:
         ({"top_p": -0.1}, "top_p: Input should be greater than or equal to 0"),
         ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
         ({"max_tokens": True}, "max_tokens: Input should be a valid integer"),
-        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens and max_completion_tokens differ"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens: differs from max_tokens"),
         ({"n": 2}, "n: must be 1: one answer at a time"),
         ({"stop": ["a"] * 5}, "stop: List should have at most 4 items"),
         ({"stop": ""}, "stop.0: String should have at least 1 character"),
@@ -131,10 +131,10 @@ def test_null_is_as_good_as_absent() -> None:
         ({"tools": [TOOL, TOOL]}, "tools: two tools have the same name"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name: String should match pattern"),
         ({"tools": [{"type": "retrieval"}]}, "tools.0.type: Input should be 'function'"),
-        ({"tool_choice": "required"}, "tool_choice 'required' needs tools"),
+        ({"tool_choice": "required"}, "tool_choice: 'required' needs tools"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}}, "not among the tools"),
         ({"response_format": {"type": "json_schema"}}, "json_schema belongs to type 'json_schema'"),
-        ({"stream_options": {"include_usage": True}}, "stream_options is allowed only when stream is true"),
+        ({"stream_options": {"include_usage": True}}, "stream_options: is allowed only when stream is true"),
     ],
 )
 def test_what_cannot_be_right_is_refused_with_its_place(fields: dict[str, Any], expected: str) -> None:

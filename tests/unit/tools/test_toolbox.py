@@ -173,7 +173,12 @@ async def test_a_direct_call_of_no_tool_or_with_wrong_arguments_is_the_callers_e
         await box.execute_direct(scope, "nothing", {})
     with pytest.raises(InvalidRequest) as caught:
         await box.execute_direct(scope, "calculator", {"expression": 1})
-    assert caught.value.details["errors"]
+    assert caught.value.details["errors"] == [
+        {"loc": ["body", "arguments", "expression"], "message": "Input should be a valid string", "type": "string_type"}
+    ]
+    with pytest.raises(InvalidRequest) as caught:
+        await box.execute_direct(scope, "calculator", {"x" * 60_000: 1})
+    assert len(str(caught.value.details)) + len(caught.value.message) < 1000, "an error is no echo"
 
 
 @given(name=st.sampled_from([*TOOLS, "nothing"]), arguments=st.text(max_size=60))
