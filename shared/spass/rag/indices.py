@@ -1,6 +1,6 @@
 """Indices as a whole: list, describe, delete, and the deletion of one document. None of it needs numpy."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from spass.aws.keys import RAG_INDEX_PREFIX, rag_partition
@@ -27,7 +27,7 @@ def index_not_found(index_id: IndexId) -> IndexNotFound:
 class Indices:
     """The indices of the caller's tenant. ``cache`` is this process's, shared with whoever else reads segments."""
 
-    cache: ObjectCache = field(default_factory=ObjectCache)
+    cache: ObjectCache
 
     async def list(self, scope: Scope, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> IndexPage:
         """Up to ``limit`` indices in the order of their ids.

@@ -84,9 +84,6 @@ class Manifest:
     def text_bytes(self) -> int:
         return sum(segment.text_bytes for segment in self.segments)
 
-    def same_version(self, other: "Manifest") -> bool:
-        return (self.generation, self.version) == (other.generation, other.version)
-
     def with_segments(self, segments: Sequence[Segment], updated_at: Timestamp) -> "Manifest":
         return replace(self, segments=tuple(segments), updated_at=updated_at)
 
@@ -140,6 +137,8 @@ def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manife
 
 
 def _still(before: Manifest) -> Condition:
+    """That ``before`` is in force. While tombstones stand its version alone would say so. But where an item was removed or restored
+    by hand versions begin anew, and then it is the generation that keeps a writer of the old life out of the new one."""
     if not before.version:
         return ABSENT
     return Condition(

@@ -11,6 +11,7 @@ from spass.rag.manifest import MAX_SEGMENTS, Segment
 
 MERGE_ROWS: Final = 4096
 MERGE_BYTES: Final = 32 * 2**20  # of texts and vectors read
+HEADROOM: Final = 8  # places left free by a merge, for writers that have no time for one
 _FLOAT_BYTES: Final = 4
 
 
@@ -31,5 +32,5 @@ def choose_merge(segments: Sequence[Segment], new_rows: int, dimensions: int) ->
             size += stored
         else:
             left.append(segment)
-    too_many = max(0, len(left) + 1 - MAX_SEGMENTS)
+    too_many = max(0, len(left) + 1 - (MAX_SEGMENTS - HEADROOM))
     return chosen + left[:too_many]

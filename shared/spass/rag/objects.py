@@ -1,8 +1,8 @@
 """A segment's objects in the bucket, read through what the process already holds."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from spass.aws.clients import TenantStore
 from spass.core.ids import IndexId
@@ -10,6 +10,8 @@ from spass.rag.bitmap import Bitmap
 from spass.rag.cache import ObjectCache, ObjectName
 from spass.rag.ids import Ids
 from spass.rag.manifest import Segment
+
+T = TypeVar("T")
 
 VECTORS: Final = "vectors.npy"
 IDS: Final = "ids"
@@ -28,6 +30,7 @@ class SegmentObjects:
     """
 
     def __init__(self, store: TenantStore, index: IndexId, generation: str, cache: ObjectCache) -> None:
+        self.generation = generation
         self._store = store
         self._prefix = f"rag/{index}/{generation}"
         self._cache = cache
@@ -85,3 +88,14 @@ def _neighbours(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]
         else:
             groups.append([span])
     return groups
+
+
+async def together(work: Iterable[Awaitable[T]], *, at_once: int) -> list[T]:
+    """What all of ``work`` comes to, in its order, ``at_once`` of it under way at any time."""
+    free = asyncio.Semaphore(at_once)
+
+    async def one(piece: Awaitable[T]) -> T:
+        async with free:
+            return await piece
+
+    return list(await asyncio.gather(*map(one, work)))

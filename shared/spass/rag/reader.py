@@ -22,7 +22,7 @@ from spass.rag.indices import index_not_found
 from spass.rag.kill import LiveIds, find_all, live_ids
 from spass.rag.manifest import Manifest, Segment
 from spass.rag.model import check_model
-from spass.rag.objects import OFFSETS, VECTORS, SegmentObjects
+from spass.rag.objects import OFFSETS, VECTORS, SegmentObjects, together
 from spass.rag.search import Scored, best
 from spass.rag.segments import Vectors, decode_offsets, decode_vectors, document
 from spass.rag.swap import read_manifest
@@ -30,6 +30,7 @@ from spass.rag.swap import read_manifest
 A = TypeVar("A")
 
 PAGE_BYTES: Final = 4 * 2**20
+_READS_AT_ONCE: Final = 16
 _BATCH_ROWS: Final = 32_768
 _INLINE_SCAN: Final = 200_000  # numbers that are scanned faster than a worker thread is reached
 
@@ -214,7 +215,8 @@ def _from(live: LiveIds, after: str) -> Iterator[Place]:
 
 async def _page(objects: SegmentObjects, loaded: Sequence[LiveIds], after: str, limit: int) -> tuple[list[Place], bool]:
     """The places of one page, and whether there are more behind it."""
-    offsets = {live.segment.id: decode_offsets(await objects.read(live.segment.id, OFFSETS)) for live in loaded}
+    stored = await together((objects.read(live.segment.id, OFFSETS) for live in loaded), at_once=_READS_AT_ONCE)
+    offsets = {live.segment.id: decode_offsets(body) for live, body in zip(loaded, stored, strict=True)}
     places: list[Place] = []
     size = 0
     for place in heapq.merge(*(_from(live, after) for live in loaded), key=lambda place: place.id):

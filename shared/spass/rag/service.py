@@ -20,13 +20,12 @@ from spass.tenancy.config import GatewayConfig
 
 
 class Rag:
-    """Indices and documents of the caller's tenant. One per process: it holds the cache."""
+    """Indices and documents of the caller's tenant. ``cache`` is this process's."""
 
-    def __init__(self, calls: Embeds, config: GatewayConfig, *, cache: ObjectCache | None = None) -> None:
+    def __init__(self, calls: Embeds, config: GatewayConfig, cache: ObjectCache) -> None:
         name = config.defaults.embedding_model
         # The loader refuses a catalogue in which an embedding model has no dimensions.
         embedder = Embedder(calls, EmbeddingModel(name, cast(int, config.model(name).dimensions)))
-        cache = cache or ObjectCache()
         self._indices = Indices(cache)
         self._writer = Writer(embedder, cache)
         self._reader = Reader(embedder, cache)

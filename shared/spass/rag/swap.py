@@ -84,16 +84,16 @@ async def swap(
         writes: list[Write] = [swap_write(store.tenant, index, before, step.after)]
         if keep is not None:
             writes.append(await keep(step.answer))
-        if await _took_place(store, index, before, name, writes):
+        if await _took_place(store, index, name, writes):
             return step.answer
         if not deadline.remaining():
             raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)
         await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 (jitter)
 
 
-async def _took_place(store: TenantStore, index: IndexId, before: Manifest, name: str, writes: list[Write]) -> bool:
-    """Send the swap until it is known whether it took place. A lost reply is settled by reading whose swap it was; while the
-    version it started from is still in force, the same transaction is sent again under the same token."""
+async def _took_place(store: TenantStore, index: IndexId, name: str, writes: list[Write]) -> bool:
+    """Send the swap until it is known whether it took place. A lost reply is settled by reading whose swap it was; if not ours,
+    the same transaction is sent again under the same token, and fails if another came between."""
     for _ in range(_SENDS):
         try:
             await store.table.transact(writes, token=name)
@@ -104,11 +104,8 @@ async def _took_place(store: TenantStore, index: IndexId, before: Manifest, name
                 raise LeaseLost("Another try of this request has taken over; try again.", retry_after=1) from None
             return False
         except StorageUnavailable:
-            now = await read_manifest(store, index)
-            if name in now.swaps:
+            if name in (await read_manifest(store, index)).swaps:
                 return True
-            if not now.same_version(before):
-                return False
         else:
             return True
     raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)

@@ -14,6 +14,7 @@ from spass.core.errors import SpassError
 from spass.core.ids import IndexId, RequestId
 from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
+from spass.rag.cache import ObjectCache
 from spass.rag.documents import NewDocument
 from spass.rag.service import Rag
 from spass.tenancy.config import GatewayConfig
@@ -49,7 +50,7 @@ class World:
     store: TenantStore
 
     def worker(self) -> Rag:
-        return Rag(ArithmeticCalls(), CONFIG)
+        return Rag(ArithmeticCalls(), CONFIG, ObjectCache())
 
     def scope(self) -> Scope:
         caller = Caller(Identity(self.store.tenant, "token", False, ()), None, RequestId("req_1"), None, 0, "/a1/rag")

@@ -69,7 +69,7 @@ class World:
         self.scope = self.tenant("demo")
 
     def cold(self, config: GatewayConfig | None = None, budget: int | None = None) -> Rag:
-        return Rag(self.calls, config or config_with(), cache=ObjectCache(budget))
+        return Rag(self.calls, config or config_with(), ObjectCache(budget))
 
     def tenant(self, name: str) -> Scope:
         """The scope of a tenant that no other test has."""

@@ -1,0 +1,117 @@
+"""What an append brings to an index: new rows, as the segments of one version after another until one is swapped in."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import anyio.to_thread
+
+from spass.core.ids import DocumentId, new_id
+from spass.rag.documents import NewDocument, metadata_json
+from spass.rag.ids import IdRow
+from spass.rag.kill import Found, LiveIds, kill, write_all_dead
+from spass.rag.manifest import MAX_SEGMENTS, Segment
+from spass.rag.merge import choose_merge
+from spass.rag.objects import DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects, together
+from spass.rag.segments import Rows, Vectors, decode, encode, join, json_line
+
+_PARTS: Final = (VECTORS, IDS, META, DOCS, OFFSETS)
+_MERGED_AT_ONCE: Final = 4  # segments read whole side by side: bounds what a merge holds beside its rows
+
+
+def _milliseconds() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """New documents with their vectors, (n, d) float32, rows normalised. ``written``, in milliseconds since the epoch, is the
+    time of the write, however often it is tried."""
+
+    documents: Sequence[NewDocument]
+    vectors: Vectors
+    written: int = field(default_factory=_milliseconds)
+
+    def rows(self, created: Mapping[DocumentId, int]) -> Rows:
+        """Them as rows in the order of ids; what was there under the same id keeps when it was ``created``."""
+        order = sorted(range(len(self.documents)), key=lambda n: self.documents[n].id)
+        ids, docs, meta = [], [], []
+        for document in (self.documents[n] for n in order):
+            first = created.get(document.document_id, self.written)
+            ids.append(IdRow(document.id, first, max(first, self.written), len(document.text.encode())))
+            docs.append(json_line({"id": document.id, "text": document.text, "metadata": document.metadata}))
+            meta.append(metadata_json(document.metadata))
+        return Rows(ids, docs, meta, self.vectors[order])
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """The new rows alone, as they lie in the bucket: in the life ``generation``, and true of what was ``created`` when."""
+
+    generation: str
+    created: Mapping[DocumentId, int]
+    segment: Segment
+
+
+@dataclass(slots=True)
+class Addition:
+    """One append, through all its tries.
+
+    The first merges small segments into the new one. Whoever swaps meanwhile makes that work void, and a busy index has always
+    somebody who swaps sooner than a merge is read and put. So a later try does nearly nothing between reading the version in
+    force and swapping: its rows were put by themselves, once, and are put anew only if another life of the index has begun or
+    another writer changed when one of the documents was created.
+    """
+
+    new: Embedded
+    _tried: bool = False
+    _put: _Put | None = None
+
+    async def segments(
+        self, objects: SegmentObjects, loaded: Sequence[LiveIds], found: Mapping[DocumentId, Found], name: str
+    ) -> tuple[Segment, ...]:
+        """The segments of the next version, all put: those ``loaded`` with the rows ``found`` dead, and the new rows."""
+        killed = kill(loaded, found.values())
+        created = {document: place.stored.created_at for document, place in found.items()}
+        merged = {segment.id for segment in self._to_merge(killed.left)}
+        left = write_all_dead(objects, [other for other in killed.left if other.id not in merged], killed.changed, name)
+        if merged:
+            inputs = [replace(live, dead=killed.changed.get(live.segment.id, live.dead)) for live in loaded]
+            put = self._put_merged(objects, created, [live for live in inputs if live.segment.id in merged])
+        else:
+            put = self._put_alone(objects, created)
+        segment, rest = await asyncio.gather(put, left)
+        return (*rest, segment)
+
+    def _to_merge(self, segments: Sequence[Segment]) -> Sequence[Segment]:
+        first, self._tried = not self._tried, True
+        if first or len(segments) >= MAX_SEGMENTS:
+            return choose_merge(segments, len(self.new.documents), self.new.vectors.shape[1])
+        return ()
+
+    async def _put_alone(self, objects: SegmentObjects, created: Mapping[DocumentId, int]) -> Segment:
+        put = self._put
+        if put is None or (put.generation, put.created) != (objects.generation, created):
+            put = _Put(objects.generation, created, await put_segment(objects, self.new.rows(created)))
+            self._put = put
+        return put.segment
+
+    async def _put_merged(self, objects: SegmentObjects, created: Mapping[DocumentId, int], inputs: Sequence[LiveIds]) -> Segment:
+        rows = await together((_live_rows(objects, live) for live in inputs), at_once=_MERGED_AT_ONCE)
+        return await put_segment(objects, await anyio.to_thread.run_sync(join, [self.new.rows(created), *rows]))
+
+
+async def _live_rows(objects: SegmentObjects, live: LiveIds) -> Rows:
+    bodies = await asyncio.gather(*(objects.read(live.segment.id, part) for part in _PARTS))
+    rows = [row for row in range(live.segment.rows) if row not in live.dead]
+    return await anyio.to_thread.run_sync(decode, dict(zip(_PARTS, bodies, strict=True)), rows)
+
+
+async def put_segment(objects: SegmentObjects, rows: Rows) -> Segment:
+    """Put ``rows`` as a new segment that no version lists yet."""
+    parts = await anyio.to_thread.run_sync(encode, rows)
+    segment = Segment(new_id("seg"), len(rows.ids), rows.text_bytes, len(parts[DOCS]))
+    await objects.write(segment.id, parts)
+    return segment
