@@ -25,11 +25,11 @@ class ToolExecution(BaseModel):
 
 @router.post("/v1/tools/execute")
 async def execute(body: ToolExecution, exchange: Current) -> Response:
-    """Run a tool and get its result. What the tool itself could not do is a result `{"error": …}` too."""
+    """Run a tool and get its result. What the tool itself could not do is a result `{"error": …}` too, which no key keeps."""
 
     async def executed(_: Claim | None) -> Answer:
         answer = await exchange.services.toolbox.execute_direct(exchange.scope, body.name, body.arguments)
-        return Answer(answer.to_json())
+        return Answer(answer.to_json(), failed=answer.failed)
 
     return await once(exchange, executed)
 

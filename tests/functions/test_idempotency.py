@@ -90,6 +90,18 @@ def test_a_failure_is_not_kept(gateway: Gateway, name: str) -> None:
     assert "idempotency-replayed" not in again.headers
 
 
+def test_a_tool_that_failed_is_tried_again(gateway: Gateway) -> None:
+    call = {"name": "rag_query", "arguments": {"index_id": "notes", "query": "alpha"}}
+    assert send(gateway, "/v1/tools/execute", call).json["result"]["error"]["code"] == "index_not_found"
+    gateway.send("POST", "/a1/rag/indices/notes/documents", body=DOCUMENTS)
+    gateway.script.failure = BackendFailed("down")
+    assert send(gateway, "/v1/tools/execute", call).code == "upstream_error"
+    gateway.script.failure = None
+    found = send(gateway, "/v1/tools/execute", call)
+    assert (found.status, [hit["id"] for hit in found.json["result"]["results"]]) == (200, ["a"])
+    assert send(gateway, "/v1/tools/execute", call).headers["idempotency-replayed"] == "true"
+
+
 @pytest.mark.parametrize("name", ["chat", "append", "completion", "a stream"])
 def test_while_the_first_runs_the_second_is_told_to_come_back(gateway: Gateway, name: str) -> None:
     path, body, other = routes(gateway)["completion" if name == "a stream" else name]

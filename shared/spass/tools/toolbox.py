@@ -1,6 +1,7 @@
 """Runs tool calls: finds the tool, checks its arguments, bounds its time and its result, and leaves one audit record.
 
-Whatever goes wrong in a call is its result, ``{"error": {"code", "message"}}``, so that the model reads it and can do better.
+What goes wrong in a call is its result, ``{"error": {"code", "message"}}``, so that the model reads it and can do better. Only
+what the model cannot help at all is raised: see ``_FATAL`` and ``_NOT_THE_CALLS``.
 """
 
 import asyncio
@@ -12,7 +13,18 @@ from typing import Final, cast
 from pydantic import ValidationError
 
 from spass.calls.scope import Scope
-from spass.core.errors import InvalidRequest, SpassError, ToolNotFound
+from spass.core.errors import (
+    Internal,
+    InvalidRequest,
+    Limited,
+    SpassError,
+    StorageUnavailable,
+    TimedOut,
+    TooDeep,
+    ToolNotFound,
+    Unavailable,
+    Upstream,
+)
 from spass.core.events import ToolCallFinished
 from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
 from spass.metering import audit
@@ -24,6 +36,11 @@ from spass.tools.registry import TOOLS, load
 
 MAX_RESULT_BYTES: Final = 64 * 1024
 
+_FATAL: Final = (StorageUnavailable, Internal)
+"""With these a turn could not be recorded either: it fails, and may be sent again. A failed upstream costs a turn one tool."""
+_NOT_THE_CALLS: Final = (*_FATAL, Limited, Upstream, Unavailable, TimedOut, TooDeep)
+"""What no other arguments would have avoided: a caller who is no model hears of it as of any other failure."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
@@ -32,6 +49,7 @@ class ToolAnswer:
     name: str
     result: Json
     duration_ms: int
+    failed: bool
 
     def to_json(self) -> dict[str, Json]:
         return {"name": self.name, "result": self.result, "duration_ms": self.duration_ms}
@@ -57,7 +75,11 @@ class Toolbox:
 
     async def execute(self, scope: Scope, call: ToolCall, *, allowed: Collection[str]) -> ToolCallFinished:
         """Runs ``call`` as the model wrote it. Tools outside ``allowed`` do not exist for it. Never raises for what the model
-        did."""
+        did.
+
+        Raises:
+            StorageUnavailable, InternalError: the turn cannot go on.
+        """
         known = call.name in TOOLS and call.name in allowed
         recorder = ToolRecorder(scope, call.name if known else None)
         arguments: Json = call.arguments[: tool_arguments.MAX_BYTES].encode("utf-8", "replace").decode()
@@ -69,7 +91,7 @@ class Toolbox:
             arguments = parsed = tool_arguments.parse(call.arguments)
             return _call_of(load(call.name), parsed)
 
-        result, text = _bounded(await self._attempt(scope, recorder, prepare))
+        result, text = _bounded((await self._attempt(scope, recorder, prepare, _FATAL)).result)
         message = Message(Role.TOOL, text, tool_call_id=call.id)
         return ToolCallFinished(call, arguments, result, message, recorder.duration_ms)
 
@@ -79,6 +101,7 @@ class Toolbox:
         Raises:
             ToolNotFound: there is no such tool.
             InvalidRequest: the arguments do not fit it.
+            SpassError: it failed for a reason that is not the call's.
         """
         tool = _existing(name)
         try:
@@ -87,29 +110,44 @@ class Toolbox:
         except InvalidArguments as error:
             raise _invalid_request(error) from None
         recorder = ToolRecorder(scope, name)
-        result, _ = _bounded(await self._attempt(scope, recorder, lambda: prepared))
-        return ToolAnswer(name, result, recorder.duration_ms)
+        attempt = await self._attempt(scope, recorder, lambda: prepared, _NOT_THE_CALLS)
+        result, _ = _bounded(attempt.result)
+        return ToolAnswer(name, result, recorder.duration_ms, attempt.failed)
 
-    async def _attempt(self, scope: Scope, recorder: ToolRecorder, prepare: Callable[[], Tool]) -> Json:
-        """The tool's result, or the error that stands for one; audited either way."""
+    async def _attempt(
+        self, scope: Scope, recorder: ToolRecorder, prepare: Callable[[], Tool], raised: tuple[type[SpassError], ...]
+    ) -> "_Attempt":
+        """The tool's result, or the error that stands for one; audited either way.
+
+        Raises:
+            SpassError: one of ``raised``.
+        """
         status = audit.FAILED
         try:
             call = prepare()
             seconds = min(call.timeout, scope.deadline.remaining())
             result = await asyncio.wait_for(call.run(ToolContext(scope, self._rag)), seconds)
             status = audit.OK
-            return result
+            return _Attempt(result)
         except TimeoutError:
             status = "tool_timeout"
-            return _error(ToolError("The tool did not answer in time. Try once more, or answer without it.", code=status))
+            return _failed(ToolError("The tool did not answer in time. Try once more, or answer without it.", code=status))
         except (ToolError, SpassError) as error:
             status = error.code
-            return _error(error)
+            if isinstance(error, raised):
+                raise
+            return _failed(error)
         except asyncio.CancelledError:
             status = audit.CANCELLED
             raise
         finally:
             await recorder.finish(status)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    result: Json
+    failed: bool = False
 
 
 def _existing(name: str) -> type[Tool]:
@@ -137,11 +175,11 @@ def _invalid_request(error: InvalidArguments) -> InvalidRequest:
     return InvalidRequest(error.message, param="arguments", details={"errors": errors})
 
 
-def _error(error: ToolError | SpassError) -> Json:
+def _failed(error: ToolError | SpassError) -> _Attempt:
     said: dict[str, Json] = {"code": error.code, "message": error.message}
     if isinstance(error, InvalidArguments) and error.errors:
         said["errors"] = [*error.errors]
-    return {"error": said}
+    return _Attempt({"error": said}, failed=True)
 
 
 def _bounded(result: Json) -> tuple[Json, str]:

@@ -130,12 +130,15 @@ def _report(found: Mapping[str, Any], body: object) -> dict[str, Json]:
     return {"loc": parts, "message": message[:_MAX_MESSAGE], "type": kind}
 
 
-def _of_the_body(loc: Sequence[int | str], body: Any, *, missing: bool) -> Iterator[int | str]:
+def _of_the_body(loc: Sequence[int | str], body: object, *, missing: bool) -> Iterator[int | str]:
     """The parts of ``loc`` that ``body`` has, but its last if it is what is missing. The rest are names that pydantic gives to
     the members of a union.
     """
     for number, part in enumerate(loc, 1):
-        if (isinstance(body, dict) and part in body) or (isinstance(body, list) and isinstance(part, int) and part < len(body)):
+        if isinstance(body, dict) and part in body:
+            body = body[part]
+            yield part
+        elif isinstance(body, list) and isinstance(part, int) and part < len(body):
             body = body[part]
             yield part
         elif missing and number == len(loc):

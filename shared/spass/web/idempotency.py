@@ -27,11 +27,14 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a route's work came to. ``kept``: the work has written ``body`` under its claim itself, with what made it true."""
+    """What a route's work came to. ``kept``: the work has written ``body`` under its claim itself, with what made it true.
+    ``failed``: it is not kept, so the same key may try again.
+    """
 
     body: Mapping[str, Json]
     headers: Mapping[str, str] = field(default_factory=dict)
     kept: bool = False
+    failed: bool = False
 
 
 def idempotent_request(request: Request, caller: Caller, body: bytes) -> IdempotentRequest | None:
@@ -74,7 +77,9 @@ async def once(exchange: Exchange, work: Callable[[Claim | None], Awaitable[Answ
     try:
         async with renewing(claim.renew):
             answer = await work(claim)
-            if not answer.kept:
+            if answer.failed:
+                await release(claim)
+            elif not answer.kept:
                 await claim.complete(StoredAnswer(answer.body, {**answer.headers, **exchange.cost_headers()}))
     except Exception:
         await release(claim)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.calls.scope import Scope
-from spass.core.errors import InvalidRequest, ToolNotFound, UpstreamError
+from spass.core.errors import DocumentNotFound, InvalidRequest, StorageUnavailable, ToolNotFound, UpstreamError
 from spass.core.events import ToolCallFinished
 from spass.core.messages import Json, Role, ToolCall
 from spass.tools import registry, toolbox
@@ -39,6 +39,10 @@ class Echo(Tool):
                 raise ToolError("Say it otherwise.")
             case "spass":
                 raise UpstreamError("The model side failed.")
+            case "storage":
+                raise StorageUnavailable("The storage did not answer in time; try again.")
+            case "mine":
+                raise DocumentNotFound("There is no such document.")
             case "half":
                 return {"half \udc00": ["\ud800"]}
         return {"echo": self.text * self.times}
@@ -166,6 +170,24 @@ async def test_a_direct_call_answers_name_result_and_duration(box: Toolbox, scop
     failed = await box.execute_direct(scope, "calculator", {"expression": "1/0"})
     assert isinstance(failed.result, dict)
     assert "error" in failed.result
+
+
+async def test_a_store_that_is_away_fails_the_turn_and_is_audited(box: Toolbox, scope: Scope) -> None:
+    with pytest.raises(StorageUnavailable):
+        await execute(box, scope, "echo", '{"failure": "storage"}')
+    assert table_of(scope).audited("tool") == [("echo", "storage_unavailable")]
+
+
+@pytest.mark.parametrize(("failure", "kind"), [("spass", UpstreamError), ("storage", StorageUnavailable)])
+async def test_a_direct_call_fails_where_no_other_arguments_would_have_helped(
+    box: Toolbox, scope: Scope, failure: str, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind):
+        await box.execute_direct(scope, "echo", {"failure": failure})
+    assert len(table_of(scope).audited("tool")) == 1
+    for own in ("tool", "mine", "slow"):
+        assert (await box.execute_direct(scope, "echo", {"failure": own})).failed
+    assert not (await box.execute_direct(scope, "echo", {})).failed
 
 
 async def test_a_direct_call_of_no_tool_or_with_wrong_arguments_is_the_callers_error(box: Toolbox, scope: Scope) -> None:
