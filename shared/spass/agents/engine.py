@@ -98,9 +98,9 @@ class _Context:
         async with aclosing(self.calls.chat(self.scope, request)) as deltas:
             async for delta in deltas:
                 builder.add(delta)
-                if delta.content:
-                    yield Token(delta.content)
-        reply = builder.reply
+                if text := delta.content + delta.refusal:
+                    yield Token(text)
+        reply = builder.reply.spoken
         yield InferenceFinished(_repeatable(reply.message), reply.finish_reason)
         if reply.usage is not None:
             yield Usage(reply.usage)

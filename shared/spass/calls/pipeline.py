@@ -59,8 +59,8 @@ class Calls:
                 async for delta in deltas:
                     begun = True
                     built.add(delta)
-                    if delta.content or delta.tool_calls:
-                        yield ChatDelta(delta.content, delta.tool_calls)
+                    if delta.content or delta.tool_calls or delta.refusal:
+                        yield ChatDelta(delta.content, delta.tool_calls, refusal=delta.refusal)
             status = audit.OK
         except SpassError as error:
             status = error.code
@@ -70,14 +70,14 @@ class Calls:
             raise
         finally:
             reply = built.reply
-            usage = reply.usage or (estimated_usage(request, reply.message) if begun else _NOTHING)
+            usage = reply.usage or (estimated_usage(request, reply.spoken.message) if begun else _NOTHING)
             cost = self._price(model, usage, reply) if begun else Cost()
             await recorder.finish(
                 status=status,
                 backend=routed.backend,
                 attempts=routed.attempts,
                 usage=usage,
-                estimated=reply.usage is None,
+                estimated=begun and reply.usage is None,
                 cost=cost,
                 finish_reason=reply.finish_reason if status == audit.OK else None,
             )

@@ -31,7 +31,7 @@ class Recorder:
             "SPASS-Caller-Depth": str(self._scope.depth + 1),
             "SPASS-Parent-Request-Id": self.request_id,
         }
-        return CallContext(self._scope.deadline, headers)
+        return CallContext(self._scope.deadline, headers, self._scope.caller.request_id)
 
     async def finish(
         self,

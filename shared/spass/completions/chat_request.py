@@ -50,7 +50,7 @@ class ToolDefinition(Strict):
 
     def spec(self) -> ToolSpec:
         parameters = self.function.parameters or {"type": "object", "properties": {}}
-        return ToolSpec(self.function.name, self.function.description or "", parameters)
+        return ToolSpec(self.function.name, self.function.description or "", parameters, self.function.strict)
 
 
 class FunctionReference(Strict):

@@ -36,6 +36,8 @@ class ChunkWriter:
         yield from self._begin(delta)
         if delta.content:
             yield self._chunk({"content": delta.content})
+        if delta.refusal:
+            yield self._chunk({"refusal": delta.refusal})
         if delta.tool_calls:
             yield self._chunk({"tool_calls": [self._tool_call(piece) for piece in delta.tool_calls]})
 
@@ -53,7 +55,7 @@ class ChunkWriter:
     def _begin(self, first: ChatDelta) -> Iterator[Chunk]:
         if not self._begun:
             self._begun = True
-            silent = first.tool_calls and not first.content
+            silent = (first.tool_calls or first.refusal) and not first.content
             yield self._chunk({"role": "assistant", "content": None if silent else "", "refusal": None})
 
     def _chunk(self, delta: Mapping[str, Json], reason: FinishReason | None = None) -> Chunk:
@@ -88,6 +90,7 @@ def collect_chunks(chunks: Iterable[Chunk]) -> Answer:
     """The blocking answer that a finished stream of chunks amounts to."""
     answer: Answer = {}
     texts: list[str] = []
+    refusals: list[str] = []
     calls: dict[int, _Call] = {}
     reason: Json = None
     usage: Json = None
@@ -97,11 +100,13 @@ def collect_chunks(chunks: Iterable[Chunk]) -> Answer:
         for choice in cast("list[dict[str, Json]]", chunk["choices"]):
             delta = cast("_Delta", choice["delta"])
             texts.append(delta.get("content") or "")
+            refusals.append(delta.get("refusal") or "")
             for piece in delta.get("tool_calls", ()):
                 calls.setdefault(piece["index"], _Call()).add(piece)
             reason = choice["finish_reason"] or reason
-    text = "".join(texts)
-    message: dict[str, Json] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+    text, refusal = "".join(texts), "".join(refusals) or None
+    silent = not text and (calls or refusal)
+    message: dict[str, Json] = {"role": "assistant", "content": None if silent else text, "refusal": refusal}
     if calls:
         message["tool_calls"] = [call.whole() for _, call in sorted(calls.items())]
     choices: list[Json] = [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}]
@@ -138,6 +143,7 @@ class _Piece(TypedDict, total=False):
 
 class _Delta(TypedDict, total=False):
     content: str | None
+    refusal: str | None
     tool_calls: list[_Piece]
 
 

@@ -60,7 +60,7 @@ class SystemMessage(Strict):
     name: str | None = None
 
     def message(self) -> Message:
-        return Message(Role.SYSTEM, self.content)
+        return Message(Role.SYSTEM, self.content, name=self.name)
 
 
 class UserMessage(Strict):
@@ -69,7 +69,7 @@ class UserMessage(Strict):
     name: str | None = None
 
     def message(self) -> Message:
-        return Message(Role.USER, self.content)
+        return Message(Role.USER, self.content, name=self.name)
 
 
 class FunctionCall(Strict):
@@ -104,7 +104,7 @@ class AssistantMessage(Strict):
 
     def message(self) -> Message:
         calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or ())
-        return Message(Role.ASSISTANT, self.content or self.refusal or "", calls)
+        return Message(Role.ASSISTANT, self.content or self.refusal or "", calls, name=self.name)
 
 
 class ToolMessage(Strict):
@@ -114,7 +114,7 @@ class ToolMessage(Strict):
     name: str | None = None
 
     def message(self) -> Message:
-        return Message(Role.TOOL, self.content, tool_call_id=self.tool_call_id)
+        return Message(Role.TOOL, self.content, tool_call_id=self.tool_call_id, name=self.name)
 
 
 WireMessage: TypeAlias = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]

@@ -27,21 +27,25 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. A tool message answers the call ``tool_call_id``; an assistant message may ask for ``tool_calls``."""
+    """One message. A tool message answers the call ``tool_call_id``; an assistant message may ask for ``tool_calls``. ``name``
+    tells speakers of one role apart, where a provider knows such a thing."""
 
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as a model sees it. ``parameters`` is a JSON Schema of type object."""
+    """A tool as a model sees it. ``parameters`` is a JSON Schema of type object; ``strict`` asks for arguments that match it
+    without fail, of providers that can promise it."""
 
     name: str
     description: str
     parameters: Mapping[str, Json]
+    strict: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

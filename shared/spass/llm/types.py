@@ -3,10 +3,11 @@
 import sys
 from array import array
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Literal, Protocol, TypeAlias
 
+from spass.core.ids import RequestId
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
 from spass.core.time import Deadline
 
@@ -55,23 +56,36 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ChatDelta:
-    """A piece of an answer. A blocking call yields one delta that holds everything."""
+    """A piece of an answer. A blocking call yields one delta that holds everything.
+
+    ``refusal`` is text too: what a model says in place of an answer, where its provider tells the two apart.
+    """
 
     content: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     finish_reason: FinishReason | None = None
     usage: TokenUsage | None = None
     cost_usd: Decimal | None = None
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """A whole answer. ``usage`` and ``cost_usd`` are None where the provider said none."""
+    """A whole answer. ``usage`` and ``cost_usd`` are None where the provider said none. ``refusal`` is no part of ``message``."""
 
     message: Message
     finish_reason: FinishReason = FinishReason.STOP
     usage: TokenUsage | None = None
     cost_usd: Decimal | None = None
+    refusal: str = ""
+
+    @property
+    def spoken(self) -> "ChatReply":
+        """The same where nobody tells a refusal from an answer: it is the text, and the reason for the end."""
+        if not self.refusal:
+            return self
+        message = replace(self.message, content=self.message.content + self.refusal)
+        return replace(self, message=message, finish_reason=FinishReason.CONTENT_FILTER, refusal="")
 
 
 class ReplyBuilder:
@@ -79,6 +93,7 @@ class ReplyBuilder:
 
     def __init__(self) -> None:
         self._content: list[str] = []
+        self._refusal: list[str] = []
         self._calls: dict[int, _PartialCall] = {}
         self._finish_reason: FinishReason | None = None
         self._usage: TokenUsage | None = None
@@ -86,6 +101,7 @@ class ReplyBuilder:
 
     def add(self, delta: ChatDelta) -> None:
         self._content.append(delta.content)
+        self._refusal.append(delta.refusal)
         for piece in delta.tool_calls:
             self._calls.setdefault(piece.index, _PartialCall()).add(piece)
         self._finish_reason = delta.finish_reason or self._finish_reason
@@ -97,7 +113,7 @@ class ReplyBuilder:
         calls = tuple(call.whole(index) for index, call in sorted(self._calls.items()))
         message = Message(Role.ASSISTANT, "".join(self._content), tool_calls=calls)
         reason = self._finish_reason or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
-        return ChatReply(message, reason, self._usage, self._cost_usd)
+        return ChatReply(message, reason, self._usage, self._cost_usd, "".join(self._refusal))
 
 
 class _PartialCall:
@@ -162,10 +178,12 @@ def pack_rows(rows: Iterable[Iterable[float]]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """When a model call must have ended, and the headers to send along (``SPASS-Caller-Depth`` and the like)."""
+    """When a model call must have ended, the headers to send along (``SPASS-Caller-Depth`` and the like), and the request it is
+    made for, under which the log speaks of it."""
 
     deadline: Deadline
     headers: Mapping[str, str] = field(default_factory=dict)
+    request_id: RequestId | None = None
 
 
 class Provider(Protocol):

@@ -24,9 +24,10 @@ CONFIG = GatewayConfig.model_validate(
 
 @dataclass(slots=True)
 class ScriptedProvider:
-    """Says ``answers`` in their order; a ``BackendFailed`` among them is raised. Streams word by word when asked to."""
+    """Says ``answers`` in their order; a ``BackendFailed`` among them is raised. Streams word by word when asked to; a delta is
+    said as it is."""
 
-    answers: list[Message | BackendFailed] = field(default_factory=list)
+    answers: list[Message | ChatDelta | BackendFailed] = field(default_factory=list)
     asked: list[ChatRequest] = field(default_factory=list)
     contexts: list[CallContext] = field(default_factory=list)
 
@@ -36,6 +37,9 @@ class ScriptedProvider:
         answer = self.answers.pop(0)
         if isinstance(answer, BackendFailed):
             raise answer
+        if isinstance(answer, ChatDelta):
+            yield answer
+            return
         pieces = answer.content.split(" ") if request.stream else [answer.content]
         for at, piece in enumerate(pieces):
             yield ChatDelta(piece if at == 0 else f" {piece}")
@@ -58,7 +62,7 @@ class Stage:
     shelf: Shelf
     engine: Engine
 
-    def will_say(self, *answers: Message | BackendFailed) -> None:
+    def will_say(self, *answers: Message | ChatDelta | BackendFailed) -> None:
         self.provider.answers += answers
 
 

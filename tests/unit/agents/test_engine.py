@@ -12,6 +12,7 @@ from spass.core.errors import ModelNotAllowed, RecursionDepthExceeded, UpstreamR
 from spass.core.events import Event, Token, collect
 from spass.core.messages import FinishReason, Message, Role
 from spass.llm.errors import BackendRejected
+from spass.llm.types import ChatDelta
 from tests.unit.agents.stage import Stage, agent, contents, says
 from tests.unit.tools.scopes import scope_for, table_of
 
@@ -140,6 +141,14 @@ async def test_a_stream_collected_is_the_reply(stage: Stage, scope: Scope) -> No
     assert streamed.messages == blocking.messages
     assert (streamed.usage, streamed.turns, streamed.finish_reason) == (blocking.usage, blocking.turns, blocking.finish_reason)
     assert [record.result for record in streamed.tool_calls] == [record.result for record in blocking.tool_calls]
+
+
+async def test_a_refusal_is_the_agents_answer_and_the_reason_says_so(stage: Stage, scope: Scope) -> None:
+    stage.will_say(ChatDelta(refusal="I cannot.", finish_reason=FinishReason.STOP))
+    events = [event async for event in stage.engine.run(scope, agent(), (), "?", stream=True)]
+    assert Token("I cannot.") in events
+    outcome = collect(events)
+    assert (outcome.content, outcome.finish_reason) == ("I cannot.", FinishReason.CONTENT_FILTER)
 
 
 async def test_sub_calls_stand_one_deeper(stage: Stage) -> None:

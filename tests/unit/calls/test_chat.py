@@ -111,6 +111,11 @@ async def test_tokens_that_nobody_counted_are_estimated_and_marked_so(store: Ten
     assert record["usage_estimated"] is True
 
 
+async def test_a_refusal_is_passed_on_and_its_tokens_count(store: TenantStore) -> None:
+    reply = await ask(ScriptedProvider([ChatDelta(refusal="I can"), ChatDelta(refusal="not.")]), store)
+    assert (reply.message.content, reply.refusal, reply.usage) == ("", "I cannot.", TokenUsage(5, 3))
+
+
 async def test_a_price_said_by_the_provider_wins_and_a_missing_one_counts_as_nothing(store: TenantStore) -> None:
     scope = make_scope(store)
     said = ScriptedProvider([ChatDelta("a", cost_usd=Decimal("0.25"))])
@@ -130,6 +135,7 @@ async def test_a_call_that_fails_at_once_is_recorded_and_costs_nothing(store: Te
         await anext(provider.calls().chat(scope, QUESTION))
     (record,) = await audit_of(store)
     assert (record["status"], record["prompt_tokens"], record["cost_usd"]) == ("upstream_error", 0, "0")
+    assert "usage_estimated" not in record  # that there were none is known
     assert scope.tally.total.sub_calls == 0
 
 

@@ -38,7 +38,7 @@ def test_every_role_is_understood() -> None:
     assert request.chat_request().messages == (
         Message(Role.SYSTEM, "S"),
         Message(Role.SYSTEM, "D\nE"),
-        Message(Role.USER, "U"),
+        Message(Role.USER, "U", name="anna"),
         Message(Role.ASSISTANT, "", (ToolCall("call_1", "add", "{}"),)),
         Message(Role.TOOL, "4", tool_call_id="call_1"),
         Message(Role.ASSISTANT, "A"),
@@ -91,6 +91,24 @@ def test_fields_of_openai_go_where_they_belong() -> None:
         "parallel_tool_calls": False,
     }
     assert (asked.stream, request.include_usage) == (True, True)
+
+
+def test_a_tools_strictness_and_a_speakers_name_are_kept() -> None:
+    function = {"name": "add", "parameters": {"type": "object"}}
+    tools = [
+        {"type": "function", "function": {**function, "name": f"add_{strict}", "strict": strict}}
+        for strict in (True, False, None)
+    ]
+    said = [
+        {"role": "system", "name": "rules", "content": "x"},
+        {"role": "user", "name": "anna", "content": "x"},
+        {"role": "assistant", "name": "bot", "tool_calls": [CALL]},
+        {"role": "tool", "name": "add", "tool_call_id": "call_1", "content": "4"},
+        {"role": "user", "content": "x"},
+    ]
+    asked = parse(messages=said, tools=tools).chat_request()
+    assert [tool.strict for tool in asked.tools] == [True, False, None]
+    assert [message.name for message in asked.messages] == ["rules", "anna", "bot", "add", None]
 
 
 def test_null_is_as_good_as_absent() -> None:

@@ -1,6 +1,7 @@
 """Streams and blocking answers are the same thing."""
 
 from decimal import Decimal
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ FIRST_PIECES = st.builds(ToolCallDelta, st.just(0), st.just("call_a"), st.just("
 
 @st.composite
 def deltas(draw: st.DrawFn) -> list[ChatDelta]:
-    """Any answer a provider may stream: text and tool calls, cut anywhere."""
+    """Any answer a provider may stream: text, tool calls and refusals, cut anywhere."""
     drawn: list[ChatDelta] = []
     begun: set[int] = set()
     for _ in range(draw(st.integers(0, 6))):
@@ -29,7 +30,7 @@ def deltas(draw: st.DrawFn) -> list[ChatDelta]:
             begun.add(index)
             identity = draw(st.none() | st.just(f"call_{index}x")) if first else None
             pieces.append(ToolCallDelta(index, identity, "add" if first else None, draw(ARGUMENTS)))
-        drawn.append(ChatDelta(draw(st.text(max_size=5)), tuple(pieces)))
+        drawn.append(ChatDelta(draw(st.text(max_size=5)), tuple(pieces), refusal=draw(st.just("") | st.text(max_size=5))))
     return drawn
 
 
@@ -45,9 +46,10 @@ def comparable(answer: Answer) -> Answer:
 
 @given(deltas(), st.booleans())
 def test_a_collected_stream_is_the_answer_given_in_one_piece(answer: list[ChatDelta], include_usage: bool) -> None:
-    message = collect_deltas(answer).message
+    reply = collect_deltas(answer)
+    message = reply.message
     calls = tuple(ToolCallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(message.tool_calls))
-    whole = [ChatDelta(message.content, calls)]
+    whole = [ChatDelta(message.content, calls, refusal=reply.refusal)]
     streamed = collect_chunks(chunks_of(answer, include_usage=include_usage))
     assert comparable(streamed) == comparable(collect_chunks(chunks_of(whole, include_usage=False)))
 
@@ -106,6 +108,19 @@ def test_a_tool_call_says_its_name_once_and_its_arguments_in_pieces() -> None:
     }
     assert collected["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
     assert '"name"' not in repr(chunks[2]).replace("'", '"')
+
+
+def test_a_refusal_stands_where_openai_has_it_and_not_in_the_content() -> None:
+    chunks = chunks_of([ChatDelta(refusal="I can"), ChatDelta(refusal="not.")], include_usage=False)
+    said: list[Any] = [chunk["choices"] for chunk in chunks]
+    assert [choices[0]["delta"] for choices in said] == [
+        {"role": "assistant", "content": None, "refusal": None},
+        {"refusal": "I can"},
+        {"refusal": "not."},
+        {},
+    ]
+    choices: Any = collect_chunks(chunks)["choices"]
+    assert choices[0]["message"] == {"role": "assistant", "content": None, "refusal": "I cannot."}
 
 
 def test_an_answer_of_nothing_is_still_an_answer() -> None:

@@ -25,6 +25,14 @@ def test_pieces_of_two_tool_calls_join_by_index() -> None:
     assert (reply.finish_reason, reply.usage, reply.cost_usd) == (FinishReason.TOOL_CALLS, TokenUsage(3, 4), Decimal("0.5"))
 
 
+def test_a_refusal_is_apart_from_the_text_until_it_is_spoken() -> None:
+    reply = collect_deltas([ChatDelta(refusal="I can"), ChatDelta(refusal="not.", finish_reason=FinishReason.STOP)])
+    assert (reply.message.content, reply.refusal) == ("", "I cannot.")
+    assert (reply.spoken.message.content, reply.spoken.finish_reason) == ("I cannot.", FinishReason.CONTENT_FILTER)
+    plain = collect_deltas([ChatDelta("Hi")])
+    assert plain.spoken == plain
+
+
 def test_a_call_that_cost_nothing_is_not_one_whose_cost_nobody_said() -> None:
     assert collect_deltas([ChatDelta(cost_usd=Decimal(0))]).cost_usd == 0
     assert collect_deltas([ChatDelta()]).cost_usd is None

@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import ClassVar, Final
 
 import httpx
-from pydantic import ValidationError
 
 from spass.llm.errors import BackendFailed, BackendRefused, BackendUnavailable
 from spass.llm.providers.anthropic_wire import (
@@ -18,8 +18,8 @@ from spass.llm.providers.anthropic_wire import (
 )
 from spass.llm.providers.failures import failure, words_of
 from spass.llm.providers.http import Connection, malformed
-from spass.llm.providers.openai_wire import clean
 from spass.llm.providers.sse import ServerSentEvent
+from spass.llm.providers.texts import Texts, clean, parse
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.tenancy.config import BackendConfig
 
@@ -66,10 +66,7 @@ class Anthropic:
 
     async def _answer(self, request: ChatRequest, context: CallContext) -> ChatDelta:
         body = await self._connection.post(_PATH, messages_body(request), context)
-        try:
-            payload = MessagePayload.model_validate_json(body)
-        except ValidationError:
-            raise malformed("it is not what the protocol says") from None
+        payload = parse(MessagePayload, body)
         if not payload.stop_reason:
             raise malformed("it has no stop reason")
         text = "".join(block.text for block in payload.content if block.type == "text")
@@ -101,16 +98,14 @@ class _StreamReader:
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = secrets
+        self._texts = Texts()
         self._usage = UsagePayload()
         self._stop_reason: str | None = None
         self._calls: dict[int, int] = {}  # content block -> number of the tool call
         self._silent: dict[int, BlockPayload] = {}  # tool calls whose arguments have not begun
 
     def read(self, event: ServerSentEvent) -> ChatDelta | None:
-        try:
-            payload = EventPayload.model_validate_json(event.data)
-        except ValidationError:
-            raise malformed("it is not what the protocol says") from None
+        payload = parse(EventPayload, event.data)
         match payload.type:
             case "message_start" if payload.message is not None:
                 self._usage = self._usage.updated(payload.message.usage)
@@ -119,7 +114,7 @@ class _StreamReader:
             case "content_block_delta":
                 return self._more(payload)
             case "content_block_stop" if block := self._silent.pop(payload.index, None):
-                return ChatDelta(tool_calls=(ToolCallDelta(self._calls[payload.index], arguments=clean(block.arguments)),))
+                return self._arguments(payload.index, block.arguments)
             case "message_delta":
                 self._usage = self._usage.updated(payload.usage or UsagePayload())
                 self._stop_reason = payload.delta.stop_reason or self._stop_reason
@@ -137,25 +132,30 @@ class _StreamReader:
         """
         if self._stop_reason is None:
             raise BackendUnavailable("The provider's stream broke off before its end.")
-        return ChatDelta(finish_reason=finish_reason(self._stop_reason), usage=self._usage.tokens)
+        left = self._texts.end() or ChatDelta()
+        return replace(left, finish_reason=finish_reason(self._stop_reason), usage=self._usage.tokens)
 
     def _block(self, index: int, block: BlockPayload) -> ChatDelta | None:
         if block.type == "tool_use":
             self._calls[index] = len(self._calls)
             self._silent[index] = block
             return ChatDelta(tool_calls=(_begun(self._calls[index], block),))
-        return ChatDelta(clean(block.text)) if block.type == "text" and block.text else None
+        return ChatDelta(self._texts.content(block.text)) if block.type == "text" and block.text else None
 
     def _more(self, payload: EventPayload) -> ChatDelta | None:
         delta = payload.delta
         if delta.type == "text_delta" and delta.text:
-            return ChatDelta(clean(delta.text))
+            return ChatDelta(self._texts.content(delta.text))
         if delta.type == "input_json_delta" and delta.partial_json:
             if payload.index not in self._calls:
                 raise malformed("arguments without a tool call")
             self._silent.pop(payload.index, None)
-            return ChatDelta(tool_calls=(ToolCallDelta(self._calls[payload.index], arguments=clean(delta.partial_json)),))
+            return self._arguments(payload.index, delta.partial_json)
         return None
+
+    def _arguments(self, block: int, piece: str) -> ChatDelta:
+        index = self._calls[block]
+        return ChatDelta(tool_calls=(ToolCallDelta(index, arguments=self._texts.arguments(index, piece)),))
 
     def _failure(self, error: object) -> BackendFailed:
         kind = error.get("type") if isinstance(error, dict) else None

@@ -2,10 +2,9 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import httpx
-from pydantic import BaseModel, ValidationError
 
 from spass.core.messages import Json
 from spass.llm.errors import BackendUnavailable
@@ -20,10 +19,9 @@ from spass.llm.providers.openai_wire import (
     read_embeddings,
 )
 from spass.llm.providers.sse import ServerSentEvent
+from spass.llm.providers.texts import parse
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig
-
-P = TypeVar("P", bound=BaseModel)
 
 
 def _is_done(event: ServerSentEvent) -> bool:
@@ -61,7 +59,7 @@ class OpenAiCompatible:
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
         body = await self._connection.post("/embeddings", self.embedding_body(request), context)
-        return read_embeddings(self._parse(EmbeddingPayload, body))
+        return read_embeddings(parse(EmbeddingPayload, body))
 
     async def aclose(self) -> None:
         await self._connection.aclose()
@@ -71,11 +69,7 @@ class OpenAiCompatible:
         if not payload.choices or payload.choices[0].message is None:
             raise malformed("it holds no message")
         reader = ChatReader()
-        delta = reader.read(payload) or ChatDelta()
-        end = reader.end()
-        return (
-            delta if end is None else ChatDelta(delta.content, delta.tool_calls, end.finish_reason, delta.usage, delta.cost_usd)
-        )
+        return _merged(reader.read(payload) or ChatDelta(), reader.end() or ChatDelta())
 
     async def _stream(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         reader = ChatReader()
@@ -93,15 +87,19 @@ class OpenAiCompatible:
             yield delta
 
     def _parse_chat(self, text: str | bytes) -> ChatPayload:
-        payload = self._parse(ChatPayload, text)
+        payload = parse(ChatPayload, text)
         if payload.error:
             raise failure(error_status(payload.error), words_of({"error": payload.error}), secrets=self._connection.secrets)
         return payload
 
-    @staticmethod
-    def _parse(model: type[P], text: str | bytes) -> P:
-        try:
-            return model.model_validate_json(text)
-        except ValidationError:
-            # Its details quote the payload, so it is not kept as the cause.
-            raise malformed("it is not what the protocol says") from None
+
+def _merged(delta: ChatDelta, end: ChatDelta) -> ChatDelta:
+    """One delta that says what the two do."""
+    return ChatDelta(
+        delta.content + end.content,
+        delta.tool_calls + end.tool_calls,
+        end.finish_reason or delta.finish_reason,
+        delta.usage,
+        delta.cost_usd,
+        delta.refusal + end.refusal,
+    )

@@ -5,14 +5,16 @@ import binascii
 import json
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
 
 from spass.core.ids import new_id
-from spass.core.messages import FinishReason, Json, Message, TokenUsage
+from spass.core.messages import FinishReason, Json, Message, TokenUsage, ToolSpec
 from spass.llm.providers.http import malformed
+from spass.llm.providers.texts import Texts, clean
 from spass.llm.types import ChatDelta, ChatRequest, EmbeddingReply, NamedTool, ToolCallDelta, ToolChoice, pack_rows
 
 Tokens = Annotated[int, Field(ge=0, le=10**12)]
@@ -117,10 +119,7 @@ class EmbeddingPayload(BaseModel):
 
 def chat_body(request: ChatRequest, max_tokens_field: str) -> dict[str, Json]:
     """The body of POST /chat/completions. Usage is asked for in a stream too: cost is counted from it."""
-    tools: list[Json] = [
-        {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}
-        for tool in request.tools
-    ]
+    tools = [_tool(tool) for tool in request.tools]
     fields: dict[str, Json] = {
         "model": request.model,
         "messages": [message_body(message) for message in request.messages],
@@ -138,8 +137,17 @@ def chat_body(request: ChatRequest, max_tokens_field: str) -> dict[str, Json]:
     return {**request.extra, **{name: value for name, value in fields.items() if value is not None}}
 
 
+def _tool(tool: ToolSpec) -> Json:
+    function: dict[str, Json] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
 def message_body(message: Message) -> dict[str, Json]:
     body: dict[str, Json] = {"role": message.role.value, "content": message.content}
+    if message.name is not None:
+        body["name"] = message.name
     if message.tool_calls:
         body["content"] = message.content or None
         body["tool_calls"] = [
@@ -161,6 +169,7 @@ class ChatReader:
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, str], int] = {}  # the provider's index and id of a call -> our index
         self._names: dict[int, str] = {}
+        self._texts = Texts()
         self.finish_reason: FinishReason | None = None
         self.began = False
 
@@ -171,19 +180,21 @@ class ChatReader:
         message = choice.message or choice.delta or MessagePayload()
         calls = tuple(self._call(position, call) for position, call in enumerate(message.tool_calls or ()))
         finish = self._finish(choice.finish_reason)
-        content = clean(message.content or message.refusal or "")
+        content = self._texts.content(message.content or "")
+        refusal = self._texts.refusal(message.refusal or "")
         usage = payload.usage.tokens if payload.usage else None
-        if not (content or calls or finish or usage or payload.cost_usd is not None):
+        if not (content or refusal or calls or finish or usage or payload.cost_usd is not None):
             return None
-        return ChatDelta(content, calls, finish, usage, payload.cost_usd)
+        return ChatDelta(content, calls, finish, usage, payload.cost_usd, refusal)
 
     def end(self) -> ChatDelta | None:
-        """What is left to say when the provider has said that it is done: a finish reason, if it gave none."""
+        """What is left to say when the provider has said that it is done: half a character, a finish reason, if it gave none."""
         if not all(self._names.get(index) for index in self._numbers.values()):
             raise malformed("a tool call has no name")
+        left = self._texts.end()
         if self.finish_reason is None:
-            return ChatDelta(finish_reason=self._finish("stop"))
-        return None
+            return replace(left or ChatDelta(), finish_reason=self._finish("stop"))
+        return left
 
     def _call(self, position: int, call: ToolCallPayload) -> ToolCallDelta:
         theirs = position if call.index is None else call.index
@@ -191,12 +202,16 @@ class ChatReader:
         same = not call.id or (theirs, call.id) in self._numbers
         if known and same:
             index = self._numbers.get((theirs, call.id or ""), known[-1])
-            return ToolCallDelta(index, None, self._name(index, call.function.name), clean(call.function.text))
+            return ToolCallDelta(
+                index, None, self._name(index, call.function.name), self._texts.arguments(index, call.function.text)
+            )
         # A new id starts a new call, also under an old index: some servers number every call 0.
         index = len(self._numbers)
         identity = clean(call.id or new_id("call"))
         self._numbers[theirs, call.id or identity] = index
-        return ToolCallDelta(index, identity, self._name(index, call.function.name), clean(call.function.text))
+        return ToolCallDelta(
+            index, identity, self._name(index, call.function.name), self._texts.arguments(index, call.function.text)
+        )
 
     def _name(self, index: int, name: str | None) -> str | None:
         if not name or index in self._names:
@@ -211,11 +226,6 @@ class ChatReader:
         # Some servers, and OpenAI for a named tool, say "stop" after tool calls; who waits for results must know.
         self.finish_reason = FinishReason.TOOL_CALLS if finish is FinishReason.STOP and self._numbers else finish
         return self.finish_reason
-
-
-def clean(text: str) -> str:
-    """``text`` without halves of surrogate pairs, which nothing further on could store or send."""
-    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def read_embeddings(payload: EmbeddingPayload) -> EmbeddingReply:

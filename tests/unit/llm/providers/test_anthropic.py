@@ -412,3 +412,24 @@ def test_no_order_of_events_crashes_the_provider(events: list[Payload]) -> None:
 async def test_there_are_no_embeddings() -> None:
     with pytest.raises(BackendRefused):
         await anthropic(Upstream(whole({}))).embed(EmbeddingRequest("claude", ("a",)), context())
+
+
+@given(st.lists(st.sampled_from(["\ud83d", "\ude00", "\ud800", "a", "😀"]), min_size=1, max_size=8), st.booleans())
+def test_halves_of_surrogate_pairs_are_joined_or_replaced(pieces: list[str], stream: bool) -> None:
+    joined = "".join(pieces)
+    if stream:
+        events = [
+            start(),
+            *(more(0, type="text_delta", text=words) for words in pieces),
+            block(1, {**USE, "input": {}}),
+            *(more(1, type="input_json_delta", partial_json=words) for words in pieces),
+            end("tool_use"),
+            STOP,
+        ]
+        body = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+    else:
+        body = json.dumps(answer(said(joined), {**USE, "input": {"x": joined}}))
+    reply = anyio.run(reply_of, anthropic(Upstream(text(body))), request(stream=stream))
+    expected = joined.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    assert reply.message.content == expected
+    assert reply.message.tool_calls[0].arguments == (expected if stream else json.dumps({"x": expected}, ensure_ascii=False))

@@ -406,6 +406,48 @@ async def test_half_a_surrogate_pair_is_neither_sent_nor_kept() -> None:
     assert messages[0]["content"] == "a?b"
 
 
+HALVES = r"ok \ud800 x \ud83d\ude00"
+WHOLE = "ok \ufffd x 😀"
+
+
+async def test_half_a_surrogate_pair_that_a_provider_escapes_costs_no_answer() -> None:
+    call = '{"id": "c", "function": {"name": "weather", "arguments": "HALVES"}}'
+    body = '{"choices": [{"message": {"content": "HALVES", "refusal": "HALVES", "tool_calls": [CALL]}, "finish_reason": "stop"}]}'
+    upstream = Upstream(text(body.replace("CALL", call).replace("HALVES", HALVES)))
+    reply = await reply_of(provider_at(upstream))
+    assert (reply.message.content, reply.refusal, reply.message.tool_calls[0].arguments) == (WHOLE, WHOLE, WHOLE)
+    assert len(upstream.asked) == 1
+
+
+@given(st.lists(st.sampled_from(["\ud83d", "\ude00", "\ud800", "a", "ö", "😀", ""]), min_size=1, max_size=8))
+def test_halves_of_one_character_that_come_apart_are_joined_and_lone_ones_replaced(pieces: list[str]) -> None:
+    def delta(words: str) -> Payload:
+        return chunk(content=words, refusal=words, tool_calls=[piece(0, words, "c", "weather")])
+
+    stream = "".join(f"data: {json.dumps(delta(words))}\n\n" for words in pieces) + "data: [DONE]\n\n"
+    reply = anyio.run(reply_of, provider_at(Upstream(text(stream))), request(stream=True))
+    expected = "".join(pieces).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    assert (reply.message.content, reply.refusal, reply.message.tool_calls[0].arguments) == (expected, expected, expected)
+
+
+@pytest.mark.parametrize("provider", ["openai", "xai", "ollama"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_refusal_is_received_as_one(provider: str, stream: bool) -> None:
+    blocking = whole(answer({"content": None, "refusal": "I cannot."}))
+    streamed = text(sse(chunk(role="assistant", content="", refusal=None), chunk(refusal="I can"), chunk("stop", refusal="not.")))
+    reply = await reply_of(provider_at(Upstream(streamed if stream else blocking), provider), request(stream=stream))
+    assert (reply.message.content, reply.refusal, reply.finish_reason) == ("", "I cannot.", FinishReason.STOP)
+
+
+async def test_a_tools_strictness_and_a_speakers_name_are_sent() -> None:
+    upstream = Upstream(whole(answer({"content": "Hi"})))
+    tools = (replace(WEATHER, strict=True), replace(WEATHER, name="other", strict=False), replace(WEATHER, name="third"))
+    await reply_of(provider_at(upstream), replace(request(replace(QUESTION, name="anna")), tools=tools))
+    sent = cast(list[dict[str, dict[str, Json]]], upstream.body["tools"])
+    assert [tool["function"].get("strict", "absent") for tool in sent] == [True, False, "absent"]
+    assert upstream.body["messages"] == [{"role": "user", "content": QUESTION.content, "name": "anna"}]
+
+
 def vector(*numbers: float) -> str:
     return base64.b64encode(struct.pack(f"<{len(numbers)}f", *numbers)).decode()
 

@@ -1,0 +1,70 @@
+"""Provider payloads as they come, and text without halves of surrogate pairs, which nothing further on could store or send.
+
+JSON can escape half a pair; a model that writes an emoji token by token streams it so.
+"""
+
+import json
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from spass.llm.providers.http import malformed
+from spass.llm.types import ChatDelta, ToolCallDelta
+
+P = TypeVar("P", bound=BaseModel)
+
+_FIRST_HALVES: Final = ("\ud800", "\udbff")
+
+
+def parse(model: type[P], body: str | bytes) -> P:
+    """``body`` as ``model``. Its texts may hold half surrogate pairs, for which pydantic's own reader would refuse all of it.
+
+    Raises:
+        BackendUnavailable: it is not what the protocol says.
+    """
+    try:
+        return model.model_validate(json.loads(body))
+    except (ValidationError, ValueError, RecursionError):
+        # Its details quote the payload, so it is not kept as the cause.
+        raise malformed("it is not what the protocol says") from None
+
+
+def clean(text: str) -> str:
+    """``text`` with its two halves of a pair as one character, and a replacement character for half a pair that stands alone."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+class Texts:
+    """The pieces of one streamed answer, cleaned: a first half at the end of a piece waits for its text's next piece."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str | int, str] = {}
+
+    def content(self, piece: str) -> str:
+        """What of the text can be passed on now."""
+        return self._more("content", piece)
+
+    def refusal(self, piece: str) -> str:
+        """The same of a refusal."""
+        return self._more("refusal", piece)
+
+    def arguments(self, index: int, piece: str) -> str:
+        """The same of the arguments of the tool call number ``index``."""
+        return self._more(index, piece)
+
+    def end(self) -> ChatDelta | None:
+        """What is left; None if nothing is."""
+        left = {which: clean(half) for which, half in self._waiting.items() if half}
+        self._waiting.clear()
+        calls = tuple(ToolCallDelta(index, arguments=text) for index, text in left.items() if isinstance(index, int))
+        return ChatDelta(left.get("content", ""), calls, refusal=left.get("refusal", "")) if left else None
+
+    def _more(self, which: str | int, piece: str) -> str:
+        if not piece:
+            return ""
+        text = self._waiting.get(which, "") + piece
+        half = text[-1] if _FIRST_HALVES[0] <= text[-1] <= _FIRST_HALVES[1] else ""
+        self._waiting[which] = half
+        return clean(text.removesuffix(half))
