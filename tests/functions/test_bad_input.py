@@ -160,6 +160,31 @@ def test_an_error_names_a_field_of_the_body_and_shows_no_value(gateway: Gateway,
     assert "secret" not in reply.text
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/a1/agents/plain/sessions", {"title": "a\0b"}, "title"),
+        ("/a1/agents/plain/chat", {"message": "a\0b"}, "message"),
+        ("/a1/agents/plain/chat", {"message": " "}, "message"),
+        ("/a1/rag/indices/notes/documents", {"documents": [{"id": "a", "text": "\0"}]}, "documents.0.text"),
+        ("/a1/rag/indices/notes/documents/append", {"documents": [{"id": "a", "text": " \n"}]}, "documents.0.text"),
+        ("/a1/rag/indices/notes/query", {"query": " "}, "query"),
+        ("/a1/rag/indices/notes/query", {"query": "a" * 8193}, "query"),
+        ("/a1/rag/indices/notes/query", {"query": "ü" * 4097}, "query"),
+        ("/v1/tools/execute", {"name": "rag_query", "arguments": {"index_id": "notes", "query": "a" * 8193}}, "arguments"),
+        ("/v1/tools/execute", {"name": "rag_query", "arguments": {"index_id": "notes", "query": "\0"}}, "arguments"),
+        ("/v1/embeddings", {"model": "mini-embed", "input": ["a", "ü" * 16_385]}, "input"),
+    ],
+)
+def test_texts_that_say_nothing_or_far_too_much_are_refused(
+    gateway: Gateway, session: str, path: str, body: object, param: str
+) -> None:
+    embedded = len(gateway.script.embedded)
+    reply = gateway.send("POST", path, body=body, token="demo-admin-token")
+    assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", param)
+    assert len(gateway.script.embedded) == embedded
+
+
 def test_the_fields_of_documents_are_spelled_one_way(gateway: Gateway) -> None:
     good = {"id": "a", "text": "x"}
     for document, param in (

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
 
 from spass.agents.kinds.registry import KINDS
+from spass.core.ids import RAG_ID
 from spass.core.messages import Json
+from spass.core.texts import bounded, with_words
 
 MAX_MESSAGE_BYTES: Final = 256 * 1024
 
@@ -38,7 +39,7 @@ class AgentSpec(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_turns: Annotated[int, Field(ge=1, le=100)] = 10
     tools: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_each_once)] = ()
-    rag_index: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")] | None = None
+    rag_index: Annotated[str, Field(pattern=RAG_ID)] | None = None
     rag_top_k: Annotated[int, Field(ge=1, le=50)] = 5
 
     @property
@@ -52,31 +53,12 @@ class AgentSpec(BaseModel):
         return self.model_dump(mode="json")
 
 
-def _sayable(text: str) -> str:
-    """A message a model can be sent and a table can keep."""
-    if not text.strip():
-        raise _refused("the message must not be empty")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise _refused("the message must be valid Unicode: it holds half a surrogate pair") from None
-    if size > MAX_MESSAGE_BYTES:
-        raise _refused(f"the message must be at most {MAX_MESSAGE_BYTES} bytes of UTF-8; it has {size}")
-    if "\0" in text:
-        raise _refused("the message must not hold the character NUL")
-    return text
-
-
-def _refused(reason: str) -> PydanticCustomError:
-    return PydanticCustomError("message_refused", "{reason}", {"reason": reason})
-
-
 class MessageBody(BaseModel):
     """The body of a chat and of a session's turn."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    message: Annotated[str, AfterValidator(_sayable)]
+    message: Annotated[str, AfterValidator(with_words), AfterValidator(bounded(MAX_MESSAGE_BYTES))]
 
 
 ChatBody = MessageBody

@@ -13,6 +13,9 @@ RequestId = NewType("RequestId", str)
 IndexId = NewType("IndexId", str)
 DocumentId = NewType("DocumentId", str)
 
+RAG_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
+"""The form of ids of indices and documents, which are the caller's."""
+
 Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl"]
 
 # Crockford's base 32 in lower case: sorts as the number it writes, and has no letters that read alike.

@@ -4,18 +4,29 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, JsonValue
 
 from spass.core.errors import DocumentTooLarge, DuplicateDocumentId, InvalidRequest, TooManyDocuments
-from spass.core.ids import DocumentId
+from spass.core.ids import RAG_ID, DocumentId
+from spass.core.texts import bounded, with_words
 
 MAX_DOCUMENTS: Final = 256
 MAX_TEXT_BYTES: Final = 8192
+MAX_QUERY_BYTES: Final = 8192
 MAX_METADATA_BYTES: Final = 2048
 MAX_METADATA_DEPTH: Final = 32
 MAX_TOP_K: Final = 50
-ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}$"
-"""Ids of indices and documents."""
+
+
+_HOLDS_WORDS: Final = {"pattern": r"\S"}
+
+QueryText = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_QUERY_BYTES, json_schema_extra=_HOLDS_WORDS),
+    AfterValidator(with_words),
+    AfterValidator(bounded(MAX_QUERY_BYTES)),
+]
+"""What is searched for. A longer text would keep a processor busy, for what no embedding model reads to its end."""
 
 
 class NewDocument(BaseModel):
@@ -23,8 +34,8 @@ class NewDocument(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    id: Annotated[str, Field(pattern=ID_PATTERN)]
-    text: Annotated[str, Field(min_length=1)]
+    id: Annotated[str, Field(pattern=RAG_ID)]
+    text: Annotated[str, Field(min_length=1, json_schema_extra=_HOLDS_WORDS), AfterValidator(with_words)]
     metadata: dict[str, JsonValue] = {}
 
     @property
@@ -45,7 +56,7 @@ class QueryRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    query: Annotated[str, Field(min_length=1)]
+    query: QueryText
     top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K)] = 5
 
 

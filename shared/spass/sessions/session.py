@@ -5,16 +5,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from spass.aws.attributes import Item, Value
 from spass.core.errors import SessionAgentMismatch, SessionNotFound
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.messages import Json
+from spass.core.texts import without_nul
 from spass.core.time import Timestamp
 
 CompactStrategy = Literal["auto", "manual", "off"]
-Title = Annotated[str, Field(min_length=1, max_length=200)]
+Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(without_nul)]
 
 
 class CreateSession(BaseModel):

@@ -135,11 +135,9 @@ def _of_the_body(loc: Sequence[int | str], body: object, *, missing: bool) -> It
     the members of a union.
     """
     for number, part in enumerate(loc, 1):
-        if isinstance(body, dict) and part in body:
-            body = body[part]
-            yield part
-        elif isinstance(body, list) and isinstance(part, int) and part < len(body):
-            body = body[part]
+        held = dict(enumerate(body)) if isinstance(body, list) else body if isinstance(body, dict) else {}
+        if part in held:
+            body = held[part]
             yield part
         elif missing and number == len(loc):
             yield part

@@ -10,11 +10,13 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.routing import APIRoute
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.core.errors import AgentNotFound, InvalidRequest, SessionNotFound
-from spass.core.ids import AgentName, DocumentId, IndexId, SessionId
+from spass.core.ids import RAG_ID, AgentName, DocumentId, IndexId, SessionId
 from spass.core.messages import Json
 from spass.web.caller import caller_of, refuse_user_id
 from spass.web.exchange import exchange_of
@@ -28,7 +30,7 @@ _FOR_A_USER: Final = "/a1/"
 MAX_CURSOR: Final = 4096
 _AGENT: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _SESSION: Final = re.compile(r"ses_[0-9a-z]{26}")
-_RAG_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 
 
 class _ParsedRequest(Request):
@@ -129,11 +131,11 @@ async def _session(session_id: Annotated[str, Path(description="A session's id."
     return SessionId(session_id)
 
 
-async def _index(index_id: Annotated[str, Path(pattern=_RAG_ID, description="An index's id.")]) -> IndexId:
+async def _index(index_id: Annotated[str, Path(pattern=RAG_ID, description="An index's id.")]) -> IndexId:
     return IndexId(index_id)
 
 
-async def _document(doc_id: Annotated[str, Path(pattern=_RAG_ID, description="A document's id.")]) -> DocumentId:
+async def _document(doc_id: Annotated[str, Path(pattern=RAG_ID, description="A document's id.")]) -> DocumentId:
     return DocumentId(doc_id)
 
 
@@ -152,10 +154,21 @@ class Page:
     cursor: str | None
 
 
+def _whole_number(value: object) -> object:
+    """Python reads numbers in more ways than one: ``1.0``, ``+1``, blanks around them."""
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+        raise PydanticCustomError("whole_number", "must be a whole number from 1 to 1000")
+    return value
+
+
 async def _page(
-    limit: Annotated[int, Query(ge=1, le=1000, description="Entries at most.")] = 100,
+    request: Request,
+    limit: Annotated[int, BeforeValidator(_whole_number), Query(ge=1, le=1000, description="Entries at most.")] = 100,
     cursor: Annotated[str | None, Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before.")] = None,
 ) -> Page:
+    for name in ("limit", "cursor"):
+        if len(request.query_params.getlist(name)) > 1:
+            raise InvalidRequest(f"{name} is sent once.", param=name)
     return Page(limit, cursor or None)
 
 

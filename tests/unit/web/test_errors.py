@@ -156,13 +156,24 @@ async def test_unknown_tokens_are_told_how_to_authenticate(client: httpx.AsyncCl
 
 @pytest.mark.anyio
 async def test_a_bad_query_says_where_and_never_repeats_it(client: httpx.AsyncClient) -> None:
-    for limit in ("0", "1001", "many", "1" * 5000, "-1", "1.5", ""):
+    for limit in ("0", "1001", "many", "1" * 5000, "-1", "1.5", "", "1.0", "+5", " 5", "5 ", "05", "1_0", "٥", "1e2"):
         response = await client.get("/v1/pages", params={"limit": limit})
         assert (response.status_code, envelope_of(response)) == (400, "invalid_request"), limit
         error = response.json()["error"]
         assert error["param"] == "limit"
         assert error["details"]["errors"][0]["loc"] == ["query", "limit"]
         assert len(response.content) < 700
+
+
+@pytest.mark.anyio
+async def test_each_parameter_of_a_page_is_sent_once(client: httpx.AsyncClient) -> None:
+    for query in ("limit=5&limit=5", "limit=5&limit=", "cursor=a&cursor=a"):
+        response = await client.get(f"/v1/pages?{query}")
+        assert (response.status_code, envelope_of(response)) == (400, "invalid_request"), query
+        name = query.partition("=")[0]
+        assert response.json()["error"]["param"] == name
+        assert response.json()["error"]["details"]["errors"][0]["loc"] == ["query", name]
+    assert (await client.get("/v1/pages?limit=1000")).json()["limit"] == 1000
 
 
 @pytest.mark.anyio

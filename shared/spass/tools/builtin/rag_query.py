@@ -6,9 +6,10 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from spass.core.errors import IndexNotFound
-from spass.core.ids import IndexId
+from spass.core.ids import RAG_ID, IndexId
 from spass.core.messages import Json
 from spass.rag.answers import Hit
+from spass.rag.documents import QueryText
 from spass.tools.base import Tool, ToolContext, ToolError
 
 _MAX_RESULT_BYTES: Final = 48 * 1024
@@ -27,10 +28,8 @@ class RagQuery(Tool):
     tool_name: ClassVar[str] = "rag_query"
     timeout: ClassVar[float] = 60.0
 
-    index_id: Annotated[
-        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", description="The index to search, e.g. berlin-info.")
-    ]
-    query: Annotated[str, Field(min_length=1, max_length=8000, description="What to look for, as a question or a few words.")]
+    index_id: Annotated[str, Field(pattern=RAG_ID, description="The index to search, e.g. berlin-info.")]
+    query: Annotated[QueryText, Field(description="What to look for, as a question or a few words.")]
     top_k: Annotated[int, Field(ge=1, le=50, description="How many passages to return at most.")] = 5
 
     async def run(self, context: ToolContext, /) -> Json:

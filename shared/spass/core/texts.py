@@ -1,0 +1,30 @@
+"""What a text that somebody sends must be, where the type alone does not say it. Refusals are ``ValueError``s, as pydantic reads
+them."""
+
+from collections.abc import Callable
+
+
+def without_nul(text: str) -> str:
+    """``text``, if it does not hold the character NUL, which many a store and reader takes for an end."""
+    if "\0" in text:
+        raise ValueError("must not hold the character NUL")
+    return text
+
+
+def with_words(text: str) -> str:
+    """``text``, if it holds more than blanks, and no NUL."""
+    if not text.strip():
+        raise ValueError("must hold more than blanks")
+    return without_nul(text)
+
+
+def bounded(limit: int) -> Callable[[str], str]:
+    """Takes a text of at most ``limit`` bytes of UTF-8."""
+
+    def check(text: str) -> str:
+        size = len(text.encode("utf-8", "replace"))
+        if size > limit:
+            raise ValueError(f"must be at most {limit} bytes of UTF-8; it has {size}")
+        return text
+
+    return check
