@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LIST_PAGE: Final = 1000  # the most ListObjectsV2 gives
 _DELETE_BATCH: Final = 1000  # the most DeleteObjects takes
 
 
@@ -74,6 +75,21 @@ class TenantObjects:
     async def get_all(self, keys: Sequence[str]) -> list[bytes]:
         """Several whole objects at once, in the order asked for; errors as ``get``."""
         return await asyncio.gather(*(self.get(key) for key in keys))
+
+    async def keys_under(self, prefix: str) -> list[str]:
+        """The keys that begin with ``prefix``, in their order.
+
+        Raises:
+            StorageUnavailable: throttled or unreachable through all retries.
+        """
+        found: list[str] = []
+        parameters: dict[str, object] = {"Prefix": self._prefix + prefix, "MaxKeys": _LIST_PAGE}
+        while True:
+            response = await self._call("ListObjectsV2", self._client().list_objects_v2, parameters)
+            found += [entry["Key"].removeprefix(self._prefix) for entry in response.get("Contents", ())]
+            if not response["IsTruncated"]:
+                return found
+            parameters["ContinuationToken"] = response["NextContinuationToken"]
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; those that are not there do not matter.

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from spass.aws import keys
+from spass.aws import keys, objects
 from spass.aws.attributes import Value
-from spass.aws.clients import TenantStore
+from spass.aws.clients import Aws, TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.objects import ObjectMissing
 from spass.aws.table import ABSENT, TTL, Condition, ConditionFailed, Delete, Put, TransactionFailed, Update
 from spass.core.errors import StorageUnavailable
-from spass.core.ids import IndexId, SessionId
+from spass.core.ids import IndexId, SessionId, TenantId
 
 pytestmark = pytest.mark.anyio
 SESSION = SessionId("ses_1")
@@ -83,6 +83,18 @@ async def test_objects_are_read_whole_and_by_range(store: TenantStore) -> None:
     await store.objects.delete(["a/b", "a/d"])
     with pytest.raises(ObjectMissing):
         await store.objects.get("a/b")
+
+
+async def test_the_keys_under_a_prefix_are_those_and_all_of_them(
+    store: TenantStore, aws: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "_LIST_PAGE", 2)
+    mine = [f"a/{n}" for n in range(5)]
+    for key in (*mine, "ab", "b/a/1"):
+        await store.objects.put(key, b"x")
+    await aws.for_tenant(TenantId(f"{store.tenant}-2")).objects.put("a/9", b"x")
+    assert await store.objects.keys_under("a/") == mine
+    assert await store.objects.keys_under("c/") == []
 
 
 @pytest.mark.parametrize("fault", list(Fault))
