@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from spass.core.errors import SpassError
 from spass.core.messages import FinishReason, Json, Message, TokenUsage, ToolCall
 
 
@@ -73,10 +74,9 @@ class TurnFinished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The last event of a turn that broke."""
+    """The last event of a turn that broke, and what broke it."""
 
-    code: str
-    message: str
+    error: SpassError
 
 
 Event: TypeAlias = (

@@ -12,7 +12,7 @@ from spass.core.errors import SessionNotFound
 from spass.core.ids import AgentName, SessionId, UserId, random_suffix
 from spass.core.time import timestamp
 from spass.sessions.hold import again, free, refusal
-from spass.sessions.record import overflow_of
+from spass.sessions.record import overflow_prefix
 from spass.sessions.session import Session, owned, session_of
 
 _ITEMS_AT_ONCE: Final = 25
@@ -68,16 +68,18 @@ def _unfinished(item: Item, agent: AgentName, user: UserId) -> bool:
 
 
 async def _remove_messages(store: TenantStore, session: SessionId) -> None:
-    """Everything in the session's partition but its head, and what lies in the bucket for it."""
+    """Everything in the session's partition but its head, and everything in the bucket under its name: also bodies that no turn
+    points to, because a process died between putting one and committing it.
+    """
     partition = keys.session_partition(store.tenant, session)
     after = keys.session_head(store.tenant, session).sk
     while items := await store.table.query(partition, after=after, limit=_ITEMS_AT_ONCE):
-        if overflow := [key for item in items if (key := overflow_of(item))]:
-            await store.objects.delete(overflow)
         for start in range(0, len(items), _DELETES_AT_ONCE):
             batch = items[start : start + _DELETES_AT_ONCE]
             await _all([store.table.write(Delete(keys.Key(partition, str(item["sk"])))) for item in batch])
         after = str(items[-1]["sk"])
+    if bodies := await store.objects.keys_under(overflow_prefix(session)):
+        await store.objects.delete(bodies)
 
 
 async def _all(calls: Sequence[Awaitable[object]]) -> None:

@@ -1,22 +1,23 @@
 """A session's history, page by page: every message it ever had, oldest first."""
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Final
 
+from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.objects import ObjectMissing
-from spass.core.cursors import decode_cursor, encode_cursor
-from spass.core.errors import SessionNotFound
+from spass.core.cursors import decode_cursor, encode_cursor, not_of_this_list
 from spass.core.messages import Json
+from spass.core.pages import PageRoom
 from spass.sessions.record import TurnRecord, load_turns
-from spass.sessions.session import Session
-
-PAGE_BYTES: Final = 4 * 1024 * 1024
-"""A page ends when its messages weigh this much, but holds one at least."""
+from spass.sessions.session import Session, owned
 
 # A turn may be 350 KB in the table and megabytes in the bucket: what is read ahead of the page's end is bounded.
 _TURNS_AT_ONCE: Final = 16
+# The turn's first message and the message to begin with, in digits that a turn's key can hold.
+_POSITION: Final = re.compile(r"[1-9][0-9]{0,8}:[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class HistoryPage:
 
 
 async def read_history(store: TenantStore, session: Session, cursor: str | None, limit: int) -> HistoryPage:
-    """At most ``limit`` messages from ``cursor`` on.
+    """At most ``limit`` messages from ``cursor`` on, and as many as one answer holds.
 
     Raises:
         InvalidRequest: the cursor is not one of this session's history.
@@ -36,27 +37,45 @@ async def read_history(store: TenantStore, session: Session, cursor: str | None,
         StorageUnavailable: throttled or unreachable through all retries.
     """
     scope = f"messages|{store.tenant}|{session.user}|{session.id}"
-    turn_seq, seq = (int(part) for part in decode_cursor(scope, cursor).split(":")) if cursor is not None else (1, 1)
+    position = decode_cursor(scope, cursor, _POSITION) if cursor is not None else "1:1"
+    turn_seq, seq = map(int, position.split(":"))
     messages: list[dict[str, Json]] = []
-    size = 0
+    room = PageRoom()
     while turns := await _turns(store, session, turn_seq):
         for turn in turns:
             for stored in turn.messages:
                 if stored.seq < seq:
                     continue
                 message = stored.wire(session.archived_at if stored.seq < session.compacted_before else None)
-                size += len(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
-                if len(messages) == limit or (messages and size > PAGE_BYTES):
+                if len(messages) == limit or not room.takes(_on_the_wire(message)):
                     return HistoryPage(messages, encode_cursor(scope, f"{turn.first_seq}:{stored.seq}"))
                 messages.append(message)
         turn_seq = turns[-1].next_seq
     return HistoryPage(messages, None)
 
 
+def _on_the_wire(message: dict[str, Json]) -> bytes:
+    return json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
+
+
 async def _turns(store: TenantStore, session: Session, from_seq: int) -> list[TurnRecord]:
+    """Some turns from the one that begins with ``from_seq`` on; none if the session goes no further.
+
+    Turns vanish only with their session, but neither all at once nor in order: where one is missing, its head decides.
+    """
     if from_seq >= session.next_seq:
         return []
     try:
-        return await load_turns(store, session.id, from_seq, limit=_TURNS_AT_ONCE)
+        turns = await load_turns(store, session.id, from_seq, limit=_TURNS_AT_ONCE)
     except ObjectMissing:
-        raise SessionNotFound("You have no such session.") from None
+        await _still_there(store, session)
+        raise
+    begins = [from_seq, *(turn.next_seq for turn in turns[:-1])]
+    if [turn.first_seq for turn in turns] != begins:
+        await _still_there(store, session)
+        raise not_of_this_list()
+    return turns
+
+
+async def _still_there(store: TenantStore, session: Session) -> None:
+    owned(await store.table.get(keys.session_head(store.tenant, session.id)), session.agent, session.user)

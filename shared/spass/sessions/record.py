@@ -96,7 +96,7 @@ class TurnRecorder:
 
 async def store_body(store: TenantStore, session: SessionId, record: TurnRecord) -> dict[str, Value]:
     """The attributes of the turn's item. A large body is put into the bucket first, under the turn's id, which no other turn can
-    have: one that is never committed is garbage and nothing worse.
+    have: one that is never committed is seen by nobody, and goes with the session.
     """
     attributes: dict[str, Value] = {"id": record.id, "next_seq": record.next_seq}
     body = _encode(record)
@@ -125,7 +125,12 @@ async def load_turns(store: TenantStore, session: SessionId, from_seq: int, limi
 
 
 def overflow_key(session: SessionId, turn_id: str) -> str:
-    return f"sessions/{session}/{turn_id}.json"
+    return f"{overflow_prefix(session)}{turn_id}.json"
+
+
+def overflow_prefix(session: SessionId) -> str:
+    """Where all that a session has in the bucket lies, and nothing else."""
+    return f"sessions/{session}/"
 
 
 def overflow_of(item: Item) -> str | None:

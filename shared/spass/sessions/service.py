@@ -1,7 +1,9 @@
 """Sessions as the routes use them: each call acts for the scope's tenant and user, through one agent."""
 
+import re
 import time
 from dataclasses import dataclass, replace
+from typing import Final
 
 from spass.aws import keys
 from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer
@@ -19,6 +21,8 @@ from spass.sessions.session import CreateSession, Session, owned, session_of
 from spass.sessions.turn import Clock, Render, Respond, Turn, TurnRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import effective
+
+_POSITION: Final = re.compile(r"ses_[0-9a-z]{26}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Sessions:
         """
         store, user = scope.store, _user(scope)
         bound = f"sessions|{store.tenant}|{user}|{agent}"
-        last = SessionId(decode_cursor(bound, cursor)) if cursor is not None else None
+        last = SessionId(decode_cursor(bound, cursor, _POSITION)) if cursor is not None else None
         after = keys.user_session(store.tenant, user, agent, last).sk if last is not None else None
         items = await store.table.query(
             keys.user_sessions_partition(store.tenant, user, agent),

@@ -128,8 +128,8 @@ class Turn:
                     match event:
                         case TurnFinished():
                             finished = event
-                        case Failed():
-                            raise _error_of(event)
+                        case Failed(error):
+                            raise error
                         case _:
                             yield event
             if finished is None or not recorder.outcome.messages:
@@ -193,40 +193,38 @@ class Turn:
         ]
         if request := self._request.idempotency:
             writes.append(await again(lambda: idempotency.record(store, request, answer)))
-        try:
-            await self._transact(writes, turn)
-        except (SessionBusy, SessionNotFound):
+        if refused := await self._transact(writes, turn):
             if key := overflow_of(dict(body)):
                 with suppress(StorageUnavailable):
                     await store.objects.delete([key])
-            raise
+            raise refused
         self._held = False
         self._answer = TurnAnswer(answer, replayed=False)
 
-    async def _transact(self, writes: Sequence[Write], turn: TurnRecord) -> None:
-        """Make the writes, and be sure of it.
+    async def _transact(self, writes: Sequence[Write], turn: TurnRecord) -> SpassError | None:
+        """Make the writes, and be sure of it; or why it is sure that nothing was recorded and nothing will be.
 
         Raises:
-            SessionBusy, SessionNotFound: the hold was lost; nothing was recorded.
-            StorageUnavailable: nothing was recorded, or we cannot know.
+            StorageUnavailable: we cannot know.
         """
         for attempt in range(_COMMIT_ATTEMPTS):
             try:
                 await self._store.table.transact(writes, token=self.id)
             except TransactionFailed as failure:
                 if await self._recorded(turn):  # by an earlier try, whose reply was lost
-                    return
+                    return None
                 if gone(failure.failures.get(1, {})):
-                    raise SessionNotFound("This session was deleted while the turn ran.") from None
-                raise SessionBusy("Another request took this session over; the turn was not recorded.", retry_after=1) from None
+                    return SessionNotFound("This session was deleted while the turn ran.")
+                return SessionBusy("Another request took this session over; the turn was not recorded.", retry_after=1)
             except StorageUnavailable:
                 await asyncio.sleep(random.uniform(0, _COMMIT_DELAY * 2**attempt))  # noqa: S311 (jitter)
             else:
-                return
+                return None
         # A try may still be on its way. Without the hold it can no longer take effect, so what we read then is final.
         await release(self._store, self._request.session, self.id)
-        if not await self._recorded(turn):
-            raise StorageUnavailable("The turn could not be recorded; try again.", retry_after=1)
+        if await self._recorded(turn):
+            return None
+        return StorageUnavailable("The turn could not be recorded; try again.", retry_after=1)
 
     async def _recorded(self, turn: TurnRecord) -> bool:
         item = await self._store.table.get(keys.session_turn(self._store.tenant, self._request.session, turn.first_seq))
@@ -236,13 +234,3 @@ class Turn:
         if self._held:
             with suppress(StorageUnavailable):
                 await release(self._store, self._request.session, self.id)
-
-
-def _error_of(event: Failed) -> SpassError:
-    """The error that an event names, so that a broken turn answers the same whether it was streamed or not."""
-    kinds: list[type[SpassError]] = [SpassError]
-    for kind in kinds:
-        if kind.code == event.code:
-            return kind(event.message)
-        kinds += kind.__subclasses__()
-    return InternalError(event.message)

@@ -8,6 +8,7 @@ import pytest
 from spass.aws import keys
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.idempotency import StoredAnswer, acquire
+from spass.aws.leases import LEASE_SECONDS
 from spass.calls.scope import Scope
 from spass.core.errors import SessionNotFound, StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
@@ -100,4 +101,22 @@ async def test_a_deleted_session_is_gone_at_once_and_wholly_in_the_end(
         with contextlib.suppress(SessionNotFound):
             await sessions.delete(scope, AGENT, doomed)
         assert await world.store.table.query(keys.session_partition(world.store.tenant, doomed)) == []
+        assert await world.store.objects.keys_under(f"sessions/{doomed}/") == []
         assert (await sessions.page(scope, AGENT, None, 100)).sessions == []
+
+
+async def test_a_body_that_no_turn_points_to_goes_with_its_session_and_takes_no_other_with_it(
+    world: "World", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    doomed, other = await world.session(), await world.session()
+    with inject(FaultPlan()) as plan:
+        await world.turn(other, "kept").answer()
+    commit = [call.operation for call in plan.calls].index("TransactWriteItems")
+    with inject(FaultPlan(Fault.CRASH_BEFORE, at=commit)), pytest.raises(Crash):
+        await world.turn(doomed, "a secret").answer()
+    assert len(await world.store.objects.keys_under(f"sessions/{doomed}/")) == 1
+    world.now += LEASE_SECONDS
+    await world.delete(doomed)
+    assert await world.store.objects.keys_under(f"sessions/{doomed}/") == []
+    assert len(await world.history(other)) == 4

@@ -208,6 +208,20 @@ async def test_a_commit_given_up_cannot_take_effect_later(world: "World") -> Non
     assert not (await world.turn(session, "hello", "key").answer()).replayed
 
 
+async def test_a_large_commit_given_up_leaves_nothing_in_the_bucket(world: "World", small_items: None) -> None:
+    session = await world.session()
+    with inject(UncertainCommits(arrives=False)), pytest.raises(StorageUnavailable):
+        await world.turn(session, "hello", "key").answer()
+    assert await world.store.objects.keys_under(f"sessions/{session}/") == []
+
+
+async def test_a_large_commit_whose_end_is_unknown_keeps_its_body(world: "World", small_items: None) -> None:
+    session = await world.session()
+    with inject(UncertainCommits()):
+        await world.turn(session, "hello", "key").answer()
+    assert len(await world.history(session)) == len(ROLES)
+
+
 async def test_a_large_turn_that_lost_its_session_leaves_nothing_in_the_bucket(world: "World", small_items: None) -> None:
     session = await world.session()
     late = world.turn(session, "late", pause=(pause := world.pause()))

@@ -1,11 +1,13 @@
+import base64
 import contextlib
+import re
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.cursors import AN_ID, decode_cursor, encode_cursor
 from spass.core.errors import InvalidRequest
 from spass.core.ids import new_id
 from spass.core.time import timestamp
@@ -28,9 +30,23 @@ def test_timestamps_are_rfc_3339_in_utc_with_milliseconds() -> None:
 TEXT = st.text(st.characters(codec="utf-8"))
 
 
-@given(scope=TEXT, position=TEXT)
+@given(scope=TEXT, position=st.from_regex(AN_ID, fullmatch=True))
 def test_a_cursor_gives_back_its_position(scope: str, position: str) -> None:
     assert decode_cursor(scope, encode_cursor(scope, position)) == position
+
+
+@pytest.mark.parametrize("position", ["", "x" * 129, "x" * 1025, "ü", "a/b", "a\n", "\x00", "[" * 3000, '"x"'])
+def test_a_position_that_no_list_of_ids_has_is_refused_although_anybody_can_make_its_cursor(position: str) -> None:
+    with pytest.raises(InvalidRequest):
+        decode_cursor("list", encode_cursor("list", position))
+
+
+def test_a_list_may_have_positions_of_its_own_kind() -> None:
+    numbers = re.compile(r"[0-9]{1,9}")
+    assert decode_cursor("list", encode_cursor("list", "17"), numbers) == "17"
+    for position in ("x", "1:2", "1" * 10, "-1", "\N{ARABIC-INDIC DIGIT ONE}"):
+        with pytest.raises(InvalidRequest):
+            decode_cursor("list", encode_cursor("list", position), numbers)
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "====", "é", "AAAA", "a" * 5000, "\x00"])
@@ -48,3 +64,5 @@ def test_a_cursor_is_useless_to_another_tenant() -> None:
 def test_no_bytes_crash_the_decoder(raw: bytes) -> None:
     with contextlib.suppress(InvalidRequest):
         decode_cursor("list", raw.decode("latin-1"))
+    with contextlib.suppress(InvalidRequest):
+        decode_cursor("list", base64.urlsafe_b64encode(raw).decode())

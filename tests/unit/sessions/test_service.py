@@ -1,5 +1,6 @@
 """What a user can do with sessions, and what another one cannot."""
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,11 +10,14 @@ from spass.aws import keys
 from spass.aws.faults import FaultPlan, inject
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer, acquire
 from spass.aws.leases import LeaseLost
-from spass.aws.table import Update
+from spass.aws.table import Delete, Update
+from spass.core import pages
+from spass.core.cursors import encode_cursor
 from spass.core.errors import InvalidRequest, SessionAgentMismatch, SessionArchived, SessionNotFound, SpassError
 from spass.core.ids import AgentName, SessionId
 from spass.core.time import timestamp
 from spass.sessions import history, record
+from spass.sessions.history import read_history
 from spass.sessions.session import CreateSession, Hold, HoldKind
 
 if TYPE_CHECKING:
@@ -165,7 +169,7 @@ async def test_the_history_is_whole_and_in_order_whatever_the_page(
 
 
 async def test_a_page_of_history_ends_at_its_weight_but_never_empty(house: "House", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "PAGE_BYTES", 500)
+    monkeypatch.setattr(pages, "PAGE_BYTES", 500)
     session = await house.create()
     await house.say(session, "ü" * 1000, "short")
     first = await house.sessions.history(house.scope(), AGENT, session, None, 100)
@@ -173,6 +177,68 @@ async def test_a_page_of_history_ends_at_its_weight_but_never_empty(house: "Hous
     second = await house.sessions.history(house.scope(), AGENT, session, first.next_cursor, 100)
     assert [message["seq"] for message in second.messages] == [2]
     assert second.next_cursor is None
+
+
+async def test_a_page_of_history_ends_where_quotes_make_it_too_large_for_a_lambda(house: "House") -> None:
+    session = await house.create()
+    for _ in range(4):
+        await house.say(session, '"' * 400_000)
+    read, cursor = [], None
+    while True:
+        page = await house.sessions.history(house.scope(), AGENT, session, cursor, 100)
+        body = json.dumps(page.messages, ensure_ascii=False)
+        assert len(body) < 4 * 1024 * 1024
+        assert len(json.dumps(body, ensure_ascii=False)) < 6_000_000
+        read += page.messages
+        if (cursor := page.next_cursor) is None:
+            break
+    assert [message["seq"] for message in read] == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    "position",
+    ["", "x", "1", "1:x", "1:2:3", "0:1", "-1:1", "1:" + "9" * 5000, "2:2", "4:1", "1:1\n", "\N{ARABIC-INDIC DIGIT ONE}:1"],
+)
+async def test_a_forged_position_is_no_position_of_the_history(house: "House", position: str) -> None:
+    session = await house.create()
+    for _ in range(2):
+        await house.say(session, "hello")
+    forged = encode_cursor(f"messages|demo|ana|{session}", position)
+    with pytest.raises(InvalidRequest) as refused:
+        await house.sessions.history(house.scope(), AGENT, session, forged, 100)
+    assert refused.value.param == "cursor"
+
+
+@pytest.mark.parametrize("position", ["", "x", "ses_1", "SES_" + "0" * 26, "ses_" + "0" * 2000, "ses_" + "\0" * 26])
+async def test_a_forged_position_is_no_position_of_the_list(house: "House", position: str) -> None:
+    await house.create()
+    forged = encode_cursor(f"sessions|demo|ana|{AGENT}", position)
+    with pytest.raises(InvalidRequest):
+        await house.sessions.page(house.scope(), AGENT, forged, 100)
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+@pytest.mark.parametrize("left", [[], [1], [1, 5], [3, 5], [1, 3, 5]])
+async def test_a_history_read_while_it_is_deleted_is_whole_or_not_there(
+    house: "House", left: list[int], overflow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if overflow:
+        monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    session = await house.create()
+    for _ in range(3):
+        await house.say(session, "hello")
+    store = house.scope().store
+    seen = await house.sessions.get(house.scope(), AGENT, session)
+    await store.table.write(Update(keys.session_head(store.tenant, session), "SET deleted_at = :at", values={":at": "now"}))
+    for seq in {1, 3, 5} - set(left):
+        await store.table.write(Delete(keys.session_turn(store.tenant, session, seq)))
+    if overflow:
+        await store.objects.delete((await store.objects.keys_under(f"sessions/{session}/"))[:1])
+    if left == [1, 3, 5] and not overflow:
+        assert len((await read_history(store, seen, None, 100)).messages) == 6
+    else:
+        with pytest.raises(SessionNotFound):
+            await read_history(store, seen, None, 100)
 
 
 async def test_an_agent_is_shown_all_earlier_turns(house: "House", monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +309,7 @@ async def test_a_held_session_is_neither_deleted_nor_written_to_until_the_hold_e
     for ask in (house.sessions.delete(house.scope(), AGENT, session), house.say(session, "hello")):
         with pytest.raises(SpassError) as refused:
             await ask
-        assert (refused.value.code, refused.value.retry_after) == (code, 42)
+        assert (refused.value.code, refused.value.retry_after) == (code, 2)
         assert kind is HoldKind.TURN or refused.value.details == {"job_id": "job_1"}
     house.now += 42
     await house.say(session, "hello")

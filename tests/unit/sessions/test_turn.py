@@ -15,6 +15,7 @@ from spass.core.errors import (
     IdempotencyInProgress,
     IdempotencyKeyReused,
     InternalError,
+    RateLimited,
     SessionBusy,
     SessionNotFound,
     SpassError,
@@ -122,7 +123,7 @@ async def breaks_with_an_error(history: Sequence[Message]) -> AsyncGenerator[Eve
 
 async def breaks_with_an_event(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
-    yield Failed("upstream_error", "The model failed.")
+    yield Failed(RateLimited("The model is busy.", details={"backend": "all"}, retry_after=7))
 
 
 async def ends_too_soon(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
@@ -143,7 +144,7 @@ async def has_a_bug(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
     ("respond", "error"),
     [
         (breaks_with_an_error, UpstreamError),
-        (breaks_with_an_event, UpstreamError),
+        (breaks_with_an_event, RateLimited),
         (ends_too_soon, InternalError),
         (says_nothing, InternalError),
         (has_a_bug, ZeroDivisionError),
@@ -157,6 +158,12 @@ async def test_a_turn_that_breaks_leaves_the_session_as_it_was_and_free(
         await house.turn(session, "hello", respond, idempotency=REQUEST).answer()
     assert await untouched(house, session)
     assert not (await house.turn(session, "hello", quick, idempotency=REQUEST).answer()).replayed
+
+
+async def test_a_turn_that_says_why_it_broke_answers_with_that(house: "House") -> None:
+    with pytest.raises(RateLimited) as refused:
+        await house.turn(await house.create(), "hello", breaks_with_an_event).answer()
+    assert (refused.value.details, refused.value.retry_after) == ({"backend": "all"}, 7)
 
 
 async def test_a_client_that_goes_away_changes_nothing(house: "House") -> None:
@@ -195,7 +202,7 @@ async def test_while_a_turn_runs_its_own_retry_is_told_so_and_others_that_it_is_
 
     await house.turn(session, "hello", respond, idempotency=REQUEST).answer()
     assert [type(error) for error in refused] == [IdempotencyInProgress, IdempotencyKeyReused, SessionBusy, SessionBusy]
-    assert [error.retry_after for error in refused] == [60, None, 60, 60]
+    assert [error.retry_after for error in refused] == [2, None, 2, 2]
 
 
 async def test_an_answered_request_is_answered_the_same_again_even_when_the_session_is_busy_or_archived(house: "House") -> None:
@@ -232,18 +239,21 @@ async def test_a_long_turn_keeps_its_hold_and_stops_when_it_is_lost(house: "Hous
     session = await house.create()
     store = house.scope().store
     head = keys.session_head(store.tenant, session)
-    expiries: list[int] = []
     stopped = asyncio.Event()
+
+    async def seconds_left() -> int:
+        held = (await house.sessions.get(house.scope(), AGENT, session)).hold
+        assert held is not None
+        return held.expires_at - int(house.now)
 
     async def respond(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
         try:
             for _ in range(3):
                 house.now += 30
-                await asyncio.sleep(0.1)
-                held = (await house.sessions.get(house.scope(), AGENT, session)).hold
-                assert held is not None
-                expiries.append(held.expires_at - int(house.now))
+                async with asyncio.timeout(10):
+                    while await seconds_left() < 60:
+                        await asyncio.sleep(0.01)
             await store.table.write(
                 Update(head, "SET #hold.#owner = :o", {"#hold": "hold", "#owner": "owner"}, {":o": "turn_late"})
             )
@@ -253,7 +263,6 @@ async def test_a_long_turn_keeps_its_hold_and_stops_when_it_is_lost(house: "Hous
 
     with pytest.raises(LeaseLost):
         await house.turn(session, "hello", respond).answer()
-    assert expiries == [60, 60, 60]
     assert stopped.is_set()
     found = await house.sessions.get(house.scope(), AGENT, session)
     assert found.hold is not None
