@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-import uvicorn
 import yaml
 from dotenv import load_dotenv
 
@@ -21,12 +20,11 @@ from local.emulator import emulated_aws, point_to, provision
 from local.home import ROOT, Home, LocalError, home_from_environment
 from local.models import STANDIN_KEY, Choice, choose, find_ollama, overlay
 from local.processes import child, free_port
-from local.server import local_app
+from local.server import local_app, server
 from spass.tenancy.config import load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 
 HOST: Final = "127.0.0.1"
-_DRAIN_SECONDS: Final = 5
 
 
 def main() -> int:
@@ -67,10 +65,7 @@ def _run(port: int, home: Home) -> None:
         os.environ.setdefault("SPASS_AGENTS", str(ROOT / "agents"))
         app = local_app()
         print(banner(f"http://{HOST}:{port}", choice, home, notes), flush=True)
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=_DRAIN_SECONDS
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+        server(app).run(sockets=[listener])
 
 
 def _choose_models(home: Home, stack: ExitStack) -> Choice:

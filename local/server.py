@@ -1,14 +1,23 @@
-"""All routes in one app, as the laptop serves them."""
+"""All routes in one app, as the laptop serves them, and the HTTP server before it."""
 
 import importlib
+from typing import Final
 
+import h11
+import uvicorn
 from fastapi import APIRouter
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from infra.routes import ROUTES
 from local.edge import LambdaEdge
+from spass.core.errors import InvalidRequest
+from spass.core.ids import RequestId, new_id
 from spass.web.app import create_app
+from spass.web.errors import error_response
 from spass.web.services import Services
+
+_DRAIN_SECONDS: Final = 5
 
 
 def routers() -> list[APIRouter]:
@@ -26,3 +35,31 @@ def local_app() -> ASGIApp:
     services = Services()
     _ = services.tokens, services.agents, services.router
     return LambdaEdge(create_app(routers(), services))
+
+
+def server(app: ASGIApp) -> uvicorn.Server:
+    """The HTTP server for ``app``. A request to upgrade to WebSocket is one like any other."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=_Protocol,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_DRAIN_SECONDS,
+        )
+    )
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1, but that what is no HTTP is refused as everything else is."""
+
+    def send_400_response(self, msg: str) -> None:
+        request_id = RequestId(new_id("req"))
+        error = InvalidRequest(msg, details={"errors": [{"loc": ["header"], "message": msg, "type": InvalidRequest.code}]})
+        response = error_response(error, request_id, {"SPASS-Request-Id": request_id, "Connection": "close"})
+        start = h11.Response(status_code=response.status_code, headers=response.raw_headers, reason=b"Bad Request")
+        for event in (start, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()

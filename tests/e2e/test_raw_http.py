@@ -38,14 +38,13 @@ def _state(gateway: Gateway) -> tuple[object, object]:
 
 
 def _refused(gateway: Gateway, data: bytes, *, finish: bool = False) -> Answer | None:
-    """The answer to ``data``: a 4xx, ours or the HTTP server's own, or none at all."""
+    """The answer to ``data``: a 4xx in the envelope, or none at all."""
     answer = exchange(gateway.url, data, finish=finish)
     if answer is not None:
         assert 400 <= answer.status < 500
         assert TOKEN.encode() not in answer.body
         assert answer.header("X-Injected") is None
-        if answer.header("SPASS-Request-Id"):
-            assert_sound(answer, secrets=[TOKEN, str(gateway.home)], successes=[])
+        assert_sound(answer, secrets=[TOKEN, str(gateway.home)], successes=[])
     return answer
 
 
@@ -205,6 +204,24 @@ def test_a_content_length_that_is_too_short_smuggles_no_second_request(gateway: 
 )
 def test_what_is_no_request_of_ours_is_refused_or_cut_off(gateway: Gateway, data: bytes) -> None:
     _refused(gateway, data, finish=True)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        GET_SESSIONS + b"X-Odd: a\x00b\r\n\r\n",
+        GET_SESSIONS + b"X-Odd: a\rb\r\n\r\n",
+        POST_SESSION + b"Content-Length: two\r\n\r\n{}",
+        b"GET  / nonsense\r\n\r\n",
+    ],
+)
+def test_what_the_http_server_itself_refuses_has_the_envelope_too(gateway: Gateway, data: bytes) -> None:
+    assert _code(_refused(gateway, data, finish=True)) == (400, "invalid_request")
+
+
+def test_there_is_no_websocket_here(gateway: Gateway) -> None:
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: c3Bhc3M=\r\n\r\n"
+    assert _code(_refused(gateway, b"GET /ws HTTP/1.1\r\nHost: gateway\r\n" + upgrade, finish=True)) == (404, "route_not_found")
 
 
 def test_http_1_0_without_a_host_is_served_like_any_other(gateway: Gateway) -> None:
