@@ -3,6 +3,7 @@
 import pytest
 
 from infra.routes import ROUTES
+from spass.agents.registry import AgentRegistry
 from tests.functions.gateway import Gateway
 
 BODIES: dict[str, dict[str, object]] = {"sessions.append": {"message": "x"}, "rag.query": {"query": "alpha"}}
@@ -63,3 +64,17 @@ def test_a_session_answers_to_its_own_agent_alone(gateway: Gateway) -> None:
     for method, path in (("GET", at), ("GET", f"{at}/messages"), ("POST", f"{at}/messages"), ("DELETE", at)):
         reply = gateway.send(method, path, body={"message": "x"} if method == "POST" else None)
         assert (reply.status, reply.code) == (400, "session_agent_mismatch")
+
+
+def test_a_session_of_an_agent_that_was_taken_away_is_still_read_and_deleted(gateway: Gateway) -> None:
+    session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
+    for method in ("GET", "DELETE"):
+        assert gateway.send(method, f"/a1/agents/nobody/sessions/{session}").code == "session_agent_mismatch"
+    nowhere = gateway.send("POST", f"/a1/agents/nobody/sessions/{session}/messages", body={"message": "x"})
+    assert nowhere.code == "agent_not_found"
+    gateway.services.agents = AgentRegistry([])
+    assert gateway.send("GET", f"/a1/agents/plain/sessions/{session}").json["id"] == session
+    assert gateway.send("GET", f"/a1/agents/plain/sessions/{session}/messages").json["messages"] == []
+    lost = gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": "x"})
+    assert lost.code == "agent_not_found"
+    assert gateway.send("DELETE", f"/a1/agents/plain/sessions/{session}").json == {"deleted": True}
