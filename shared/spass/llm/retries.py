@@ -1,7 +1,6 @@
 """Which backend one request tries next, after what pause, and what it answers when nothing is left to try."""
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +15,8 @@ from spass.core.errors import (
     UpstreamRejected,
     UpstreamTimeout,
 )
-from spass.core.time import Deadline
+from spass.core.log import write_line
+from spass.core.time import now
 from spass.llm.errors import (
     BackendContextLength,
     BackendFailed,
@@ -25,9 +25,8 @@ from spass.llm.errors import (
     BackendRejected,
     BackendTimedOut,
 )
+from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig, LlmConfig
-
-log = logging.getLogger(__name__)
 
 _TICK: Final = 0.01  # a timer may fire this much early, and no try fits into less
 
@@ -48,11 +47,12 @@ class Tries:
     pause (full jitter: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), or as long as it asked for.
     """
 
-    def __init__(self, config: LlmConfig, backends: Sequence[BackendConfig], deadline: Deadline, chance: Chance) -> None:
+    def __init__(self, config: LlmConfig, backends: Sequence[BackendConfig], context: CallContext, chance: Chance) -> None:
         self._config = config
         self._left = list(backends)
         self._retries = config.retries
-        self._deadline = deadline
+        self._deadline = context.deadline
+        self._request_id = context.request_id
         self._chance = chance
         self._failures: list[BackendFailed] = []
         self._ready_at: dict[str, float] = {}  # backends tried before, and when they may be tried again
@@ -87,7 +87,7 @@ class Tries:
         Raises:
             SpassError: there is no sense in another: the request itself is refused, or its answer has ``begun``.
         """
-        log.warning("backend %s failed: %s (status %s)", backend.name, type(failure).__name__, failure.status)
+        self._log(backend, failure)
         if isinstance(failure, BackendRejected):
             kind = ContextLengthExceeded if isinstance(failure, BackendContextLength) else UpstreamRejected
             raise kind(failure.message) from failure
@@ -104,6 +104,20 @@ class Tries:
         self._retries -= 1
         wait = min(failure.retry_after or 0.0, self._config.retry_max_delay)
         self._ready_at[backend.name] = now + wait
+
+    def _log(self, backend: BackendConfig, failure: BackendFailed) -> None:
+        """One line of the log. The provider's words are left out, for they may hold anything."""
+        write_line(
+            {
+                "at": now(),
+                "level": "warning",
+                "request_id": self._request_id,
+                "event": "backend_failed",
+                "backend": backend.name,
+                "failure": type(failure).__name__,
+                "status": failure.status,
+            }
+        )
 
     def _pause(self, backend: BackendConfig, now: float) -> float:
         if backend.name not in self._ready_at:

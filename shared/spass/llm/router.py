@@ -6,9 +6,11 @@ from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from spass.core.errors import NoBackendAvailable, StorageUnavailable
+from spass.core.log import write_line
+from spass.core.time import now
 from spass.llm.errors import BackendFailed, BackendRefused, BackendUnavailable
 from spass.llm.providers import make_provider
 from spass.llm.retries import Chance, Tries
@@ -18,6 +20,8 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply,
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 
 R = TypeVar("R", ChatRequest, EmbeddingRequest)
+
+_SAMPLING: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
 
 KeyOf = Callable[[str], str | None]
 """The key in an environment variable, if it is set. It may block."""
@@ -76,7 +80,7 @@ class Router:
         provider_of: Callable[[BackendConfig, str | None], Provider] = make_provider,
     ) -> None:
         self._config = config
-        self._dimensions = {model.name: model.dimensions for model in models}
+        self._models = {model.name: model for model in models}
         self._key_of = key_of
         self._chance = chance or Chance()
         self._provider_of = provider_of
@@ -111,7 +115,7 @@ class Router:
             route.backend, route.attempts = backend.name, route.attempts + 1
             try:
                 reply = await self._providers[backend.name].embed(_as(backend, request), context)
-                _check(reply, len(request.texts), self._dimensions.get(request.model))
+                _check(reply, len(request.texts), self._models.get(request.model))
             except BackendFailed as failure:
                 self._failed(tries, backend, failure)
             else:
@@ -125,6 +129,8 @@ class Router:
 
     async def _chat(self, request: ChatRequest, context: CallContext, route: Route) -> AsyncGenerator[ChatDelta, None]:
         tries = await self._tries(request.model, context)
+        if (model := self._models.get(request.model)) and not model.sampling:
+            request = _without_sampling(request)
         while True:
             backend = await tries.next()
             route.backend, route.attempts = backend.name, route.attempts + 1
@@ -152,8 +158,8 @@ class Router:
             except StorageUnavailable as error:  # its key could not be read now; another backend may need none
                 trouble = error
         if not available:
-            raise trouble or _no_key(model, serving)
-        return Tries(self._config, self._strategy.order(available), context.deadline, self._chance)
+            raise trouble or _no_key(model, serving, context)
+        return Tries(self._config, self._strategy.order(available), context, self._chance)
 
     async def _is_available(self, backend: BackendConfig) -> bool:
         """Makes the backend's provider, unless its key is not set; and anew when a key that was refused has been replaced."""
@@ -175,9 +181,24 @@ class Router:
         tries.failed(backend, failure, begun=begun)
 
 
-def _no_key(model: str, serving: Iterable[BackendConfig]) -> NoBackendAvailable:
-    variables = ", ".join(sorted({variable for backend in serving if (variable := key_variable(backend))}))
-    return NoBackendAvailable(f"The backend for the model '{model[:128]}' has no key: set {variables}.", param="model")
+def _no_key(model: str, serving: Iterable[BackendConfig], context: CallContext) -> NoBackendAvailable:
+    """The caller hears that a key is missing; which one, the operator reads in the log."""
+    variables = sorted({variable for backend in serving if (variable := key_variable(backend))})
+    write_line(
+        {
+            "at": now(),
+            "level": "error",
+            "request_id": context.request_id,
+            "event": "key_missing",
+            "model": model,
+            "set": variables,
+        }
+    )
+    return NoBackendAvailable(
+        f"No backend for the model '{model[:128]}' is configured with a key. The operator finds the name of the missing variable "
+        "in the log.",
+        param="model",
+    )
 
 
 def _as(backend: BackendConfig, request: R) -> R:
@@ -185,11 +206,17 @@ def _as(backend: BackendConfig, request: R) -> R:
     return replace(request, model=backend.model_names.get(request.model, request.model))
 
 
-def _check(reply: EmbeddingReply, count: int, dimensions: int | None) -> None:
+def _without_sampling(request: ChatRequest) -> ChatRequest:
+    """``request`` without what steers how tokens are drawn."""
+    extra = {name: value for name, value in request.extra.items() if name not in _SAMPLING}
+    return replace(request, temperature=None, top_p=None, extra=extra)
+
+
+def _check(reply: EmbeddingReply, count: int, model: ModelConfig | None) -> None:
     """Whether ``reply`` is what was asked for; wrong vectors would spoil an index for good."""
     if reply.count != count:
         raise BackendUnavailable("The provider returned the wrong number of vectors.")
-    if dimensions is not None and reply.dimensions != dimensions:
+    if model and model.dimensions is not None and reply.dimensions != model.dimensions:
         raise BackendUnavailable("The provider returned vectors of the wrong dimension.")
     if len(reply.data) != 4 * reply.count * reply.dimensions:
         raise BackendUnavailable("The provider returned vectors of different lengths.")

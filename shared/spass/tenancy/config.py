@@ -113,12 +113,16 @@ class LlmConfig(_Section):
 
 
 class ModelConfig(_Section):
-    """A model of the catalogue. ``context_window`` is in tokens, prices in US dollars per million tokens."""
+    """A model of the catalogue. ``context_window`` is in tokens, prices in US dollars per million tokens.
+
+    ``sampling`` says whether the model takes ``temperature``, ``top_p`` and the like; a model that refuses them is sent none.
+    """
 
     name: Name
     kind: Literal["chat", "embedding"] = "chat"
     context_window: Positive
     dimensions: Annotated[int, Field(gt=0, le=16384, strict=True)] | None = None
+    sampling: Annotated[bool, Field(strict=True)] = True
     usd_per_mtok_in: Price | None = None
     usd_per_mtok_out: Price | None = None
 

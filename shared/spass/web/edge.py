@@ -1,10 +1,7 @@
 """The outermost layer: every answer gets its request id, every failure its envelope, every request one line in the log."""
 
-import json
 import re
-import sys
 import time
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Final
 
@@ -12,6 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spass.core.errors import InternalError, RouteNotFound
+from spass.core.log import write_line
 from spass.core.messages import Json
 from spass.core.time import now
 from spass.web.errors import error_response
@@ -114,9 +112,3 @@ def _innermost(trace: TracebackType | None) -> str | None:
             place = f"{module}:{frame.f_code.co_name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place
-
-
-def write_line(line: Mapping[str, Json]) -> None:
-    """One line of JSON on standard output, where Lambda and the laptop collect logs."""
-    sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
-    sys.stdout.flush()

@@ -36,6 +36,12 @@ def test_each_bundled_agent_is_what_the_predecessor_had(
     assert agent.system_prompt
 
 
+def test_no_bundled_agent_sets_what_its_model_is_not_sent(agents: AgentRegistry) -> None:
+    config = load_gateway_config(ROOT / "gateway.yaml")
+    specs = [agents.get(str(entry["name"])) for entry in agents.list()]
+    assert not [spec.name for spec in specs if spec.temperature is not None and not config.model(spec.model).sampling]
+
+
 def test_there_are_six(agents: AgentRegistry) -> None:
     assert len(agents.list()) == 6
 

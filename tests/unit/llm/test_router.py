@@ -1,9 +1,10 @@
 """Which backend answers, when it is asked again, and what the caller hears when none does. Time here is simulated."""
 
+import json
 import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 import pytest
@@ -20,6 +21,7 @@ from spass.core.errors import (
     UpstreamRejected,
     UpstreamTimeout,
 )
+from spass.core.ids import RequestId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm.errors import (
@@ -54,6 +56,7 @@ class Scripted:
     outcomes: list[Outcome]
     seconds: float = 0.0
     models: list[str] = field(default_factory=list)
+    requests: list[ChatRequest] = field(default_factory=list)
     closed: int = 0
 
     def _next(self, model: str) -> Outcome:
@@ -62,6 +65,7 @@ class Scripted:
         return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
 
     async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        self.requests.append(request)
         outcome = self._next(request.model)
         if isinstance(outcome, BackendFailed):
             raise outcome
@@ -124,7 +128,7 @@ class World:
         )
 
     def context(self, seconds: float = 270.0) -> CallContext:
-        return CallContext(Deadline(self.time + seconds))
+        return CallContext(Deadline(self.time + seconds), request_id=RequestId("req_outer"))
 
     def chat(self, model: str = "m", seconds: float = 270.0) -> RoutedChat:
         return self.router.chat(ChatRequest(model, (Message(Role.USER, "Hi"),)), self.context(seconds))
@@ -329,6 +333,45 @@ async def test_leaving_early_closes_the_provider() -> None:
     assert world.providers["a"].closed == 1
 
 
+async def test_every_failed_try_is_one_json_line_of_the_log_under_the_request_without_the_providers_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    await text_of(World(BackendRefused("bad key sk-1234 at https://x", status=401), then(BUSY, HELLO)).chat())
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line.pop("at") for line in lines]
+    common = {"level": "warning", "request_id": "req_outer", "event": "backend_failed"}
+    assert lines == [
+        {**common, "backend": "a", "failure": "BackendRefused", "status": 401},
+        {**common, "backend": "b", "failure": "BackendUnavailable", "status": 503},
+    ]
+
+
+ASKED = ChatRequest(
+    "m",
+    (Message(Role.USER, "Hi"),),
+    temperature=0.2,
+    top_p=0.9,
+    max_tokens=7,
+    seed=1,
+    extra={"presence_penalty": 1, "frequency_penalty": 1, "logit_bias": {"1": 2}, "user": "u"},
+)
+
+
+@pytest.mark.parametrize("sampling", [True, False])
+async def test_a_model_that_takes_no_sampling_is_sent_none_by_any_backend(sampling: bool) -> None:
+    world = World(BUSY, HELLO)
+    world.models = [ModelConfig(name="m", context_window=10, sampling=sampling)]
+    await text_of(world.router.chat(ASKED, world.context()))
+    plain = replace(ASKED, temperature=None, top_p=None, extra={"user": "u"})
+    assert [provider.requests for provider in world.providers.values()] == [[ASKED if sampling else plain]] * 2
+
+
+async def test_a_provider_that_refuses_before_its_first_delta_is_heard() -> None:
+    config = LlmConfig(backends=(BackendConfig(name="e", provider="embedded", supported_models=("m",)),))
+    router = Router(config, [], lambda _: None)
+    assert isinstance(await failure_of(router.chat(ASKED, CallContext(Deadline.after(10)))), UpstreamRejected)
+
+
 async def test_a_model_that_nobody_serves_is_said_so() -> None:
     world = World(HELLO)
     failure = await failure_of(world.chat("gpt-unknown"))
@@ -336,7 +379,9 @@ async def test_a_model_that_nobody_serves_is_said_so() -> None:
     assert (world.router.serves("m"), world.router.serves("gpt-unknown")) == (True, False)
 
 
-async def test_a_backend_without_its_key_is_skipped_and_the_last_one_names_the_variable() -> None:
+async def test_a_backend_without_its_key_is_skipped_and_only_the_log_names_the_variable(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     world = World(HELLO, HELLO)
     world.backends[0] = world.backends[0].model_copy(update={"api_key_env": "FIRST_KEY"})
     chat = world.chat()
@@ -345,7 +390,10 @@ async def test_a_backend_without_its_key_is_skipped_and_the_last_one_names_the_v
     world.backends = world.backends[:1]
     failure = await failure_of(world.chat())
     assert isinstance(failure, NoBackendAvailable)
-    assert "FIRST_KEY" in failure.message
+    assert "FIRST_KEY" not in failure.message
+    assert "configured with a key" in failure.message
+    line = json.loads(capsys.readouterr().out)
+    assert (line["event"], line["model"], line["set"], line["request_id"]) == ("key_missing", "m", ["FIRST_KEY"], "req_outer")
     world.keys["FIRST_KEY"] = "secret"
     assert await text_of(world.chat()) == "Hello"
 

@@ -49,6 +49,18 @@ def test_the_shipped_file_loads_and_lets_nobody_in() -> None:
     assert config.model(config.defaults.embedding_model).dimensions == 384
 
 
+def test_the_shipped_file_marks_the_models_that_refuse_sampling() -> None:
+    plain = {model.name for model in load_gateway_config(SHIPPED).models if not model.sampling}
+    assert plain == {"claude-opus-4.7", "gpt-5.2", "gpt-5-mini"}
+
+
+def test_sampling_is_a_truth_value(tmp_path: Path) -> None:
+    assert load(tmp_path, VALID).model("llama-4-scout").sampling
+    assert not load(tmp_path, VALID.replace("usd_per_mtok_in: 0.15", "sampling: false")).model("llama-4-scout").sampling
+    (complaint,) = complaints(tmp_path, VALID.replace("usd_per_mtok_in: 0.15", "sampling: maybe"))
+    assert complaint == "gateway.yaml:7: models[0].sampling: must be true or false"
+
+
 def test_every_model_of_the_shipped_file_has_a_backend() -> None:
     config = load_gateway_config(SHIPPED)
     assert {
