@@ -137,8 +137,8 @@ def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manife
 
 
 def _still(before: Manifest) -> Condition:
-    """That ``before`` is in force. While tombstones stand its version alone would say so. But where an item was removed or restored
-    by hand versions begin anew, and then it is the generation that keeps a writer of the old life out of the new one."""
+    """That ``before`` is in force. While tombstones stand its version alone would say so; but where an item was removed or
+    restored by hand, versions begin anew, and then the generation keeps a writer of the old life out of the new one."""
     if not before.version:
         return ABSENT
     return Condition(

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple, TypeVar
 
 import anyio.to_thread
@@ -14,6 +15,7 @@ from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import DocumentNotFound, InvalidRequest, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
+from spass.core.pages import PAGE_BYTES, PageRoom
 from spass.rag.answers import Document, DocumentPage, Hit, QueryAnswer
 from spass.rag.bitmap import Bitmap
 from spass.rag.cache import ObjectCache
@@ -29,7 +31,6 @@ from spass.rag.swap import read_manifest
 
 A = TypeVar("A")
 
-PAGE_BYTES: Final = 4 * 2**20
 _READS_AT_ONCE: Final = 16
 _BATCH_ROWS: Final = 32_768
 _INLINE_SCAN: Final = 200_000  # numbers that are scanned faster than a worker thread is reached
@@ -88,7 +89,7 @@ class Reader:
         return await self._reading(scope, index_id, await self._manifest(scope, index_id), get)
 
     async def documents(self, scope: Scope, index_id: IndexId, cursor: str | None, limit: int) -> DocumentPage:
-        """Up to ``limit`` documents in the order of ids; a page also ends at 4 MiB of stored JSON.
+        """Up to ``limit`` documents in the order of ids; a page also ends where an answer would be too large.
 
         Raises:
             IndexNotFound: there is no such index.
@@ -100,8 +101,11 @@ class Reader:
         async def page(manifest: Manifest, objects: SegmentObjects) -> DocumentPage:
             loaded = await live_ids(objects, manifest.segments)
             places, more = await _page(objects, loaded, after, limit)
-            documents = await _documents(objects, places)
-            return DocumentPage(documents, encode_cursor(owner, places[-1].id) if more else None)
+            lines = await _texts(objects, places)
+            fitting = len(list(takewhile(PageRoom().takes, lines)))
+            documents = tuple(map(_document, lines[:fitting], places))
+            more = more or fitting < len(places)
+            return DocumentPage(documents, encode_cursor(owner, documents[-1].id) if more else None)
 
         return await self._reading(scope, index_id, await self._manifest(scope, index_id), page)
 
@@ -147,7 +151,8 @@ async def _search(objects: SegmentObjects, segments: Sequence[Segment], query: V
             scored = await _scan(decode_vectors(vectors), query, top_k, live.dead)
             candidates += (_Candidate(-score, live.ids[row], live, row) for row, score in scored)
         candidates = heapq.nsmallest(top_k, candidates, key=lambda candidate: candidate[:2])
-    documents = await _documents(objects, [Place(found.id, found.live, found.row) for found in candidates])
+    places = [Place(found.id, found.live, found.row) for found in candidates]
+    documents = map(_document, await _texts(objects, places), places)
     return [
         Hit(DocumentId(found.id), text.text, text.metadata, -found.negative_score + 0.0)
         for found, text in zip(candidates, documents, strict=True)
@@ -191,20 +196,24 @@ async def _lines(objects: SegmentObjects, segment: Segment, rows: Sequence[int])
     return await objects.lines(segment, await _spans(objects, segment, rows))
 
 
-async def _documents(objects: SegmentObjects, places: Sequence[Place]) -> tuple[Document, ...]:
-    """The documents at ``places``, in their order; each segment's texts are read together."""
+async def _texts(objects: SegmentObjects, places: Sequence[Place]) -> list[bytes]:
+    """The stored lines at ``places``, in their order; each segment's are read together."""
     by_segment: dict[str, list[Place]] = {}
     for place in places:
         by_segment.setdefault(place.live.segment.id, []).append(place)
 
-    async def load(group: list[Place]) -> list[Document]:
+    async def load(group: list[Place]) -> dict[str, bytes]:
         group.sort(key=lambda place: place.row)
         lines = await _lines(objects, group[0].live.segment, [place.row for place in group])
-        return [document(line, place.live.ids.row(place.row)) for line, place in zip(lines, group, strict=True)]
+        return {place.id: line for place, line in zip(group, lines, strict=True)}
 
-    loaded = await asyncio.gather(*map(load, by_segment.values()))
-    by_id = {found.id: found for group in loaded for found in group}
-    return tuple(by_id[DocumentId(place.id)] for place in places)
+    loaded = await together(map(load, by_segment.values()), at_once=_READS_AT_ONCE)
+    lines = {name: line for group in loaded for name, line in group.items()}
+    return [lines[place.id] for place in places]
+
+
+def _document(line: bytes, place: Place) -> Document:
+    return document(line, place.live.ids.row(place.row))
 
 
 def _from(live: LiveIds, after: str) -> Iterator[Place]:
@@ -214,7 +223,7 @@ def _from(live: LiveIds, after: str) -> Iterator[Place]:
 
 
 async def _page(objects: SegmentObjects, loaded: Sequence[LiveIds], after: str, limit: int) -> tuple[list[Place], bool]:
-    """The places of one page, and whether there are more behind it."""
+    """The places of one page as far as their sizes say, and whether there are more behind it."""
     stored = await together((objects.read(live.segment.id, OFFSETS) for live in loaded), at_once=_READS_AT_ONCE)
     offsets = {live.segment.id: decode_offsets(body) for live, body in zip(loaded, stored, strict=True)}
     places: list[Place] = []

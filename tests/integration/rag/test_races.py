@@ -1,9 +1,13 @@
 """Writers at the same time lose and double nothing."""
 
 import asyncio
+import random
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import pytest
 
+from spass.aws.faults import AwsCall, FaultPlan, inject
 from spass.core.errors import IndexNotFound
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.documents import NewDocument
@@ -13,6 +17,25 @@ pytestmark = pytest.mark.anyio
 INDEX = IndexId("shared")
 WRITERS = 8
 APPENDS = 4
+T = TypeVar("T")
+
+
+class Distant(FaultPlan):
+    """An AWS as far away as the real one, in seconds; a call of ``operation`` beyond the ``most`` allowed fails the test."""
+
+    LATENCY: Final = {"s3": (0.02, 0.06), "dynamodb": (0.004, 0.012)}
+
+    def __init__(self, operation: str = "", most: int = 0) -> None:
+        super().__init__()
+        self.operation = operation
+        self.most = most
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        await asyncio.sleep(random.uniform(*self.LATENCY[call.service]))
+        answer = await super().around(call, run)
+        done = sum(other.operation == self.operation for other in self.calls)
+        assert done <= self.most or not self.operation, f"{done} {self.operation}"
+        return answer
 
 
 async def test_eight_writers_lose_and_double_nothing(world: World) -> None:
@@ -94,3 +117,29 @@ async def test_readers_among_writers_always_see_one_whole_version(world: World) 
 
     _, *seen = await asyncio.gather(write(), read(), read())
     assert all(seen)
+
+
+@pytest.mark.parametrize("loaders", [1, 4])
+async def test_who_appends_beside_a_steady_loader_puts_no_more_than_two_segments(world: World, loaders: int) -> None:
+    """The loaders write batch after batch, each also over a document of the other's, and never pause in between."""
+    done = asyncio.Event()
+
+    async def load(loader: int) -> None:
+        rag, n = world.worker(), 0
+        with inject(Distant()):
+            while not done.is_set():
+                await rag.append(world.scope(), INDEX, documents((f"l{loader}-{n}", "x"), ("all", str(n))))
+                n += 1
+
+    async def append() -> None:
+        try:
+            for n in range(4):
+                with inject(Distant("PutObject", most=10)):
+                    await world.worker().append(world.scope(), INDEX, documents((f"a{n}", "x")))
+        finally:
+            done.set()
+
+    await world.worker().append(world.scope(), INDEX, documents(("first", "x")))
+    await asyncio.gather(append(), *map(load, range(loaders)))
+    contents = await world.contents(INDEX)
+    assert {"first", "all", *(f"a{n}" for n in range(4))} <= set(contents)

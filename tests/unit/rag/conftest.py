@@ -1,13 +1,15 @@
 """A rag room on an in-process table and bucket (single-threaded tests only), with vectors made by arithmetic."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import boto3
 import pytest
 from moto import mock_aws
 
 from spass.aws.clients import Aws
+from spass.aws.faults import AwsCall, FaultPlan, inject
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, RequestId, TenantId, random_suffix
 from spass.core.messages import TokenUsage
@@ -18,6 +20,7 @@ from spass.rag.service import Rag
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 
+T = TypeVar("T")
 DIMENSIONS = 8
 
 
@@ -109,3 +112,21 @@ def index() -> IndexId:
 
 def documents(*pairs: tuple[str, str]) -> list[NewDocument]:
     return [NewDocument(id=name, text=text) for name, text in pairs]
+
+
+class Overtaken(FaultPlan):
+    """Lets another writer be faster: before each swap, the next of ``rivals`` does its work, unrecorded."""
+
+    def __init__(self, *rivals: Callable[[], Awaitable[object]]) -> None:
+        super().__init__()
+        self.rivals = list(rivals)
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        if call.operation == "TransactWriteItems" and self.rivals:
+            rival = self.rivals.pop(0)
+            with inject(FaultPlan()):
+                await rival()
+        return await super().around(call, run)
+
+    def count(self, operation: str) -> int:
+        return sum(call.operation == operation for call in self.calls)

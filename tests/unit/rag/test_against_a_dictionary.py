@@ -2,7 +2,9 @@
 
 import asyncio
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,21 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
+from spass.aws.faults import inject
 from spass.core.errors import DocumentNotFound, IndexNotFound
 from spass.core.ids import DocumentId, IndexId
+from spass.core.time import now_s
 from spass.rag.documents import NewDocument
 from spass.rag.embedding import normalised
+from spass.rag.manifest import Manifest
 from spass.rag.service import Rag
-from tests.unit.rag.conftest import World, vector_of
+from spass.rag.swap import read_manifest
+from tests.unit.rag.conftest import Overtaken, World, vector_of
 
 INDEX = IndexId("berlin")
 NAMES = [f"d{n}" for n in range(12)]
 
+texts = st.text("abü ", min_size=1, max_size=6).filter(str.strip)
 batches = st.lists(
     st.builds(
         NewDocument,
         id=st.sampled_from(NAMES),
-        text=st.text("abü ", min_size=1, max_size=6) | st.just("zero"),
+        text=texts | st.just("zero"),
         metadata=st.dictionaries(st.sampled_from("kl"), st.integers(0, 3), max_size=2),
     ),
     min_size=1,
@@ -43,11 +50,12 @@ steps = st.one_of(
 
 @dataclass(slots=True)
 class Model:
-    """What the index must be."""
+    """What the index must be. ``listed`` are all paths that any version listed."""
 
     documents: dict[str, NewDocument] | None = None
     version: int = 0
     created: dict[str, str] = field(default_factory=dict)
+    listed: set[str] = field(default_factory=set)
 
     def best(self, query: str, top_k: int) -> list[tuple[str, float]]:
         scores = [(name, cosine(query, document.text)) for name, document in (self.documents or {}).items()]
@@ -62,8 +70,8 @@ def cosine(left: str, right: str) -> float:
 async def apply(world: World, rag: Rag, model: Model, step: tuple[str, object]) -> None:
     match step:
         case ("append", list() as batch):
-            held = model.documents or {}
             answer = await rag.append(world.scope, INDEX, batch)
+            held = model.documents or {}
             assert answer.replaced == sum(document.id in held for document in batch)
             model.documents = held | {document.id: document for document in batch}
             model.version += 1
@@ -76,20 +84,44 @@ async def apply(world: World, rag: Rag, model: Model, step: tuple[str, object]) 
             model.version += 1
             assert (answer.doc_count, answer.version) == (len(batch), model.version)
         case ("delete", str() as name):
+            deleted = await rag.delete_document(world.scope, INDEX, DocumentId(name))
             there = name in (model.documents or {})
-            assert await rag.delete_document(world.scope, INDEX, DocumentId(name)) is there
+            assert deleted is there
             if there and model.documents:
                 del model.documents[name]
                 model.created.pop(name, None)
                 model.version += 1
         case _:
-            assert await rag.delete_index(world.scope, INDEX) is (model.documents is not None)
+            deleted = await rag.delete_index(world.scope, INDEX)
+            assert deleted is (model.documents is not None)
             model.version += model.documents is not None
             model.documents = None
             model.created.clear()
 
 
+def paths(manifest: Manifest) -> set[str]:
+    """What the version in force lists: its generation, the segments, their bitmaps."""
+    segments = {f"{manifest.generation}/{segment.id}": segment for segment in manifest.segments}
+    bitmaps = {f"{path}/{segment.dead_object}" for path, segment in segments.items() if segment.dead_object}
+    return {manifest.generation, *segments, *bitmaps} if manifest.exists else set()
+
+
+def within(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+async def retired_is_what_is_listed_no_more(world: World, model: Model) -> None:
+    """A sweep may delete what is retired, and it finds there whatever no version lists any more."""
+    manifest = await read_manifest(world.scope.store, INDEX)
+    retired, listed = {entry.path for entry in manifest.retired}, paths(manifest)
+    model.listed |= listed
+    assert [path for path in listed if within(path, retired)] == [], "what is in use will not be swept"
+    assert [path for path in model.listed - listed if not within(path, retired)] == [], "all that is out of use will be"
+    assert all(abs(entry.at - now_s()) < 60 for entry in manifest.retired)
+
+
 async def agree(world: World, rag: Rag, model: Model, query: str, top_k: int) -> None:
+    await retired_is_what_is_listed_no_more(world, model)
     if model.documents is None:
         for read in (rag.describe(world.scope, INDEX), rag.query(world.scope, INDEX, query, top_k)):
             try:
@@ -117,10 +149,13 @@ async def agree(world: World, rag: Rag, model: Model, query: str, top_k: int) ->
             assert name not in model.documents
 
 
-@settings(max_examples=max(15, settings().max_examples // 10))
+few = settings(max_examples=max(15, settings().max_examples // 10))
+
+
+@few
 @given(
     st.lists(st.tuples(steps, st.integers(0, 1)), min_size=1, max_size=12),
-    st.text("abü ", min_size=1, max_size=6),
+    texts,
     st.integers(1, 15),
     st.booleans(),
 )
@@ -136,6 +171,41 @@ def test_an_index_is_a_dictionary_that_can_be_searched(
             await agree(world, workers[1 - worker], model, query, top_k)
 
     with pytest.MonkeyPatch.context() as patch:
+        if dead_in_objects:
+            patch.setattr("spass.rag.kill.INLINE_DEAD_BYTES", 0)
+        asyncio.run(run())
+
+
+@few
+@given(
+    st.lists(steps, max_size=4),
+    st.lists(st.tuples(steps, st.lists(steps, max_size=3)), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_a_step_that_others_overtake_is_as_if_it_came_after_them(
+    aws: Aws,
+    prepared: list[tuple[str, object]],
+    script: list[tuple[tuple[str, object], list[tuple[str, object]]]],
+    dead_in_objects: bool,
+) -> None:
+    async def run() -> None:
+        world = World(aws)
+        worker, rival = world.cold(), world.cold(budget=500)
+        model = Model()
+
+        async def step_of_rival(step: tuple[str, object]) -> None:
+            await apply(world, rival, model, step)
+            await agree(world, rival, model, "ab", 5)
+
+        for step in prepared:
+            await step_of_rival(step)
+        for step, rivals in script:
+            with inject(Overtaken(*(partial(step_of_rival, other) for other in rivals))):
+                await apply(world, worker, model, step)
+            await agree(world, rival, model, "ab", 5)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spass.rag.swap._LONGEST_PAUSE", 0)
         if dead_in_objects:
             patch.setattr("spass.rag.kill.INLINE_DEAD_BYTES", 0)
         asyncio.run(run())

@@ -1,9 +1,15 @@
 """What a client sees of an index."""
 
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TypeVar
+
 import pytest
 
 from spass.aws.clients import TenantStore
-from spass.aws.faults import FaultPlan, inject
+from spass.aws.faults import AwsCall, FaultPlan, inject
 from spass.core.errors import (
     DocumentNotFound,
     DocumentTooLarge,
@@ -24,6 +30,27 @@ from spass.rag.swap import read_manifest
 from tests.unit.rag.conftest import DIMENSIONS, World, config_with, documents
 
 pytestmark = pytest.mark.anyio
+T = TypeVar("T")
+
+
+class Reads(FaultPlan):
+    """Sees how many reads of objects named ``name`` are under way at once, ``most`` of all."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.now = self.most = 0
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        if call.operation != "GetObject" or not str(call.parameters["Key"]).endswith(self.name):
+            return await super().around(call, run)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(0.005)
+            return await super().around(call, run)
+        finally:
+            self.now -= 1
 
 
 async def all_documents(world: World, index: IndexId, limit: int = 100) -> dict[str, str]:
@@ -136,6 +163,46 @@ async def test_a_page_ends_at_four_mebibytes(world: World, index: IndexId) -> No
     assert 500 < len(page.documents) < 512
     assert page.next_cursor is not None
     assert len(await all_documents(world, index, limit=1000)) == 768
+
+
+@pytest.mark.parametrize("text", ["x", '"', "\\", "\n", "\x01", "ü", "\U0001f600", '{"k": "v",\n "w": [1]}\n'])
+async def test_a_page_fits_the_response_of_a_lambda_where_its_body_is_a_json_string(
+    world: World, index: IndexId, text: str
+) -> None:
+    text = "x" + text * (8191 // len(text.encode()))
+    for start in range(0, 768, 256):
+        await world.rag.append(world.scope, index, documents(*((f"d{n:03}", text) for n in range(start, start + 256))))
+    page = await world.rag.documents(world.scope, index, limit=1000)
+    body = json.dumps(asdict(page), ensure_ascii=False, separators=(",", ":"))
+    assert len(json.dumps({"body": body}, ensure_ascii=False).encode()) < 6 * 2**20 - 300_000
+    assert page.next_cursor is not None
+    assert len(await all_documents(world, index, limit=1000)) == 768
+
+
+async def test_a_page_over_many_segments_reads_them_side_by_side_but_not_all_at_once(
+    world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spass.rag.merge.MERGE_ROWS", 0)
+    monkeypatch.setattr("spass.rag.reader._READS_AT_ONCE", 4)
+    for n in range(12):
+        await world.rag.append(world.scope, index, documents((f"d{n}", f"text {n}")))
+    cold = world.cold(budget=0)
+    plan = Reads("offsets.npy")
+    with inject(plan):
+        assert len((await cold.documents(world.scope, index)).documents) == 12
+    assert plan.most == 4
+
+
+async def test_a_merge_reads_its_segments_side_by_side(world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("spass.rag.merge.MERGE_ROWS", 0)
+        for n in range(9):
+            await world.rag.append(world.scope, index, documents((f"d{n}", f"text {n}")))
+    plan = Reads("docs.jsonl")
+    with inject(plan):
+        await world.cold(budget=0).append(world.scope, index, documents(("a", "x"), ("b", "y")))
+    assert plan.most == 4
+    assert len(await all_documents(world, index)) == 11
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])

@@ -1,0 +1,106 @@
+"""An append that other writers overtake: what it does again, and what it does not."""
+
+import asyncio
+
+import pytest
+
+from spass.aws.faults import inject
+from spass.core.ids import DocumentId, IndexId
+from spass.rag.swap import read_manifest
+from tests.unit.rag.conftest import Overtaken, World, documents
+
+pytestmark = pytest.mark.anyio
+
+A = DocumentId("a")
+SEGMENT_OBJECTS = 5
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spass.rag.swap._LONGEST_PAUSE", 0)
+
+
+async def test_its_rows_are_put_once_however_often_it_is_overtaken(world: World, index: IndexId) -> None:
+    """The first try merges; of all later ones only the first puts anything."""
+    rival = world.cold()
+    await rival.append(world.scope, index, documents(("old", "alt")))
+    plan = Overtaken(*(lambda n=n: rival.append(world.scope, index, documents((f"r{n}", "x"))) for n in range(9)))
+    with inject(plan):
+        answer = await world.rag.append(world.scope, index, documents(("a", "neu")))
+    assert (answer.version, answer.doc_count) == (11, 11)
+    assert plan.count("PutObject") == 2 * SEGMENT_OBJECTS
+    assert {found.id for found in (await rival.documents(world.scope, index)).documents} == {
+        "a",
+        "old",
+        *(f"r{n}" for n in range(9)),
+    }
+
+
+async def test_rows_that_were_put_alone_at_first_are_not_put_again(world: World, index: IndexId) -> None:
+    rival = world.cold()
+    await rival.append(world.scope, index, documents(*((f"d{n}", "x") for n in range(9))))
+    plan = Overtaken(*(lambda n=n: rival.append(world.scope, index, documents((f"r{n}", "x"))) for n in range(4)))
+    with inject(plan):
+        await world.rag.append(world.scope, index, documents(("a", "neu")))
+    assert plan.count("PutObject") == SEGMENT_OBJECTS
+
+
+async def test_a_document_keeps_when_it_was_created_also_if_that_changed_meanwhile(world: World, index: IndexId) -> None:
+    """Another writer deletes the document and writes it anew, then again: its creation is the last one's."""
+    rival = world.cold()
+    await rival.append(world.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))
+    created: list[str] = []
+
+    async def anew() -> None:
+        await asyncio.sleep(0.002)
+        await rival.delete_document(world.scope, index, A)
+        await rival.append(world.scope, index, documents(("a", "anders")))
+        created.append((await rival.document(world.scope, index, A)).created_at)
+
+    with inject(Overtaken(anew, anew)):
+        answer = await world.rag.append(world.scope, index, documents(("a", "neu")))
+    assert answer.replaced == 1
+    found = await rival.document(world.scope, index, A)
+    assert (found.text, found.created_at) == ("neu", created[-1])
+    assert len({*created}) == 2
+    assert found.updated_at >= found.created_at
+
+
+async def test_a_document_that_was_deleted_meanwhile_is_a_new_one(world: World, index: IndexId) -> None:
+    rival = world.cold()
+    await rival.append(world.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))
+    created = (await rival.document(world.scope, index, A)).created_at
+    await asyncio.sleep(0.002)
+    with inject(Overtaken(lambda: rival.delete_document(world.scope, index, A))):
+        answer = await world.rag.append(world.scope, index, documents(("a", "neu")))
+    assert (answer.replaced, answer.doc_count) == (0, 10)
+    assert (await rival.document(world.scope, index, A)).created_at > created
+
+
+async def test_rows_follow_into_another_life_of_the_index(world: World, index: IndexId) -> None:
+    rival = world.cold()
+    await rival.append(world.scope, index, documents(("old", "alt")))
+
+    async def reborn() -> None:
+        await rival.delete_index(world.scope, index)
+        await rival.append(world.scope, index, documents(("r", "x")))
+
+    with inject(Overtaken(reborn, reborn)):
+        await world.rag.append(world.scope, index, documents(("a", "neu")))
+    found = await world.cold().documents(world.scope, index)
+    assert {document.id: document.text for document in found.documents} == {"a": "neu", "r": "x"}
+
+
+async def test_it_merges_after_all_when_no_place_for_a_segment_is_left(
+    world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rival = world.cold()
+    for n in range(3):
+        await rival.append(world.scope, index, documents((f"d{n}", "x")))
+    full = len((await read_manifest(world.scope.store, index)).segments)
+    monkeypatch.setattr("spass.rag.addition.MAX_SEGMENTS", full)
+    with inject(Overtaken(lambda: rival.append(world.scope, index, documents(("d0", "y"))))):
+        await world.rag.append(world.scope, index, documents(("a", "neu")))
+    manifest = await read_manifest(world.scope.store, index)
+    assert len(manifest.segments) <= full
+    assert manifest.doc_count == 4
