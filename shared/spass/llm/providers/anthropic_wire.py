@@ -124,11 +124,12 @@ def _system(request: ChatRequest) -> str:
 def _messages(messages: Sequence[Message]) -> list[Json]:
     """The conversation with roles in turns: tool results that follow each other are one user message."""
     turns: list[tuple[str, list[Json]]] = []
+    ids = _CallIds()
     for message in messages:
         if message.role is Role.SYSTEM:
             continue
         role = "assistant" if message.role is Role.ASSISTANT else "user"
-        blocks = _blocks(message)
+        blocks = _blocks(message, ids)
         if turns and turns[-1][0] == role:
             turns[-1][1].extend(blocks)
         elif blocks:
@@ -138,21 +139,50 @@ def _messages(messages: Sequence[Message]) -> list[Json]:
     return [{"role": role, "content": blocks} for role, blocks in turns]
 
 
-def _blocks(message: Message) -> list[Block]:
+def _blocks(message: Message, ids: "_CallIds") -> list[Block]:
     if message.role is Role.TOOL:
-        return [{"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id or ""), "content": message.content}]
+        return [{"type": "tool_result", "tool_use_id": ids.answered(message.tool_call_id or ""), "content": message.content}]
     # A blank text block is refused, and so is one that ends the conversation in white space.
     text = message.content.rstrip() if message.role is Role.ASSISTANT else message.content
     blocks: list[Block] = [{"type": "text", "text": text}] if text.strip() else []
-    blocks += [
-        {"type": "tool_use", "id": _call_id(call.id), "name": call.name, "input": _input(call)} for call in message.tool_calls
-    ]
+    if message.tool_calls:
+        names = ids.asked(message.tool_calls)
+        blocks += [
+            {"type": "tool_use", "id": name, "name": call.name, "input": _input(call)}
+            for name, call in zip(names, message.tool_calls, strict=True)
+        ]
     return blocks
 
 
-def _call_id(identity: str) -> str:
-    """``identity`` in the letters this format allows: a conversation may have begun with another provider."""
-    return _FOREIGN_IN_ID.sub("_", identity) or "_"
+class _CallIds:
+    """The ids of one conversation's tool calls in the letters this format allows, and each only once: the conversation may have
+    begun with a provider that numbers the calls of every answer anew, or writes ids that differ only in what is not allowed."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._open: list[tuple[str, str]] = []  # the calls of the last message that has any, as they were and as they are sent
+
+    def asked(self, calls: Sequence[ToolCall]) -> list[str]:
+        """The ids of the next message's calls."""
+        self._open = [(call.id, self._new(call.id)) for call in calls]
+        return [name for _, name in self._open]
+
+    def answered(self, identity: str) -> str:
+        """The id of the call that a result names."""
+        for call in self._open:
+            if call[0] == identity:
+                self._open.remove(call)
+                return call[1]
+        return self._new(identity)
+
+    def _new(self, identity: str) -> str:
+        allowed = name = _FOREIGN_IN_ID.sub("_", identity) or "_"
+        number = 1
+        while name in self._taken:
+            number += 1
+            name = f"{allowed}_{number}"
+        self._taken.add(name)
+        return name
 
 
 def _input(call: ToolCall) -> Json:

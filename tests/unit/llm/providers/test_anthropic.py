@@ -1,9 +1,11 @@
 """Anthropic's Messages API, both ways."""
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 from typing import cast
 
 import anyio
@@ -20,7 +22,7 @@ from spass.llm.errors import (
     BackendRejected,
     BackendUnavailable,
 )
-from spass.llm.providers.anthropic_wire import DEFAULT_MAX_TOKENS
+from spass.llm.providers.anthropic_wire import DEFAULT_MAX_TOKENS, messages_body
 from spass.llm.types import ChatDelta, ChatRequest, EmbeddingRequest, NamedTool, Provider, ToolChoice
 from tests.unit.llm.upstream import (
     CALL,
@@ -433,3 +435,24 @@ def test_halves_of_surrogate_pairs_are_joined_or_replaced(pieces: list[str], str
     expected = joined.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     assert reply.message.content == expected
     assert reply.message.tool_calls[0].arguments == (expected if stream else json.dumps({"x": expected}, ensure_ascii=False))
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["a.b", "a:b", "a_b", "a_b_2", "", "call_0", "ü"]), min_size=1, max_size=4), max_size=4),
+    st.randoms(use_true_random=False),
+)
+def test_each_result_answers_its_own_call_whatever_the_ids_were(turns: list[list[str]], dice: Random) -> None:
+    history = [QUESTION]
+    for identities in turns:
+        calls = [ToolCall(identity, "weather", json.dumps({"is": number})) for number, identity in enumerate(identities)]
+        history.append(Message(Role.ASSISTANT, "", tuple(calls)))
+        unique = len(set(identities)) == len(identities)
+        order = dice.sample(range(len(calls)), len(calls)) if unique else range(len(calls))
+        history += [Message(Role.TOOL, str(number), tool_call_id=identities[number]) for number in order]
+    sent = cast(list[dict[str, list[dict[str, Json]]]], messages_body(request(*history))["messages"])
+    blocks = [block for message in sent for block in message["content"]]
+    uses = {block["id"]: block["input"] for block in blocks if block["type"] == "tool_use"}
+    results = {block["tool_use_id"]: {"is": int(str(block["content"]))} for block in blocks if block["type"] == "tool_result"}
+    assert len(uses) == sum(map(len, turns))
+    assert uses == results
+    assert all(re.fullmatch("[a-zA-Z0-9_-]+", str(identity)) for identity in uses)
