@@ -28,6 +28,7 @@ from spass.web.functions import LambdaFunction, lambda_handler, stream_app
 from spass.web.services import Services, Settings
 
 TABLE, BUCKET, STAGE = "spass-test", "spass-test", "prod"
+MAX_ANSWER_BYTES = 6 * 1024 * 1024
 
 
 def _sha(token: str) -> str:
@@ -249,6 +250,10 @@ class Gateway:
         self._loop.run_until_complete(asyncio.sleep(0.5))
         return outgoing
 
+    def wait(self, seconds: float) -> None:
+        """Whatever still runs goes on for so long."""
+        self._loop.run_until_complete(asyncio.sleep(seconds))
+
     def stored(self) -> Mapping[str, object]:
         """Everything in the table and the bucket, but audit records."""
         items = boto3.client("dynamodb").scan(TableName=TABLE)["Items"]
@@ -301,6 +306,7 @@ def event(method: str, target: str, resource: str, headers: Mapping[str, str], b
 
 def _from_event(answer: Mapping[str, Any]) -> Reply:
     assert not answer["isBase64Encoded"]
+    assert len(json.dumps(answer, ensure_ascii=False).encode()) <= MAX_ANSWER_BYTES, "a Lambda's answer holds no more"
     return Reply(answer["statusCode"], answer["headers"], answer["body"])
 
 

@@ -1,11 +1,15 @@
 """The same key with the same body is one request, on every route that changes something or calls a model."""
 
+import asyncio
 from typing import Any
 
+import boto3
 import pytest
 
+from spass.aws.leases import renewing
 from spass.llm.errors import BackendFailed
-from tests.functions.gateway import Gateway, Reply
+from spass.web import idempotency as web
+from tests.functions.gateway import TABLE, Gateway, Reply
 
 KEY = {"Idempotency-Key": "key-1"}
 DOCUMENTS = {"documents": [{"id": "a", "text": "alpha"}]}
@@ -125,3 +129,26 @@ def test_while_the_first_runs_the_second_is_told_to_come_back(gateway: Gateway, 
     assert another.code == ("session_busy" if name == "append" else None)
     if name == "append":
         assert int(another.headers["retry-after"]) <= 2
+
+
+@pytest.mark.parametrize("name", ["chat", "completion"])
+def test_work_whose_key_was_lost_to_another_try_stops(gateway: Gateway, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "renewing", lambda renew: renewing(renew, every=0.05))
+    path, body, _ = routes(gateway)[name]
+    went_on: list[str] = []
+
+    async def lose_the_key() -> None:
+        table = boto3.resource("dynamodb").Table(TABLE)
+        for item in table.scan()["Items"]:
+            if item.get("state") == "running":
+                table.put_item(Item=item | {"owner": "another try"})
+        await asyncio.sleep(0.5)
+        went_on.append(name)
+
+    gateway.script.during = lose_the_key
+    reply = send(gateway, path, body)
+    assert (reply.status, reply.code) == (503, "storage_unavailable")
+    assert "retry-after" in reply.headers
+    gateway.wait(1)
+    assert went_on == []
+    assert send(gateway, path, body).code == "idempotency_in_progress", "the other try's place is untouched"

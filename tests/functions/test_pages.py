@@ -1,0 +1,48 @@
+"""Lists in pages: each fits through a Lambda, and only the cursors we gave lead anywhere."""
+
+from urllib.parse import quote
+
+import pytest
+
+from spass.core.cursors import encode_cursor
+from tests.functions.gateway import Gateway
+
+QUOTES = '{"k":"v","a":"b"}\n' * 13_500
+
+
+def test_the_default_pages_of_a_history_of_pasted_json_fit_through_a_lambda(gateway: Gateway) -> None:
+    session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
+    messages = f"/a1/agents/plain/sessions/{session}/messages"
+    for _ in range(18):
+        assert gateway.send("POST", messages, body={"message": QUOTES}).status == 200
+    read, cursor, pages = [], "", 0
+    while cursor is not None:
+        page = gateway.send("GET", f"{messages}?cursor={cursor}")
+        assert page.status == 200, page.text[:500]
+        read += [message["seq"] for message in page.json["messages"]]
+        cursor, pages = page.json["next_cursor"], pages + 1
+    assert read == list(range(1, 37))
+    assert pages > 1
+
+
+POSITIONS = ["", "x", "1:x", "1:2:3", "x" * 1025, "x" * 3000, "[" * 3000, "\0", "ü", "..", "#", "a/b", "9" * 40]
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_a_forged_cursor_is_refused_or_leads_on_in_the_callers_own_list(gateway: Gateway, position: str) -> None:
+    session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
+    gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": "Hi"})
+    gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "a"}]})
+    lists = {
+        "/a1/agents/plain/sessions": "sessions|demo|ada|plain",
+        f"/a1/agents/plain/sessions/{session}/messages": f"messages|demo|ada|{session}",
+        "/a1/rag/indices": "indices:demo",
+        "/a1/rag/indices/notes/documents": "documents:demo:notes",
+    }
+    for path, scope in lists.items():
+        reply = gateway.send("GET", f"{path}?cursor={quote(encode_cursor(scope, position))}")
+        by_id = position in {"x", "1:x", "1:2:3", "9" * 40} and path.startswith("/a1/rag/")
+        if by_id:
+            assert reply.status == 200, (path, reply.text)
+        else:
+            assert (reply.status, reply.code) == (400, "invalid_request"), (path, reply.text)
