@@ -16,7 +16,7 @@ from spass.web.errors import error_response
 MAX_HEADER_BYTES: Final = 10_240  # the request line and all headers
 MAX_EVENT_BYTES: Final = 6 * 1024 * 1024  # a Lambda invocation, and a buffered answer
 SHORT_SECONDS: Final = 29.0
-_ENVELOPE_BYTES: Final = 4096  # of an event without its body and headers
+_ENVELOPE_BYTES: Final = 4096  # of an event without its body and headers, and of an answer with its headers
 
 
 class LambdaEdge:
@@ -62,7 +62,7 @@ class LambdaEdge:
             await self._app(scope, receive, keep)
         if limit.cancelled_caught:
             await _refuse(UpstreamTimeout("The request took longer than 29 seconds."), scope, receive, send)
-        elif _answer_bytes(answer) > MAX_EVENT_BYTES:
+        elif _answer_bytes(answer) > MAX_EVENT_BYTES - _ENVELOPE_BYTES:
             await _refuse(UpstreamError("The answer is over 6 MiB; ask for a smaller page."), scope, receive, send)
         else:
             for message in answer:
