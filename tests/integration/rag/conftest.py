@@ -1,27 +1,33 @@
 """A rag room on the emulator, with vectors made by arithmetic, and a client that retries."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
 import pytest
 
+from functions.rag.append import append
+from functions.rag.replace import replace
 from spass.aws.clients import TenantStore
-from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
+from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.calls.scope import Scope
-from spass.core.errors import SpassError
 from spass.core.ids import IndexId, RequestId
 from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.cache import ObjectCache
-from spass.rag.documents import NewDocument
+from spass.rag.documents import NewDocument, WriteRequest
 from spass.rag.service import Rag
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
+from spass.web.exchange import Exchange
+from spass.web.services import Services, Settings
 
 DIMENSIONS = 4
 Verb = Literal["append", "replace"]
+ROUTES: Final = {"append": append, "replace": replace}
 
 
 class ArithmeticCalls:
@@ -57,20 +63,15 @@ class World:
         return Scope.of(caller, self.store)
 
     async def write(self, verb: Verb, index: IndexId, documents: Sequence[NewDocument], key: str) -> StoredAnswer:
-        """One request with an Idempotency-Key, on a worker of its own, as the edge carries it out."""
+        """One request with an Idempotency-Key, carried out by its route on a worker of its own."""
+        services = Services(Settings(config=Path(), agents=Path(), table="", bucket=""))
+        services.rag = self.worker()
+        exchange = Exchange()
+        exchange.enter(self.scope(), services)
         body = hashlib.sha256(repr(documents).encode()).hexdigest()
-        request = IdempotentRequest(hashlib.sha256(key.encode()).hexdigest(), body)
-        claim = await acquire(self.store, request)
-        if not isinstance(claim, Claim):
-            return claim
-        try:
-            worker = self.worker()
-            write = worker.append if verb == "append" else worker.replace
-            answer = await write(self.scope(), index, documents, claim)
-        except SpassError:
-            await claim.release()
-            raise
-        return StoredAnswer(answer.body(), {})
+        exchange.idempotent = IdempotentRequest(hashlib.sha256(key.encode()).hexdigest(), body)
+        response = await ROUTES[verb](index, WriteRequest(documents=list(documents)), exchange)
+        return StoredAnswer(json.loads(bytes(response.body)), response.headers)
 
     async def contents(self, index: IndexId) -> dict[str, str]:
         """All documents by id, as a fresh worker sees them; the summary is asserted to agree."""

@@ -121,7 +121,7 @@ async def test_readers_among_writers_always_see_one_whole_version(world: World) 
 
 @pytest.mark.parametrize("loaders", [1, 4])
 async def test_who_appends_beside_a_steady_loader_puts_no_more_than_two_segments(world: World, loaders: int) -> None:
-    """The loaders write batch after batch, each also over a document of the other's, and never pause in between."""
+    """The loaders write batch after batch, each also over a document that all of them write, and never pause in between."""
     done = asyncio.Event()
 
     async def load(loader: int) -> None:
@@ -135,7 +135,7 @@ async def test_who_appends_beside_a_steady_loader_puts_no_more_than_two_segments
         try:
             for n in range(4):
                 with inject(Distant("PutObject", most=10)):
-                    await world.worker().append(world.scope(), INDEX, documents((f"a{n}", "x")))
+                    await world.worker().append(world.scope(), INDEX, documents((f"a{n}", "x"), ("all", "y")))
         finally:
             done.set()
 

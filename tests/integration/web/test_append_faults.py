@@ -1,0 +1,97 @@
+"""Every AWS call of an append over HTTP goes wrong in every way; the client that sends it again has appended once."""
+
+import secrets
+from collections.abc import Mapping
+
+import httpx
+import pytest
+
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.leases import LEASE_SECONDS
+from spass.core.time import now_s
+
+pytestmark = pytest.mark.anyio
+
+BODY = {"documents": [{"id": "a", "text": "neu"}, {"id": "b", "text": "dazu"}]}
+WHO = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}
+
+
+class Clock:
+    """The time by which leases are judged; it only moves when told."""
+
+    def __init__(self) -> None:
+        self.seconds = now_s()
+
+    def __call__(self) -> int:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("spass.aws.idempotency.now_s", clock)
+    return clock
+
+
+async def prepared(client: httpx.AsyncClient) -> str:
+    """An index of one document that the append writes over."""
+    index = f"index-{secrets.token_hex(6)}"
+    body = {"documents": [{"id": "a", "text": "alt"}]}
+    (await client.post(f"/a1/rag/indices/{index}/documents", json=body, headers=WHO)).raise_for_status()
+    return index
+
+
+async def append(client: httpx.AsyncClient, index: str) -> httpx.Response:
+    return await client.post(f"/a1/rag/indices/{index}/documents/append", json=BODY, headers=WHO | {"Idempotency-Key": index})
+
+
+async def first_try(client: httpx.AsyncClient, index: str, plan: FaultPlan) -> httpx.Response | None:
+    """What the client hears of it; nothing when the process dies."""
+    with inject(plan):
+        try:
+            return await append(client, index)
+        except Crash:
+            return None
+
+
+async def retried(client: httpx.AsyncClient, clock: Clock, index: str) -> httpx.Response:
+    """What a client gets that sends the same request again until it is answered, waiting as long as it is told to."""
+    for _ in range(LEASE_SECONDS):
+        answer = await append(client, index)
+        if answer.status_code not in (409, 503):
+            return answer
+        clock.seconds += int(answer.headers["Retry-After"])
+    raise AssertionError("a minute was not enough")
+
+
+async def stands(client: httpx.AsyncClient, index: str) -> tuple[int, Mapping[str, str]]:
+    """The version of the index and its texts."""
+    described = await client.get(f"/a1/rag/indices/{index}", headers=WHO)
+    listed = await client.get(f"/a1/rag/indices/{index}/documents", headers=WHO)
+    return described.json()["version"], {found["id"]: found["text"] for found in listed.json()["documents"]}
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_whichever_call_goes_wrong_the_retried_request_has_appended_once(
+    client: httpx.AsyncClient, clock: Clock, fault: Fault
+) -> None:
+    plan = FaultPlan()
+    counted = await first_try(client, await prepared(client), plan)
+    assert counted is not None
+    assert counted.status_code == 200
+    points = [f"{call.service}:{call.operation}" for call in plan.calls]
+    assert {"dynamodb:PutItem", "dynamodb:TransactWriteItems", "s3:PutObject"} < set(points)
+    for point, name in enumerate(points):
+        where = f"{fault} at {point} ({name})"
+        index = await prepared(client)
+        first = await first_try(client, index, FaultPlan(fault, at=point))
+        again = await retried(client, clock, index)
+        assert again.status_code == 200, (where, again.text)
+        wanted = {"index_id": index, "doc_count": 2, "ingested": 2, "replaced": 1, "version": 2}
+        assert again.json() == wanted, where
+        if first is not None and first.status_code == 200:
+            assert first.json() == wanted, where
+            assert again.headers["Idempotency-Replayed"] == "true", where
+        else:
+            assert first is None or first.status_code in (409, 503), (where, first.text)
+        assert await stands(client, index) == (2, {"a": "neu", "b": "dazu"}), where
