@@ -26,4 +26,4 @@ async def single_shot(name: Agent, body: ChatBody, exchange: Current) -> Respons
     return await once(exchange, reply)
 
 
-app = stream_app(router)
+app = stream_app(router, needs=lambda services: (services.engine, services.agents))

@@ -32,4 +32,4 @@ async def complete(body: ChatCompletionRequest, request: Request, exchange: Curr
     return await once(exchange, answered)
 
 
-app = stream_app(router)
+app = stream_app(router, needs=lambda services: services.completions)

@@ -22,4 +22,4 @@ async def embed(body: EmbeddingsRequest, exchange: Current) -> Response:
     return await once(exchange, embedded)
 
 
-app = stream_app(router)
+app = stream_app(router, needs=lambda services: services.completions)

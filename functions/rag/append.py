@@ -24,4 +24,4 @@ async def append(index_id: Index, body: WriteRequest, exchange: Current) -> Resp
     return await once(exchange, written)
 
 
-app = stream_app(router)
+app = stream_app(router, needs=lambda services: services.rag)

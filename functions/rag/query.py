@@ -24,4 +24,4 @@ async def query(index_id: Index, body: QueryRequest, exchange: Current) -> Respo
     return await once(exchange, found)
 
 
-app = stream_app(router)
+app = stream_app(router, needs=lambda services: services.rag)

@@ -52,4 +52,4 @@ async def append(name: Agent, session_id: Session, body: MessageBody, request: R
     return replayed(done.answer) if done.replayed else json_response(done.answer.body, headers=done.answer.headers)
 
 
-app = stream_app(router)
+app = stream_app(router, needs=lambda services: (services.engine, services.agents, services.sessions))

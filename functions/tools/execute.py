@@ -34,4 +34,4 @@ async def execute(body: ToolExecution, exchange: Current) -> Response:
     return await once(exchange, executed)
 
 
-app = stream_app(router)
+app = stream_app(router, needs=lambda services: services.toolbox)

@@ -66,6 +66,10 @@ class Aws:
     def _s3(self) -> "S3Client":
         return self._session.client("s3", config=_BUCKET_CONFIG)
 
+    def connect(self) -> None:
+        """Make the table's client now, which takes some 50 ms, and not at the first request."""
+        _ = self._dynamodb
+
     def for_tenant(self, tenant: TenantId) -> TenantStore:
         """The store of one tenant: the only way to tenant data.
 

@@ -6,9 +6,9 @@ before it is first called, so that the laptop, which serves the routers itself, 
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from fastapi import APIRouter
@@ -27,14 +27,18 @@ if TYPE_CHECKING:
 _REQUEST_CONTEXT: Final = b"x-amzn-request-context"
 
 
+Needs: TypeAlias = Callable[[Services], object]
+"""Touches the services that a route will use, so that they are made while its function starts."""
+
+
 def lambda_handler(router: APIRouter, services: Services | None = None) -> "LambdaFunction":
     """The Lambda handler of a short route."""
     return LambdaFunction(router, services)
 
 
-def stream_app(router: APIRouter, services: Services | None = None) -> "StreamApp":
+def stream_app(router: APIRouter, services: Services | None = None, *, needs: Needs | None = None) -> "StreamApp":
     """The ASGI app of a long route, to run under the Lambda Web Adapter."""
-    return StreamApp(router, services)
+    return StreamApp(router, services, needs)
 
 
 def _in_lambda() -> bool:
@@ -42,12 +46,16 @@ def _in_lambda() -> bool:
 
 
 class _Function:
-    def __init__(self, router: APIRouter, services: Services | None) -> None:
+    def __init__(self, router: APIRouter, services: Services | None, needs: Needs | None = None) -> None:
         self._router = router
         self._services = services
         if _in_lambda():
             # While a function starts it has a whole processor and is not yet keeping anybody waiting.
-            _ = self.app.state.services.tokens
+            made: Services = self.app.state.services
+            _ = made.tokens
+            made.aws.connect()
+            if needs is not None:
+                needs(made)
 
     @cached_property
     def app(self) -> "FastAPI":

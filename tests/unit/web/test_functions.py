@@ -91,3 +91,20 @@ async def test_the_app_gives_connections_back_when_the_server_ends(services: Ser
     app = create_app([router], services)
     async with app.router.lifespan_context(app):
         _ = services.router
+
+
+def test_in_lambda_a_function_makes_what_it_needs_while_it_starts(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(services.aws, "connect", lambda: made.append("connect"))
+
+    def needs(given: Services) -> None:
+        assert given is services
+        made.append("needs")
+
+    stream_app(router, services, needs=needs)
+    assert made == []
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "spass-dev-things")
+    stream_app(router, services, needs=needs)
+    lambda_handler(router, services)
+    assert made == ["connect", "needs", "connect"]
+    assert "tokens" in services.__dict__
