@@ -2,7 +2,8 @@
 
 from functools import cache
 from importlib import import_module
-from typing import Any, Final
+from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,33 +11,6 @@ from starlette.responses import Response
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
 from spass.web.routing import public_router
-
-DESCRIBED: Final = (
-    "meta.health",
-    "models.list",
-    "chat.completions",
-    "embeddings.create",
-    "tools.list",
-    "tools.execute",
-    "agents.list",
-    "agents.get",
-    "agents.chat",
-    "sessions.create",
-    "sessions.list",
-    "sessions.get",
-    "sessions.delete",
-    "sessions.history",
-    "sessions.append",
-    "rag.list",
-    "rag.get",
-    "rag.delete",
-    "rag.replace",
-    "rag.append",
-    "rag.documents_list",
-    "rag.documents_get",
-    "rag.documents_delete",
-    "rag.query",
-)
 
 router = public_router()
 
@@ -51,7 +25,9 @@ async def openapi(request: Request) -> Response:
 def _document() -> dict[str, Any]:
     from spass.web.openapi import describe
 
-    return describe(import_module(f"functions.{name}").router for name in DESCRIBED)
+    folder = Path(__file__).parents[1]
+    files = sorted(file for file in folder.glob("*/*.py") if file.parent.name != "workers")
+    return describe(import_module(f"functions.{file.parent.name}.{file.stem}").router for file in files)
 
 
 handler = lambda_handler(router)

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, quote, unquote
 
 import boto3
 import httpx
+import jsonschema_rs
 from starlette.types import Message
 
 from infra.routes import ROUTES, Route
@@ -192,8 +193,11 @@ class Gateway:
             raise LookupError(f"API Gateway has no route for {method} {target}")
         function = self._function(route)
         if isinstance(function, LambdaFunction):
-            return _from_event(function(event(method, target, route.path, sent, content), _CONTEXT))
-        return self._loop.run_until_complete(_over_asgi(function, method, target, sent, content))
+            reply = _from_event(function(event(method, target, route.path, sent, content), _CONTEXT))
+        else:
+            reply = self._loop.run_until_complete(_over_asgi(function, method, target, sent, content))
+        assert_described(route, reply)
+        return reply
 
     def send_to(self, app: Any, method: str, target: str) -> Reply:
         """A request to an app of all routes, as the laptop serves them."""
@@ -263,6 +267,24 @@ class Gateway:
 
 
 _CONTEXT: Any = SimpleNamespace(aws_request_id="test")
+
+
+def assert_described(route: Route, reply: Reply) -> None:
+    """An answer in JSON is one that our own OpenAPI document says this route may give."""
+    if route.module in {"meta.openapi", "meta.docs"} or not reply.headers["content-type"].startswith("application/json"):
+        return
+    document = described()
+    responses = document["paths"][route.path][route.method.lower()]["responses"]
+    assert reply.status >= 400 or str(reply.status) in responses
+    schema = responses.get(str(reply.status), responses["default"])["content"]["application/json"]["schema"]
+    jsonschema_rs.validate({**schema, "components": document["components"]}, reply.json, validate_formats=True)
+
+
+@cache
+def described() -> dict[str, Any]:
+    """The OpenAPI document."""
+    document: dict[str, Any] = importlib.import_module("functions.meta.openapi")._document()
+    return document
 
 
 def route_of(method: str, path: str) -> Route | None:

@@ -173,7 +173,7 @@ def test_an_archived_session_points_at_its_successor_behind_the_stage(gateway: G
 
     async def archived(turn: Turn) -> object:
         await turn.running.result()
-        raise SessionArchived("Moved.", details={"successor_session_id": "ses_next"})
+        raise SessionArchived("Moved.", details={"successor_session_id": "ses_01next00000000000000000000"})
 
     monkeypatch.setattr(Turn, "answer", archived)
     at = f"{SESSIONS}/{ok(gateway.send('POST', SESSIONS), 201)['id']}/messages"
@@ -181,8 +181,8 @@ def test_an_archived_session_points_at_its_successor_behind_the_stage(gateway: G
     context = f'{{"path": "/{STAGE}{at}", "resourcePath": "/a1/agents/{{name}}/sessions/{{session_id}}/messages"}}'
     reply = gateway.send("POST", at, body={"message": "x"}, headers={"x-amzn-request-context": context})
     assert reply.status == 308
-    assert reply.json == {"successor_session_id": "ses_next"}
-    assert reply.headers["location"] == f"/{STAGE}{SESSIONS}/ses_next/messages"
+    assert reply.json == {"successor_session_id": "ses_01next00000000000000000000"}
+    assert reply.headers["location"] == f"/{STAGE}{SESSIONS}/ses_01next00000000000000000000/messages"
 
 
 def test_the_description_names_every_route_and_the_page_finds_it_behind_the_stage(gateway: Gateway) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from functions.meta.openapi import DESCRIBED
 from infra.routes import ROUTES, Route
+from spass.web.answers import SUCCESSES
 from spass.web.functions import LambdaFunction, StreamApp
-from tests.functions.gateway import event, write_operators_files
+from tests.functions.gateway import described, event, write_operators_files
 
 MODULES = sorted({route.module for route in ROUTES})
 ROOT = Path(__file__).parents[2]
@@ -31,8 +31,16 @@ def test_a_file_serves_its_row_and_is_called_as_its_row_says(route: Route) -> No
         assert isinstance(module.handler, LambdaFunction)
 
 
-def test_the_description_lists_every_route_file() -> None:
-    assert sorted(DESCRIBED) == [module for module in MODULES if module not in {"meta.openapi", "meta.docs"}]
+def test_the_description_is_of_every_route_and_of_what_each_answers() -> None:
+    paths = described()["paths"]
+    shown = {(method.upper(), path) for path, item in paths.items() for method in item}
+    assert shown == {(route.method, route.path) for route in ROUTES if route.module not in {"meta.openapi", "meta.docs"}}
+    assert shown == set(SUCCESSES)
+    for item in paths.values():
+        for operation in item.values():
+            for response in operation["responses"].values():
+                name = response["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+                assert name in described()["components"]["schemas"]
 
 
 def test_every_route_file_stands_in_a_row() -> None:

@@ -22,7 +22,9 @@ def text(found: list[Any]) -> str:
 
 
 def test_a_stream_is_the_answer_in_pieces_and_ends_with_its_cost(gateway: Gateway) -> None:
-    found = chunks(gateway.send("POST", "/v1/chat/completions", body=BODY))
+    answer = gateway.send("POST", "/v1/chat/completions", body=BODY)
+    assert not [name for name in answer.headers if name.startswith("spass-cost")], "they would leave before the cost is known"
+    found = chunks(answer)
     assert text(found) == "Hello there."
     assert len(found) > 2
     assert found[-1]["usage"]["cost"] == {"eur": "0.00001", "usd": "0.00002", "source": "catalog", "sub_calls": 1}
@@ -43,6 +45,7 @@ def test_a_stream_with_a_key_is_kept_and_streamed_again(gateway: Gateway) -> Non
     first = chunks(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))
     again = gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key)
     assert again.headers["idempotency-replayed"] == "true"
+    assert not [name for name in again.headers if name.startswith("spass-cost")]
     assert text(chunks(again)) == text(first)
     assert chunks(again)[0]["id"] == first[0]["id"]
     assert chunks(again)[-1]["usage"] == first[-1]["usage"]

@@ -104,8 +104,8 @@ async def stream_once(
         return await stream_response(chunks(), exchange.request_id)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
     if isinstance(claim, StoredAnswer):
-        return await stream_response(_each(replay(claim.body)), exchange.request_id, headers={**claim.headers, REPLAYED: "true"})
-    return await stream_response(_kept(exchange, claim, chunks, collect), exchange.request_id)
+        return await stream_response(_each(replay(claim.body)), exchange.request_id, headers={REPLAYED: "true"})
+    return await stream_response(_kept(claim, chunks, collect), exchange.request_id)
 
 
 async def _each(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
@@ -114,7 +114,6 @@ async def _each(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
 
 
 async def _kept(
-    exchange: Exchange,
     claim: Claim,
     chunks: Callable[[], AsyncGenerator[Chunk, None]],
     collect: Callable[[Sequence[Chunk]], Mapping[str, Json]],
@@ -126,7 +125,7 @@ async def _kept(
             async for chunk in source:
                 seen.append(chunk)
                 yield chunk
-            await claim.complete(StoredAnswer(collect(seen), exchange.cost_headers()))
+            await claim.complete(StoredAnswer(collect(seen), {}))
     except Exception:
         await release(claim)
         raise

@@ -5,31 +5,15 @@ from typing import Any, Final
 
 from fastapi import APIRouter
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
+from spass.web.answers import SCHEMAS, SUCCESSES
 from spass.web.app import TITLE
 from spass.web.routing import CallerRoute
 
 VERSION: Final = "0.1.0"
 
-_ERROR: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "required": ["error", "request_id"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["code", "message", "type", "param", "details"],
-            "properties": {
-                "code": {"type": "string"},
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "details": {"type": "object"},
-            },
-        },
-        "request_id": {"type": "string"},
-    },
-}
 _FAILURE: Final = {
     "description": "The one error envelope.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
@@ -65,24 +49,33 @@ def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
     schemas = components.setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    schemas["Error"] = _ERROR
+    schemas |= SCHEMAS
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    for path, method, operation in _operations(document, routes):
-        _complete(path, method, operation)
+    for route, method, operation in _operations(document, routes):
+        _add_answers(route.path, method, operation)
+        if isinstance(route, CallerRoute):
+            _add_caller(route.path, method, operation)
     return document
 
 
-def _operations(document: Mapping[str, Any], routes: Sequence[BaseRoute]) -> Iterable[tuple[str, str, dict[str, Any]]]:
+def _operations(document: Mapping[str, Any], routes: Sequence[BaseRoute]) -> Iterable[tuple[APIRoute, str, dict[str, Any]]]:
     for route in routes:
-        if isinstance(route, CallerRoute):
+        if isinstance(route, APIRoute) and route.include_in_schema:
             for method in route.methods or ():
-                yield route.path, method, document["paths"][route.path_format][method.lower()]
+                yield route, method, document["paths"][route.path_format][method.lower()]
 
 
-def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
+def _add_answers(path: str, method: str, operation: dict[str, Any]) -> None:
+    responses = operation["responses"]
+    responses.pop("422", None)
+    for status, name in SUCCESSES[method, path].items():
+        content = responses[status].setdefault("content", {})
+        content["application/json"] = {"schema": {"$ref": f"#/components/schemas/{name}"}}
+    responses["default"] = _FAILURE
+
+
+def _add_caller(path: str, method: str, operation: dict[str, Any]) -> None:
     operation["security"] = [{"token": []}]
-    operation["responses"].pop("422", None)
-    operation["responses"]["default"] = _FAILURE
     parameters = operation.setdefault("parameters", [])
     if path.startswith("/a1/"):
         parameters.append(_USER)

@@ -1,0 +1,201 @@
+"""What each route answers when all goes well, as JSON Schema. Only the description of the API reads it: no request does."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+Schema = Mapping[str, Any]
+
+_TEXT: Final[Schema] = {"type": "string"}
+_COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+_FLAG: Final[Schema] = {"type": "boolean"}
+_NULL: Final[Schema] = {"type": "null"}
+_TIME: Final[Schema] = {"type": "string", "format": "date-time"}
+_ANYTHING: Final[Schema] = {"description": "Any JSON value."}
+_FREE: Final[Schema] = {"type": "object"}
+_SESSION_ID: Final[Schema] = {"type": "string", "pattern": "^ses_[0-9a-z]{26}$"}
+_CURSOR: Final[Schema] = {"type": ["string", "null"], "description": "Of the next page; null at the end."}
+
+
+def _object(*, optional: Mapping[str, Schema] | None = None, **fields: Schema) -> Schema:
+    """An object with these fields and no others."""
+    properties = {**fields, **(optional or {})}
+    return {"type": "object", "properties": properties, "required": [*fields], "additionalProperties": False}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, _NULL]}
+
+
+def _only(*values: str) -> Schema:
+    return {"type": "string", "enum": [*values]}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_TOOL_CALL: Final = _object(id=_TEXT, type=_only("function"), function=_object(name=_TEXT, arguments=_TEXT))
+_USAGE: Final = {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT}
+_COST: Final = _object(eur=_TEXT, usd=_TEXT, source=_only("upstream", "catalog", "none"), sub_calls=_COUNT)
+_CHOICE: Final = _object(
+    index=_COUNT,
+    message=_object(role=_only("assistant"), content=_or_null(_TEXT), refusal=_NULL, optional={"tool_calls": _list(_TOOL_CALL)}),
+    logprobs=_NULL,
+    finish_reason=_only("stop", "length", "tool_calls", "content_filter"),
+)
+_AGENT: Final = {
+    "name": _TEXT,
+    "description": _TEXT,
+    "model": _TEXT,
+    "kind": _TEXT,
+    "tools": _list(_TEXT),
+    "rag_index": _or_null(_TEXT),
+}
+_REPORT: Final = _object(loc=_list({"type": ["string", "integer"]}), message=_TEXT, type=_TEXT)
+
+SCHEMAS: Final[Mapping[str, Schema]] = {
+    "Error": _object(
+        error=_object(
+            code=_TEXT,
+            message=_TEXT,
+            type=_TEXT,
+            param=_or_null(_TEXT),
+            details={"type": "object", "properties": {"errors": _list(_REPORT)}},
+        ),
+        request_id=_TEXT,
+    ),
+    "Health": _object(status=_only("ok")),
+    "ModelList": _object(
+        object=_only("list"), data=_list(_object(id=_TEXT, object=_only("model"), created=_COUNT, owned_by=_TEXT))
+    ),
+    "ChatCompletion": _object(
+        id=_TEXT,
+        object=_only("chat.completion"),
+        created=_COUNT,
+        model=_TEXT,
+        choices=_list(_CHOICE),
+        usage=_object(**_USAGE, cost=_COST),
+    ),
+    "EmbeddingList": _object(
+        object=_only("list"),
+        data=_list(
+            _object(
+                object=_only("embedding"),
+                index=_COUNT,
+                embedding={"anyOf": [_list({"type": "number"}), {**_TEXT, "description": "base64 of float32, little-endian"}]},
+            )
+        ),
+        model=_TEXT,
+        usage=_object(prompt_tokens=_COUNT, total_tokens=_COUNT),
+    ),
+    "ToolList": _object(
+        tools=_list(
+            _object(type=_only("function"), function=_object(name=_TEXT, description=_TEXT, parameters=_FREE)),
+        )
+    ),
+    "ToolResult": _object(name=_TEXT, result=_ANYTHING, duration_ms=_COUNT),
+    "AgentList": _object(agents=_list(_object(**_AGENT))),
+    "Agent": _object(
+        **_AGENT,
+        system_prompt=_TEXT,
+        max_tokens=_or_null(_COUNT),
+        temperature=_or_null({"type": "number"}),
+        max_turns=_COUNT,
+        rag_top_k=_COUNT,
+    ),
+    "Reply": _object(
+        request_id=_TEXT,
+        agent=_TEXT,
+        model=_TEXT,
+        session_id=_or_null(_SESSION_ID),
+        message=_object(id=_or_null(_TEXT), seq=_or_null(_COUNT), role=_only("assistant"), content=_TEXT, created_at=_TIME),
+        tool_calls=_list(_object(name=_TEXT, arguments=_ANYTHING, result=_ANYTHING, duration_ms=_COUNT)),
+        usage=_object(**_USAGE),
+        turns=_COUNT,
+        finish_reason=_only("stop", "length", "max_turns", "content_filter"),
+        compaction=_or_null(_object(source_session_id=_SESSION_ID, successor_session_id=_SESSION_ID, summary_id=_TEXT)),
+    ),
+    "Session": _object(
+        id=_SESSION_ID,
+        agent=_TEXT,
+        title=_or_null(_TEXT),
+        created_at=_TIME,
+        updated_at=_TIME,
+        message_count=_COUNT,
+        live_message_count=_COUNT,
+        compact_strategy=_only("auto", "manual", "off"),
+        compact_keep_last_n=_COUNT,
+        compact_observation_mask=_FLAG,
+        parent_session_id=_or_null(_SESSION_ID),
+        successor_session_id=_or_null(_SESSION_ID),
+        archived_at=_or_null(_TIME),
+    ),
+    "SessionList": _object(sessions=_list(_ref("Session")), next_cursor=_CURSOR),
+    "Message": _object(
+        id=_TEXT,
+        seq=_COUNT,
+        role=_only("user", "assistant", "tool"),
+        content=_TEXT,
+        created_at=_TIME,
+        compacted_at=_or_null(_TIME),
+        tool_calls=_list(_TOOL_CALL),
+        tool_call_id=_or_null(_TEXT),
+    ),
+    "MessageList": _object(messages=_list(_ref("Message")), next_cursor=_CURSOR),
+    "Successor": _object(successor_session_id=_SESSION_ID),
+    "Deletion": _object(deleted=_FLAG),
+    "Index": _object(
+        id=_TEXT,
+        doc_count=_COUNT,
+        total_text_bytes=_COUNT,
+        embedding_model=_TEXT,
+        dimensions=_COUNT,
+        version=_COUNT,
+        created_at=_TIME,
+        updated_at=_TIME,
+    ),
+    "IndexList": _object(indices=_list(_ref("Index")), next_cursor=_CURSOR),
+    "Ingestion": _object(index_id=_TEXT, doc_count=_COUNT, ingested=_COUNT, replaced=_COUNT, version=_COUNT),
+    "Document": _object(id=_TEXT, text=_TEXT, metadata=_FREE, created_at=_TIME, updated_at=_TIME),
+    "DocumentList": _object(documents=_list(_ref("Document")), next_cursor=_CURSOR),
+    "Findings": _object(
+        index_id=_TEXT,
+        results=_list(_object(id=_TEXT, text=_TEXT, metadata=_FREE, score={"type": "number", "minimum": -1, "maximum": 1})),
+        version=_COUNT,
+    ),
+}
+
+_SESSIONS: Final = "/a1/agents/{name}/sessions"
+_INDEX: Final = "/a1/rag/indices/{index_id}"
+
+SUCCESSES: Final[Mapping[tuple[str, str], Mapping[str, str]]] = {
+    ("GET", "/healthz"): {"200": "Health"},
+    ("GET", "/v1/models"): {"200": "ModelList"},
+    ("POST", "/v1/chat/completions"): {"200": "ChatCompletion"},
+    ("POST", "/v1/embeddings"): {"200": "EmbeddingList"},
+    ("GET", "/v1/tools"): {"200": "ToolList"},
+    ("POST", "/v1/tools/execute"): {"200": "ToolResult"},
+    ("GET", "/a1/agents"): {"200": "AgentList"},
+    ("GET", "/a1/agents/{name}"): {"200": "Agent"},
+    ("POST", "/a1/agents/{name}/chat"): {"200": "Reply"},
+    ("POST", _SESSIONS): {"201": "Session"},
+    ("GET", _SESSIONS): {"200": "SessionList"},
+    ("GET", f"{_SESSIONS}/{{session_id}}"): {"200": "Session"},
+    ("DELETE", f"{_SESSIONS}/{{session_id}}"): {"200": "Deletion"},
+    ("GET", f"{_SESSIONS}/{{session_id}}/messages"): {"200": "MessageList"},
+    ("POST", f"{_SESSIONS}/{{session_id}}/messages"): {"200": "Reply", "308": "Successor"},
+    ("GET", "/a1/rag/indices"): {"200": "IndexList"},
+    ("GET", _INDEX): {"200": "Index"},
+    ("DELETE", _INDEX): {"200": "Deletion"},
+    ("POST", f"{_INDEX}/documents"): {"200": "Ingestion"},
+    ("POST", f"{_INDEX}/documents/append"): {"200": "Ingestion"},
+    ("GET", f"{_INDEX}/documents"): {"200": "DocumentList"},
+    ("GET", f"{_INDEX}/documents/{{doc_id}}"): {"200": "Document"},
+    ("DELETE", f"{_INDEX}/documents/{{doc_id}}"): {"200": "Deletion"},
+    ("POST", f"{_INDEX}/query"): {"200": "Findings"},
+}
+"""Method and path → status → the name of its schema."""
