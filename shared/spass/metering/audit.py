@@ -1,7 +1,5 @@
 """One record for every model and tool call: who called what, how it went and what it cost. Never what was said."""
 
-import json
-import logging
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -9,17 +7,15 @@ from typing import Final
 import anyio
 
 from spass.aws import keys
-from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
 from spass.aws.table import TTL, Put
 from spass.core.cost import Cost
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
-from spass.core.messages import TokenUsage
-from spass.core.time import Timestamp, now_s
+from spass.core.log import write_line
+from spass.core.messages import Json, TokenUsage
+from spass.core.time import Timestamp, now, now_s
 from spass.metering.cost import decimal_text
-
-_log: Final = logging.getLogger(__name__)
 
 KEEP_SECONDS: Final = 90 * 24 * 3600
 
@@ -86,12 +82,13 @@ async def keep(store: TenantStore, record: AuditRecord) -> None:
         try:
             await write(store, record)
         except StorageUnavailable:
-            _log.error("audit record not stored: %s", json.dumps(attributes(record)))
+            line: dict[str, Json] = {"at": now(), "level": "error", "request_id": record.outer_request_id}
+            write_line({**line, "event": "audit_not_stored", "record": attributes(record)})
 
 
-def attributes(record: AuditRecord) -> dict[str, Value]:
+def attributes(record: AuditRecord) -> dict[str, str | int]:
     """The record as an item holds it, without what is empty. Money is text."""
-    every: dict[str, Value] = {
+    every: dict[str, str | int | None] = {
         "request_id": record.request_id,
         "outer_request_id": record.outer_request_id,
         "parent_request_id": record.parent_request_id,

@@ -1,7 +1,7 @@
 """Every call of a chat model: what is refused, what it costs, what it leaves behind."""
 
 import asyncio
-import logging
+import json
 import time
 from decimal import Decimal
 
@@ -72,6 +72,15 @@ async def test_the_answer_ends_with_reason_usage_and_cost_and_no_piece_of_text_i
     assert collect_deltas(deltas).message == collect_deltas(provider.deltas).message
     assert (scope.tally.total.usd, scope.tally.total.eur) == (Decimal("0.0035"), Decimal("0.00315"))
     assert (scope.tally.total.source, scope.tally.total.sub_calls) == (CostSource.CATALOG, 1)
+
+
+async def test_a_failed_try_stands_in_the_log_under_the_clients_request(
+    store: TenantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UpstreamError):
+        await ask(ScriptedProvider([], BackendUnavailable("down", status=503)), store)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line).items() >= {"request_id": "req_outer", "backend": "scripted", "status": 503}.items()
 
 
 async def test_the_record_is_kept_before_the_answer_ends_and_says_everything_but_the_text(store: TenantStore) -> None:
@@ -204,11 +213,12 @@ async def test_a_call_cancelled_inside_the_provider_is_recorded(store: TenantSto
 
 
 async def test_a_record_that_cannot_be_stored_takes_no_answer_away_and_stands_in_the_log(
-    store: TenantStore, caplog: pytest.LogCaptureFixture
+    store: TenantStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with caplog.at_level(logging.ERROR), inject(FaultPlan(Fault.THROTTLE, at=0)):
+    with inject(FaultPlan(Fault.THROTTLE, at=0)):
         reply = await ask(ScriptedProvider([ChatDelta("Paid for.")]), store)
     assert reply.message.content == "Paid for."
-    (line,) = caplog.messages
-    assert '"model": "small"' in line
+    (line,) = capsys.readouterr().out.splitlines()
+    told = json.loads(line)
+    assert (told["event"], told["request_id"], told["record"]["model"]) == ("audit_not_stored", "req_outer", "small")
     assert "Paid for" not in line

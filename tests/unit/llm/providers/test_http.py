@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -16,6 +16,7 @@ import anyio
 import httpx
 import pytest
 
+from spass.core.errors import UpstreamError
 from spass.core.messages import Json
 from spass.llm.errors import (
     BackendContextLength,
@@ -30,7 +31,9 @@ from spass.llm.providers import PROVIDERS, http, make_provider
 from spass.llm.providers.failures import failure_of, retry_after
 from spass.llm.providers.http import translated
 from spass.llm.providers.openai import OpenAi
+from spass.llm.router import Router
 from spass.llm.types import Provider
+from spass.tenancy.config import LlmConfig
 from tests.unit.llm.upstream import (
     KEY,
     Answer,
@@ -206,6 +209,28 @@ def test_what_a_shorter_prompt_would_not_mend_is_the_requests_fault(message: str
 )
 def test_a_refused_key_or_account_is_ours_whatever_the_status(status: int, payload: dict[str, object]) -> None:
     assert type(failure_of(status, {}, json.dumps(payload).encode())) is BackendRefused
+
+
+async def test_a_key_refused_as_a_bad_request_moves_on_to_the_next_backend_and_is_no_word_to_the_caller() -> None:
+    refused = Upstream(
+        whole({"code": "Client specified an invalid argument", "error": "Incorrect API key provided: xa***yz."}, 400)
+    )
+    serving = Upstream(whole({"choices": [{"message": {"content": "Hi"}}]}))
+    backends = (backend("xai", supported_models=("m",)), backend("openai", supported_models=("m",), priority=2))
+    upstreams = {"xai": refused, "openai": serving}
+
+    def router(config: LlmConfig) -> Router:
+        return Router(
+            config, [], lambda _: KEY, provider_of=lambda made, key: provider_at(upstreams[made.provider], made.provider)
+        )
+
+    asked = replace(request(), model="m")
+    assert [delta.content async for delta in router(LlmConfig(backends=backends)).chat(asked, context())] == ["Hi"]
+    with pytest.raises(UpstreamError) as raised:
+        await anext(router(LlmConfig(backends=backends[:1])).chat(asked, context()))
+    assert "xa***yz" not in raised.value.message
+    assert "API key" not in raised.value.message
+    assert len(refused.asked) == 2
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama", "xai"])
