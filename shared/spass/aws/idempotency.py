@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spass.aws import keys
+from spass.aws.again import again
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
@@ -77,7 +78,8 @@ class Claim:
             LeaseLost: the claim has passed to another try.
         """
         try:
-            await self.store.table.write(await self.completion(answer))
+            completion = await again(lambda: self.completion(answer))
+            await again(lambda: self.store.table.write(completion))
         except ConditionFailed as failure:
             if not failure.item or failure.item.get("owner") != self.owner:
                 raise LeaseLost("Another try of this request has taken over; try again.", retry_after=1) from None
@@ -88,9 +90,9 @@ class Claim:
         Raises:
             ConditionFailed: it was lost.
         """
-        await self.store.table.write(
-            Update(self.key, "SET expires_at = :until", values={":until": now_s() + LEASE_SECONDS}, condition=self._mine())
-        )
+        until = now_s() + LEASE_SECONDS
+        renewed = Update(self.key, "SET expires_at = :until", values={":until": until}, condition=self._mine())
+        await again(lambda: self.store.table.write(renewed))
 
     async def release(self) -> None:
         """Give the claim up after a failure, so that the same key may try again."""

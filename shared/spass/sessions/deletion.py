@@ -5,13 +5,14 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from spass.aws import keys
+from spass.aws.again import again
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.table import Condition, Delete, TransactionFailed, Update
 from spass.core.errors import SessionNotFound
 from spass.core.ids import AgentName, SessionId, UserId, random_suffix
 from spass.core.time import timestamp
-from spass.sessions.hold import again, free, refusal
+from spass.sessions.hold import free, refusal
 from spass.sessions.record import overflow_prefix
 from spass.sessions.session import Session, owned, session_of
 

@@ -1,10 +1,10 @@
 """Holding a session: at most one turn or job at a time may go on to write to it."""
 
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final
 
 from spass.aws import keys
+from spass.aws.again import again
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest
@@ -21,8 +21,6 @@ from spass.core.errors import (
 )
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.sessions.session import Hold, HoldKind, Session, owned, session_of
-
-T = TypeVar("T")
 
 _NAMES: Final = {"#hold": "hold", "#owner": "owner"}
 
@@ -127,14 +125,6 @@ def refusal(session: Session, key_hash: str | None, body_hash: str | None, now: 
     if hold.body_hash != body_hash:
         return IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
     return IdempotencyInProgress("A request with this Idempotency-Key is still running.", retry_after=rest)
-
-
-async def again(call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call that does the same when made twice, and once more if we did not hear how it ended."""
-    try:
-        return await call()
-    except StorageUnavailable:
-        return await call()
 
 
 def gone(item: Item | None) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from spass.aws import keys
+from spass.aws.again import again
 from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer
 from spass.aws.leases import LeaseLost
 from spass.aws.table import ABSENT, Put, TransactionFailed, Write
@@ -16,7 +17,6 @@ from spass.core.ids import AgentName, SessionId, UserId, new_id
 from spass.core.time import timestamp
 from spass.sessions.deletion import delete_session
 from spass.sessions.history import HistoryPage, read_history
-from spass.sessions.hold import again
 from spass.sessions.session import CreateSession, Session, owned, session_of
 from spass.sessions.turn import Clock, Render, Respond, Turn, TurnRequest
 from spass.tenancy.config import GatewayConfig

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from spass.aws import idempotency, keys
+from spass.aws.again import again
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.aws.leases import renewing
@@ -33,7 +34,7 @@ from spass.core.ids import AgentName, SessionId, UserId, new_id
 from spass.core.messages import Message
 from spass.core.running import Running
 from spass.core.time import timestamp
-from spass.sessions.hold import again, gone, held_by, release, renew, take, turn_hold
+from spass.sessions.hold import gone, held_by, release, renew, take, turn_hold
 from spass.sessions.record import TurnRecord, TurnRecorder, load_turns, overflow_of, store_body
 from spass.sessions.session import Session
 

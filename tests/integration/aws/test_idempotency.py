@@ -94,3 +94,11 @@ async def test_an_answer_is_kept_for_a_day(store: TenantStore, monkeypatch: pyte
     monkeypatch.setattr("spass.aws.idempotency.now_s", lambda: later)
     monkeypatch.setattr("spass.aws.table.now_s", lambda: later)
     assert isinstance(await acquire(store, REQUEST), StoredAnswer) == kept
+
+
+async def test_one_lost_reply_does_not_lose_an_answer_that_was_paid_for(store: TenantStore) -> None:
+    claim = await claimed(store)
+    for fault in (Fault.LOST_REPLY, Fault.THROTTLE):
+        with inject(FaultPlan(fault)):
+            await claim.complete(ANSWER)
+    assert await acquire(store, REQUEST) == ANSWER
