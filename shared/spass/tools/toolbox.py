@@ -105,7 +105,6 @@ class Toolbox:
         """
         tool = _existing(name)
         try:
-            tool_arguments.check_plain(arguments)
             prepared = _call_of(tool, arguments)
         except InvalidArguments as error:
             raise _invalid_request(error) from None

@@ -1,28 +1,18 @@
-"""Strict JSON in, UTF-8 JSON out.
-
-The standard parser accepts more than JSON (NaN, duplicate keys, halves of surrogate pairs) and can be made to work hard by small
-bodies (deep nesting, numbers of a million digits). What passes is one object that every floor can store and write back.
-"""
+"""JSON as HTTP carries it: strict in, UTF-8 out."""
 
 import json
 import re
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Mapping
 from typing import Final
 
 from starlette.responses import Response
 
 from spass.core.errors import InvalidRequest, PayloadTooLarge
 from spass.core.messages import Json
+from spass.core.strict_json import Unreadable, read_object
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 64
-MAX_KEYS: Final = 1000
-"""Keys of one object. Each unknown key is reported by validation, so their number must be bounded before it."""
-MAX_ITEMS: Final = 10_000
-"""Items of one list, for the same reason. No list of the contract may be nearly as long."""
-MAX_DIGITS: Final = 64
-
-_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 async def read_body(chunks: AsyncIterable[bytes], content_length: str | None) -> bytes:
@@ -81,90 +71,12 @@ def parse_object(body: bytes) -> dict[str, Json]:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"The body is not UTF-8 (byte {error.start}).") from None
-    value = _parse(text)
-    if not isinstance(value, dict):
-        raise InvalidRequest("The body must be a JSON object.")
-    # Without as many brackets nothing is nested too deep, without as many commas no list is too long: that decides most bodies.
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH or body.count(b",") >= MAX_ITEMS:
-        _check_shape(value)
-    if _SURROGATE_ESCAPE.search(body):
-        _check_surrogates(value)
-    return value
-
-
-def _parse(text: str) -> Json:
     try:
-        value: Json = json.loads(
-            text,
-            object_pairs_hook=_unique,
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-            parse_int=_integer,
-        )
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(
-            f"The body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
-            details={"errors": [{"loc": ["body", error.pos], "message": error.msg, "type": "json_invalid"}]},
-        ) from None
-    except RecursionError:
-        raise _too_deep() from None
-    return value
-
-
-def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    if len(pairs) > MAX_KEYS:
-        raise InvalidRequest(f"An object may hold {MAX_KEYS} keys at most.")
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise InvalidRequest("The body is not JSON: a key stands twice in one object.")
-    return found
-
-
-def _refuse_constant(name: str) -> Json:
-    raise InvalidRequest(f"The body is not JSON: {name} is no JSON number.")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if number - number != 0.0:
-        raise InvalidRequest("The body holds a number that is too large.")
-    return number
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise InvalidRequest(f"The body holds a number of more than {MAX_DIGITS} digits.")
-    return int(digits)
-
-
-def _check_shape(value: Json) -> None:
-    level: list[Json] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [child for parent in level for child in _children(parent) if isinstance(child, dict | list)]
-        if not level:
-            return
-    raise _too_deep()
-
-
-def _children(parent: Json) -> Iterable[Json]:
-    if isinstance(parent, dict):
-        return parent.values()
-    if not isinstance(parent, list):
-        return ()
-    if len(parent) > MAX_ITEMS:
-        raise InvalidRequest(f"A list may hold {MAX_ITEMS} items at most.")
-    return parent
-
-
-def _too_deep() -> InvalidRequest:
-    return InvalidRequest(f"The body is nested deeper than {MAX_DEPTH} levels.")
-
-
-def _check_surrogates(value: Json) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        raise InvalidRequest("The body holds half of a surrogate pair, which is no character.") from None
+        return read_object(text, max_depth=MAX_DEPTH)
+    except Unreadable as error:
+        message = f"The body cannot be read: {error.reason}."
+        loc: list[Json] = ["body"] if error.position is None else ["body", error.position]
+        raise InvalidRequest(message, details={"errors": [{"loc": loc, "message": message, "type": "json_invalid"}]}) from None
 
 
 def dump(value: Json) -> bytes:
