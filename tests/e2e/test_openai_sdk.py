@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 
 import openai
 import pytest
@@ -26,8 +27,9 @@ CALCULATOR: ChatCompletionToolParam = {
 
 
 @pytest.fixture
-def client(base_url: str) -> OpenAI:
-    return OpenAI(base_url=f"{base_url}/v1", api_key="demo-token", max_retries=0)
+def client(base_url: str) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{base_url}/v1", api_key="demo-token", max_retries=0) as made:
+        yield made
 
 
 def test_a_blocking_completion(client: OpenAI) -> None:
