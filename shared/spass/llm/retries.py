@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from spass.aws.log import write_line
 from spass.core.errors import (
     ContextLengthExceeded,
     RateLimited,
@@ -15,7 +16,6 @@ from spass.core.errors import (
     UpstreamRejected,
     UpstreamTimeout,
 )
-from spass.core.log import write_line
 from spass.core.time import now
 from spass.llm.errors import (
     BackendContextLength,

@@ -8,8 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from spass.aws.log import write_line
 from spass.core.errors import NoBackendAvailable, StorageUnavailable
-from spass.core.log import write_line
 from spass.core.time import now
 from spass.llm.errors import BackendFailed, BackendRefused, BackendUnavailable
 from spass.llm.providers import make_provider

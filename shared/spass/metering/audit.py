@@ -8,11 +8,11 @@ import anyio
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
+from spass.aws.log import write_line
 from spass.aws.table import TTL, Put
 from spass.core.cost import Cost
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
-from spass.core.log import write_line
 from spass.core.messages import Json, TokenUsage
 from spass.core.time import Timestamp, now, now_s
 from spass.metering.cost import decimal_text

@@ -8,8 +8,8 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from spass.aws.log import write_line
 from spass.core.errors import InternalError, RouteNotFound
-from spass.core.log import write_line
 from spass.core.messages import Json
 from spass.core.time import now
 from spass.web.errors import error_response

@@ -10,9 +10,9 @@ from typing import Final
 
 from starlette.responses import StreamingResponse
 
+from spass.aws.log import write_line
 from spass.core.errors import InternalError, SpassError
 from spass.core.ids import RequestId
-from spass.core.log import write_line
 from spass.core.messages import Json
 from spass.core.running import Running
 from spass.web.edge import failure_line

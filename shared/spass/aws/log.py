@@ -1,4 +1,4 @@
-"""The log: lines of JSON on standard output, where Lambda and the laptop collect them."""
+"""The log: lines of JSON on standard output, where CloudWatch and the laptop collect them."""
 
 import json
 import sys
