@@ -81,10 +81,13 @@ async def test_whichever_call_goes_wrong_the_retried_request_has_appended_once(
     assert counted.status_code == 200
     points = [f"{call.service}:{call.operation}" for call in plan.calls]
     assert {"dynamodb:PutItem", "dynamodb:TransactWriteItems", "s3:PutObject"} < set(points)
+    assert points.count("dynamodb:PutItem") == 2, "the claim and the audit record: the answer is kept by the swap"
+    claiming = points.index("dynamodb:PutItem")
     for point, name in enumerate(points):
         where = f"{fault} at {point} ({name})"
         index = await prepared(client)
         first = await first_try(client, index, FaultPlan(fault, at=point))
+        before = clock.seconds
         again = await retried(client, clock, index)
         assert again.status_code == 200, (where, again.text)
         wanted = {"index_id": index, "doc_count": 2, "ingested": 2, "replaced": 1, "version": 2}
@@ -94,4 +97,6 @@ async def test_whichever_call_goes_wrong_the_retried_request_has_appended_once(
             assert again.headers["Idempotency-Replayed"] == "true", where
         else:
             assert first is None or first.status_code in (409, 503), (where, first.text)
+            if first is not None and point != claiming:
+                assert clock.seconds == before, f"{where}: who was told to try again is let in at once"
         assert await stands(client, index) == (2, {"a": "neu", "b": "dazu"}), where

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
@@ -149,6 +149,7 @@ async def agree(world: World, rag: Rag, model: Model, query: str, top_k: int) ->
             assert name not in model.documents
 
 
+six = [NewDocument(id=name, text=f"a{name}") for name in NAMES[:6]]
 few = settings(max_examples=max(15, settings().max_examples // 10))
 
 
@@ -159,6 +160,7 @@ few = settings(max_examples=max(15, settings().max_examples // 10))
     st.integers(1, 15),
     st.booleans(),
 )
+@example([(("append", six), 0), (("delete", "d0"), 1), (("delete", "d1"), 0)], "ab", 5, True)  # a bitmap follows a bitmap
 def test_an_index_is_a_dictionary_that_can_be_searched(
     aws: Aws, script: list[tuple[tuple[str, object], int]], query: str, top_k: int, dead_in_objects: bool
 ) -> None:

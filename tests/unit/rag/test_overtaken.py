@@ -6,6 +6,7 @@ import pytest
 
 from spass.aws.faults import inject
 from spass.core.ids import DocumentId, IndexId
+from spass.rag.merge import HEADROOM
 from spass.rag.swap import read_manifest
 from tests.unit.rag.conftest import Overtaken, World, documents
 
@@ -95,12 +96,12 @@ async def test_it_merges_after_all_when_no_place_for_a_segment_is_left(
     world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rival = world.cold()
-    for n in range(3):
-        await rival.append(world.scope, index, documents((f"d{n}", "x")))
-    full = len((await read_manifest(world.scope.store, index)).segments)
-    monkeypatch.setattr("spass.rag.addition.MAX_SEGMENTS", full)
+    await rival.append(world.scope, index, documents(*((f"d{n}", "x") for n in range(9))))
+    monkeypatch.setattr("spass.rag.addition.MAX_SEGMENTS", 1)
+    monkeypatch.setattr("spass.rag.merge.MAX_SEGMENTS", 1 + HEADROOM)
     with inject(Overtaken(lambda: rival.append(world.scope, index, documents(("d0", "y"))))):
-        await world.rag.append(world.scope, index, documents(("a", "neu")))
+        await world.rag.append(world.scope, index, documents(("a", "neu"), ("d1", "z")))
     manifest = await read_manifest(world.scope.store, index)
-    assert len(manifest.segments) <= full
-    assert manifest.doc_count == 4
+    assert (len(manifest.segments), manifest.doc_count) == (1, 10)
+    found = {document.id: document.text for document in (await rival.documents(world.scope, index)).documents}
+    assert found == {f"d{n}": "x" for n in range(9)} | {"a": "neu", "d0": "y", "d1": "z"}

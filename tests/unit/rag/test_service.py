@@ -186,7 +186,7 @@ async def test_a_page_over_many_segments_reads_them_side_by_side_but_not_all_at_
     monkeypatch.setattr("spass.rag.reader._READS_AT_ONCE", 4)
     for n in range(12):
         await world.rag.append(world.scope, index, documents((f"d{n}", f"text {n}")))
-    cold = world.cold(budget=0)
+    cold = world.cold()
     plan = Reads("offsets.npy")
     with inject(plan):
         assert len((await cold.documents(world.scope, index)).documents) == 12

@@ -1,0 +1,106 @@
+"""A request with an ``Idempotency-Key`` keeps its claim while it runs, and stops when it has lost it."""
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from spass.aws import keys, leases
+from spass.aws.clients import TenantStore
+from spass.aws.idempotency import Claim, IdempotentRequest, acquire
+from spass.aws.leases import LEASE_SECONDS, LeaseLost
+from spass.aws.table import Delete
+from spass.core.errors import IdempotencyInProgress
+from spass.core.time import now_s
+from spass.web import idempotency
+from spass.web.exchange import Exchange
+from spass.web.idempotency import Answer, once, stream_once
+
+pytestmark = pytest.mark.anyio
+
+KEY = IdempotentRequest("digest", "body")
+Work = Callable[[], Awaitable[None]]
+Send = Callable[[Exchange, Work], Awaitable[Any]]
+
+
+class _Scope:
+    """As much of a request's scope as keeping an answer takes."""
+
+    def __init__(self, store: TenantStore) -> None:
+        self.store = store
+
+
+class _Exchange(Exchange):
+    """An exchange whose scope is a store."""
+
+    def __init__(self, store: TenantStore) -> None:
+        super().__init__(idempotent=KEY)
+        self._store = store
+
+    @property
+    def scope(self) -> Any:
+        return _Scope(self._store)
+
+
+async def _plain(exchange: Exchange, work: Work) -> Any:
+    async def answer(_: Claim | None) -> Answer:
+        await work()
+        return Answer({"done": True})
+
+    return await once(exchange, answer)
+
+
+async def _streaming(exchange: Exchange, work: Work) -> Any:
+    async def chunks() -> AsyncGenerator[dict[str, Any], None]:
+        yield {"begun": True}
+        await work()
+        yield {"done": True}
+
+    response = await stream_once(exchange, chunks, collect=lambda seen: {"chunks": len(seen)}, replay=lambda _: ())
+    body = b"".join([bytes(part) async for part in response.body_iterator])  # type: ignore[attr-defined]
+    if b'"error"' in body:
+        assert b"[DONE]" not in body
+        raise LeaseLost(body.decode())
+    return response
+
+
+SENDS = pytest.mark.parametrize("send", [_plain, _streaming], ids=["blocking", "streaming"])
+
+
+@pytest.fixture(autouse=True)
+def _renew_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotency, "renewing", functools.partial(leases.renewing, every=0.02))
+
+
+@SENDS
+async def test_a_long_request_keeps_its_claim(store: TenantStore, monkeypatch: pytest.MonkeyPatch, send: Send) -> None:
+    now = now_s()
+
+    async def long_work() -> None:
+        # Time passes: by its end the claim as it was taken has run out.
+        for minutes in range(1, 4):
+            monkeypatch.setattr("spass.aws.idempotency.now_s", lambda at=now + minutes * (LEASE_SECONDS - 10): at)
+            await asyncio.sleep(0.1)
+        with pytest.raises(IdempotencyInProgress):
+            await acquire(store, KEY)
+
+    await send(_Exchange(store), long_work)
+    assert not isinstance(await acquire(store, KEY), Claim)
+
+
+@SENDS
+async def test_a_request_that_lost_its_claim_stops_and_keeps_nothing(store: TenantStore, send: Send) -> None:
+    finished = False
+
+    async def robbed() -> None:
+        nonlocal finished
+        await store.table.write(Delete(keys.idempotency(store.tenant, KEY.digest)))
+        await asyncio.sleep(5)
+        finished = True
+
+    with pytest.raises(LeaseLost):
+        await send(_Exchange(store), robbed)
+    assert not finished
+    assert isinstance(await acquire(store, KEY), Claim)
