@@ -22,7 +22,10 @@ def bounded(limit: int) -> Callable[[str], str]:
     """Takes a text of at most ``limit`` bytes of UTF-8."""
 
     def check(text: str) -> str:
-        size = len(text.encode("utf-8", "replace"))
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            raise ValueError("must not hold half of a surrogate pair, which is no character") from None
         if size > limit:
             raise ValueError(f"must be at most {limit} bytes of UTF-8; it has {size}")
         return text
