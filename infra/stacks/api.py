@@ -55,7 +55,7 @@ class ApiStack(Stack):
             )
             for surface in Surface
         }
-        CfnOutput(self, "Url", value=api.resource.url)
+        CfnOutput(self, "Url", value=api.resource.url.rstrip("/"))
         if environment.alarms:
             functions = {name: one.resource for stack in self.surfaces.values() for name, one in stack.functions.items()}
             monitoring = Monitoring(
