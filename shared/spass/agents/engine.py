@@ -11,8 +11,8 @@ from spass.agents.kinds.context import ModelEvent
 from spass.agents.kinds.registry import KINDS
 from spass.agents.spec import AgentSpec
 from spass.calls.pipeline import Calls
-from spass.calls.scope import MAX_DEPTH, Scope
-from spass.core.errors import ModelNotAllowed, RecursionDepthExceeded
+from spass.calls.scope import Scope
+from spass.core.errors import ModelNotAllowed
 from spass.core.events import Event, InferenceFinished, Token, ToolCallFinished, Usage
 from spass.core.ids import AgentName, IndexId
 from spass.core.messages import Message, Role, ToolCall, ToolSpec
@@ -40,12 +40,9 @@ class Engine:
 
         Raises:
             ModelNotAllowed: the caller's token may not use the agent's model.
-            RecursionDepthExceeded: the request comes from so deep that its model calls would be too deep.
         """
         if not scope.caller.identity.allows(agent.model):
             raise ModelNotAllowed(f"This token may not use the model '{agent.model}' of the agent '{agent.name}'.")
-        if scope.depth + 1 >= MAX_DEPTH:
-            raise RecursionDepthExceeded(f"An agent may call no model from a request of depth {scope.depth}.")
 
     async def run(
         self, scope: Scope, agent: AgentSpec, history: Sequence[Message], message: str, *, stream: bool = False

@@ -32,7 +32,9 @@ class AgentRegistry:
         for path in sorted(folder.iterdir()):
             try:
                 if path.suffix == ".yml":
-                    raise ConfigError([Problem(path.name, None, f"an agent's file ends in .yaml; rename it to {path.stem}.yaml")])
+                    raise ConfigError(
+                        [Problem(_shown_path(path), None, f"an agent's file ends in .yaml; rename it to {path.stem}.yaml")]
+                    )
                 if path.suffix == ".yaml":
                     agents.append(_load(path, config, tool_names))
             except ConfigError as error:
@@ -58,7 +60,7 @@ class AgentRegistry:
 
 
 def _load(path: Path, config: GatewayConfig, tool_names: Collection[str]) -> AgentSpec:
-    source = load_yaml(path)
+    source = load_yaml(path, shown=_shown_path(path))
     agent = validate(source, AgentSpec)
     if problems := _mismatches(path, source, agent, config, tool_names):
         raise ConfigError(problems)
@@ -80,6 +82,10 @@ def _mismatches(
         if tool not in tool_names:
             problems.append(source.problem(("tools", position), f"unknown tool '{tool}'{did_you_mean(tool, list(tool_names))}"))
     return problems
+
+
+def _shown_path(path: Path) -> str:
+    return str(Path(path.parent.name, path.name))
 
 
 def _shown(name: str) -> str:

@@ -16,7 +16,7 @@ STREAM_SECONDS: Final = 840.0
 """The same of a request that is answered with a stream of events: no idle limit cuts it, only the function's fifteen minutes."""
 
 MAX_DEPTH: Final = 3
-"""Work this deep may call no model: each sub-call stands one deeper than what made it."""
+"""A request that arrives this deep is refused; what a request calls in this process stands one deeper than it, and no deeper."""
 
 
 @dataclass(frozen=True, slots=True)

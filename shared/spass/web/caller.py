@@ -6,6 +6,7 @@ from typing import Final
 
 from starlette.datastructures import Headers, QueryParams
 
+from spass.calls.scope import MAX_DEPTH
 from spass.core.errors import (
     InvalidAugment,
     InvalidRequest,
@@ -18,8 +19,6 @@ from spass.core.errors import (
 )
 from spass.core.ids import RequestId, UserId
 from spass.tenancy.identity import Caller, Identity, Tokens
-
-MAX_DEPTH: Final = 3
 
 _USER_ID: Final = re.compile(r"[A-Za-z0-9._@:+-]{1,128}")
 _DEPTH: Final = re.compile(r"[0-9]{1,9}")
