@@ -7,8 +7,9 @@ import re
 from typing import Final
 
 from spass.core.errors import InvalidRequest
+from spass.core.ids import RAG_ID
 
-AN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+AN_ID: Final = re.compile(RAG_ID)
 """Positions of lists that are in the order of their entries' ids."""
 
 _CHECK_BYTES: Final = 12
