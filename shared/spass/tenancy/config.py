@@ -1,13 +1,13 @@
 """``gateway.yaml``: the operator's one file."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from spass.core.errors import ModelNotFound
 from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, did_you_mean, load_yaml, validate
@@ -15,6 +15,17 @@ from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, did
 ANY_MODEL: Final = "*"
 
 _LATER_STRATEGIES: Final = frozenset({"round-robin", "least-loaded"})
+
+WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "rate_limit_tpm": "nothing is held to it",
+    "tokens_per_minute": "nothing is held to it",
+    "monthly_budget_usd": "nothing is held to it",
+    "system_prompt": "write it in the agents' files",
+    "memory": "write it in the agents' files",
+    "tools_enabled_default": "name tools in the agents' files",
+    "rag_top_k": "write it in the agents' files",
+}
+"""Keys that are read and checked but that nothing acts on yet, and what an operator should know or do."""
 
 
 def _only_failover(value: object) -> object:
@@ -38,6 +49,8 @@ def _variable(value: str) -> str:
 
 def _sha256(value: str) -> str:
     if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
+        if re.match(r"[0-9a-fA-F]{64}\s", value):
+            raise ValueError("must be only the 64 hexadecimal characters, without what shasum prints behind them")
         raise ValueError('must be 64 hexadecimal digits: printf %s "$TOKEN" | shasum -a 256')
     return value.lower()
 
@@ -182,6 +195,18 @@ class GatewayConfig(_Section):
     usd_to_eur: Annotated[Decimal, Field(gt=0)] = Decimal("0.92")
     tenants: Annotated[tuple[TenantConfig, ...], BeforeValidator(_absent_is_empty)] = ()
 
+    _notices: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the operator who wrote the file should know, though nothing is wrong: ``file:line: message``, by line."""
+        return self._notices
+
+    def noted(self, notices: Iterable[str]) -> Self:
+        """This configuration, which keeps ``notices`` from now on."""
+        self._notices = tuple(notices)
+        return self
+
     @cached_property
     def _catalogue(self) -> dict[str, ModelConfig]:
         return {model.name: model for model in self.models}
@@ -209,7 +234,19 @@ def load_gateway_config(path: Path) -> GatewayConfig:
     problems = [*_references(source, config), *_repetitions(source, config)]
     if problems:
         raise ConfigError(problems)
-    return config
+    return config.noted(map(str, sorted(_ineffective(source, config), key=lambda notice: notice.line or 0)))
+
+
+def _ineffective(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:
+    """Settings that somebody may count on, and that do nothing yet."""
+    sections: list[tuple[Loc, _Section]] = [(("defaults",), config.defaults)]
+    sections += [(("llm", "backends", number), backend) for number, backend in enumerate(config.llm.backends)]
+    sections += [(("tenants", number, "defaults"), tenant.defaults) for number, tenant in enumerate(config.tenants)]
+    for at, section in sections:
+        for key in section.model_fields_set & WITHOUT_EFFECT.keys():
+            if getattr(section, key) is not None:
+                message = f"{key} has no effect in this version; {WITHOUT_EFFECT[key]}"
+                yield Problem(source.file, source.line_of((*at, key)), message)
 
 
 def _references(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:

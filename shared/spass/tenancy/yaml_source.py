@@ -73,18 +73,19 @@ class YamlSource:
         return Problem(self.file, self.line_of(loc), f"{where}: {message}" if where else message)
 
 
-def load_yaml(path: Path) -> YamlSource:
-    """The one document in the file at ``path``.
+def load_yaml(path: Path, *, shown: str | None = None) -> YamlSource:
+    """The one document in the file at ``path``, which errors call ``shown``, by default the file's name.
 
     Raises:
         ConfigError: it cannot be read, or is not the plain YAML described above.
     """
+    file = shown or path.name
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise ConfigError([Problem(path.name, None, f"cannot read {path}: {reason}")]) from None
-    return parse_yaml(text, path.name)
+        raise ConfigError([Problem(file, None, f"cannot read {path}: {reason}")]) from None
+    return parse_yaml(text, file)
 
 
 def parse_yaml(text: str, file: str) -> YamlSource:
@@ -94,9 +95,16 @@ def parse_yaml(text: str, file: str) -> YamlSource:
         return YamlSource(file, reader.document(yaml.parse(text, Loader=_LOADER)), reader.lines)
     except yaml.MarkedYAMLError as error:
         line = min(error.problem_mark.line + 1, len(text.splitlines()) or 1) if error.problem_mark else None
-        raise ConfigError([Problem(file, line, f"not valid YAML: {error.problem}")]) from None
+        raise ConfigError([Problem(file, line, f"not valid YAML: {_what_to_check(error, line)} ({error.problem})")]) from None
     except yaml.YAMLError:
         raise ConfigError([Problem(file, None, "not valid YAML: it holds a character that YAML does not allow")]) from None
+
+
+def _what_to_check(error: yaml.MarkedYAMLError, line: int | None) -> str:
+    # The parser notices a fault where nothing fits any more: at the end of what was left open, or a line after the slip.
+    if error.context_mark and re.search("quoted scalar|flow", error.context or ""):
+        return f"check the quote or bracket that opens in line {error.context_mark.line + 1}"
+    return "check indentation, colons and tabs" + (f" around line {line}" if line else "")
 
 
 class _Reader:

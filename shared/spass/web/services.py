@@ -58,9 +58,15 @@ class Services:
 
     @cached_property
     def config(self) -> "GatewayConfig":
+        from spass.aws.log import write_line
+        from spass.core.time import now
         from spass.tenancy.config import load_gateway_config
 
-        return load_gateway_config(self.settings.config)
+        config = load_gateway_config(self.settings.config)
+        for notice in config.notices:
+            path = str(self.settings.config)
+            write_line({"at": now(), "level": "warning", "event": "config_notice", "path": path, "notice": notice})
+        return config
 
     @cached_property
     def tokens(self) -> Tokens:

@@ -10,6 +10,9 @@ from spass.tools.registry import TOOLS
 
 ROOT = Path(__file__).parents[3]
 
+# The operator's own agents stand in the same folder, and must not turn these tests red.
+BUNDLED = frozenset({"concise-de", "berlin-tour", "berlin-rag", "researcher", "researcher-rag", "librarian"})
+
 
 @pytest.fixture(scope="module")
 def agents() -> AgentRegistry:
@@ -38,16 +41,18 @@ def test_each_bundled_agent_is_what_the_predecessor_had(
 
 def test_no_bundled_agent_sets_what_its_model_is_not_sent(agents: AgentRegistry) -> None:
     config = load_gateway_config(ROOT / "gateway.yaml")
-    specs = [agents.get(str(entry["name"])) for entry in agents.list()]
+    specs = [agents.get(name) for name in BUNDLED]
     assert not [spec.name for spec in specs if spec.temperature is not None and not config.model(spec.model).sampling]
 
 
-def test_there_are_six(agents: AgentRegistry) -> None:
-    assert len(agents.list()) == 6
+def test_all_six_are_listed(agents: AgentRegistry) -> None:
+    assert {entry["name"] for entry in agents.list()} >= BUNDLED
 
 
 def test_the_list_shows_six_fields(agents: AgentRegistry) -> None:
-    assert [set(entry) for entry in agents.list()] == [{"name", "description", "model", "kind", "tools", "rag_index"}] * 6
+    assert {frozenset(entry) for entry in agents.list()} == {
+        frozenset({"name", "description", "model", "kind", "tools", "rag_index"})
+    }
 
 
 def test_the_full_config_holds_every_field_with_its_default(agents: AgentRegistry) -> None:

@@ -92,6 +92,14 @@ def test_a_file_with_the_other_ending_is_not_passed_over_in_silence(tmp_path: Pa
     assert "rename it to agent.yaml" in problems(tmp_path)
 
 
+def test_a_problem_names_the_file_with_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "agents"
+    folder.mkdir()
+    (folder / "other.yml").write_text(GOOD)
+    said = problems(folder, bar="name: bar\nmodel: nobody\n", foo="name: foo\n model: talker\n").splitlines()
+    assert {line.split(": ")[0] for line in said} == {"agents/bar.yaml:2", "agents/foo.yaml:2", "agents/other.yml"}
+
+
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="SPASS_AGENTS"):
         AgentRegistry.load(tmp_path / "nowhere", CONFIG, [])

@@ -1,6 +1,7 @@
 """YAML, read strictly."""
 
 import json
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.messages import Json
-from spass.tenancy.yaml_source import ConfigError, parse_yaml
+from spass.tenancy.yaml_source import ConfigError, load_yaml, parse_yaml
 
 NUMBERS = st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)
 PLAIN = st.recursive(
@@ -53,6 +54,29 @@ def test_what_is_not_plain_is_refused_with_its_line(text: str, complaint: str) -
     with pytest.raises(ConfigError) as caught:
         parse_yaml(text, "x.yaml")
     assert str(caught.value).startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("a:\n  - b: 1\n    c 2\n    d: 3", "x.yaml:4: not valid YAML: check indentation, colons and tabs around line 4 ("),
+        ("a:\n  b: 1\n c: 2", "x.yaml:3: not valid YAML: check indentation, colons and tabs around line 3 ("),
+        ("a: 'open\nb: 1\nc: 2", "x.yaml:3: not valid YAML: check the quote or bracket that opens in line 1 ("),
+        ("a:\n  [1,\n  2\nb: 3\nc: 4", "x.yaml:4: not valid YAML: check the quote or bracket that opens in line 2 ("),
+    ],
+)
+def test_a_slip_that_the_parser_notices_late_is_told_with_what_to_check(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml(text, "x.yaml")
+    assert str(caught.value).startswith(complaint)
+
+
+def test_a_file_may_be_shown_under_another_name(tmp_path: Path) -> None:
+    (tmp_path / "bar.yaml").write_text("a: 1\na: 2\n")
+    with pytest.raises(ConfigError, match=r"^agents/bar\.yaml:2: "):
+        load_yaml(tmp_path / "bar.yaml", shown="agents/bar.yaml")
+    with pytest.raises(ConfigError, match=r"^agents/none\.yaml: cannot read"):
+        load_yaml(tmp_path / "none.yaml", shown="agents/none.yaml")
 
 
 def test_words_stay_words_and_numbers_are_decimal() -> None:

@@ -1,0 +1,25 @@
+"""What a process says about its own files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spass.web.services import Services, Settings
+
+CONFIG = """
+llm: {backends: [{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}]}
+models: [{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}]
+defaults:
+  monthly_budget_usd: 5
+"""
+
+
+def test_a_setting_without_effect_is_logged_once_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(CONFIG)
+    services = Services(Settings(config=path, agents=tmp_path, table="spass", bucket="spass"))
+    assert services.config is services.config
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (line["level"], line["event"], line["path"]) == ("warning", "config_notice", str(path))
+    assert line["notice"].startswith("gateway.yaml:5: monthly_budget_usd has no effect in this version")
