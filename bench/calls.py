@@ -10,11 +10,12 @@ the model is asked (or before the answer, where none is): what a client waits fo
 import argparse
 import asyncio
 import os
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +28,7 @@ from spass.aws.faults import AwsCall, FaultPlan, inject
 
 T = TypeVar("T")
 READS = frozenset({"GetItem", "Query"})
+TABLE = sys.stdout  # the gateway in this process logs to standard output too, and is led away from it
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ async def measure() -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway", headers=headers) as client:
         world = await prepare(client)
         order = sorted(ROUTES, key=lambda route: (LAST.index(route.module) + 1) if route.module in LAST else 0)
-        print(f"{'route':58} {'table':>5} {'reads':>5} {'writes':>6} {'units':>6} {'bucket':>6} {'rounds':>6}  calls")
+        print(f"{'route':58} {'table':>5} {'reads':>5} {'writes':>6} {'units':>6} {'bucket':>6} {'rounds':>6}  calls", file=TABLE)
         for route in order:
             await show(client, route, world)
         key = {"Idempotency-Key": "bench"}
@@ -109,7 +111,7 @@ async def show(client: httpx.AsyncClient, route: Route, world: World, headers: d
     names = ", ".join(f"{name}{f' ×{count}' if count > 1 else ''}" for name, count in Counter(table + bucket).items())
     label = f"{route.method} {route.path}" + (" (key)" if headers else "")
     counts = f"{len(table):5} {reads:5} {len(table) - reads:6} {sum(plan.capacity):6.1f} {len(bucket):6} {rounds:6}"
-    print(f"{label:58} {counts}  {names}")
+    print(f"{label:58} {counts}  {names}", file=TABLE)
 
 
 def rounds_before_model(plan: Recorder, table: list[str]) -> int:
@@ -125,6 +127,7 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         upstream = stack.enter_context(server("bench.upstream:upstream", {}))
         os.environ |= stack.enter_context(emulated_aws()) | write_config(folder, upstream)
+        stack.enter_context(redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
         asyncio.run(measure())
 
 
