@@ -12,7 +12,7 @@ from spass.aws.log import write_line
 from spass.core.errors import InternalError, RouteNotFound
 from spass.core.messages import Json
 from spass.core.time import now
-from spass.web.errors import error_response
+from spass.web.errors import error_response, no_such_route
 from spass.web.exchange import Exchange, begin
 
 CLIENT_WENT_AWAY: Final = 499
@@ -36,7 +36,7 @@ class Edge:
         try:
             if _ESCAPED.search(scope.get("raw_path") or b""):
                 exchange.error = RouteNotFound.code
-                await error_response(RouteNotFound("There is no such route."), exchange.request_id)(scope, receive, answer.send)
+                await error_response(no_such_route(), exchange.request_id)(scope, receive, answer.send)
             else:
                 await self._app(scope, receive, answer.send)
         except ClientDisconnect:

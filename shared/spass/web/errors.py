@@ -149,11 +149,15 @@ def _path(loc: Json) -> str | None:
     return ".".join(parts[1:]) or None
 
 
+def no_such_route() -> errors.RouteNotFound:
+    return errors.RouteNotFound("There is no such route; GET /docs lists them.")
+
+
 def from_http(error: HTTPException) -> SpassError:
     """What the framework refused on its own."""
     match error.status_code:
         case 404:
-            return errors.RouteNotFound("There is no such route.")
+            return no_such_route()
         case 405:
             return errors.MethodNotAllowed("This route does not answer to this method.")
         case 413:
