@@ -1,128 +1,22 @@
 """`python -m local` (`make run`): the whole gateway on this machine, until Ctrl-C."""
 
-import argparse
 import os
 import signal
-import socket
 import sys
-import threading
-import time
-from contextlib import ExitStack
-from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
-
-import yaml
-from dotenv import load_dotenv
-
-from local.banner import banner
-from local.emulator import emulated_aws, point_to, provision
-from local.home import ROOT, Home, LocalError, home_from_environment
-from local.models import STANDIN_KEY, Choice, choose, find_ollama, overlay
-from local.processes import child, free_port
-from local.server import local_app, server
-from spass.tenancy.config import load_gateway_config
-from spass.tenancy.yaml_source import ConfigError
-
-HOST: Final = "127.0.0.1"
 
 
 def main() -> int:
-    load_dotenv(ROOT / ".env")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as deployed: threads that wait for each other cost more than they bring
-    parser = argparse.ArgumentParser(
-        prog="python -m local",
-        description="The gateway on this machine: emulated AWS, every route, and a stand-in model when no other answers.",
-    )
-    parser.add_argument(
-        "--port", type=_port, default=os.environ.get("PORT") or "3000", help="where to serve (default: PORT, else 3000)"
-    )
-    arguments = parser.parse_args()
+    # Before anything heavy is imported: until a child runs there is nothing to put in order.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
-    if "MAKELEVEL" in os.environ:
-        threading.Thread(target=_follow_make, args=[os.getppid()], daemon=True).start()
-    try:
-        _run(arguments.port, home_from_environment())
-    except (LocalError, ConfigError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nStopped; the state is kept.")
-    return 0
+        signal.signal(number, _leave)
+    from local.gateway import main as serve
+
+    return serve()
 
 
-def _run(port: int, home: Home) -> None:
-    with ExitStack() as stack:
-        listener = stack.enter_context(_listener(port))
-        lock = stack.enter_context(home.held())
-        notes = home.left_behind()
-        _only_loopback_without_proxy()
-        choice = _choose_models(home, stack)
-        point_to(stack.enter_context(emulated_aws(home, lock)))
-        stores = provision()
-        os.environ |= {"SPASS_CONFIG": str(home.config), "SPASS_TABLE": stores.table, "SPASS_BUCKET": stores.bucket}
-        os.environ.setdefault("SPASS_AGENTS", str(ROOT / "agents"))
-        app = local_app()
-        print(banner(f"http://{HOST}:{port}", choice, home, notes), flush=True)
-        server(app).run(sockets=[listener])
-
-
-def _choose_models(home: Home, stack: ExitStack) -> Choice:
-    """Decide who answers, start the stand-in if somebody needs it, and write the configuration this machine serves."""
-    config = load_gateway_config(Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml"))
-    port = free_port()
-    url = f"http://{HOST}:{port}/v1"
-    choice = choose(config, ollama=find_ollama(config), standin_url=url)
-    if choice.needs_standin:
-        os.environ[STANDIN_KEY] = "stand-in"
-        log = home.logs / "standin.log"
-        arguments = ["--port", str(port)]
-        stack.enter_context(
-            child("The stand-in", "local.standin", arguments, healthy=f"{url}/models", log=log, environment=os.environ)
-        )
-    home.config.write_text(
-        "# Written anew by every start: gateway.yaml, as this machine serves it.\n"
-        + yaml.safe_dump(overlay(config, choice), sort_keys=False, allow_unicode=True)
-    )
-    return choice
-
-
-def _listener(port: int) -> socket.socket:
-    # With the protocol named, asyncio sends small answers at once (TCP_NODELAY); else each waits 40 ms for an acknowledgement.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise LocalError(f"Port {port} cannot be used ({error.strerror}). Choose another: PORT=3001 make run") from None
-    return listener
-
-
-def _only_loopback_without_proxy() -> None:
-    """A proxy that this machine's environment names must not be asked for our own loopback servers."""
-    for name in ("NO_PROXY", "no_proxy"):
-        os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
-
-
-def _port(text: str) -> int:
-    port = int(text) if text.isascii() and text.isdigit() else 0
-    if not 0 < port < 65536:
-        raise argparse.ArgumentTypeError(f"'{text}' is no port: write a number from 1 to 65535")
-    return port
-
-
-def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def _follow_make(parent: int) -> None:
-    """Stop when the `make run` that started us has been killed and so cannot pass on a Ctrl-C."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.kill(os.getpid(), signal.SIGTERM)
+def _leave(number: int, _frame: FrameType | None) -> None:
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,21 @@
 """What `make run` says once it serves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from local.home import Home
-from local.models import Choice
+from local.models import TOKENS, Choice
+from spass.tenancy.config import GatewayConfig
 
 
-def banner(url: str, choice: Choice, home: Home, notes: Sequence[str]) -> str:
-    """Where the gateway is, who answers, and what to try first."""
+def banner(url: str, config: GatewayConfig, choice: Choice, home: Home, notes: Sequence[str]) -> str:
+    """Where the gateway is, for whom, who answers, and what to try first. ``config`` is the operator's."""
     lines = [
         "",
         f"  Spass serves on {url}    (docs: {url}/docs)",
         "",
-        "  tenant  demo   tokens  demo-token, demo-admin-token",
-        "  tenant  demo-2 token   demo-2-token",
-        "  tenant  other  token   other-token",
+        *_tenants(config),
         "",
         *_models(choice),
-        "  embeddings: all-MiniLM-L6-v2, in this process",
         f"  state: {home.path} (kept over a restart)",
         *(f"  note: {note}" for note in notes),
         "",
@@ -25,7 +23,7 @@ def banner(url: str, choice: Choice, home: Home, notes: Sequence[str]) -> str:
         f"    curl -s {url}/v1/chat/completions -H 'Authorization: Bearer demo-token' \\",
         '      -H \'Content-Type: application/json\' -d \'{"model": "llama-4-scout", "messages": [',
         '        {"role": "user", "content": "Mein Sport ist Tennis. Was ist mein Sport?"}]}\'',
-        "    make demo      (in another terminal: the whole walk)",
+        "    make demo      (in another terminal: the whole walk, on a gateway of its own)",
         "",
         "  Ctrl-C stops it.",
         "",
@@ -33,14 +31,33 @@ def banner(url: str, choice: Choice, home: Home, notes: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def _tenants(config: GatewayConfig) -> list[str]:
+    lines = [
+        f"  tenant  {tenant:<6} {'tokens' if len(tokens) > 1 else 'token':<6}  {', '.join(sorted(tokens, reverse=True))}"
+        for tenant, tokens in TOKENS.items()
+    ]
+    if theirs := [tenant.id for tenant in config.tenants if tenant.id not in TOKENS]:
+        lines.append(f"  of gateway.yaml, with tokens that only you know: {', '.join(theirs)}")
+    return lines
+
+
 def _models(choice: Choice) -> list[str]:
-    by_backend: dict[str, list[str]] = {}
-    for model, backend in choice.by_model.items():
-        by_backend.setdefault(backend, []).append(model)
-    lines = [f"  {backend} answers for {', '.join(models)}" for backend, models in by_backend.items()]
+    lines = [f"  {backend} answers for {models}" for backend, models in _by_backend(choice.by_model)]
     if choice.needs_standin:
         lines += [
             "  (the stand-in is a small offline program, no language model; put a provider's key into .env, or run Ollama;",
             "   costs are shown by the catalogue's prices, and nothing is charged)",
         ]
+    lines += [f"  {backend} embeds with {models}" for backend, models in _by_backend(choice.embeddings)]
+    for model, variables in choice.unanswered.items():
+        remedy = f"set {' or '.join(variables)}" if variables else "no backend for it is used here"
+        lines.append(f"  nobody answers for {model}: {remedy}")
     return lines
+
+
+def _by_backend(by_model: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Each backend and its models, to be read."""
+    found: dict[str, list[str]] = {}
+    for model, backend in by_model.items():
+        found.setdefault(backend, []).append(model)
+    return [(backend, ", ".join(models)) for backend, models in found.items()]

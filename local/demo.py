@@ -1,20 +1,20 @@
 """`python -m local.demo` (`make demo`): the main job over HTTP, each call and its answer printed and checked.
 
-It speaks to the gateway on ``PORT`` if one runs there, else to one of its own with a home that is thrown away afterwards.
+It starts a gateway of its own and throws it away afterwards; another one is only touched when ``--url`` names it.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import httpx
-from dotenv import load_dotenv
 
 from local.demo_texts import BERLIN, documentation
 from local.home import ROOT
@@ -22,6 +22,7 @@ from local.processes import free_port
 
 _START_SECONDS: Final = 60
 _TOKEN: Final = "demo-token"
+_USER: Final = "demo-user"
 _WIDTH: Final = 600  # characters of a body that are shown
 
 
@@ -110,29 +111,30 @@ def _shown(body: object) -> str:
 
 
 @contextmanager
-def gateway(port: int) -> Iterator[str]:
-    """The URL of the gateway on ``port``, or of one that runs until the block ends."""
-    url = f"http://127.0.0.1:{port}"
-    if _is_gateway(url):
-        print(f"Using the gateway on {url}")
-        yield url
-        return
-    port = free_port()
+def own_gateway() -> Iterator[str]:
+    """The URL of a gateway that runs until the block ends, on a free port, and of which nothing stays."""
+    url = f"http://127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="spass-demo-") as home:
-        print("Starting a gateway of its own; its state is thrown away afterwards ...", flush=True)
+        print("Starting a gateway of its own, with the offline stand-in; its state is thrown away afterwards ...", flush=True)
         process = subprocess.Popen(
-            [sys.executable, "-m", "local", "--port", str(port)],
+            [sys.executable, "-m", "local", "--offline", "--port", url.rpartition(":")[2]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             cwd=ROOT,
-            env={**os.environ, "SPASS_HOME": home},
+            env=own_environment(os.environ, home),
         )
         try:
-            _wait(f"http://127.0.0.1:{port}", process)
-            yield f"http://127.0.0.1:{port}"
+            _wait(url, process)
+            yield url
         finally:
             process.terminate()
             process.wait()
+
+
+def own_environment(environment: Mapping[str, str], home: str) -> dict[str, str]:
+    """``environment`` without what would lead to somebody's data or provider: other stores, another configuration, keys."""
+    leads_astray = re.compile("AWS_|SPASS_|.*API_?KEY")
+    return {name: value for name, value in environment.items() if not leads_astray.match(name)} | {"SPASS_HOME": home}
 
 
 def _is_gateway(url: str) -> bool:
@@ -156,20 +158,27 @@ def _wait(url: str, process: "subprocess.Popen[bytes]") -> None:
 
 
 def main() -> int:
-    load_dotenv(ROOT / ".env")
-    parser = argparse.ArgumentParser(prog="python -m local.demo", description="Walk through the gateway's main job over HTTP.")
-    parser.add_argument(
-        "--port",
-        type=int,
-        default=os.environ.get("PORT") or "3000",
-        help="of a gateway that runs already (default: PORT, else 3000)",
+    parser = argparse.ArgumentParser(
+        prog="python -m local.demo",
+        description="Walk through the gateway's main job over HTTP, on a gateway of its own: it starts one on a free port, with "
+        "emulated AWS and the offline stand-in, and throws it away afterwards. No key is used and nobody's data is touched.",
     )
-    headers = {"Authorization": f"Bearer {_TOKEN}", "SPASS-User-Id": "demo-user"}
+    parser.add_argument(
+        "--url",
+        type=_url,
+        help="walk through a gateway that runs already, such as http://127.0.0.1:3000. This REPLACES its indexes berlin-info and "
+        "gateway-docs of the tenant demo, leaves a session there, and costs what its models cost",
+    )
+    headers = {"Authorization": f"Bearer {_TOKEN}", "SPASS-User-Id": _USER}
+    url: str | None = parser.parse_args().url
     try:
         with (
-            gateway(parser.parse_args().port) as url,
-            httpx.Client(base_url=url, headers=headers, timeout=300, trust_env=False) as client,
+            nullcontext(url) if url else own_gateway() as base_url,
+            httpx.Client(base_url=base_url, headers=headers, timeout=300, trust_env=False) as client,
         ):
+            if url:
+                print(f"Using the gateway on {url}: the indexes berlin-info and gateway-docs of the tenant demo are replaced,")
+                print(f"a session of the user {_USER} stays, and its models cost what they cost.")
             walk(client)
     except (DemoFailed, httpx.HTTPError) as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
@@ -177,6 +186,12 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is no URL: write one such as http://127.0.0.1:3000")
+    return text.rstrip("/")
 
 
 if __name__ == "__main__":

@@ -64,18 +64,24 @@ class Home:
             lock.flush()
             yield lock.fileno()
 
+    @property
+    def _mark(self) -> Path:
+        return self.path / "started"
+
     def left_behind(self) -> list[str]:
         """How the last run was left, to be shown. Files that cannot be read are put aside, so that no start is stuck.
 
         The emulator writes its tables when it stops: one that was killed leaves them as they were at its start.
         """
         notes = [*self._put_damaged_aside()]
-        mark = self.path / "started"
         saved = max((file.stat().st_mtime for file in self.emulator_state.glob("*.json")), default=0.0)
-        if mark.exists() and mark.stat().st_mtime > saved:
+        if self._mark.exists() and self._mark.stat().st_mtime > saved:
             notes.append("The last run was killed before it could save its tables: they are as they were when it started.")
-        mark.touch()
         return notes
+
+    def mark_started(self) -> None:
+        """Note that there is something to save from now on."""
+        self._mark.touch()
 
     def _put_damaged_aside(self) -> Iterator[str]:
         aside = self.path / f"damaged-{int(time.time())}"

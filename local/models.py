@@ -42,10 +42,14 @@ class Ollama:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Who answers for which chat model, and the backends to write down."""
+    """Who answers for which chat model, who embeds, and the backends to write down. ``unanswered`` maps each model that nobody
+    serves here to the variables one of which would change that by a key.
+    """
 
     backends: tuple[BackendConfig, ...]
     by_model: Mapping[str, str]
+    embeddings: Mapping[str, str]
+    unanswered: Mapping[str, tuple[str, ...]]
 
     @property
     def needs_standin(self) -> bool:
@@ -65,11 +69,14 @@ def find_ollama(config: GatewayConfig) -> Ollama | None:
     return Ollama(base_url.rstrip("/"), installed)
 
 
-def choose(config: GatewayConfig, *, ollama: Ollama | None, standin_url: str) -> Choice:
-    """Keep the backends that can answer here, and give every chat model that none of them serves to Ollama or the stand-in."""
-    kept = [backend for backend in config.llm.backends if backend.provider != "ollama" and _usable(backend)]
+def choose(config: GatewayConfig, *, ollama: Ollama | None, standin_url: str, offline: bool = False) -> Choice:
+    """Keep the backends that can answer here, and give every chat model that none of them serves to Ollama or the stand-in.
+
+    ``offline``: of the configured backends none is asked but what runs in this process.
+    """
+    kept = [backend for backend in config.llm.backends if backend.provider == "embedded" or (not offline and _usable(backend))]
     chat = [model.name for model in config.models if model.kind == "chat"]
-    by_model = {model: backend.name for model in chat for backend in kept if serves(backend, model)}
+    by_model = _served(chat, kept)
     left = [model for model in chat if model not in by_model]
     # A backend without a list would serve every name that no provider claims.
     if ollama is not None and (backend := _ollama_backend(config, ollama, left)).supported_models:
@@ -79,7 +86,22 @@ def choose(config: GatewayConfig, *, ollama: Ollama | None, standin_url: str) ->
     if left:
         kept.append(_standin_backend(standin_url, left))
         by_model |= dict.fromkeys(left, STANDIN)
-    return Choice(tuple(kept), {model: by_model[model] for model in chat})
+    embedding = [model.name for model in config.models if model.kind == "embedding"]
+    embeddings = _served(embedding, kept)
+    unanswered = {model: () if offline else _keys_for(config, model) for model in embedding if model not in embeddings}
+    return Choice(tuple(kept), {model: by_model[model] for model in chat}, embeddings, unanswered)
+
+
+def _served(models: Sequence[str], backends: Sequence[BackendConfig]) -> dict[str, str]:
+    """The backend that is tried first for each of ``models`` that any serves."""
+    ordered = sorted(backends, key=lambda backend: backend.priority)
+    found = {model: next((backend.name for backend in ordered if serves(backend, model)), None) for model in models}
+    return {model: backend for model, backend in found.items() if backend}
+
+
+def _keys_for(config: GatewayConfig, model: str) -> tuple[str, ...]:
+    keys = (key_variable(backend) for backend in config.llm.backends if serves(backend, model))
+    return tuple(dict.fromkeys(filter(None, keys)))
 
 
 def overlay(config: GatewayConfig, choice: Choice) -> dict[str, Any]:
@@ -92,9 +114,9 @@ def overlay(config: GatewayConfig, choice: Choice) -> dict[str, Any]:
 
 
 def _usable(backend: BackendConfig) -> bool:
-    """Whether a backend can answer here: its key is set, or it needs none and is there."""
-    if backend.provider == "embedded":
-        return True
+    """Whether a backend can answer here: its key is set, or it needs none and is there. An Ollama is looked for by itself."""
+    if backend.provider == "ollama":
+        return False
     if key := key_variable(backend):
         return bool(os.environ.get(key))
     return backend.base_url is not None and answers(backend.base_url, timeout=_PROBE_SECONDS)

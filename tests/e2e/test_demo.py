@@ -1,4 +1,4 @@
-"""`make demo` shows the whole main job, and would say so if it did not hold."""
+"""`make demo` shows the whole main job, would say so if it did not hold, and leaves everybody's data alone."""
 
 import os
 import subprocess
@@ -7,17 +7,49 @@ import sys
 from local.home import ROOT
 from tests.e2e.conftest import Gateway
 
+FACTS = ("gebaut 1791", "Dein Lieblingssport ist Tennis", "368 Metern", "= 30447", "24 hours", "Every answer follows")
 
-def test_the_demo_walks_through_the_main_job(gateway: Gateway) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "local.demo", "--port", str(gateway.port)],
+
+def test_the_demo_walks_through_the_main_job_on_a_gateway_of_its_own(gateway: Gateway) -> None:
+    before = _indices(gateway)
+    theirs = {"PORT": str(gateway.port), "SPASS_HOME": str(gateway.home), "OPENAI_API_KEY": "never-sent"}
+    ended = _demo(theirs | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    for fact in FACTS:
+        assert fact in ended.stdout
+    assert gateway.url not in ended.stdout
+    assert _indices(gateway) == before
+
+
+def test_the_demo_on_a_named_gateway_says_what_it_replaces(gateway: Gateway) -> None:
+    ended = _demo({}, "--url", gateway.url)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    said = ended.stdout.partition("===")[0]
+    for word in (gateway.url, "berlin-info", "gateway-docs", "demo-user"):
+        assert word in said
+    for fact in FACTS:
+        assert fact in ended.stdout
+
+
+def test_a_gateway_that_is_not_there_is_said_clearly() -> None:
+    ended = _demo({}, "--url", "http://127.0.0.1:9")
+    assert ended.returncode == 1
+    assert "The demo failed" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def _demo(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "local.demo", *arguments],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])} | environment,
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    for fact in ("gebaut 1791", "Dein Lieblingssport ist Tennis", "368 Metern", "= 30447", "24 hours", "Every answer follows"):
-        assert fact in ended.stdout
+
+
+def _indices(gateway: Gateway) -> object:
+    with gateway.client() as client:
+        return client.get("/a1/rag/indices").raise_for_status().json()["indices"]

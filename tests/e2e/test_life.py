@@ -56,6 +56,38 @@ def test_ctrl_c_and_sigterm_return_to_the_shell_and_leave_no_process(
     assert not [pid for pid in children if _lives(pid)]
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="only /proc tells which signals a process catches")
+def test_ctrl_c_while_it_still_loads_ends_it_without_a_word(tmp_path: Path) -> None:
+    process = _started({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home")})
+    while not _catches(process.pid, signal.SIGTERM):  # the interpreter itself only catches SIGINT
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert (process.returncode, output) == (130, "")
+
+
+def test_ctrl_c_while_it_starts_loses_nothing_and_the_next_start_knows_it(new_gateway: Callable[[], Gateway]) -> None:
+    gateway = new_gateway()
+    process = _started({"PORT": str(gateway.port), "SPASS_HOME": str(gateway.home)})
+    log = gateway.home / "logs" / "ministack.log"
+    while not log.exists():  # from here on there are children
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, "\nStopped; the state is kept.\n")
+
+    gateway.start()
+    assert "Spass serves on" in gateway.output
+    assert "killed" not in gateway.output
+
+
+def test_what_can_be_no_key_stops_the_start(tmp_path: Path) -> None:
+    ended = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "ANTHROPIC_API_KEY": "sk-ant-…"})
+    assert ended.returncode == 1
+    assert "ANTHROPIC_API_KEY" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_what_was_written_survives_even_when_the_gateway_is_killed(new_gateway: Callable[[], Gateway]) -> None:
     first = new_gateway()
     first.start()
@@ -119,6 +151,26 @@ def _run(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedP
         timeout=60,
         check=False,
     )
+
+
+def _started(environment: dict[str, str]) -> "subprocess.Popen[str]":
+    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])}
+    return subprocess.Popen(
+        [sys.executable, "-m", "local", "--offline"],
+        cwd=ROOT,
+        env=os.environ | paths | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _free_port() -> int:

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from local.demo import DemoFailed, Walk
+from local.demo import DemoFailed, Walk, own_environment
 
 
 def walk(status: int, body: dict[str, Any]) -> Walk:
@@ -34,3 +34,9 @@ def test_an_answer_without_the_tool_fails() -> None:
 def test_a_refused_call_fails() -> None:
     with pytest.raises(DemoFailed, match="503"):
         walk(503, {"error": {}}).call("GET", "/a1/agents")
+
+
+def test_its_own_gateway_sees_no_key_and_nobodys_data() -> None:
+    theirs = {"OPENAI_API_KEY": "sk-1", "MY_APIKEY": "2", "AWS_ENDPOINT_URL": "http://stack", "SPASS_CONFIG": "mine.yaml"}
+    seen = own_environment({**theirs, "SPASS_HOME": "mine", "PATH": "/bin"}, "thrown-away")
+    assert seen == {"SPASS_HOME": "thrown-away", "PATH": "/bin"}

@@ -35,12 +35,17 @@ def test_a_run_that_saved_nothing_is_said_at_the_next_start(tmp_path: Path) -> N
     home.emulator_state.mkdir()
     state = home.emulator_state / "dynamodb.json"
     state.write_text("{}")
-    assert home.left_behind() == []
+    home.mark_started()
     os.utime(state, (0, 0))  # older than that start: it was never saved again
     assert any("killed" in note for note in home.left_behind())
     later = (tmp_path / "started").stat().st_mtime + 5
     os.utime(state, (later, later))
     assert home.left_behind() == []
+
+
+def test_a_start_that_was_given_up_is_no_run(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert Home(tmp_path).left_behind() == []
 
 
 def test_spass_home_moves_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -84,3 +84,31 @@ def test_the_laptops_tenants_stand_beside_the_operators_own(config: GatewayConfi
     served = written(mine, choose(mine, ollama=None, standin_url=URL), tmp_path)
     assert [tenant.id for tenant in served.tenants] == [*TOKENS, "acme"]
     assert [token.admin for token in served.tenants[0].tokens] == [True, False]
+
+
+def test_offline_nothing_is_asked_but_the_stand_in(config: GatewayConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key")
+    choice = choose(config, ollama=None, standin_url=URL, offline=True)
+    assert set(choice.by_model.values()) == {"stand-in"}
+    assert {backend.name for backend in choice.backends} == {"embedded", "stand-in"}
+
+
+def test_of_two_backends_the_one_that_is_tried_first_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "llm:\n  backends:\n    - {provider: xai, name: last, priority: 2}\n    - {provider: xai, name: first}\n"
+        "    - {provider: xai, name: second}\n    - {provider: embedded}\nmodels:\n  - {name: grok-4, context_window: 1000}\n"
+        "  - {name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}\n"
+    )
+    monkeypatch.setenv("XAI_API_KEY", "a-key")
+    assert choose(load_gateway_config(file), ollama=None, standin_url=URL).by_model == {"grok-4": "first"}
+
+
+def test_a_model_that_nobody_serves_is_known_with_the_key_it_needs(
+    config: GatewayConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = choose(config, ollama=None, standin_url=URL)
+    assert choice.unanswered == {"text-embedding-3-small": ("OPENAI_API_KEY",)}
+    assert choice.embeddings == {"all-minilm-l6-v2": "embedded"}
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+    assert choose(config, ollama=None, standin_url=URL).unanswered == {}

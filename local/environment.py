@@ -1,0 +1,68 @@
+"""The `.env` file and the keys in the environment: what they hold, and what in them cannot be meant."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from dotenv import load_dotenv
+from dotenv.parser import Binding, parse_stream
+
+from local.home import ROOT, LocalError
+from spass.llm.serving import key_variable
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.yaml_source import did_you_mean
+
+DOTENV: Final = ROOT / ".env"
+_KEY: Final = re.compile(r"[!-~]+")
+_LIKE_A_KEY: Final = re.compile(r"API_?KEY$", re.IGNORECASE)
+
+
+def read_dotenv(file: Path) -> None:
+    """Set what ``file`` says and the environment does not. No file is fine.
+
+    Raises:
+        LocalError: it is not UTF-8.
+    """
+    try:
+        load_dotenv(file)
+    except UnicodeDecodeError:
+        raise LocalError(f"{file} is not UTF-8. Save it as UTF-8.") from None
+
+
+def check_keys(config: GatewayConfig) -> None:
+    """Look at the keys that the backends of ``config`` would send. None is ever shown.
+
+    Raises:
+        LocalError: one holds what no key does and no header may; the message names its variable.
+    """
+    for variable in key_variables(config):
+        value = os.environ.get(variable)
+        if value and not _KEY.fullmatch(value):
+            raise LocalError(
+                f"{variable} is no key: it holds a blank or a character outside ASCII. "
+                f"Write the provider's key, or remove {variable} from .env or the environment."
+            )
+
+
+def key_variables(config: GatewayConfig) -> list[str]:
+    """The variables that hold the keys of ``config``'s backends."""
+    return list(dict.fromkeys(filter(None, map(key_variable, config.llm.backends))))
+
+
+def dotenv_notes(file: Path, config: GatewayConfig) -> list[str]:
+    """What in ``file`` has no effect though it was meant to have one. Lines are named by number: one may be a pasted key."""
+    if not file.is_file():
+        return []
+    with file.open(encoding="utf-8") as text:
+        return [note for binding in parse_stream(text) for note in _notes(file.name, binding, key_variables(config))]
+
+
+def _notes(file: str, binding: Binding, known: list[str]) -> Iterator[str]:
+    written = binding.original.string
+    line = binding.original.line + written[: len(written) - len(written.lstrip())].count("\n")
+    if binding.error or (binding.key is not None and binding.value is None):
+        yield f"{file}:{line}: this line has no effect; write NAME=value"
+    elif binding.key is not None and _LIKE_A_KEY.search(binding.key) and binding.key not in known:
+        yield f"{file}:{line}: no backend of gateway.yaml uses {binding.key}{did_you_mean(binding.key.upper(), known)}"

@@ -1,0 +1,38 @@
+"""The banner tells whoever has just started the gateway what is there and what is not."""
+
+from pathlib import Path
+
+import pytest
+
+from local.banner import banner
+from local.home import ROOT, Home
+from local.models import choose
+from spass.tenancy.config import GatewayConfig, load_gateway_config
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "GROQ_API_KEY"):
+        monkeypatch.delenv(key, raising=False)
+    file = tmp_path / "gateway.yaml"
+    shipped = (ROOT / "gateway.yaml").read_text().split("\ntenants:")[0]
+    file.write_text(f"{shipped}\ntenants:\n  - {{id: acme}}\n  - {{id: demo}}\n  - {{id: zeta}}\n")
+    config: GatewayConfig = load_gateway_config(file)
+    choice = choose(config, ollama=None, standin_url="http://127.0.0.1:4999/v1")
+    return banner("http://127.0.0.1:3000", config, choice, Home(tmp_path), ["gateway.yaml:3: something"])
+
+
+def test_it_names_the_laptops_tenants_with_their_tokens_and_the_operators_own(shown: str) -> None:
+    assert "  tenant  demo   tokens  demo-token, demo-admin-token\n" in shown
+    assert "  tenant  demo-2 token   demo-2-token\n" in shown
+    assert "of gateway.yaml, with tokens that only you know: acme, zeta\n" in shown
+
+
+def test_it_says_who_answers_and_for_what_nobody_does(shown: str) -> None:
+    assert "stand-in answers for claude-opus-4.7, " in shown
+    assert "embedded embeds with all-minilm-l6-v2\n" in shown
+    assert "nobody answers for text-embedding-3-small: set OPENAI_API_KEY\n" in shown
+
+
+def test_it_ends_with_notes_of_what_has_no_effect(shown: str) -> None:
+    assert "  note: gateway.yaml:3: something\n" in shown
