@@ -1,15 +1,15 @@
 """``gateway.yaml``: the operator's one file."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from spass.core.errors import ModelNotFound
+from spass.tenancy.scalars import BaseUrl, Count, EnvironmentVariable, Name, Positive, Price, Seconds, Sha256, TenantName
 from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, did_you_mean, load_yaml, validate
 
 ANY_MODEL: Final = "*"
@@ -40,46 +40,8 @@ def _only_built(value: object) -> object:
     return value
 
 
-def _variable(value: str) -> str:
-    # The value is not repeated in the error: it may be a key that somebody pasted.
-    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
-        raise ValueError("must be the name of an environment variable such as OPENAI_API_KEY, never a key itself")
-    return value
-
-
-def _sha256(value: str) -> str:
-    if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
-        if re.match(r"[0-9a-fA-F]{64}\s", value):
-            raise ValueError("must be only the 64 hexadecimal characters, without what shasum prints behind them")
-        raise ValueError('must be 64 hexadecimal digits: printf %s "$TOKEN" | shasum -a 256')
-    return value.lower()
-
-
-def _base_url(value: str) -> str:
-    if not re.fullmatch(r"https?://[^\s@/?#]+(/[^\s?#]*)?", value):
-        raise ValueError("must be a URL such as https://api.openai.com/v1, without credentials or a query")
-    return value.rstrip("/")
-
-
-def _tenant_id(value: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", value):
-        raise ValueError("must be 1 to 63 of a-z, 0-9 and -, not beginning with -")
-    return value
-
-
 def _absent_is_empty(value: object) -> object:
     return () if value is None else value
-
-
-Name = Annotated[str, Field(min_length=1, max_length=128)]
-EnvironmentVariable = Annotated[str, AfterValidator(_variable)]
-Sha256 = Annotated[str, AfterValidator(_sha256)]
-BaseUrl = Annotated[str, AfterValidator(_base_url)]
-TenantName = Annotated[str, AfterValidator(_tenant_id)]
-Positive = Annotated[int, Field(gt=0, strict=True)]
-Count = Annotated[int, Field(ge=0, strict=True)]
-Seconds = Annotated[float, Field(gt=0, le=900, allow_inf_nan=False)]
-Price = Annotated[Decimal, Field(ge=0)]
 
 
 class _Section(BaseModel):

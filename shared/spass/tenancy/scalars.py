@@ -1,0 +1,45 @@
+"""What a single value of ``gateway.yaml`` must look like, and how it is refused."""
+
+import re
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+
+def _variable(value: str) -> str:
+    # The value is not repeated in the error: it may be a key that somebody pasted.
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
+        raise ValueError("must be the name of an environment variable such as OPENAI_API_KEY, never a key itself")
+    return value
+
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
+        if re.match(r"[0-9a-fA-F]{64}\s", value):
+            raise ValueError("must be only the 64 hexadecimal characters, without what shasum prints behind them")
+        raise ValueError('must be 64 hexadecimal digits: printf %s "$TOKEN" | shasum -a 256')
+    return value.lower()
+
+
+def _base_url(value: str) -> str:
+    if not re.fullmatch(r"https?://[^\s@/?#]+(/[^\s?#]*)?", value):
+        raise ValueError("must be a URL such as https://api.openai.com/v1, without credentials or a query")
+    return value.rstrip("/")
+
+
+def _tenant_id(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", value):
+        raise ValueError("must be 1 to 63 of a-z, 0-9 and -, not beginning with -")
+    return value
+
+
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+EnvironmentVariable = Annotated[str, AfterValidator(_variable)]
+Sha256 = Annotated[str, AfterValidator(_sha256)]
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
+TenantName = Annotated[str, AfterValidator(_tenant_id)]
+Positive = Annotated[int, Field(gt=0, strict=True)]
+Count = Annotated[int, Field(ge=0, strict=True)]
+Seconds = Annotated[float, Field(gt=0, le=900, allow_inf_nan=False)]
+Price = Annotated[Decimal, Field(ge=0)]
