@@ -25,6 +25,7 @@ from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 
 HOST: Final = "127.0.0.1"
+_STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
@@ -37,7 +38,7 @@ def main() -> int:
         "--offline", action="store_true", help="the stand-in answers for every chat model: .env, keys and Ollama are left alone"
     )
     arguments = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _STOPPING:
         signal.signal(number, _stop)
     if "MAKELEVEL" in os.environ:
         threading.Thread(target=_follow_make, args=[os.getppid()], daemon=True).start()
@@ -130,6 +131,8 @@ def _port_of_environment() -> int:
 
 
 def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
+    for number in _STOPPING:  # a second Ctrl-C would kill the emulator while it saves; the children have a limited time to stop
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

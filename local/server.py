@@ -1,6 +1,7 @@
 """All routes in one app, as the laptop serves them, and the HTTP server before it."""
 
 import importlib
+from types import FrameType
 from typing import Final
 
 import h11
@@ -39,7 +40,7 @@ def local_app() -> ASGIApp:
 
 def server(app: ASGIApp) -> uvicorn.Server:
     """The HTTP server for ``app``. A request to upgrade to WebSocket is one like any other."""
-    return uvicorn.Server(
+    return _Server(
         uvicorn.Config(
             app,
             http=_Protocol,
@@ -50,6 +51,14 @@ def server(app: ASGIApp) -> uvicorn.Server:
             timeout_graceful_shutdown=_DRAIN_SECONDS,
         )
     )
+
+
+class _Server(uvicorn.Server):
+    """A server that stops once: a second Ctrl-C would cut the app off while it closes, and a stop is short anyway."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            super().handle_exit(sig, frame)
 
 
 class _Protocol(H11Protocol):

@@ -81,6 +81,23 @@ def test_ctrl_c_while_it_starts_loses_nothing_and_the_next_start_knows_it(new_ga
     assert "killed" not in gateway.output
 
 
+def test_an_impatient_ctrl_c_is_one_ctrl_c(new_gateway: Callable[[], Gateway]) -> None:
+    gateway = new_gateway()
+    gateway.start()
+    with gateway.client() as client:
+        client.post("/a1/agents/concise-de/sessions", json={"title": "kept"}).raise_for_status()
+    for _ in range(20):
+        os.kill(gateway.pid, signal.SIGINT)
+        time.sleep(0.02)
+    assert gateway.stop() == 0
+    assert "Traceback" not in gateway.output
+
+    gateway.start()
+    assert "killed" not in gateway.output
+    with gateway.client() as client:
+        assert [s["title"] for s in client.get("/a1/agents/concise-de/sessions").json()["sessions"]] == ["kept"]
+
+
 def test_what_can_be_no_key_stops_the_start(tmp_path: Path) -> None:
     ended = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "ANTHROPIC_API_KEY": "sk-ant-…"})
     assert ended.returncode == 1
