@@ -14,6 +14,7 @@ from infra.routes import ROUTES
 from local.edge import LambdaEdge
 from spass.core.errors import InvalidRequest
 from spass.core.ids import RequestId, new_id
+from spass.tenancy.config import load_gateway_config
 from spass.web.app import create_app
 from spass.web.errors import error_response
 from spass.web.services import Services
@@ -34,6 +35,8 @@ def local_app() -> ASGIApp:
         ConfigError: a file of the operator's has mistakes; they are found here and not by the first request.
     """
     services = Services()
+    # Loaded here, as a deployment would log its notices; the banner says them with the lines of the operator's own file.
+    services.config = load_gateway_config(services.settings.config)
     _ = services.tokens, services.agents, services.router
     return LambdaEdge(create_app(routers(), services))
 

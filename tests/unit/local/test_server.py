@@ -1,0 +1,20 @@
+"""The laptop's app reads the operator's files when it starts, and leaves to the banner what is to be said of them."""
+
+from pathlib import Path
+
+import pytest
+
+from local.home import ROOT
+from local.server import local_app
+
+
+def test_what_has_no_effect_is_not_logged_beside_the_banner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text((ROOT / "gateway.yaml").read_text().replace("\ndefaults:\n", "\ndefaults:\n  rag_top_k: 7\n"))
+    monkeypatch.setenv("SPASS_CONFIG", str(file))
+    monkeypatch.setenv("SPASS_AGENTS", str(ROOT / "agents"))
+    local_app()
+    assert "rag_top_k: 7" in file.read_text()
+    assert capsys.readouterr().out == ""
