@@ -25,7 +25,7 @@ help: ## list the targets
 run: $(ENV)/local.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
 	@exec $(PY) -m local $(ARGS)
 
-demo: $(ENV)/local.stamp ## walk through the main job over HTTP, printing each call and answer
+demo: $(ENV)/local.stamp ## walk through the main job on a gateway of its own, printing each call and answer (ARGS='--url …' for another's)
 	@exec $(PY) -m local.demo $(ARGS)
 
 test: $(ENV)/dev.stamp ## run every test

@@ -99,6 +99,7 @@ async def test_a_route_that_is_not_there_is_said_in_the_envelope(client: httpx.A
     for path in ("/nothing", "/healthz/", "/v1/echo/more", "//healthz", "/a1/agents/x/y/sessions/z"):
         response = await client.get(path)
         assert (response.status_code, envelope_of(response)) == (404, "route_not_found"), path
+        assert "GET /docs" in response.json()["error"]["message"]
 
 
 @pytest.mark.anyio
