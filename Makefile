@@ -17,7 +17,7 @@ ARGS ?=
 
 export PYTHONPATH := shared:.
 
-.PHONY: help run demo test test-infra soak check format bench synth template lock clean node
+.PHONY: help run demo test test-infra soak check format bench validate synth template lock clean node
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +52,10 @@ format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 bench: $(ENV)/dev.stamp ## measure overhead, cold start and AWS calls (see bench/)
 	@for bench in overhead coldstart calls; do $(PY) -m bench.$$bench $(ARGS); done
 
-synth: $(INFRA_ENV)/infra.stamp node_modules/.stamp ## synthesize the CDK app of every environment into cdk.out/
+validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
+	@$(PY) -m local.validate
+
+synth: validate $(INFRA_ENV)/infra.stamp node_modules/.stamp ## synthesize the CDK app of every environment into cdk.out/
 	PATH="$(abspath $(INFRA_ENV))/bin:$$PATH" npx --no-install cdk synth --quiet $(ARGS)
 
 template: $(INFRA_ENV)/infra.stamp node ## write local/template.json anew from the CDK definition

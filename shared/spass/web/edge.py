@@ -16,6 +16,8 @@ from spass.web.errors import error_response, no_such_route
 from spass.web.exchange import Exchange, begin
 
 CLIENT_WENT_AWAY: Final = 499
+GATEWAYS_ID: Final = "spass.gateway_request_id"
+"""Where an ASGI scope holds API Gateway's own id of a request, by which its access log can be matched with ours."""
 
 _ESCAPED: Final = re.compile(rb"%(2f|5c|00)", re.IGNORECASE)
 """``/``, ``\\`` and NUL, escaped in a path. Unescaped they would make another path of it, and no name of ours holds one."""
@@ -80,6 +82,7 @@ def _request_line(scope: Scope, exchange: Exchange, status: int) -> dict[str, Js
         "at": now(),
         "level": "info",
         "request_id": exchange.request_id,
+        "gateway_request_id": scope.get(GATEWAYS_ID),
         "method": scope["method"],
         "route": exchange.route,
         "status": status,

@@ -19,6 +19,7 @@ from mangum.types import Scope as EventScope
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spass.web.app import create_app
+from spass.web.edge import GATEWAYS_ID
 from spass.web.services import Services
 
 if TYPE_CHECKING:
@@ -127,11 +128,12 @@ class RestApi(APIGateway):
         scope["path"] = at.path
         scope["root_path"] = at.root_path
         scope["raw_path"] = path.encode()
+        scope[GATEWAYS_ID] = context.get("requestId")
         return scope
 
 
 def _placed_by_header(scope: Scope) -> Mapping[str, Any]:
-    """``path`` and ``root_path`` by the request context that the web adapter passes on."""
+    """``path``, ``root_path`` and the gateway's id by the request context that the web adapter passes on."""
     raw = next((value for name, value in scope["headers"] if name == _REQUEST_CONTEXT), None)
     try:
         context = json.loads(raw) if raw else None
@@ -146,4 +148,4 @@ def _placed_by_header(scope: Scope) -> Mapping[str, Any]:
         full_path=str(context.get("path") or path),
         resource=str(context.get("resourcePath") or path),
     )
-    return {"path": at.path, "root_path": at.root_path}
+    return {"path": at.path, "root_path": at.root_path, GATEWAYS_ID: context.get("requestId")}
