@@ -19,7 +19,8 @@ class Environment:
     Gateway lets through to all routes together. ``recovery_days`` is how far back table and bucket can be restored. ``alarms``
     bill about 10 cents a month for each metric watched, also while idle, so only prod has them; ``alarm_email`` gets their
     messages. ``contact`` (an address or a page) is what the Wikipedia tools tell Wikipedia about who calls. ``snap_start``
-    restores the routes that call models from a snapshot instead of starting them cold; snapshots bill while idle.
+    restores the routes that call models from a snapshot instead of starting them cold; snapshots bill while idle. Nothing of ours
+    runs after a restore: no client opens a socket while it starts, and ids are read from the system at every call.
     """
 
     name: str

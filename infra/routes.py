@@ -70,8 +70,16 @@ _INDEX: Final = "/a1/rag/indices/{index_id}"
 
 ROUTES: Final[tuple[Route, ...]] = (
     Route(method="GET", path="/healthz", module="meta.health", surface=Surface.V1, memory=256, public=True),
-    Route(method="GET", path="/openapi.json", module="meta.openapi", surface=Surface.V1, public=True, function="meta-docs"),
-    Route(method="GET", path="/docs", module="meta.docs", surface=Surface.V1, public=True, function="meta-docs"),
+    Route(
+        method="GET",
+        path="/openapi.json",
+        module="meta.openapi",
+        surface=Surface.V1,
+        memory=1024,
+        public=True,
+        function="meta-docs",
+    ),
+    Route(method="GET", path="/docs", module="meta.docs", surface=Surface.V1, memory=1024, public=True, function="meta-docs"),
     Route(method="GET", path="/v1/models", module="models.list", surface=Surface.V1, memory=256),
     Route(
         method="POST",

@@ -122,6 +122,8 @@ class Api(Construct):
             rest_api_name=name,
             description="Spass, a gateway for LLM agents.",
             endpoint_types=[apigateway.EndpointType.REGIONAL],
+            # The stage cannot write an access log without it. It is a setting of the whole account and region: whatever role API
+            # Gateway logged with there before is replaced, for every API (and kept when this stack goes).
             cloud_watch_role=True,
             deploy_options=apigateway.StageOptions(
                 stage_name=stage,

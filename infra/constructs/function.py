@@ -83,7 +83,8 @@ class Function(Construct):
             role=role.without_policy_updates(),
             log_group=self.log_group,
             logging_format=lambda_.LoggingFormat.JSON,
-            system_log_level_v2=lambda_.SystemLogLevel.WARN,
+            # The report of each invocation (time billed, memory used, how long the start took) is a line of level INFO.
+            system_log_level_v2=lambda_.SystemLogLevel.INFO,
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if snap_start else None,
         )
         # Snapshots belong to published versions, so a function with them is invoked by an alias of its newest.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import jsii
-from aws_cdk import AssetHashType, BundlingOptions, DockerImage, ILocalBundling
+from aws_cdk import AssetHashType, Aws, BundlingOptions, DockerImage, ILocalBundling
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
@@ -63,8 +63,8 @@ class Layers(Construct):
     of the embedded model, for the functions that embed. ``web_adapter`` is AWS's own, by which a function streams.
     """
 
-    # 30 is the first version with hooks around SnapStart.
-    _WEB_ADAPTER: Final = "arn:aws:lambda:{region}:753240598075:layer:LambdaAdapterLayerArm64:30"
+    # This version opens its own connection anew after SnapStart restores it, and offers hooks, which no app of ours has yet.
+    _WEB_ADAPTER: Final = "arn:{partition}:lambda:{region}:753240598075:layer:LambdaAdapterLayerArm64:30"
 
     def __init__(self, scope: Construct, construct_id: str, *, region: str) -> None:
         super().__init__(scope, construct_id)
@@ -84,7 +84,7 @@ class Layers(Construct):
             ),
         )
         self.web_adapter: lambda_.ILayerVersion = lambda_.LayerVersion.from_layer_version_arn(
-            self, "WebAdapter", self._WEB_ADAPTER.format(region=region)
+            self, "WebAdapter", self._WEB_ADAPTER.format(partition=Aws.PARTITION, region=region)
         )
 
     def _layer(self, construct_id: str, code: lambda_.AssetCode) -> lambda_.LayerVersion:

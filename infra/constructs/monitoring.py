@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from aws_cdk import Duration
+from aws_cdk import Duration, Stack
 from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
@@ -30,7 +31,7 @@ class Monitoring(Construct):
         email: str | None,
     ) -> None:
         super().__init__(scope, construct_id)
-        self.topic = sns.Topic(self, "Topic", enforce_ssl=True)
+        self.topic = self._topic()
         if email is not None:
             self.topic.add_subscription(subscriptions.EmailSubscription(email))
         self._alarm("ServerErrors", stage.metric_server_error(period=_PERIOD, statistic="Sum"), threshold=5)
@@ -45,6 +46,19 @@ class Monitoring(Construct):
                 function.metric_throttles(period=_PERIOD, statistic="Sum"),
             ]
             self._alarm(f"Function-{name}", _sum(troubles), threshold=3)
+
+    def _topic(self) -> sns.Topic:
+        """Refuses what is not TLS. That alone would replace the policy SNS starts with, and no alarm could publish."""
+        topic = sns.Topic(self, "Topic", enforce_ssl=True)
+        topic.add_to_resource_policy(
+            iam.PolicyStatement(
+                principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
+                actions=["sns:Publish"],
+                resources=[topic.topic_arn],
+                conditions={"StringEquals": {"aws:SourceAccount": Stack.of(self).account}},
+            )
+        )
+        return topic
 
     def _alarm(self, construct_id: str, metric: cloudwatch.IMetric, *, threshold: int) -> None:
         alarm = cloudwatch.Alarm(

@@ -156,7 +156,7 @@ class SurfaceStack(NestedStack):
             {
                 "AwsSolutions-APIG4": "Callers hold the gateway's own tokens, which each function checks.",
                 "AwsSolutions-COG4": "Callers are servers that hold the gateway's own tokens, not people who sign in.",
-                "AwsSolutions-L1": "Python 3.13 is the newest that the packages and the tests are held to.",
+                "AwsSolutions-L1": "Python 3.13 is what the packages are pinned for; tests run on 3.11, the oldest allowed.",
             },
         )
 

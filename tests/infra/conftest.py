@@ -69,6 +69,19 @@ class Deployment:
         found = (resource["Properties"] for _, resource in self.resources("AWS::Lambda::Function"))
         return {properties["FunctionName"].removeprefix(prefix): properties for properties in found}
 
+    def layers(self, function: str) -> list[str]:
+        """What this function's layers are: the ids of our own within ``Layers``, and the account, name and version of others."""
+        return [self._layer(layer) for layer in self.functions()[function]["Layers"]]
+
+    def _layer(self, reference: dict[str, Any]) -> str:
+        if "Fn::Join" in reference:
+            start, partition, rest = reference["Fn::Join"][1]
+            assert (start, partition) == ("arn:", {"Ref": "AWS::Partition"})
+            return str(rest).removeprefix(f":lambda:{self.environment.region}:")
+        made = self._argument(reference["Ref"])["Ref"]
+        assert self.api["Resources"][made]["Type"] == "AWS::Lambda::LayerVersion"
+        return str(made).removeprefix("Layers")[: -len("01234567")]  # the CDK adds a hash of the path
+
     def statements(self, function: str) -> list[dict[str, Any]]:
         """What the role of this function allows."""
         role = self.functions()[function]["Role"]["Fn::GetAtt"][0]

@@ -69,6 +69,7 @@ def test_every_function_is_arm64_and_has_a_log_group_that_forgets(deployments: d
         assert function["Architectures"] == ["arm64"]
         assert function["Runtime"] == "python3.13"
         assert function["LoggingConfig"]["LogFormat"] == "JSON"
+        assert function["LoggingConfig"]["SystemLogLevel"] == "INFO", "a higher level drops the reports of time and memory"
         assert function["LoggingConfig"]["LogGroup"]["Ref"] in groups
         assert "ReservedConcurrentExecutions" not in function
 
@@ -118,6 +119,24 @@ def test_only_an_environment_with_alarms_pays_for_them(deployments: dict[str, De
 def test_every_alarm_tells_the_topic(prod: Deployment) -> None:
     ((topic, _),) = prod.resources("AWS::SNS::Topic")
     assert all(alarm["Properties"]["AlarmActions"] == [{"Ref": topic}] for _, alarm in prod.resources("AWS::CloudWatch::Alarm"))
+
+
+def test_alarms_may_publish_to_the_topic_and_only_those_of_the_account(prod: Deployment) -> None:
+    """A policy without an Allow takes the place of the one SNS starts with, and every alarm would fall silent."""
+    ((topic, _),) = prod.resources("AWS::SNS::Topic")
+    ((_, policy),) = prod.resources("AWS::SNS::TopicPolicy")
+    assert policy["Properties"]["Topics"] == [{"Ref": topic}]
+    statements = policy["Properties"]["PolicyDocument"]["Statement"]
+    (allowed,) = [statement for statement in statements if statement["Effect"] == "Allow"]
+    assert {key: value for key, value in allowed.items() if key != "Sid"} == {
+        "Effect": "Allow",
+        "Principal": {"Service": "cloudwatch.amazonaws.com"},
+        "Action": "sns:Publish",
+        "Resource": {"Ref": topic},
+        "Condition": {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}},
+    }
+    for denied in (statement for statement in statements if statement["Effect"] == "Deny"):
+        assert denied["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
 
 
 def test_the_data_stack_is_protected_from_termination(tmp_path: Path) -> None:
