@@ -113,9 +113,8 @@ class Api(Construct):
         log_removal: RemovalPolicy,
     ) -> None:
         super().__init__(scope, construct_id)
-        access = logs.LogGroup(
-            self, "Access", log_group_name=f"/spass/{stage}/access", retention=log_retention, removal_policy=log_removal
-        )
+        # Unnamed: one that outlived its stack would stand in the way of the next.
+        access = logs.LogGroup(self, "Access", retention=log_retention, removal_policy=log_removal)
         self.resource = apigateway.RestApi(
             self,
             "Rest",

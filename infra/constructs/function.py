@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import Duration, RemovalPolicy, Tags
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
@@ -11,6 +11,7 @@ from constructs import Construct
 
 from infra.constructs.layer import ARCHITECTURE, RUNTIME, Layers
 
+TAG: Final = "spass:function"
 SHORT: Final = Duration.seconds(29)
 LONG: Final = Duration.minutes(15)
 
@@ -29,7 +30,8 @@ class Function(Construct):
 
     A ``streaming`` function is the ASGI app ``<module>:app`` under the web adapter and may take 15 minutes; another is
     ``<module>.handler`` and answers within 29 seconds. ``modules`` are those of the routes it serves; only a short function can
-    serve several. ``embeds`` adds the weights of the embedded model.
+    serve several. ``embeds`` adds the weights of the embedded model. The construct's id is the function's name in the table of
+    routes, and a tag says it.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class Function(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        function_name: str,
+        description: str,
         modules: Sequence[str],
         code: lambda_.Code,
         layers: Layers,
@@ -51,9 +53,10 @@ class Function(Construct):
         log_removal: RemovalPolicy,
     ) -> None:
         super().__init__(scope, construct_id)
-        self.log_group = logs.LogGroup(
-            self, "Logs", log_group_name=f"/aws/lambda/{function_name}", retention=log_retention, removal_policy=log_removal
-        )
+        # CloudFormation names the function and its log group: a name of ours would still be taken by a log group that was retained,
+        # or by the function that a route leaves behind on its way to another surface. This tag finds them.
+        Tags.of(self).add(TAG, construct_id)
+        self.log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=log_removal)
         variables = {**environment, "OPENBLAS_NUM_THREADS": "1", "AWS_STS_REGIONAL_ENDPOINTS": "regional"}
         attached: list[lambda_.ILayerVersion] = [layers.runtime, layers.config]
         if embeds:
@@ -71,7 +74,7 @@ class Function(Construct):
         self.resource = lambda_.Function(
             self,
             "Function",
-            function_name=function_name,
+            description=description,
             code=code,
             handler=handler,
             runtime=RUNTIME,

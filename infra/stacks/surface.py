@@ -71,7 +71,7 @@ class SurfaceStack(NestedStack):
         function = Function(
             self,
             first.function_name,
-            function_name=f"spass-{environment.name}-{first.function_name}",
+            description=f"Spass {environment.name}: {', '.join(f'{route.method} {route.path}' for route in routes)}",
             modules=[f"functions.{route.module}" for route in routes],
             code=self._code,
             layers=self._layers,

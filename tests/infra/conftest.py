@@ -10,6 +10,7 @@ import pytest
 from aws_cdk import App
 
 from infra.application import add_stacks
+from infra.constructs.function import TAG
 from infra.environments import ENVIRONMENTS, Environment
 from infra.routes import Surface
 from infra.stacks.api import ApiStack
@@ -64,10 +65,11 @@ class Deployment:
         raise AssertionError(f"no nested stack is given {parameter}")
 
     def functions(self) -> dict[str, Resource]:
-        """Every Lambda's properties by its name without the environment."""
-        prefix = f"spass-{self.environment.name}-"
-        found = (resource["Properties"] for _, resource in self.resources("AWS::Lambda::Function"))
-        return {properties["FunctionName"].removeprefix(prefix): properties for properties in found}
+        """Every Lambda's properties by its name in the table of routes."""
+        found = [resource["Properties"] for _, resource in self.resources("AWS::Lambda::Function")]
+        named = {function_name(properties): properties for properties in found}
+        assert len(named) == len(found), "two functions have one name"
+        return named
 
     def layers(self, function: str) -> list[str]:
         """What this function's layers are: the ids of our own within ``Layers``, and the account, name and version of others."""
@@ -101,11 +103,18 @@ class Deployment:
         return allowed
 
 
+def tags(properties: dict[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in properties["Tags"]}
+
+
+def function_name(properties: dict[str, Any]) -> str:
+    """The name in the table of routes of the function that has these properties, or whose log group has."""
+    return tags(properties)[TAG]
+
+
 def _runs(template: Template, function: str) -> bool:
     resources = template["Resources"].values()
-    return any(
-        one["Type"] == "AWS::Lambda::Function" and one["Properties"]["FunctionName"].endswith(function) for one in resources
-    )
+    return any(one["Type"] == "AWS::Lambda::Function" and function_name(one["Properties"]) == function for one in resources)
 
 
 def synthesized(environments: Iterable[Environment], folder: Path) -> dict[str, Deployment]:

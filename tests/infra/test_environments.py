@@ -16,7 +16,7 @@ from infra.application import add_stacks
 from infra.environments import DEV, ENVIRONMENTS, PROD, STAGING, Environment
 from infra.routes import ROUTES
 
-from .conftest import Deployment
+from .conftest import Deployment, function_name
 
 INFRA = Path(__file__).resolve().parents[2] / "infra"
 
@@ -70,8 +70,32 @@ def test_every_function_is_arm64_and_has_a_log_group_that_forgets(deployments: d
         assert function["Runtime"] == "python3.13"
         assert function["LoggingConfig"]["LogFormat"] == "JSON"
         assert function["LoggingConfig"]["SystemLogLevel"] == "INFO", "a higher level drops the reports of time and memory"
-        assert function["LoggingConfig"]["LogGroup"]["Ref"] in groups
+        assert function_name(groups[function["LoggingConfig"]["LogGroup"]["Ref"]]["Properties"]) == function_name(function)
         assert "ReservedConcurrentExecutions" not in function
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_cloudformation_names_what_may_outlive_its_stack_or_move_to_another(
+    deployments: dict[str, Deployment], name: str
+) -> None:
+    """A name of ours would be taken: by a log group that was retained, or by the function that the other stack still has."""
+    names = {
+        "AWS::CloudWatch::Alarm": "AlarmName",
+        "AWS::DynamoDB::Table": "TableName",
+        "AWS::IAM::Role": "RoleName",
+        "AWS::Lambda::Function": "FunctionName",
+        "AWS::Lambda::LayerVersion": "LayerName",
+        "AWS::Logs::LogGroup": "LogGroupName",
+        "AWS::S3::Bucket": "BucketName",
+        "AWS::SNS::Topic": "TopicName",
+    }
+    named = [
+        logical_id
+        for kind, attribute in names.items()
+        for logical_id, resource in deployments[name].resources(kind)
+        if attribute in resource["Properties"]
+    ]
+    assert named == []
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)

@@ -9,7 +9,7 @@ import pytest
 from infra.environments import DEV, Environment
 from infra.routes import ROUTES, Permission, Route
 
-from .conftest import Deployment
+from .conftest import Deployment, function_name
 
 NAMES = [f"{route.method} {route.path}" for route in ROUTES]
 
@@ -23,7 +23,8 @@ def test_every_row_is_a_method_that_invokes_its_own_function(dev: Deployment, ro
     uri = dev.methods()[route.method, route.path]["Properties"]["Integration"]["Uri"]
     (called,) = [part["Fn::GetAtt"][0] for part in uri["Fn::Join"][1] if isinstance(part, dict) and "Fn::GetAtt" in part]
     invoked = dict(dev.resources("AWS::Lambda::Function"))[called]["Properties"]
-    assert invoked["FunctionName"] == f"spass-dev-{route.function_name}"
+    assert function_name(invoked) == route.function_name
+    assert f"{route.method} {route.path}" in invoked["Description"].removeprefix("Spass dev: ").split(", ")
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.long], ids=lambda route: route.path)
