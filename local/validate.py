@@ -13,7 +13,7 @@ def main() -> int:
     services = Services()
     try:
         config = services.config
-        agents = services.agents.list()
+        agents = services.agents.list().agents
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1

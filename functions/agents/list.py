@@ -1,19 +1,21 @@
 """GET /a1/agents: every agent the operator has put in place."""
 
+from dataclasses import asdict
+
 from starlette.responses import Response
 
 from spass.web.exchange import Current
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
-from spass.web.routing import api_router
+from spass.web.routing import Paging, api_router
 
 router = api_router()
 
 
 @router.get("/a1/agents")
-async def agents(exchange: Current) -> Response:
-    """All agents, in short."""
-    return json_response({"agents": exchange.services.agents.list()})
+async def agents(page: Paging, exchange: Current) -> Response:
+    """All agents, in short, by name."""
+    return json_response(asdict(exchange.services.agents.list(page.cursor, page.limit)))
 
 
 handler = lambda_handler(router)

@@ -50,7 +50,8 @@ tenants:
   - id: demo
     tokens:
       - {{id: demo-admin, sha256: {_sha("demo-admin-token")}, admin: true, allowed_models: ["*"]}}
-      - {{id: demo-user, sha256: {_sha("demo-token")}, allowed_models: [small]}}
+      - {{id: demo-user, sha256: {_sha("demo-token")}, allowed_models: [small, mini-embed]}}
+      - {{id: demo-chat, sha256: {_sha("chat-only-token")}, allowed_models: [small]}}
   - id: demo-2
     tokens: [{{id: sibling, sha256: {_sha("sibling-token")}, allowed_models: ["*"]}}]
   - id: other

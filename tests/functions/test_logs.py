@@ -21,6 +21,7 @@ def test_each_request_leaves_one_line(gateway: Gateway, capsys: pytest.CaptureFi
     assert line == {
         "level": "info",
         "request_id": reply.headers["spass-request-id"],
+        "gateway_request_id": "apigw",
         "method": "POST",
         "route": "/a1/agents/{name}/sessions",
         "status": 201,

@@ -21,9 +21,23 @@ def test_the_gateway_is_up_and_asks_nobody_who_they_are(gateway: Gateway) -> Non
     assert ok(gateway.send("GET", "/healthz", token=None)) == {"status": "ok"}
 
 
+def test_agents_are_listed_by_name_and_in_pages(gateway: Gateway) -> None:
+    whole = ok(gateway.send("GET", "/a1/agents"))
+    names = [agent["name"] for agent in whole["agents"]]
+    assert names == sorted(names)
+    assert whole["next_cursor"] is None
+    paged, path = [], "/a1/agents?limit=1"
+    while path:
+        page = ok(gateway.send("GET", path))
+        paged += [agent["name"] for agent in page["agents"]]
+        path = f"/a1/agents?limit=1&cursor={page['next_cursor']}" if page["next_cursor"] else ""
+    assert paged == names
+    assert gateway.send("GET", "/a1/agents?limit=0").code == "invalid_request"
+
+
 def test_the_catalogue_is_what_the_token_may_name(gateway: Gateway) -> None:
     names = [model["id"] for model in ok(gateway.send("GET", "/v1/models"))["data"]]
-    assert names == ["small"]
+    assert names == ["small", "mini-embed"]
     assert len(ok(gateway.send("GET", "/v1/models", token="demo-admin-token"))["data"]) == 3
 
 
@@ -164,7 +178,20 @@ def test_embeddings_come_as_numbers_or_as_base64(gateway: Gateway) -> None:
     packed = ok(gateway.send("POST", "/v1/embeddings", body=body | {"encoding_format": "base64"}, token="demo-admin-token"))
     assert [list(struct.unpack("<8f", base64.b64decode(entry["embedding"]))) for entry in packed["data"]] == numbers
     assert reply.headers["spass-cost-sub-calls"] == "1"
-    assert gateway.send("POST", "/v1/embeddings", body=body).code == "model_not_allowed"
+
+
+def test_a_token_that_may_not_use_the_embedding_model_reaches_no_route_that_embeds(gateway: Gateway) -> None:
+    documents = {"documents": [{"id": "a", "text": "alpha"}]}
+    ok(gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents))
+    for path, body in (
+        ("/v1/embeddings", {"model": "mini-embed", "input": "one"}),
+        ("/a1/rag/indices/notes/documents", documents),
+        ("/a1/rag/indices/notes/documents/append", documents),
+        ("/a1/rag/indices/notes/query", {"query": "alpha"}),
+    ):
+        reply = gateway.send("POST", path, body=body, token="chat-only-token")
+        assert (reply.status, reply.code) == (403, "model_not_allowed")
+    assert ok(gateway.send("GET", "/a1/rag/indices/notes"))["version"] == 1
 
 
 def test_an_archived_session_points_at_its_successor_behind_the_stage(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,28 @@
 """The agents of a folder: one YAML file each, read once per process, all checked before any is used."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from spass.agents.spec import AgentSpec
+from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import AgentNotFound
 from spass.core.messages import Json
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.yaml_source import ConfigError, Problem, YamlSource, did_you_mean, load_yaml, validate
+
+_LIST: Final = "agents"  # one list for all: agents belong to no tenant
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPage:
+    """A part of the list of agents."""
+
+    agents: Sequence[Mapping[str, Json]]
+    next_cursor: str | None
 
 
 class AgentRegistry:
@@ -54,9 +69,16 @@ class AgentRegistry:
         except KeyError:
             raise AgentNotFound(f"There is no agent {_shown(name)!r}. GET /a1/agents lists them.") from None
 
-    def list(self) -> "list[Mapping[str, Json]]":
-        """Every agent as the list of agents shows it, by name."""
-        return [agent.listing for agent in self._agents.values()]
+    def list(self, cursor: str | None = None, limit: int | None = None) -> AgentPage:
+        """Agents as the list of agents shows them, by name, from behind ``cursor`` on.
+
+        Raises:
+            InvalidRequest: the cursor is not of this list.
+        """
+        after = decode_cursor(_LIST, cursor, _NAME) if cursor is not None else ""
+        names = sorted(name for name in self._agents if name > after)
+        page = names[:limit]
+        return AgentPage([self._agents[name].listing for name in page], encode_cursor(_LIST, page[-1]) if page != names else None)
 
 
 def _load(path: Path, config: GatewayConfig, tool_names: Collection[str]) -> AgentSpec:

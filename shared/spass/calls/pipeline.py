@@ -45,7 +45,7 @@ class Calls:
             UpstreamError, UpstreamRejected, ContextLengthExceeded, UpstreamTimeout, RateLimited, NoBackendAvailable: the model
                 failed.
         """
-        model = self._admit(scope, request.model, "chat", named=True)
+        model = self._admit(scope, request.model, "chat")
         return self._chat(scope, model, request)
 
     async def _chat(self, scope: Scope, model: ModelConfig, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
@@ -123,11 +123,11 @@ class Calls:
         Raises:
             ModelNotFound, ModelNotAllowed, InvalidRequest, RecursionDepthExceeded: ``embed`` would refuse.
         """
-        return self._admit(scope, name or self._config.defaults.embedding_model, "embedding", named=name is not None)
+        return self._admit(scope, name or self._config.defaults.embedding_model, "embedding")
 
-    def _admit(self, scope: Scope, name: str, kind: Literal["chat", "embedding"], *, named: bool) -> ModelConfig:
+    def _admit(self, scope: Scope, name: str, kind: Literal["chat", "embedding"]) -> ModelConfig:
         model = self._config.model(name)
-        if named and not scope.caller.identity.allows(name):
+        if not scope.caller.identity.allows(name):
             raise ModelNotAllowed(f"This token may not use the model '{name}'.", param="model")
         if model.kind != kind:
             raise InvalidRequest(f"'{name}' is no {kind} model.", param="model")

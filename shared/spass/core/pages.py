@@ -15,19 +15,25 @@ _TWO_BYTES: Final = b'"\\\n\r\t'
 _SIX_BYTES: Final = bytes(code for code in range(32) if code not in _TWO_BYTES)
 
 
-class PageRoom:
-    """What is left of one page."""
+_AROUND_ENTRIES: Final = 1024
+"""Enough for what stands in a page beside its entries: the names and the cursor."""
 
-    def __init__(self) -> None:
-        self._body = PAGE_BYTES
-        self._event = PAGE_EVENT_BYTES
+
+class PageRoom:
+    """What is left of one page. ``beside`` is what the answer adds to each entry that ``takes`` does not see."""
+
+    def __init__(self, *, beside: bytes = b"") -> None:
+        self._body = PAGE_BYTES - _AROUND_ENTRIES
+        self._event = PAGE_EVENT_BYTES - _AROUND_ENTRIES
+        self._beside = beside + b","
         self._empty = True
 
     def takes(self, entry: bytes) -> bool:
         """Whether the page takes ``entry``, a member of the list as JSON; it has less room then. The first one always fits: a
         page is never empty where there is something to show.
         """
-        body, event = self._body - len(entry), self._event - event_bytes(entry)
+        body = self._body - len(entry) - len(self._beside)
+        event = self._event - event_bytes(entry) - event_bytes(self._beside)
         if not self._empty and (body < 0 or event < 0):
             return False
         self._body, self._event, self._empty = body, event, False

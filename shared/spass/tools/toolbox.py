@@ -7,6 +7,7 @@ what the model cannot help at all is raised: see ``_FATAL`` and ``_NOT_THE_CALLS
 import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -87,6 +88,8 @@ class Toolbox:
         def prepare() -> Tool:
             nonlocal arguments
             if not known:
+                with suppress(InvalidArguments):
+                    arguments = tool_arguments.parse(call.arguments)
                 raise ToolError(_no_such_tool(call.name, allowed), code=ToolNotFound.code)
             arguments = parsed = tool_arguments.parse(call.arguments)
             return _call_of(load(call.name), parsed)

@@ -98,7 +98,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         )
     ),
     "ToolResult": _object(name=_TEXT, result=_ANYTHING, duration_ms=_COUNT),
-    "AgentList": _object(agents=_list(_object(**_AGENT))),
+    "AgentList": _object(agents=_list(_object(**_AGENT)), next_cursor=_CURSOR),
     "Agent": _object(
         **_AGENT,
         system_prompt=_TEXT,

@@ -21,7 +21,7 @@ from spass.core.ids import RequestId, UserId
 from spass.tenancy.identity import Caller, Identity, Tokens
 
 _USER_ID: Final = re.compile(r"[A-Za-z0-9._@:+-]{1,128}")
-_DEPTH: Final = re.compile(r"[0-9]{1,9}")
+_DEPTH: Final = re.compile(r"[0-9]{1,4000}")
 _PARENT: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _AUGMENT_KEYS: Final = ("server-tools", "system-prompt", "memory")
 
@@ -93,7 +93,7 @@ def _depth(headers: Headers) -> int:
     depth = int(value or "0")
     if depth >= MAX_DEPTH:
         raise RecursionDepthExceeded(
-            f"This request is {depth} sub-calls deep; {MAX_DEPTH - 1} are allowed.", details={"depth": depth}
+            f"A request may be {MAX_DEPTH - 1} sub-calls deep at most; this one is deeper.", details={"depth": min(depth, 10**6)}
         )
     return depth
 

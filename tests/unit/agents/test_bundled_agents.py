@@ -46,11 +46,11 @@ def test_no_bundled_agent_sets_what_its_model_is_not_sent(agents: AgentRegistry)
 
 
 def test_all_six_are_listed(agents: AgentRegistry) -> None:
-    assert {entry["name"] for entry in agents.list()} >= BUNDLED
+    assert {entry["name"] for entry in agents.list().agents} >= BUNDLED
 
 
 def test_the_list_shows_six_fields(agents: AgentRegistry) -> None:
-    assert {frozenset(entry) for entry in agents.list()} == {
+    assert {frozenset(entry) for entry in agents.list().agents} == {
         frozenset({"name", "description", "model", "kind", "tools", "rag_index"})
     }
 

@@ -30,12 +30,13 @@ async def test_many_turns_are_one_call_on_the_bill_and_in_the_audit(store: Tenan
     assert (scope.tally.total.usd, scope.tally.total.sub_calls) == (Decimal("0.00003"), 1)
 
 
-async def test_the_configured_model_is_free_of_the_allow_list_and_a_named_one_is_not(store: TenantStore) -> None:
+async def test_the_allow_list_holds_for_the_configured_model_as_for_a_named_one(store: TenantStore) -> None:
     calls = ScriptedProvider().calls()
     scope = make_scope(store, allowed=["small"])
-    assert (await calls.embed(scope, ["x"])).count == 1
-    with pytest.raises(ModelNotAllowed):
-        await calls.embed(scope, ["x"], "mini-embed")
+    assert (await calls.embed(make_scope(store, allowed=["mini-embed"]), ["x"])).count == 1
+    for named in (None, "mini-embed"):
+        with pytest.raises(ModelNotAllowed):
+            await calls.embed(scope, ["x"], named)
     with pytest.raises(InvalidRequest):
         await calls.embed(scope, ["x"], "small")
     with pytest.raises(ModelNotFound):

@@ -34,16 +34,23 @@ def test_a_full_page_of_any_text_fits_through_a_lambda_and_is_not_much_smaller_t
     while room.takes(entry.encode()):
         taken += 1
     page = json.dumps({"entries": [json.loads(entry)] * taken, "next_cursor": "x" * 100}, ensure_ascii=False)
+    assert len(page.encode()) <= PAGE_BYTES
     assert as_an_event(page) < LAMBDA_BYTES - 10_240
-    more = entry * (taken + 1)
+    more = entry * (taken + 2)
     assert len(more.encode()) > PAGE_BYTES or as_an_event(more) > PAGE_EVENT_BYTES
 
 
+def test_what_the_answer_adds_to_each_entry_counts_too() -> None:
+    room, taken, entry = PageRoom(beside=b"y" * 100), 0, b"x" * 100
+    while room.takes(entry):
+        taken += 1
+    assert taken * 201 <= PAGE_BYTES < (taken + 10) * 201
+
+
 def test_the_first_entry_always_fits_and_nothing_after_one_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "PAGE_BYTES", 10)
+    monkeypatch.setattr(pages, "PAGE_BYTES", 1024 + 12)
     room = PageRoom()
-    assert room.takes(b"x" * 11)
+    assert room.takes(b"x" * 13)
     assert not room.takes(b"")
     room = PageRoom()
     assert [room.takes(b"x" * 5) for _ in range(3)] == [True, True, False]
-    assert room.takes(b"")
