@@ -53,7 +53,7 @@ class Function(Construct):
         log_removal: RemovalPolicy,
     ) -> None:
         super().__init__(scope, construct_id)
-        # CloudFormation names the function and its log group: a name of ours would still be taken by a log group that was retained,
+        # CloudFormation names function and log group. A name of ours would still be taken: by a log group that was retained,
         # or by the function that a route leaves behind on its way to another surface. This tag finds them.
         Tags.of(self).add(TAG, construct_id)
         self.log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=log_removal)

@@ -53,11 +53,12 @@ class Deployment:
             return ""
         name = reference["Ref"]
         if name in template.get("Parameters", {}):
-            return self._path(self.api, self._argument(name))
+            return self._path(self.api, self.argument(name))
         resource = template["Resources"][name]["Properties"]
         return f"{self._path(template, resource['ParentId'])}/{resource['PathPart']}"
 
-    def _argument(self, parameter: str) -> dict[str, Any]:
+    def argument(self, parameter: str) -> dict[str, Any]:
+        """What the parent gives the nested stack that has this parameter."""
         for _, nested in self.resources("AWS::CloudFormation::Stack"):
             if parameter in nested["Properties"]["Parameters"]:
                 value: dict[str, Any] = nested["Properties"]["Parameters"][parameter]
@@ -71,6 +72,20 @@ class Deployment:
         assert len(named) == len(found), "two functions have one name"
         return named
 
+    def invoked(self, target: dict[str, Any]) -> Resource:
+        """The properties of the function that this reference means: its own, or that to an alias of it."""
+        functions = dict(self.resources("AWS::Lambda::Function"))
+        if "Fn::GetAtt" in target:
+            name, attribute = target["Fn::GetAtt"]
+            assert attribute == "Arn"
+        else:
+            alias = dict(self.resources("AWS::Lambda::Alias"))[target["Ref"]]["Properties"]
+            version = dict(self.resources("AWS::Lambda::Version"))[alias["FunctionVersion"]["Fn::GetAtt"][0]]["Properties"]
+            assert alias["FunctionName"] == version["FunctionName"]
+            name = alias["FunctionName"]["Ref"]
+        properties: Resource = functions[name]["Properties"]
+        return properties
+
     def layers(self, function: str) -> list[str]:
         """What this function's layers are: the ids of our own within ``Layers``, and the account, name and version of others."""
         return [self._layer(layer) for layer in self.functions()[function]["Layers"]]
@@ -80,7 +95,7 @@ class Deployment:
             start, partition, rest = reference["Fn::Join"][1]
             assert (start, partition) == ("arn:", {"Ref": "AWS::Partition"})
             return str(rest).removeprefix(f":lambda:{self.environment.region}:")
-        made = self._argument(reference["Ref"])["Ref"]
+        made = self.argument(reference["Ref"])["Ref"]
         assert self.api["Resources"][made]["Type"] == "AWS::Lambda::LayerVersion"
         return str(made).removeprefix("Layers")[: -len("01234567")]  # the CDK adds a hash of the path
 

@@ -1,5 +1,6 @@
 """What goes into the assets, without building them."""
 
+import ast
 import os
 from pathlib import Path
 
@@ -38,6 +39,33 @@ def test_every_package_of_the_runtime_is_pinned_once_and_by_hash() -> None:
     assert all("--hash=sha256:" in line for line in lines)
     assert len(names) == len(set(names))
     assert {"boto3", "fastapi", "httpx", "mangum", "numpy", "pydantic", "tokenizers", "uvicorn"} <= set(names)
+
+
+def _services_used() -> set[str]:
+    """Every AWS service the runtime makes a client for, read off its code."""
+    services: set[str] = set()
+    for path in [*(ROOT / "shared" / "spass").rglob("*.py"), *(ROOT / "functions").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"client", "resource"}:
+                service = ast.literal_eval(node.args[0])
+                assert isinstance(service, str), path
+                services.add(service)
+    return services
+
+
+def test_of_all_aws_services_those_the_code_calls_are_kept_in_the_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = _services_used()
+    assert {"dynamodb", "s3", "ssm"} <= used, "the reading of the code finds nothing"
+
+    def install(target: Path, _requirements: Path, *_arguments: str) -> None:
+        for service in [*used, "ec2"]:
+            (target / "botocore" / "data" / service).mkdir(parents=True)
+        (target / "botocore" / "data" / "endpoints.json").write_text("{}")
+
+    monkeypatch.setattr(bundling, "_pip", install)
+    monkeypatch.setattr(bundling, "bytecode_interpreter", lambda: None)
+    bundling.runtime_layer(tmp_path, ROOT / "requirements" / "runtime.txt")
+    assert {path.name for path in (tmp_path / "python" / "botocore" / "data").iterdir()} == used | {"endpoints.json"}
 
 
 def test_packages_are_built_for_the_python_that_functions_run_on() -> None:

@@ -14,17 +14,44 @@ from .conftest import Deployment, function_name
 NAMES = [f"{route.method} {route.path}" for route in ROUTES]
 
 
-def _uri(method: dict[str, object]) -> str:
-    return json.dumps(method["Properties"])
+def _assert_invocable(deployment: Deployment, route: Route) -> None:
+    """API Gateway calls the function of this row, and may: one permission, for exactly what it calls and as who it calls."""
+    partition, region = {"Ref": "AWS::Partition"}, deployment.environment.region
+    uri = deployment.methods()[route.method, route.path]["Properties"]["Integration"]["Uri"]["Fn::Join"][1]
+    version, verb = ("2021-11-15", "response-streaming-invocations") if route.long else ("2015-03-31", "invocations")
+    target = uri[3]
+    assert uri == ["arn:", partition, f":apigateway:{region}:lambda:path/{version}/functions/", target, f"/{verb}"]
+    assert function_name(deployment.invoked(target)) == route.function_name
+
+    path = "/".join("*" if part.startswith("{") else part for part in route.path.split("/"))
+    permissions = [permission["Properties"] for _, permission in deployment.resources("AWS::Lambda::Permission")]
+    (permission,) = [one for one in permissions if one["SourceArn"]["Fn::Join"][1][-1] == f"/*/{route.method}{path}"]
+    source = permission["SourceArn"]["Fn::Join"][1]
+    ((api, _),) = deployment.resources("AWS::ApiGateway::RestApi")
+    assert deployment.argument(source[5]["Ref"]) == {"Ref": api}
+    assert source[:5] == ["arn:", partition, f":execute-api:{region}:", {"Ref": "AWS::AccountId"}, ":"]
+    assert permission == {
+        "Action": "lambda:InvokeFunction",
+        "FunctionName": target,
+        "Principal": "apigateway.amazonaws.com",
+        "SourceArn": {"Fn::Join": ["", source]},
+    }
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=NAMES)
-def test_every_row_is_a_method_that_invokes_its_own_function(dev: Deployment, route: Route) -> None:
-    uri = dev.methods()[route.method, route.path]["Properties"]["Integration"]["Uri"]
-    (called,) = [part["Fn::GetAtt"][0] for part in uri["Fn::Join"][1] if isinstance(part, dict) and "Fn::GetAtt" in part]
-    invoked = dict(dev.resources("AWS::Lambda::Function"))[called]["Properties"]
-    assert function_name(invoked) == route.function_name
-    assert f"{route.method} {route.path}" in invoked["Description"].removeprefix("Spass dev: ").split(", ")
+def test_every_row_is_a_method_that_invokes_its_own_function_and_may(dev: Deployment, route: Route) -> None:
+    _assert_invocable(dev, route)
+    assert f"{route.method} {route.path}" in dev.functions()[route.function_name]["Description"].removeprefix(
+        "Spass dev: "
+    ).split(", ")
+
+
+def test_with_snapshots_every_row_invokes_and_may_invoke_the_alias_of_its_function(
+    synthesize: Callable[[Environment], Deployment],
+) -> None:
+    deployment = synthesize(replace(DEV, snap_start=True))
+    for route in ROUTES:
+        _assert_invocable(deployment, route)
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.long], ids=lambda route: route.path)
@@ -112,15 +139,20 @@ def test_every_path_of_the_api_has_an_answer_for_every_method(dev: Deployment) -
     assert {path for _, path in dev.methods()} == answered
 
 
-def test_only_this_api_may_invoke_a_function_and_only_by_its_own_route(dev: Deployment) -> None:
-    sources = {
-        permission["Properties"]["SourceArn"]["Fn::Join"][1][-1] for _, permission in dev.resources("AWS::Lambda::Permission")
-    }
-    expected = {
-        f"/*/{route.method}{'/'.join('*' if part.startswith('{') else part for part in route.path.split('/'))}"
-        for route in ROUTES
-    }
-    assert sources == expected
+def test_nothing_but_the_rows_may_invoke_a_function(dev: Deployment) -> None:
+    assert len(list(dev.resources("AWS::Lambda::Permission"))) == len(ROUTES)
+
+
+def test_rows_agree_on_the_name_of_a_variable_in_the_same_place() -> None:
+    """API Gateway allows one variable beneath a resource, whatever it is called."""
+    names: dict[str, set[str]] = {}
+    for route in ROUTES:
+        segments = route.path.split("/")
+        for depth, segment in enumerate(segments):
+            if segment.startswith("{"):
+                above = "/".join("*" if one.startswith("{") else one for one in segments[:depth])
+                names.setdefault(above, set()).add(segment)
+    assert {above: variables for above, variables in names.items() if len(variables) > 1} == {}
 
 
 def test_surfaces_share_no_path_below_the_first_segment() -> None:

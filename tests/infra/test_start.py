@@ -1,0 +1,89 @@
+"""What Lambda is told to start is in the functions' asset, which is built here as a deployment builds it."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+from aws_cdk import App, Stack
+
+from infra import bundling
+from infra.constructs.layer import ROOT, function_code
+from infra.routes import ROUTES
+
+from .conftest import Deployment
+
+LONG = sorted({route.function_name for route in ROUTES if route.long})
+SHORT = sorted({route.function_name for route in ROUTES if not route.long})
+
+# Stands in for Lambda's interpreter: says how it was called, a line for its path and one for each argument.
+INTERPRETER = """\
+#!/bin/sh
+printf '%s\\n' "$PYTHONPATH" "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def asset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that becomes ``LAMBDA_TASK_ROOT``."""
+    folder = tmp_path_factory.mktemp("asset")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bundling, "bytecode_interpreter", lambda: None)
+        function_code().bind(Stack(App(analytics_reporting=False, outdir=str(folder)), "Bare"))
+    (built,) = folder.glob("asset.*")
+    return built
+
+
+def _variables(deployment: Deployment, name: str) -> dict[str, str]:
+    variables = deployment.functions()[name]["Environment"]["Variables"]
+    return {key: value for key, value in variables.items() if isinstance(value, str)}
+
+
+def _assigned(asset: Path, module: str) -> set[str]:
+    """The names that this module of the asset assigns."""
+    tree = ast.parse((asset / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def test_the_asset_is_the_routes_the_library_and_the_start_script(asset: Path) -> None:
+    files = {path.relative_to(asset) for path in asset.rglob("*") if path.is_file()}
+    sources = {ROOT / "functions": ROOT, ROOT / "shared" / "spass": ROOT / "shared"}
+    expected = {path.relative_to(root) for source, root in sources.items() for path in source.rglob("*.py")}
+    assert files == expected | {Path("run.sh")}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_function_starts_its_app_where_the_web_adapter_looks_for_it(
+    dev: Deployment, asset: Path, tmp_path: Path, name: str
+) -> None:
+    interpreter = tmp_path / "python3"
+    interpreter.write_text(INTERPRETER)
+    interpreter.chmod(0o755)
+    variables = _variables(dev, name)
+    # As the adapter's wrapper does.
+    started = subprocess.run(
+        [asset / dev.functions()[name]["Handler"]],
+        env={**variables, "LAMBDA_TASK_ROOT": str(asset), "PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    path, *arguments = started.stdout.splitlines()
+    assert path.split(":") == [str(asset), "/opt/python"]
+    assert arguments[:3] == ["-m", "uvicorn", variables["SPASS_APP"]]
+    port = variables["AWS_LWA_PORT"]
+    options = ["--host", "127.0.0.1", "--port", port, "--timeout-keep-alive", "900", "--no-access-log", "--log-level", "warning"]
+    assert arguments[3:] == options
+    module, _, attribute = variables["SPASS_APP"].partition(":")
+    assert attribute == "app"
+    assert attribute in _assigned(asset, module)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_short_functions_handler_is_in_the_asset(dev: Deployment, asset: Path, name: str) -> None:
+    module, _, attribute = dev.functions()[name]["Handler"].rpartition(".")
+    assert attribute == "handler"
+    assert attribute in _assigned(asset, module)
+    for served in filter(None, _variables(dev, name).get("SPASS_ROUTES", "").split(",")):
+        assert "router" in _assigned(asset, served)
