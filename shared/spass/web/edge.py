@@ -78,11 +78,11 @@ class _Answer:
 
 
 def _request_line(scope: Scope, exchange: Exchange, status: int) -> dict[str, Json]:
-    return {
+    known: dict[str, Json] = {"gateway_request_id": scope[GATEWAYS_ID]} if GATEWAYS_ID in scope else {}
+    return known | {
         "at": now(),
         "level": "info",
         "request_id": exchange.request_id,
-        "gateway_request_id": scope.get(GATEWAYS_ID),
         "method": scope["method"],
         "route": exchange.route,
         "status": status,
