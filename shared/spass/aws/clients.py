@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Final
 import boto3
 from botocore.config import Config
 
+from spass.aws.jobs import TenantJobs
 from spass.aws.objects import TenantObjects
 from spass.aws.table import TenantTable
+from spass.aws.uploads import TenantUploads
 from spass.core.ids import TenantId
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_s3 import S3Client
+    from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_stepfunctions import SFNClient
 
 # A table call answers in milliseconds: what takes seconds is lost, and three more tries with jittered back-off find another host.
 _TABLE_CONFIG: Final = Config(
@@ -31,6 +35,7 @@ _BUCKET_CONFIG: Final = Config(
     retries={"mode": "standard", "total_max_attempts": 4},
     max_pool_connections=50,
     tcp_keepalive=True,
+    signature_version="s3v4",  # of presigned forms too, which in some regions would else be signed the old way
     s3={"addressing_style": "path" if os.environ.get("AWS_ENDPOINT_URL") else "virtual"},
 )
 
@@ -42,17 +47,22 @@ class TenantStore:
     tenant: TenantId
     table: TenantTable
     objects: TenantObjects
+    uploads: TenantUploads
+    jobs: TenantJobs
 
 
 class Aws:
     """This process's one session and its clients, each made on first use.
 
+    ``queue`` is the URL of the queue of jobs, ``machine`` the ARN of the state machine that ingests in parts, where there are any.
     Region, credentials and ``AWS_ENDPOINT_URL`` come from the environment, as boto3 reads them; endpoints are regional.
     """
 
-    def __init__(self, *, table: str, bucket: str) -> None:
+    def __init__(self, *, table: str, bucket: str, queue: str | None = None, machine: str | None = None) -> None:
         self._table = table
         self._bucket = bucket
+        self._queue = queue
+        self._machine = machine
 
     @cached_property
     def _session(self) -> boto3.Session:
@@ -66,6 +76,14 @@ class Aws:
     def _s3(self) -> "S3Client":
         return self._session.client("s3", config=_BUCKET_CONFIG)
 
+    @cached_property
+    def _sqs(self) -> "SQSClient":
+        return self._session.client("sqs", config=_TABLE_CONFIG)
+
+    @cached_property
+    def _states(self) -> "SFNClient":
+        return self._session.client("stepfunctions", config=_TABLE_CONFIG)
+
     def connect(self) -> None:
         """Make the table's client now, which takes some 50 ms, and not at the first request."""
         _ = self._dynamodb
@@ -76,4 +94,10 @@ class Aws:
         Here credentials that are good for this tenant alone take the place of the function's own.
         """
         table = TenantTable(self._dynamodb, self._table, tenant)
-        return TenantStore(tenant, table, TenantObjects(lambda: self._s3, self._bucket, tenant))
+        return TenantStore(
+            tenant,
+            table,
+            TenantObjects(lambda: self._s3, self._bucket, tenant),
+            TenantUploads(lambda: self._s3, self._bucket, tenant),
+            TenantJobs(lambda: self._sqs, lambda: self._states, queue=self._queue, machine=self._machine, tenant=tenant),
+        )

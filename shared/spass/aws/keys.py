@@ -1,11 +1,13 @@
-"""The key of every item in the one table. A tenant's keys all begin ``T#<tenant>#``; ids never hold a ``#``."""
+"""The key of every item in the one table. A tenant's keys all begin ``T#<tenant>#``; no id in a partition key
+holds a ``#``."""
 
 from typing import NamedTuple
 
-from spass.core.ids import AgentName, IndexId, RequestId, SessionId, TenantId, UserId
+from spass.core.ids import AgentName, IndexId, RequestId, SessionId, TenantId, UploadId, UserId
 from spass.core.time import Timestamp
 
 _SEQ_DIGITS = 10
+_PART_DIGITS = 6
 
 
 class Key(NamedTuple):
@@ -57,6 +59,35 @@ RAG_INDEX_PREFIX = "IDX#"
 
 def rag_manifest(tenant: TenantId, index: IndexId) -> Key:
     return Key(rag_partition(tenant), f"{RAG_INDEX_PREFIX}{index}")
+
+
+def uploads_partition(tenant: TenantId, index: IndexId) -> str:
+    return f"{tenant_prefix(tenant)}UPLOAD#{index}"
+
+
+UPLOAD_PREFIX = "UP#"
+
+
+def upload(tenant: TenantId, index: IndexId, upload: UploadId) -> Key:
+    return Key(uploads_partition(tenant, index), f"{UPLOAD_PREFIX}{upload}")
+
+
+def upload_part_prefix(upload: UploadId) -> str:
+    return f"PART#{upload}#"
+
+
+def upload_part(tenant: TenantId, index: IndexId, upload: UploadId, number: int) -> Key:
+    """One part of an upload that is ingested in parts, numbered from 0."""
+    return Key(uploads_partition(tenant, index), f"{upload_part_prefix(upload)}{number:0{_PART_DIGITS}d}")
+
+
+def confirm(tenant: TenantId, digest: str) -> Key:
+    return Key(f"{tenant_prefix(tenant)}CONFIRM#{digest}", "CONFIRM")
+
+
+def confirm_key(tenant: TenantId) -> Key:
+    """The secret that a tenant's confirm tokens are signed with."""
+    return Key(f"{tenant_prefix(tenant)}CONFIRM", "KEY")
 
 
 def audit_partition(tenant: TenantId, outer_request: RequestId) -> str:

@@ -1,8 +1,8 @@
 """The one bucket, seen by one tenant: whole and ranged reads of objects under ``T/<tenant>/``."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
@@ -24,13 +24,61 @@ class ObjectMissing(Exception):
     """There is no object under this key."""
 
 
-class TenantObjects:
+class Listed(NamedTuple):
+    """An object in a listing; ``modified`` is the second since the epoch at which it was put."""
+
+    key: str
+    modified: int
+
+
+class Folder:
+    """The objects of the bucket whose keys begin with ``prefix``; keys are given without it."""
+
+    def __init__(self, client: Callable[[], "S3Client"], bucket: str, prefix: str) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = prefix
+
+    async def _read(self, parameters: Mapping[str, object]) -> bytes:
+        client = self._client()
+
+        def read(**call: object) -> bytes:
+            try:
+                return client.get_object(**call)["Body"].read()  # type: ignore[arg-type]
+            except (IncompleteReadError, ResponseStreamingError, ReadTimeoutError):
+                # The client retries until the body begins; what cuts it off after that is ours to retry, once.
+                return client.get_object(**call)["Body"].read()  # type: ignore[arg-type]
+
+        try:
+            return await self._call("GetObject", read, parameters)
+        except ClientError as error:
+            raise missing(error) from None
+
+    async def _call(self, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:
+        call = {"Bucket": self._bucket} | dict(parameters)
+
+        def run() -> T:
+            with storage_errors():
+                return method(**call)
+
+        return await invoke(AwsCall("s3", operation, call), run)
+
+
+def missing(error: ClientError) -> Exception:
+    """``ObjectMissing`` where that is what ``error`` says, else itself."""
+    return ObjectMissing() if error.response["Error"]["Code"] in ("NoSuchKey", "NoSuchVersion", "404") else error
+
+
+def byte_range(start: int, end: int | None) -> str:
+    """The Range header for the bytes from ``start`` up to but not including ``end``."""
+    return f"bytes={start}-{'' if end is None else end - 1}"
+
+
+class TenantObjects(Folder):
     """Objects of one tenant. Keys are relative to ``T/<tenant>/``."""
 
     def __init__(self, client: Callable[[], "S3Client"], bucket: str, tenant: TenantId) -> None:
-        self._client = client
-        self._bucket = bucket
-        self._prefix = f"T/{tenant}/"
+        super().__init__(client, bucket, f"T/{tenant}/")
 
     async def put(self, key: str, body: bytes, *, transient: bool = False) -> None:
         """Store an object. A ``transient`` one is removed by the bucket's lifecycle within days.
@@ -52,25 +100,10 @@ class TenantObjects:
         """
         if start is not None and end is not None and end <= start:
             return b""
-        ranged = start is not None or end is not None
         parameters: dict[str, object] = {"Key": self._prefix + key}
-        if ranged:
-            parameters["Range"] = f"bytes={start or 0}-{'' if end is None else end - 1}"
-        client = self._client()
-
-        def read(**call: object) -> bytes:
-            try:
-                return client.get_object(**call)["Body"].read()  # type: ignore[arg-type]
-            except (IncompleteReadError, ResponseStreamingError, ReadTimeoutError):
-                # The client retries until the body begins; what cuts it off after that is ours to retry, once.
-                return client.get_object(**call)["Body"].read()  # type: ignore[arg-type]
-
-        try:
-            return await self._call("GetObject", read, parameters)
-        except ClientError as error:
-            if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
-                raise ObjectMissing from None
-            raise
+        if start is not None or end is not None:
+            parameters["Range"] = byte_range(start or 0, end)
+        return await self._read(parameters)
 
     async def get_all(self, keys: Sequence[str]) -> list[bytes]:
         """Several whole objects at once, in the order asked for; errors as ``get``."""
@@ -82,13 +115,21 @@ class TenantObjects:
         Raises:
             StorageUnavailable: throttled or unreachable through all retries.
         """
-        found: list[str] = []
+        return [listed.key async for listed in self.listed_under(prefix)]
+
+    async def listed_under(self, prefix: str) -> AsyncIterator[Listed]:
+        """The objects whose keys begin with ``prefix``, in the order of keys, listed a thousand at a time.
+
+        Raises:
+            StorageUnavailable: throttled or unreachable through all retries.
+        """
         parameters: dict[str, object] = {"Prefix": self._prefix + prefix, "MaxKeys": _LIST_PAGE}
         while True:
-            response = await self._call("ListObjectsV2", self._client().list_objects_v2, parameters)
-            found += [entry["Key"].removeprefix(self._prefix) for entry in response.get("Contents", ())]
+            response: Mapping[str, Any] = await self._call("ListObjectsV2", self._client().list_objects_v2, parameters)
+            for entry in response.get("Contents", ()):
+                yield Listed(entry["Key"].removeprefix(self._prefix), int(entry["LastModified"].timestamp()))
             if not response["IsTruncated"]:
-                return found
+                return
             parameters["ContinuationToken"] = response["NextContinuationToken"]
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -103,12 +144,3 @@ class TenantObjects:
             response = await self._call("DeleteObjects", self._client().delete_objects, parameters)
             if response.get("Errors"):
                 raise StorageUnavailable("Some objects could not be removed; try again.", retry_after=1)
-
-    async def _call(self, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:
-        call = {"Bucket": self._bucket} | dict(parameters)
-
-        def run() -> T:
-            with storage_errors():
-                return method(**call)
-
-        return await invoke(AwsCall("s3", operation, call), run)

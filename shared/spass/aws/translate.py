@@ -15,7 +15,9 @@ _EXPECTED: Final = frozenset(
         "TransactionCanceledException",
         "TransactionConflictException",
         "TransactionInProgressException",
+        "ExecutionAlreadyExists",
         "NoSuchKey",
+        "NoSuchVersion",
         "404",
         "ParameterNotFound",
     }

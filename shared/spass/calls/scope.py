@@ -5,9 +5,10 @@ from typing import Final, Self
 
 from spass.aws.clients import TenantStore
 from spass.core.cost import CostTally
-from spass.core.ids import AgentName, SessionId
+from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.time import Deadline
-from spass.tenancy.identity import Caller
+from spass.tenancy.config import ANY_MODEL
+from spass.tenancy.identity import Caller, Identity
 
 REQUEST_SECONDS: Final = 270.0
 """The one deadline of a request, all retries and sub-calls included."""
@@ -38,6 +39,22 @@ class Scope:
     def of(cls, caller: Caller, store: TenantStore, *, seconds: float = REQUEST_SECONDS) -> Self:
         """The scope of a request that has just come in and has ``seconds`` to end."""
         return cls(caller, store, Deadline.after(seconds), CostTally(), caller.depth)
+
+    @classmethod
+    def of_job(
+        cls,
+        store: TenantStore,
+        deadline: Deadline,
+        *,
+        route: str,
+        user: UserId | None = None,
+        request_id: RequestId | None = None,
+    ) -> Self:
+        """The scope of work that goes on after the request ``request_id``, by which it was allowed, or of nobody's request.
+        ``route`` names the work in the audit."""
+        identity = Identity(store.tenant, "", admin=False, allowed_models=(ANY_MODEL,))
+        caller = Caller(identity, user, request_id or RequestId(new_id("req")), None, 0, route)
+        return cls(caller, store, deadline, CostTally(), 0)
 
     @property
     def streaming(self) -> "Scope":

@@ -10,10 +10,10 @@ Only ``web`` knows that branches are HTTP statuses.
     ├── Unauthenticated        MissingToken · InvalidToken
     ├── Forbidden              ModelNotAllowed · AdminRequired
     ├── NotFound               AgentNotFound · SessionNotFound · IndexNotFound · DocumentNotFound · ModelNotFound · ToolNotFound ·
-    │                          RouteNotFound
+    │                          UploadNotFound · RouteNotFound
     ├── WrongMethod            MethodNotAllowed
     ├── Conflict               SessionBusy · SessionArchived · CompactionInProgress · EmbeddingModelMismatch ·
-    │                          IdempotencyInProgress
+    │                          ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress
     ├── TooLarge               PayloadTooLarge
     ├── Reused                 IdempotencyKeyReused
     ├── Limited                RateLimited
@@ -158,6 +158,10 @@ class ToolNotFound(NotFound):
     code = "tool_not_found"
 
 
+class UploadNotFound(NotFound):
+    code = "upload_not_found"
+
+
 class RouteNotFound(NotFound):
     code = "route_not_found"
 
@@ -188,6 +192,16 @@ class CompactionInProgress(Conflict):
 
 class EmbeddingModelMismatch(Conflict):
     code = "embedding_model_mismatch"
+
+
+class ConfirmTokenInvalid(Conflict):
+    """The token is not for this call, or was used."""
+
+    code = "confirm_token_invalid"
+
+
+class ConfirmTokenExpired(Conflict):
+    code = "confirm_token_expired"
 
 
 class IdempotencyInProgress(Conflict):

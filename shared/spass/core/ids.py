@@ -12,11 +12,15 @@ MessageId = NewType("MessageId", str)
 RequestId = NewType("RequestId", str)
 IndexId = NewType("IndexId", str)
 DocumentId = NewType("DocumentId", str)
+UploadId = NewType("UploadId", str)
 
 RAG_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 """The form of ids of indices and documents, which are the caller's."""
 
-Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl"]
+DOCUMENT_ID: Final = r"^(?=.{1,128}$)[A-Za-z0-9][A-Za-z0-9._:-]*(#[1-9][0-9]*)?$"
+"""The form of any document's id: the caller's, or ``<file>#<number>``, as bulk ingest names the pieces of a file."""
+
+Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl", "upl"]
 
 # Crockford's base 32 in lower case: sorts as the number it writes, and has no letters that read alike.
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"

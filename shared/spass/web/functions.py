@@ -1,12 +1,14 @@
-"""What a route file exports: the app of its one route, as AWS Lambda calls it.
+"""What a route file exports: the app of its one route, as AWS Lambda calls it; and what a worker file does.
 
 Short routes run through Mangum, long ones as plain ASGI under the Lambda Web Adapter. Outside Lambda neither makes anything
 before it is first called, so that the laptop, which serves the routers itself, may import every route file.
 """
 
+import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
@@ -18,6 +20,8 @@ from mangum.types import LambdaContext, LambdaEvent
 from mangum.types import Scope as EventScope
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from spass.core.messages import Json
+from spass.core.time import Deadline
 from spass.web.app import create_app
 from spass.web.edge import GATEWAYS_ID
 from spass.web.services import Services
@@ -26,10 +30,14 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _REQUEST_CONTEXT: Final = b"x-amzn-request-context"
+_LAST_SECONDS: Final = 30.0  # of a worker's time, left to end in order
 
 
 Needs: TypeAlias = Callable[[Services], object]
 """Touches the services that a route will use, so that they are made while its function starts."""
+
+Work: TypeAlias = Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]]
+"""What a worker does with one event, until when; it answers what the caller of the function is told."""
 
 
 def lambda_handler(router: APIRouter, services: Services | None = None) -> "LambdaFunction":
@@ -40,6 +48,11 @@ def lambda_handler(router: APIRouter, services: Services | None = None) -> "Lamb
 def stream_app(router: APIRouter, services: Services | None = None, *, needs: Needs | None = None) -> "StreamApp":
     """The ASGI app of a long route, to run under the Lambda Web Adapter."""
     return StreamApp(router, services, needs)
+
+
+def worker_handler(work: Work, services: Services | None = None, *, needs: Needs | None = None) -> "WorkerFunction":
+    """The Lambda handler of a worker: of what a queue, a state machine or a schedule calls."""
+    return WorkerFunction(work, services, needs)
 
 
 def _in_lambda() -> bool:
@@ -82,6 +95,35 @@ class StreamApp(_Function):
         if scope["type"] == "http" and _in_lambda():
             scope = {**scope, **_placed_by_header(scope)}
         await app(scope, receive, send)
+
+
+class WorkerFunction:
+    """Works on events, one at a time, all in one event loop: what the services keep open belongs to it."""
+
+    def __init__(self, work: Work, services: Services | None, needs: Needs | None) -> None:
+        self._work = work
+        self._given = services
+        self._one_at_a_time = threading.Lock()
+        if _in_lambda():
+            self.services.aws.connect()
+            if needs is not None:
+                needs(self.services)
+
+    @cached_property
+    def services(self) -> Services:
+        return self._given or Services()
+
+    @cached_property
+    def _runner(self) -> asyncio.Runner:
+        return asyncio.Runner()
+
+    def __call__(self, event: Mapping[str, Any], context: LambdaContext) -> Json:
+        with self._one_at_a_time:
+            seconds = context.get_remaining_time_in_millis() / 1000 - _LAST_SECONDS
+            return self._runner.run(self._worked(event, Deadline.after(seconds)))
+
+    async def _worked(self, event: Mapping[str, Any], deadline: Deadline) -> Json:
+        return await self._work(self.services, event, deadline)
 
 
 class Place(NamedTuple):

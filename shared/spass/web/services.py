@@ -38,15 +38,20 @@ class Settings:
     agents: Path
     table: str
     bucket: str
+    queue: str | None = None
+    machine: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """``SPASS_CONFIG`` (gateway.yaml), ``SPASS_AGENTS`` (agents), ``SPASS_TABLE``, ``SPASS_BUCKET`` (both spass)."""
+        """``SPASS_CONFIG`` (gateway.yaml), ``SPASS_AGENTS`` (agents), ``SPASS_TABLE``, ``SPASS_BUCKET`` (both spass),
+        ``SPASS_QUEUE`` (the queue's URL) and ``SPASS_INGEST_MACHINE`` (the state machine's ARN; both none)."""
         return cls(
             config=Path(environment.get("SPASS_CONFIG") or "gateway.yaml"),
             agents=Path(environment.get("SPASS_AGENTS") or "agents"),
             table=environment.get("SPASS_TABLE") or "spass",
             bucket=environment.get("SPASS_BUCKET") or "spass",
+            queue=environment.get("SPASS_QUEUE") or None,
+            machine=environment.get("SPASS_INGEST_MACHINE") or None,
         )
 
 
@@ -76,7 +81,8 @@ class Services:
     def aws(self) -> "Aws":
         from spass.aws.clients import Aws
 
-        return Aws(table=self.settings.table, bucket=self.settings.bucket)
+        settings = self.settings
+        return Aws(table=settings.table, bucket=settings.bucket, queue=settings.queue, machine=settings.machine)
 
     @cached_property
     def router(self) -> "Router":

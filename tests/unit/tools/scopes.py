@@ -6,8 +6,10 @@ from typing import NoReturn
 
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
+from spass.aws.jobs import TenantJobs
 from spass.aws.objects import TenantObjects
 from spass.aws.table import Put, TenantTable, Write
+from spass.aws.uploads import TenantUploads
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
@@ -49,7 +51,13 @@ def scope_for(tenant: str = "demo", *, models: Sequence[str] = ("*",), depth: in
     name = TenantId(tenant)
     identity = Identity(name, "token-1", admin=False, allowed_models=tuple(models))
     caller = Caller(identity, UserId("u1"), RequestId("req_outer"), None, depth, "/a1/agents/{name}/chat")
-    store = TenantStore(name, RecordingTable(name), TenantObjects(no_bucket, "bucket", name))
+    store = TenantStore(
+        name,
+        RecordingTable(name),
+        TenantObjects(no_bucket, "bucket", name),
+        TenantUploads(no_bucket, "bucket", name),
+        TenantJobs(no_bucket, no_bucket, queue=None, machine=None, tenant=name),
+    )
     return Scope.of(caller, store, seconds=seconds)
 
 

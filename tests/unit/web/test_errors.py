@@ -21,10 +21,13 @@ CONTRACT = {
     403: {"model_not_allowed", "admin_required"},
     404: {
         *("agent_not_found", "session_not_found", "index_not_found", "document_not_found"),
-        *("model_not_found", "tool_not_found", "route_not_found"),
+        *("model_not_found", "tool_not_found", "upload_not_found", "route_not_found"),
     },
     405: {"method_not_allowed"},
-    409: {"session_busy", "compaction_in_progress", "session_archived", "embedding_model_mismatch", "idempotency_in_progress"},
+    409: {
+        *("session_busy", "compaction_in_progress", "session_archived", "embedding_model_mismatch", "idempotency_in_progress"),
+        *("confirm_token_invalid", "confirm_token_expired"),
+    },
     413: {"payload_too_large"},
     422: {"idempotency_key_reused"},
     429: {"rate_limited"},

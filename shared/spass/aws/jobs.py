@@ -1,0 +1,83 @@
+"""Work that a request leaves to others: messages on the queue, and the state machine that ingests a large file in parts."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from botocore.exceptions import ClientError
+
+from spass.aws.faults import AwsCall, invoke
+from spass.aws.translate import storage_errors
+from spass.core.ids import IndexId, TenantId, UploadId
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_stepfunctions import SFNClient
+
+T = TypeVar("T")
+
+
+class TenantJobs:
+    """Asks for work on one tenant's things. ``queue`` is the queue's URL and ``machine`` the state machine's ARN; where one
+    of them is None there is nobody to ask."""
+
+    def __init__(
+        self,
+        sqs: "Callable[[], SQSClient]",
+        states: "Callable[[], SFNClient]",
+        *,
+        queue: str | None,
+        machine: str | None,
+        tenant: TenantId,
+    ) -> None:
+        self._sqs = sqs
+        self._states = states
+        self._queue = queue
+        self._machine = machine
+        self._tenant = tenant
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether there is a state machine that ingests the parts of a large file side by side."""
+        return self._machine is not None
+
+    async def merge(self, index: IndexId) -> None:
+        """Ask for the segments of ``index`` to be merged.
+
+        Raises:
+            StorageUnavailable: the queue does not answer; it may or may not have been asked.
+        """
+        await self._send({"job": "merge", "tenant": self._tenant, "index": index})
+
+    async def ingest(self, index: IndexId, upload: UploadId) -> None:
+        """Ask for an upload to be worked on from where it stands; raises as ``merge``."""
+        await self._send({"job": "ingest", "tenant": self._tenant, "index": index, "upload": upload})
+
+    async def start_parts(self, index: IndexId, upload: UploadId, parts: Sequence[int]) -> None:
+        """Start the state machine on the parts of an upload. An upload has one execution, however often it is started.
+
+        Raises:
+            StorageUnavailable: it may or may not have been started.
+        """
+        if self._machine is None:
+            raise RuntimeError("there is no state machine")
+        work = {"tenant": self._tenant, "index": index, "upload": upload, "parts": list(parts)}
+        parameters = {"stateMachineArn": self._machine, "name": upload, "input": json.dumps(work)}
+        try:
+            await _call("states", "StartExecution", self._states().start_execution, parameters)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ExecutionAlreadyExists":
+                raise
+
+    async def _send(self, body: Mapping[str, str]) -> None:
+        if self._queue is not None:
+            parameters = {"QueueUrl": self._queue, "MessageBody": json.dumps(body)}
+            await _call("sqs", "SendMessage", self._sqs().send_message, parameters)
+
+
+async def _call(service: str, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:
+    def run() -> T:
+        with storage_errors():
+            return method(**parameters)
+
+    return await invoke(AwsCall(service, operation, parameters), run)
