@@ -26,6 +26,10 @@ class Permission(StrEnum):
     BUCKET_WRITE = "bucket-write"  # PutObject, DeleteObject under T/*
     MODELS = "models"  # read the provider keys
     EMBEDDING = "embedding"  # the layer with the weights of the embedded model
+    UPLOADS_WRITE = "uploads-write"  # PutObject under uploads/*, lent to clients by presigned forms
+    UPLOADS_READ = "uploads-read"  # GetObject and GetObjectVersion under uploads/*
+    JOBS_SEND = "jobs-send"  # SendMessage to the queue of jobs
+    INGEST_START = "ingest-start"  # StartExecution of the state machine that ingests in parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +61,19 @@ class Route:
 _READ: Final = frozenset({Permission.TABLE_READ})
 _READ_WRITE: Final = _READ | {Permission.TABLE_WRITE}
 _HISTORY: Final = _READ | {Permission.BUCKET_READ}
-_MODEL_CALL: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCKET_WRITE, Permission.MODELS, Permission.EMBEDDING}
+# A model may call tools that write documents.
+_MODEL_CALL: Final = _READ_WRITE | {
+    Permission.BUCKET_READ,
+    Permission.BUCKET_WRITE,
+    Permission.MODELS,
+    Permission.EMBEDDING,
+    Permission.JOBS_SEND,
+}
 _RAG_READ: Final = _READ | {Permission.BUCKET_READ}
 _RAG_WRITE: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCKET_WRITE}
-_RAG_INGEST: Final = _RAG_WRITE | {Permission.MODELS, Permission.EMBEDDING}
+_RAG_INGEST: Final = _RAG_WRITE | {Permission.MODELS, Permission.EMBEDDING, Permission.JOBS_SEND}
 # A query embeds, leaves an audit record, and keeps its answer for an Idempotency-Key: in the bucket, when it is large.
-_RAG_QUERY: Final = _RAG_INGEST
+_RAG_QUERY: Final = _RAG_WRITE | {Permission.MODELS, Permission.EMBEDDING}
 
 _AGENT: Final = "/a1/agents/{name}"
 _SESSION: Final = "/a1/agents/{name}/sessions/{session_id}"
@@ -180,6 +191,38 @@ ROUTES: Final[tuple[Route, ...]] = (
         surface=Surface.RAG,
         permissions=_RAG_WRITE,
         memory=1024,
+    ),
+    Route(
+        method="PATCH",
+        path=f"{_INDEX}/documents/{{doc_id}}",
+        module="rag.documents_patch",
+        surface=Surface.RAG,
+        permissions=_RAG_INGEST,
+        long=True,
+        memory=1769,
+    ),
+    Route(
+        method="POST",
+        path=f"{_INDEX}/uploads",
+        module="rag.uploads_create",
+        surface=Surface.RAG,
+        permissions=_READ_WRITE | {Permission.UPLOADS_WRITE},
+    ),
+    Route(
+        method="GET",
+        path=f"{_INDEX}/uploads",
+        module="rag.uploads_list",
+        surface=Surface.RAG,
+        permissions=_READ,
+        function="rag-uploads-read",
+    ),
+    Route(
+        method="GET",
+        path=f"{_INDEX}/uploads/{{upload_id}}",
+        module="rag.uploads_get",
+        surface=Surface.RAG,
+        permissions=_READ,
+        function="rag-uploads-read",
     ),
     Route(
         method="POST",
