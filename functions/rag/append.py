@@ -4,6 +4,7 @@ from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
 from spass.rag.documents import WriteRequest
+from spass.rag.swap import Completion
 from spass.web.exchange import Current
 from spass.web.functions import stream_app
 from spass.web.idempotency import Answer, once
@@ -18,7 +19,8 @@ async def append(index_id: Index, body: WriteRequest, exchange: Current) -> Resp
 
     async def written(claim: Claim | None) -> Answer:
         write = exchange.services.rag.append
-        answer = await write(exchange.scope, index_id, body.documents, claim, exchange.cost_headers)
+        completion = Completion(claim, exchange.cost_headers) if claim else None
+        answer = await write(exchange.scope, index_id, body.documents, completion)
         return Answer(answer.body(), kept=True)
 
     return await once(exchange, written)

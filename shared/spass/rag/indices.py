@@ -14,7 +14,7 @@ from spass.rag.cache import ObjectCache
 from spass.rag.kill import find_all, kill, live_ids, outdated, write_all_dead
 from spass.rag.manifest import Manifest, manifest_of
 from spass.rag.objects import SegmentObjects
-from spass.rag.swap import Step, read_manifest, swap
+from spass.rag.swap import Beside, Step, read_manifest, swap
 
 DEFAULT_LIMIT: Final = 100
 
@@ -65,7 +65,7 @@ class Indices:
             raise index_not_found(index_id)
         return IndexSummary.of(index_id, manifest)
 
-    async def delete(self, scope: Scope, index_id: IndexId) -> bool:
+    async def delete(self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None) -> bool:
         """Delete an index and all its documents; False if there was none."""
 
         async def plan(before: Manifest, name: str) -> Step[bool]:
@@ -74,9 +74,11 @@ class Indices:
             tombstone = Manifest(updated_at=now())
             return Step(True, before.followed_by(tombstone, swap=name, retired=[before.generation], at=now_s()))
 
-        return await swap(scope.store, index_id, scope.deadline, plan)
+        return await swap(scope.store, index_id, scope.deadline, plan, beside)
 
-    async def delete_document(self, scope: Scope, index_id: IndexId, document_id: DocumentId) -> bool:
+    async def delete_document(
+        self, scope: Scope, index_id: IndexId, document_id: DocumentId, beside: Beside[bool] | None = None
+    ) -> bool:
         """Delete one document; False, and no new version, if it was not there."""
 
         async def plan(before: Manifest, name: str) -> Step[bool]:
@@ -91,4 +93,4 @@ class Indices:
             retired = outdated(before.generation, before.segments, segments)
             return Step(True, before.followed_by(after, swap=name, retired=retired, at=now_s()))
 
-        return await swap(scope.store, index_id, scope.deadline, plan)
+        return await swap(scope.store, index_id, scope.deadline, plan, beside)

@@ -58,8 +58,9 @@ class Retired:
 class Manifest:
     """One version of an index. An index that never was has version 0; a deleted one keeps its version; neither has a generation.
 
-    ``swaps`` names the last writes, newest last, so that a writer that lost the reply to its swap can read whether it took place,
-    even when others came after.
+    ``version`` counts what was written, as the wire says it; ``revision`` counts every swap, also one that only rearranges the
+    segments. ``swaps`` names the last of them, newest last, so that a writer that lost the reply to its swap can read whether it
+    took place, even when others came after.
     """
 
     generation: str = ""
@@ -71,6 +72,7 @@ class Manifest:
     segments: tuple[Segment, ...] = ()
     retired: tuple[Retired, ...] = ()
     swaps: tuple[str, ...] = ()
+    revision: int = 0
 
     @property
     def exists(self) -> bool:
@@ -92,8 +94,18 @@ class Manifest:
 
         More retired paths than a manifest has room for are forgotten, oldest first: the sweep of unreferenced objects finds
         them."""
+        return replace(self.rearranged_as(next_, swap=swap, retired=retired, at=at), version=self.version + 1)
+
+    def rearranged_as(self, next_: "Manifest", *, swap: str, retired: Sequence[str] = (), at: int = 0) -> "Manifest":
+        """``next_`` in this one's place, as ``followed_by`` says, holding the same documents: the version stays."""
         left = self.retired + tuple(Retired(path, at) for path in retired)
-        return replace(next_, version=self.version + 1, retired=left[-_MAX_RETIRED:], swaps=(*self.swaps, swap)[-_MAX_SWAPS:])
+        return replace(
+            next_,
+            version=self.version,
+            revision=self.revision + 1,
+            retired=left[-_MAX_RETIRED:],
+            swaps=(*self.swaps, swap)[-_MAX_SWAPS:],
+        )
 
 
 def manifest_of(item: Item | None) -> Manifest:
@@ -110,6 +122,7 @@ def manifest_of(item: Item | None) -> Manifest:
         segments=tuple(_segment(entry) for entry in json.loads(_text(item, "segments"))),
         retired=tuple(Retired(**entry) for entry in json.loads(_text(item, "retired"))),
         swaps=tuple(_text(item, "swaps").split()),
+        revision=cast(int, item.get("revision", 0)),
     )
 
 
@@ -122,6 +135,7 @@ def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manife
     attributes: dict[str, Value] = {
         "generation": after.generation,
         "version": after.version,
+        "revision": after.revision,
         "embedding_model": after.embedding_model,
         "dimensions": after.dimensions,
         "created_at": after.created_at,
@@ -137,14 +151,18 @@ def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manife
 
 
 def _still(before: Manifest) -> Condition:
-    """That ``before`` is in force. While tombstones stand its version alone would say so; but where an item was removed or
-    restored by hand, versions begin anew, and then the generation keeps a writer of the old life out of the new one."""
-    if not before.version:
+    """That ``before`` is in force. While tombstones stand its revision alone would say so; but where an item was removed or
+    restored by hand, revisions begin anew, and then the generation keeps a writer of the old life out of the new one."""
+    if before.revision:
+        count, value = "revision", before.revision
+    elif before.version:
+        count, value = "version", before.version  # written before there were revisions, when each swap made a version
+    else:
         return ABSENT
     return Condition(
-        "#generation = :generation AND #version = :version",
-        {"#generation": "generation", "#version": "version"},
-        {":generation": before.generation, ":version": before.version},
+        "#generation = :generation AND #count = :count",
+        {"#generation": "generation", "#count": count},
+        {":generation": before.generation, ":count": value},
     )
 
 

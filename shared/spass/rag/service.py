@@ -1,9 +1,8 @@
 """The rag room as one thing, for whoever holds a whole gateway: everything an index can do."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
-from spass.aws.idempotency import Claim
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound
 from spass.core.ids import DocumentId, IndexId
@@ -14,7 +13,7 @@ from spass.rag.embedding import Embedder, Embeds
 from spass.rag.indices import DEFAULT_LIMIT, Indices
 from spass.rag.model import EmbeddingModel
 from spass.rag.reader import Reader
-from spass.rag.swap import Completion
+from spass.rag.swap import Beside
 from spass.rag.writer import Writer
 from spass.tenancy.config import GatewayConfig
 
@@ -35,34 +34,30 @@ class Rag:
         scope: Scope,
         index_id: IndexId,
         documents: Sequence[NewDocument],
-        claim: Claim | None = None,
-        headers: Callable[[], Mapping[str, str]] = dict,
+        beside: Beside[WriteAnswer] | None = None,
     ) -> WriteAnswer:
-        """Make ``documents`` all that the index holds; it is created if absent. With a ``claim``, the answer's body and the
-        ``headers`` as they stand after embedding are kept in the same transaction.
+        """Make ``documents`` all that the index holds; it is created if absent. What stands
+        ``beside`` takes effect in the same transaction.
 
         Raises:
             InvalidRequest, TooManyDocuments, DocumentTooLarge, DuplicateDocumentId: over a limit; nothing was called or changed.
             UpstreamError: the embedding model answered no usable vectors; nothing was changed.
         """
-        completion = Completion(claim, headers) if claim else None
-        return await self._writer.replace(scope, index_id, documents, completion)
+        return await self._writer.replace(scope, index_id, documents, beside)
 
     async def append(
         self,
         scope: Scope,
         index_id: IndexId,
         documents: Sequence[NewDocument],
-        claim: Claim | None = None,
-        headers: Callable[[], Mapping[str, str]] = dict,
+        beside: Beside[WriteAnswer] | None = None,
     ) -> WriteAnswer:
         """Add ``documents``, each in place of the one with its id; else as ``replace``.
 
         Raises:
             EmbeddingModelMismatch: the index was built with another model or dimension.
         """
-        completion = Completion(claim, headers) if claim else None
-        return await self._writer.append(scope, index_id, documents, completion)
+        return await self._writer.append(scope, index_id, documents, beside)
 
     async def list(self, scope: Scope, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> IndexPage:
         """See ``Indices.list``."""

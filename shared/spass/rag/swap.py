@@ -3,9 +3,9 @@ faster."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, StoredAnswer
@@ -13,13 +13,14 @@ from spass.aws.keys import rag_manifest
 from spass.aws.leases import LeaseLost
 from spass.aws.objects import ObjectMissing
 from spass.aws.table import TransactionFailed, Write
-from spass.core.errors import StorageUnavailable
+from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.ids import IndexId, random_suffix
-from spass.core.messages import Json
 from spass.core.time import Deadline
+from spass.rag.answers import WriteAnswer
 from spass.rag.manifest import Manifest, manifest_of, swap_write
 
 A = TypeVar("A")
+A_contra = TypeVar("A_contra", contravariant=True)
 
 _SENDS: Final = 3  # of one swap, while nobody can say whether it took place
 _STALE_READS: Final = 2  # a plan that meets a missing object is made anew once
@@ -34,6 +35,18 @@ class Step(Generic[A]):
     after: Manifest | None
 
 
+class Beside(Protocol[A_contra]):
+    """What takes effect together with a swap, or not at all: a confirm token that is consumed, an answer that is kept."""
+
+    async def writes(self, answer: A_contra, /) -> Sequence[Write]:
+        """The writes that go into the swap's transaction, given what its plan answers."""
+        ...
+
+    def refused(self) -> SpassError:
+        """What is raised when a condition of one of the writes does not hold. The swap did not take place then."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """How an Idempotency-Key's answer is kept with the write: for whose ``claim``, and what headers belong to the answer by
@@ -42,9 +55,12 @@ class Completion:
     claim: Claim
     headers: Callable[[], Mapping[str, str]] = dict
 
-    async def write(self, body: Mapping[str, Json]) -> Write:
-        """The write that keeps an answer with this body."""
-        return await self.claim.completion(StoredAnswer(body, self.headers()))
+    async def writes(self, answer: WriteAnswer, /) -> Sequence[Write]:
+        """The write that keeps the answer's body."""
+        return [await self.claim.completion(StoredAnswer(answer.body(), self.headers()))]
+
+    def refused(self) -> SpassError:
+        return LeaseLost("Another try of this request has taken over; try again.", retry_after=1)
 
 
 async def read_manifest(store: TenantStore, index: IndexId) -> Manifest:
@@ -57,15 +73,17 @@ async def swap(
     index: IndexId,
     deadline: Deadline,
     plan: Callable[[Manifest, str], Awaitable[Step[A]]],
-    keep: Callable[[A], Awaitable[Write]] | None = None,
+    beside: Beside[A] | None = None,
 ) -> A:
     """Carry out ``plan``: given the version in force and a new name for this swap, it puts what objects it needs and answers a
-    step. The version and the write that ``keep`` makes of the answer take effect together. When another writer swapped first,
-    the plan is made anew on what is now in force; what it had put before is left to the sweep.
+    step. The version and the writes ``beside`` it take effect together. When another writer swapped first, the plan is made anew
+    on what is now in force; what it had put before is left to the sweep.
+
+    A step that changes nothing is still swapped in when something goes with it, so that its name settles a lost reply.
 
     Raises:
         StorageUnavailable: the table or bucket does not answer, or the deadline passed among too many other writers.
-        LeaseLost: the claim to keep the answer under went to another try.
+        SpassError: what ``beside`` says when one of its conditions does not hold.
     """
     stale_reads = 0
     while True:
@@ -79,29 +97,36 @@ async def swap(
                 raise StorageUnavailable("The index is changing; try again.", retry_after=1) from None
             continue
         stale_reads = 0
-        if step.after is None:
+        if step.after is None and beside is None:
             return step.answer
-        writes: list[Write] = [swap_write(store.tenant, index, before, step.after)]
-        if keep is not None:
-            writes.append(await keep(step.answer))
-        if await _took_place(store, index, name, writes):
+        after = step.after or before.rearranged_as(before, swap=name)
+        writes: list[Write] = [swap_write(store.tenant, index, before, after)]
+        if beside is not None:
+            writes += await beside.writes(step.answer)
+        if await _took_place(store, index, name, writes, beside):
             return step.answer
         if not deadline.remaining():
             raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)
         await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 (jitter)
 
 
-async def _took_place(store: TenantStore, index: IndexId, name: str, writes: list[Write]) -> bool:
+async def _took_place(store: TenantStore, index: IndexId, name: str, writes: Sequence[Write], beside: Beside[A] | None) -> bool:
     """Send the swap until it is known whether it took place. A lost reply is settled by reading whose swap it was; if not ours,
-    the same transaction is sent again under the same token, and fails if another came between."""
+    the same transaction is sent again under the same token, and fails if another came between. The client sends again too, so a
+    failed condition may be the first sending's effect: our name among the swaps says so."""
     for _ in range(_SENDS):
         try:
             await store.table.transact(writes, token=name)
         except TransactionFailed as failure:
-            if 0 in failure.failures and name in manifest_of(failure.failures[0]).swaps:
+            others = failure.failures.keys() - {0}
+            if 0 in failure.failures:
+                found = manifest_of(failure.failures[0])
+            else:
+                found = await read_manifest(store, index)
+            if name in found.swaps:
                 return True
-            if 1 in failure.failures:
-                raise LeaseLost("Another try of this request has taken over; try again.", retry_after=1) from None
+            if others and beside is not None:
+                raise beside.refused() from None
             return False
         except StorageUnavailable:
             if name in (await read_manifest(store, index)).swaps:

@@ -1,8 +1,7 @@
 """Replace and append: embed, put a segment, swap the manifest."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
-from spass.aws.table import Write
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, new_id
 from spass.core.time import now, now_s
@@ -15,7 +14,7 @@ from spass.rag.kill import find_all, live_ids, outdated
 from spass.rag.manifest import Manifest
 from spass.rag.model import check_model
 from spass.rag.objects import SegmentObjects
-from spass.rag.swap import Completion, Step, read_manifest, swap
+from spass.rag.swap import Beside, Step, read_manifest, swap
 
 
 class Writer:
@@ -26,7 +25,11 @@ class Writer:
         self._cache = cache
 
     async def replace(
-        self, scope: Scope, index_id: IndexId, documents: Sequence[NewDocument], completion: Completion | None
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        documents: Sequence[NewDocument],
+        beside: Beside[WriteAnswer] | None = None,
     ) -> WriteAnswer:
         """Make ``documents`` all that the index holds, under a new generation; the index is created if absent."""
         check_limits(documents)
@@ -40,10 +43,14 @@ class Writer:
             retired = [before.generation] if before.exists else []
             return self._step(index_id, before, after, name, retired, new, replaced=before.doc_count)
 
-        return await swap(scope.store, index_id, scope.deadline, plan, _keep(completion))
+        return await swap(scope.store, index_id, scope.deadline, plan, beside)
 
     async def append(
-        self, scope: Scope, index_id: IndexId, documents: Sequence[NewDocument], completion: Completion | None
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        documents: Sequence[NewDocument],
+        beside: Beside[WriteAnswer] | None = None,
     ) -> WriteAnswer:
         """Add ``documents``, each in place of the one with its id; the index is created if absent.
 
@@ -65,7 +72,7 @@ class Writer:
             retired = outdated(before.generation, before.segments, segments)
             return self._step(index_id, before, after.with_segments(segments, now()), name, retired, new, replaced=len(found))
 
-        return await swap(scope.store, index_id, scope.deadline, plan, _keep(completion))
+        return await swap(scope.store, index_id, scope.deadline, plan, beside)
 
     async def _embed(self, scope: Scope, documents: Sequence[NewDocument]) -> Embedded:
         return Embedded(documents, await self._embedder.embed(scope, [document.text for document in documents]))
@@ -94,9 +101,3 @@ class Writer:
         next_ = before.followed_by(after, swap=name, retired=retired, at=now_s())
         answer = WriteAnswer(index_id, next_.doc_count, len(new.documents), replaced, next_.version)
         return Step(answer, next_)
-
-
-def _keep(completion: Completion | None) -> Callable[[WriteAnswer], Awaitable[Write]] | None:
-    if completion is None:
-        return None
-    return lambda answer: completion.write(answer.body())

@@ -8,6 +8,7 @@ from spass.aws.leases import LEASE_SECONDS, LeaseLost
 from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
+from spass.rag.swap import Completion
 from tests.integration.rag.conftest import Verb, World, documents
 
 pytestmark = pytest.mark.anyio
@@ -124,6 +125,6 @@ async def test_a_claim_that_passed_to_another_try_writes_nothing(world: World, c
     assert isinstance(ghost, Claim)
     assert isinstance(heir, Claim)
     with pytest.raises(LeaseLost):
-        await world.worker().append(world.scope(), index, documents(("a", "geist")), ghost)
-    assert (await world.worker().append(world.scope(), index, documents(("a", "erbe")), heir)).version == 1
+        await world.worker().append(world.scope(), index, documents(("a", "geist")), Completion(ghost))
+    assert (await world.worker().append(world.scope(), index, documents(("a", "erbe")), Completion(heir))).version == 1
     assert await world.contents(index) == {"a": "erbe"}
