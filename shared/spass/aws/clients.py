@@ -54,7 +54,7 @@ class TenantStore:
 class Aws:
     """This process's one session and its clients, each made on first use.
 
-    ``queue`` is the URL of the queue of jobs, ``machine`` the ARN of the state machine that ingests in parts, where there are any.
+    ``queue`` is the URL of the queue of jobs, ``machine`` the ARN of the state machine that ingests in parts, if there are any.
     Region, credentials and ``AWS_ENDPOINT_URL`` come from the environment, as boto3 reads them; endpoints are regional.
     """
 

@@ -1,7 +1,7 @@
 """Files on their way in: what a tenant's clients put into the bucket themselves, under ``uploads/<tenant>/``."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,7 +71,7 @@ class TenantUploads(Folder):
             raise missing(error) from None
         return UploadedObject(response.get("VersionId"), response["ContentLength"])
 
-    async def blocks(self, key: str, version: str | None, start: int, end: int) -> AsyncIterator[bytes]:
+    async def blocks(self, key: str, version: str | None, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """The bytes from ``start`` up to but not including ``end`` in blocks of 8 MiB; while one is worked on the next is read.
 
         Raises:

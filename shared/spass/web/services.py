@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from spass.llm.router import Router
     from spass.rag.cache import ObjectCache
     from spass.rag.indices import Indices
+    from spass.rag.ingest.uploads import Uploads
     from spass.rag.service import Rag
     from spass.sessions.service import Sessions
     from spass.tenancy.config import GatewayConfig
@@ -121,6 +122,13 @@ class Services:
         from spass.rag.service import Rag
 
         return Rag(self.calls, self.config, self.object_cache)
+
+    @cached_property
+    def uploads(self) -> "Uploads":
+        """What needs no vectors either."""
+        from spass.rag.ingest.uploads import Uploads
+
+        return Uploads(self.calls, self.config)
 
     @cached_property
     def toolbox(self) -> "Toolbox":
