@@ -49,8 +49,8 @@ format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-bench: $(ENV)/dev.stamp ## measure overhead, cold start and AWS calls (see bench/)
-	@for bench in overhead coldstart calls; do $(PY) -m bench.$$bench $(ARGS); done
+bench: $(ENV)/bench.stamp ## measure overhead, cold start, AWS calls, search and retrieval (see bench/)
+	@for bench in overhead coldstart calls search rag; do $(PY) -m bench.$$bench; done
 
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
 	@$(PY) -m local.validate
@@ -65,6 +65,7 @@ lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--
 	cd requirements && $(COMPILE) dev.in -o dev.txt
 	cd requirements && $(COMPILE) local.in -c dev.txt -o local.txt
 	cd requirements && $(COMPILE) runtime.in -c dev.txt -o runtime.txt
+	cd requirements && $(COMPILE) bench.in -c dev.txt -o bench.txt
 	cd requirements && $(COMPILE) infra.in -o infra.txt
 	cd requirements && $(COMPILE) --no-deps model.in -o model.txt
 
@@ -96,6 +97,11 @@ $(ENV)/local.stamp: requirements/local.txt requirements/model.txt | $(ENV)/bin/p
 $(ENV)/dev.stamp: requirements/dev.txt $(ENV)/local.stamp
 	@echo "Installing what tests and checks need into $(ENV) (once) ..."
 	@$(PY) $(PIP_INSTALL) -r requirements/dev.txt
+	@touch $@
+
+$(ENV)/bench.stamp: requirements/bench.txt $(ENV)/dev.stamp
+	@echo "Installing what the benches compare with into $(ENV) (once) ..."
+	@$(PY) $(PIP_INSTALL) -r requirements/bench.txt
 	@touch $@
 
 $(INFRA_ENV)/infra.stamp: requirements/infra.txt | $(INFRA_ENV)/bin/python

@@ -1,0 +1,71 @@
+"""A worker file's handler, as Lambda calls it."""
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from spass.core.messages import Json
+from spass.core.time import Deadline
+from spass.web.functions import worker_handler
+from spass.web.services import Services
+
+
+@dataclass
+class Context:
+    """What Lambda tells a handler of its invocation."""
+
+    milliseconds: int = 900_000
+
+    def get_remaining_time_in_millis(self) -> int:
+        return self.milliseconds
+
+
+def test_a_worker_gets_the_event_and_what_is_left_of_its_time() -> None:
+    async def work(_: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
+        return {"event": event["name"], "seconds": round(deadline.remaining())}
+
+    handler = worker_handler(work)
+    assert handler({"name": "first"}, Context()) == {"event": "first", "seconds": 870}  # type: ignore[arg-type]
+    assert handler({"name": "late"}, Context(20_000)) == {"event": "late", "seconds": 0}  # type: ignore[arg-type]
+
+
+def test_all_work_of_a_process_is_done_in_one_loop_and_with_the_same_services() -> None:
+    seen: list[object] = []
+
+    async def work(services: Services, _: Mapping[str, Any], __: Deadline) -> Json:
+        seen.append((asyncio.get_running_loop(), services))
+        return None
+
+    handler = worker_handler(work)
+    handler({}, Context())  # type: ignore[arg-type]
+    handler({}, Context())  # type: ignore[arg-type]
+    assert seen[0] == seen[1]
+
+
+def test_events_are_worked_on_one_at_a_time_whichever_threads_bring_them() -> None:
+    busy = threading.Lock()
+
+    async def work(_: Services, event: Mapping[str, Any], __: Deadline) -> Json:
+        assert busy.acquire(blocking=False)
+        await asyncio.sleep(0.01)
+        busy.release()
+        return event["n"]
+
+    handler = worker_handler(work)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda n: handler({"n": n}, Context()), range(8))) == list(range(8))  # type: ignore[arg-type]
+
+
+def test_what_a_worker_raises_is_the_functions_failure() -> None:
+    async def work(_: Services, __: Mapping[str, Any], ___: Deadline) -> Json:
+        raise ValueError("no")
+
+    handler = worker_handler(work)
+    for _ in range(2):  # and the next event finds a loop that works
+        with pytest.raises(ValueError, match="no"):
+            handler({}, Context())  # type: ignore[arg-type]
