@@ -92,6 +92,20 @@ class Reader:
 
         return await self._reading(scope, index_id, await self._manifest(scope, index_id), get)
 
+    async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> list[DocumentId]:
+        """Which of ``ids`` stand in the index, sorted: those that an append would replace. None, where there is no index.
+
+        Raises:
+            EmbeddingModelMismatch: it was built with another model or dimension, so nothing could be appended.
+        """
+
+        async def find(manifest: Manifest, objects: SegmentObjects) -> list[DocumentId]:
+            check_model(manifest, self._embedder.model)
+            return sorted(find_all(await live_ids(objects, manifest.segments), ids))
+
+        manifest = await read_manifest(scope.store, index_id)
+        return await self._reading(scope, index_id, manifest, find) if manifest.exists else []
+
     async def documents(self, scope: Scope, index_id: IndexId, cursor: str | None, limit: int) -> DocumentPage:
         """Up to ``limit`` documents in the order of ids; a page also ends where an answer would be too large.
 
