@@ -122,6 +122,14 @@ class WorkerFunction:
             seconds = context.get_remaining_time_in_millis() / 1000 - _LAST_SECONDS
             return self._runner.run(self._worked(event, Deadline.after(seconds)))
 
+    def close(self) -> None:
+        """Gives open connections back, where a process outlives its workers."""
+        with self._one_at_a_time:
+            if "_runner" in self.__dict__:
+                self._runner.run(self.services.aclose())
+                self._runner.close()
+                del self._runner
+
     async def _worked(self, event: Mapping[str, Any], deadline: Deadline) -> Json:
         return await self._work(self.services, event, deadline)
 

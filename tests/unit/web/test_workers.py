@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 
 from spass.core.messages import Json
 from spass.core.time import Deadline
-from spass.web.functions import worker_handler
+from spass.web.functions import Work, WorkerFunction, worker_handler
 from spass.web.services import Services
 
 
@@ -25,47 +25,63 @@ class Context:
         return self.milliseconds
 
 
-def test_a_worker_gets_the_event_and_what_is_left_of_its_time() -> None:
+Handle = Callable[[Work], WorkerFunction]
+
+
+@pytest.fixture
+def handle() -> Iterator[Handle]:
+    handlers: list[WorkerFunction] = []
+
+    def made(work: Work) -> WorkerFunction:
+        handlers.append(worker_handler(work))
+        return handlers[-1]
+
+    yield made
+    for handler in handlers:
+        handler.close()
+
+
+def test_a_worker_gets_the_event_and_what_is_left_of_its_time(handle: Handle) -> None:
     async def work(_: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
         return {"event": event["name"], "seconds": round(deadline.remaining())}
 
-    handler = worker_handler(work)
+    handler = handle(work)
     assert handler({"name": "first"}, Context()) == {"event": "first", "seconds": 870}  # type: ignore[arg-type]
     assert handler({"name": "late"}, Context(20_000)) == {"event": "late", "seconds": 0}  # type: ignore[arg-type]
 
 
-def test_all_work_of_a_process_is_done_in_one_loop_and_with_the_same_services() -> None:
+def test_all_work_of_a_process_is_done_in_one_loop_and_with_the_same_services(handle: Handle) -> None:
     seen: list[object] = []
 
     async def work(services: Services, _: Mapping[str, Any], __: Deadline) -> Json:
         seen.append((asyncio.get_running_loop(), services))
         return None
 
-    handler = worker_handler(work)
+    handler = handle(work)
     handler({}, Context())  # type: ignore[arg-type]
     handler({}, Context())  # type: ignore[arg-type]
     assert seen[0] == seen[1]
 
 
-def test_events_are_worked_on_one_at_a_time_whichever_threads_bring_them() -> None:
+def test_events_are_worked_on_one_at_a_time_whichever_threads_bring_them(handle: Handle) -> None:
     busy = threading.Lock()
 
     async def work(_: Services, event: Mapping[str, Any], __: Deadline) -> Json:
         assert busy.acquire(blocking=False)
         await asyncio.sleep(0.01)
         busy.release()
-        return event["n"]
+        return int(event["n"])
 
-    handler = worker_handler(work)
+    handler = handle(work)
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(lambda n: handler({"n": n}, Context()), range(8))) == list(range(8))  # type: ignore[arg-type]
 
 
-def test_what_a_worker_raises_is_the_functions_failure() -> None:
+def test_what_a_worker_raises_is_the_functions_failure(handle: Handle) -> None:
     async def work(_: Services, __: Mapping[str, Any], ___: Deadline) -> Json:
         raise ValueError("no")
 
-    handler = worker_handler(work)
+    handler = handle(work)
     for _ in range(2):  # and the next event finds a loop that works
         with pytest.raises(ValueError, match="no"):
             handler({}, Context())  # type: ignore[arg-type]
