@@ -1,13 +1,14 @@
 """What a client sends to the rag room, and its limits."""
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, FiniteFloat, JsonValue, model_validator
 
 from spass.core.errors import DocumentTooLarge, DuplicateDocumentId, InvalidRequest, TooManyDocuments
 from spass.core.ids import RAG_ID, DocumentId
+from spass.core.messages import Json
 from spass.core.texts import bounded, with_words
 
 MAX_DOCUMENTS: Final = 256
@@ -16,7 +17,11 @@ MAX_QUERY_BYTES: Final = 8192
 MAX_METADATA_BYTES: Final = 2048
 MAX_METADATA_DEPTH: Final = 32
 MAX_TOP_K: Final = 50
+MAX_UPLOAD_BYTES: Final = 5 * 1024**3
+"""What S3 takes in one POST."""
 
+_FILENAME: Final = r"^[^/\\\x00-\x1f\x7f]{1,255}$"
+_MEDIA_TYPE: Final = r"^[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}( *; *[A-Za-z0-9_-]{1,40}=[A-Za-z0-9_.-]{1,40})?$"
 
 _HOLDS_WORDS: Final = {"pattern": r"\S"}
 
@@ -28,6 +33,8 @@ QueryText = Annotated[
 ]
 """What is searched for. A longer text would keep a processor busy, for what no embedding model reads to its end."""
 
+Text = Annotated[str, Field(min_length=1, json_schema_extra=_HOLDS_WORDS), AfterValidator(with_words)]
+
 
 class NewDocument(BaseModel):
     """A document as a client writes it. Its id is the client's."""
@@ -35,7 +42,7 @@ class NewDocument(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     id: Annotated[str, Field(pattern=RAG_ID)]
-    text: Annotated[str, Field(min_length=1, json_schema_extra=_HOLDS_WORDS), AfterValidator(with_words)]
+    text: Text
     metadata: dict[str, JsonValue] = {}
 
     @property
@@ -51,6 +58,29 @@ class WriteRequest(BaseModel):
     documents: Annotated[list[NewDocument], Field(min_length=1), FailFast()]
 
 
+class DocumentPatch(BaseModel):
+    """The body of a PATCH: a new text, new metadata, or both. What is not given stays."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra={"minProperties": 1})
+
+    text: Text = Field(default_factory=str)
+    metadata: dict[str, JsonValue] = Field(default_factory=dict, description="Takes the place of all that was there.")
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("give text, metadata or both")
+        return self
+
+    def text_after(self, text: str) -> str:
+        """The document's text afterwards, that was ``text`` before."""
+        return self.text if "text" in self.model_fields_set else text
+
+    def metadata_after(self, metadata: Mapping[str, Json]) -> dict[str, Any]:
+        """The document's metadata afterwards."""
+        return self.metadata if "metadata" in self.model_fields_set else dict(metadata)
+
+
 class QueryRequest(BaseModel):
     """The body of a query."""
 
@@ -58,6 +88,25 @@ class QueryRequest(BaseModel):
 
     query: QueryText
     top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K)] = 5
+    filter: Annotated[
+        dict[str, JsonValue],
+        Field(
+            default_factory=dict,
+            description="What the metadata of a document must be to be found: a value for each field, or operators on it: "
+            '`{"$in": […], "$gte": …, "$lte": …, "$ne": …}`, any of them together.',
+        ),
+    ]
+    min_score: Annotated[FiniteFloat | None, Field(description="Documents with a lower score are left out.")] = None
+
+
+class UploadRequest(BaseModel):
+    """The body of a request for an upload: the file that is to come."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    filename: Annotated[str, Field(pattern=_FILENAME, description="Ends in `.jsonl`, `.csv`, `.txt` or `.md`.")]
+    content_type: Annotated[str, Field(pattern=_MEDIA_TYPE)]
+    size: Annotated[int, Field(ge=1, le=MAX_UPLOAD_BYTES, description="Of the file at most, in bytes.")]
 
 
 def metadata_json(metadata: dict[str, Any], where: str = "metadata") -> bytes:
@@ -104,8 +153,26 @@ def check_limits(documents: Sequence[NewDocument]) -> None:
         if document.id in seen:
             raise DuplicateDocumentId(f"The id {document.id!r} stands twice in this request.", param=f"{where}.id")
         seen.add(document.id)
-        _check_size(len(document.text.encode()), MAX_TEXT_BYTES, f"{where}.text")
-        _check_size(len(metadata_json(document.metadata, f"{where}.metadata")), MAX_METADATA_BYTES, f"{where}.metadata")
+        _check_text(document.text, f"{where}.text")
+        _check_metadata(document.metadata, f"{where}.metadata")
+
+
+def check_patch(patch: DocumentPatch) -> None:
+    """Refuse a patch over a limit, before anything is embedded or stored.
+
+    Raises:
+        InvalidRequest, DocumentTooLarge: as ``check_limits``.
+    """
+    _check_text(patch.text, "text")
+    _check_metadata(patch.metadata, "metadata")
+
+
+def _check_text(text: str, where: str) -> None:
+    _check_size(len(text.encode()), MAX_TEXT_BYTES, where)
+
+
+def _check_metadata(metadata: dict[str, Any], where: str) -> None:
+    _check_size(len(metadata_json(metadata, where)), MAX_METADATA_BYTES, where)
 
 
 def _check_size(size: int, limit: int, where: str) -> None:

@@ -8,10 +8,11 @@ from spass.core.errors import IndexNotFound
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
 from spass.rag.cache import ObjectCache
-from spass.rag.documents import NewDocument
+from spass.rag.documents import DocumentPatch, NewDocument
 from spass.rag.embedding import Embedder, Embeds
 from spass.rag.indices import DEFAULT_LIMIT, Indices
 from spass.rag.model import EmbeddingModel
+from spass.rag.patch import Patcher
 from spass.rag.reader import Reader
 from spass.rag.swap import Beside
 from spass.rag.writer import Writer
@@ -27,6 +28,7 @@ class Rag:
         embedder = Embedder(calls, EmbeddingModel(name, cast(int, config.model(name).dimensions)))
         self._indices = Indices(cache)
         self._writer = Writer(embedder, cache)
+        self._patcher = Patcher(embedder, cache)
         self._reader = Reader(embedder, cache)
 
     async def replace(
@@ -67,9 +69,9 @@ class Rag:
         """See ``Indices.describe``."""
         return await self._indices.describe(scope, index_id)
 
-    async def delete_index(self, scope: Scope, index_id: IndexId) -> bool:
+    async def delete_index(self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None) -> bool:
         """See ``Indices.delete``."""
-        return await self._indices.delete(scope, index_id)
+        return await self._indices.delete(scope, index_id, beside)
 
     async def documents(
         self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = DEFAULT_LIMIT
@@ -81,9 +83,26 @@ class Rag:
         """See ``Reader.document``."""
         return await self._reader.document(scope, index_id, document_id)
 
-    async def delete_document(self, scope: Scope, index_id: IndexId, document_id: DocumentId) -> bool:
+    async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> Sequence[DocumentId]:
+        """See ``Reader.existing_ids``."""
+        return await self._reader.existing_ids(scope, index_id, ids)
+
+    async def patch(
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        document_id: DocumentId,
+        patch: DocumentPatch,
+        beside: Beside[Document] | None = None,
+    ) -> Document:
+        """See ``Patcher.patch``."""
+        return await self._patcher.patch(scope, index_id, document_id, patch, beside)
+
+    async def delete_document(
+        self, scope: Scope, index_id: IndexId, document_id: DocumentId, beside: Beside[bool] | None = None
+    ) -> bool:
         """See ``Indices.delete_document``."""
-        return await self._indices.delete_document(scope, index_id, document_id)
+        return await self._indices.delete_document(scope, index_id, document_id, beside)
 
     async def query(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> QueryAnswer:
         """See ``Reader.query``."""

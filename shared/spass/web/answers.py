@@ -167,6 +167,23 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         results=_list(_object(id=_TEXT, text=_TEXT, metadata=_FREE, score={"type": "number", "minimum": -1, "maximum": 1})),
         version=_COUNT,
     ),
+    "UploadTicket": _object(
+        upload_id=_TEXT,
+        url=_TEXT,
+        fields={"type": "object", "additionalProperties": _TEXT, "description": "Form fields to send before the file."},
+        expires_at=_TIME,
+    ),
+    "Upload": _object(
+        id=_TEXT,
+        filename=_TEXT,
+        status=_only("waiting", "queued", "running", "succeeded", "failed"),
+        bytes_done=_COUNT,
+        bytes_total=_COUNT,
+        documents_ingested=_COUNT,
+        documents_failed=_COUNT,
+        errors=_list(_object(line=_or_null({"type": "integer", "minimum": 1}), code=_TEXT, message=_TEXT)),
+    ),
+    "UploadList": _object(uploads=_list(_ref("Upload")), next_cursor=_CURSOR),
 }
 
 _SESSIONS: Final = "/a1/agents/{name}/sessions"
@@ -195,7 +212,11 @@ SUCCESSES: Final[Mapping[tuple[str, str], Mapping[str, str]]] = {
     ("POST", f"{_INDEX}/documents/append"): {"200": "Ingestion"},
     ("GET", f"{_INDEX}/documents"): {"200": "DocumentList"},
     ("GET", f"{_INDEX}/documents/{{doc_id}}"): {"200": "Document"},
+    ("PATCH", f"{_INDEX}/documents/{{doc_id}}"): {"200": "Document"},
     ("DELETE", f"{_INDEX}/documents/{{doc_id}}"): {"200": "Deletion"},
     ("POST", f"{_INDEX}/query"): {"200": "Findings"},
+    ("POST", f"{_INDEX}/uploads"): {"201": "UploadTicket"},
+    ("GET", f"{_INDEX}/uploads"): {"200": "UploadList"},
+    ("GET", f"{_INDEX}/uploads/{{upload_id}}"): {"200": "Upload"},
 }
 """Method and path → status → the name of its schema."""

@@ -15,8 +15,8 @@ from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.core.errors import AgentNotFound, InvalidRequest, SessionNotFound
-from spass.core.ids import RAG_ID, AgentName, DocumentId, IndexId, SessionId
+from spass.core.errors import AgentNotFound, InvalidRequest, SessionNotFound, UploadNotFound
+from spass.core.ids import DOCUMENT_ID, RAG_ID, AgentName, DocumentId, IndexId, SessionId, UploadId
 from spass.core.messages import Json
 from spass.web.caller import caller_of, refuse_user_id
 from spass.web.exchange import exchange_of
@@ -30,6 +30,7 @@ _FOR_A_USER: Final = "/a1/"
 MAX_CURSOR: Final = 4096
 _AGENT: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _SESSION: Final = re.compile(r"ses_[0-9a-z]{26}")
+_UPLOAD: Final = re.compile(r"upl_[0-9a-z]{26}")
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 
 
@@ -135,15 +136,22 @@ async def _index(index_id: Annotated[str, Path(pattern=RAG_ID, description="An i
     return IndexId(index_id)
 
 
-async def _document(doc_id: Annotated[str, Path(pattern=RAG_ID, description="A document's id.")]) -> DocumentId:
+async def _document(doc_id: Annotated[str, Path(pattern=DOCUMENT_ID, description="A document's id.")]) -> DocumentId:
     return DocumentId(doc_id)
 
 
-# What cannot be the name of an agent or a session of ours is not there; what cannot be the caller's own id is not valid.
+async def _upload(upload_id: Annotated[str, Path(description="An upload's id.")]) -> UploadId:
+    if not _UPLOAD.fullmatch(upload_id):
+        raise UploadNotFound("There is no such upload.", param="upload_id")
+    return UploadId(upload_id)
+
+
+# What cannot be the name of something that we named is not there; what cannot be the caller's own id is not valid.
 Agent = Annotated[AgentName, Depends(_agent)]
 Session = Annotated[SessionId, Depends(_session)]
 Index = Annotated[IndexId, Depends(_index)]
 Document = Annotated[DocumentId, Depends(_document)]
+Upload = Annotated[UploadId, Depends(_upload)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,22 @@
+"""PATCH /a1/rag/indices/{index_id}/documents/{doc_id}: another text or other metadata for one document."""
+
+from dataclasses import asdict
+
+from starlette.responses import Response
+
+from spass.rag.documents import DocumentPatch
+from spass.web.exchange import Current
+from spass.web.functions import stream_app
+from spass.web.json import json_response
+from spass.web.routing import Document, Index, api_router
+
+router = api_router()
+
+
+@router.patch("/a1/rag/indices/{index_id}/documents/{doc_id}")
+async def patch(index_id: Index, doc_id: Document, body: DocumentPatch, exchange: Current) -> Response:
+    """Give a document another text, other metadata, or both. Only a new text is embedded."""
+    return json_response(asdict(await exchange.services.rag.patch(exchange.scope, index_id, doc_id, body)))
+
+
+app = stream_app(router, needs=lambda services: services.rag)

@@ -1,0 +1,29 @@
+"""POST /a1/rag/indices/{index_id}/uploads: where to send a file that is to become documents."""
+
+from dataclasses import asdict
+
+from starlette.responses import Response
+
+from spass.aws.idempotency import Claim
+from spass.rag.documents import UploadRequest
+from spass.web.exchange import Current
+from spass.web.functions import lambda_handler
+from spass.web.idempotency import Answer, once
+from spass.web.routing import Index, api_router
+
+router = api_router()
+
+
+@router.post("/a1/rag/indices/{index_id}/uploads", status_code=201)
+async def create(index_id: Index, body: UploadRequest, exchange: Current) -> Response:
+    """A presigned POST: send its `fields` and then the file, as a form, to its `url`. The file's documents are appended to the
+    index, which is created if there is none."""
+
+    async def created(_: Claim | None) -> Answer:
+        create = exchange.services.uploads.create
+        return Answer(asdict(await create(exchange.scope, index_id, body.filename, body.content_type, body.size)))
+
+    return await once(exchange, created, status=201)
+
+
+handler = lambda_handler(router)

@@ -1,0 +1,21 @@
+"""GET /a1/rag/indices/{index_id}/uploads: the files that were sent to an index."""
+
+from dataclasses import asdict
+
+from starlette.responses import Response
+
+from spass.web.exchange import Current
+from spass.web.functions import lambda_handler
+from spass.web.json import json_response
+from spass.web.routing import Index, Paging, api_router
+
+router = api_router()
+
+
+@router.get("/a1/rag/indices/{index_id}/uploads")
+async def uploads(index_id: Index, page: Paging, exchange: Current) -> Response:
+    """The uploads into an index, by id."""
+    return json_response(asdict(await exchange.services.uploads.list(exchange.scope, index_id, page.cursor, page.limit)))
+
+
+handler = lambda_handler(router)

@@ -1,0 +1,123 @@
+"""PATCH: another text or other metadata for one document. The rest of it stays, and its vector does too while its text does."""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spass.calls.scope import Scope
+from spass.core.errors import DocumentNotFound
+from spass.core.ids import DocumentId, IndexId
+from spass.core.time import now, now_s, timestamp
+from spass.rag.addition import Addition, Embedded
+from spass.rag.answers import Document
+from spass.rag.cache import ObjectCache
+from spass.rag.documents import DocumentPatch, NewDocument, check_patch
+from spass.rag.embedding import Embedder
+from spass.rag.indices import index_not_found
+from spass.rag.kill import Found, find_all, live_ids, outdated
+from spass.rag.manifest import Manifest
+from spass.rag.model import check_model
+from spass.rag.objects import OFFSETS, VECTORS, SegmentObjects
+from spass.rag.segments import Vectors, decode_offsets, decode_vectors, document
+from spass.rag.swap import Beside, Step, swap
+
+
+@dataclass(frozen=True, slots=True)
+class Patcher:
+    """Patches documents of the caller's tenant."""
+
+    embedder: Embedder
+    cache: ObjectCache
+
+    async def patch(
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        document_id: DocumentId,
+        patch: DocumentPatch,
+        beside: Beside[Document] | None = None,
+    ) -> Document:
+        """The document as it stands after ``patch``. What another writer made of it meanwhile is patched, not overwritten: its
+        text is compared, and its vector taken, from the version that this one follows.
+
+        Raises:
+            InvalidRequest, DocumentTooLarge: over a limit; nothing was called or changed.
+            IndexNotFound, DocumentNotFound: there is nothing to patch.
+            EmbeddingModelMismatch: a new text needs a vector, and the index was built with another model or dimension.
+        """
+        check_patch(patch)
+        work = _Work(self.embedder, scope, document_id, patch)
+
+        async def plan(before: Manifest, name: str) -> Step[Document]:
+            if not before.exists:
+                raise index_not_found(index_id)
+            objects = SegmentObjects(scope.store, index_id, before.generation, self.cache)
+            loaded = await live_ids(objects, before.segments)
+            found = find_all(loaded, [document_id])
+            if document_id not in found:
+                raise DocumentNotFound(f"The index {index_id!r} holds no document {document_id!r}.", param="doc_id")
+            addition = await work.on(before, objects, found[document_id])
+            segments = await addition.segments(objects, loaded, found, name)
+            retired = outdated(before.generation, before.segments, segments)
+            after = before.followed_by(before.with_segments(segments, now()), swap=name, retired=retired, at=now_s())
+            return Step(_answer(addition.new, found[document_id]), after)
+
+        return await swap(scope.store, index_id, scope.deadline, plan, beside)
+
+
+@dataclass(slots=True)
+class _Work:
+    """One patch through all its tries: its text is embedded once, and its row put once while it comes out the same."""
+
+    embedder: Embedder
+    scope: Scope
+    document_id: DocumentId
+    patch: DocumentPatch
+    _vector: Vectors | None = None
+    _addition: Addition | None = None
+    _written: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    async def on(self, before: Manifest, objects: SegmentObjects, found: Found) -> Addition:
+        """The patched row, given where the document stands in the version ``before``."""
+        stored = await _stored(objects, found)
+        text = self.patch.text_after(stored.text)
+        metadata = self.patch.metadata_after(stored.metadata)
+        if text == stored.text:
+            vector = await _stored_vector(objects, found)
+        else:
+            check_model(before, self.embedder.model)
+            vector = await self._embedded(text)
+        patched = NewDocument.model_construct(id=self.document_id, text=text, metadata=metadata)
+        new = Embedded([patched], vector, self._written)
+        if self._addition is None or not _same(self._addition.new, new):
+            self._addition = Addition(new)
+        return self._addition
+
+    async def _embedded(self, text: str) -> Vectors:
+        if self._vector is None:
+            self._vector = await self.embedder.embed(self.scope, [text])
+        return self._vector
+
+
+async def _stored(objects: SegmentObjects, found: Found) -> Document:
+    offsets = decode_offsets(await objects.read(found.segment.id, OFFSETS))
+    (line,) = await objects.lines(found.segment, [(int(offsets[found.row]), int(offsets[found.row + 1]))])
+    return document(line, found.stored)
+
+
+async def _stored_vector(objects: SegmentObjects, found: Found) -> Vectors:
+    """(1, d) float32: the very numbers that are stored."""
+    vectors = decode_vectors(await objects.read(found.segment.id, VECTORS))
+    return vectors[found.row : found.row + 1]
+
+
+def _same(one: Embedded, other: Embedded) -> bool:
+    return one.documents == other.documents and np.array_equal(one.vectors, other.vectors)
+
+
+def _answer(new: Embedded, found: Found) -> Document:
+    (row,) = new.rows({new.documents[0].document_id: found.stored.created_at}).ids
+    (patched,) = new.documents
+    created, updated = timestamp(row.created_at / 1000), timestamp(row.updated_at / 1000)
+    return Document(patched.document_id, patched.text, patched.metadata, created, updated)
