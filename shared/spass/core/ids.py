@@ -17,8 +17,9 @@ UploadId = NewType("UploadId", str)
 RAG_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 """The form of ids of indices and documents, which are the caller's."""
 
-DOCUMENT_ID: Final = r"^(?=.{1,128}$)[A-Za-z0-9][A-Za-z0-9._:-]*(#[1-9][0-9]*)?$"
-"""The form of any document's id: the caller's, or ``<file>#<number>``, as bulk ingest names the pieces of a file."""
+DOCUMENT_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}(#[1-9][0-9]*)?$"
+"""The form of any document's id: the caller's, or ``<file>#<number>``, as bulk ingest names the pieces of a file. Besides, it has
+128 characters at most (which the pattern leaves unsaid: pydantic's engine cannot look ahead)."""
 
 Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl", "upl"]
 

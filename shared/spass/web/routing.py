@@ -136,7 +136,9 @@ async def _index(index_id: Annotated[str, Path(pattern=RAG_ID, description="An i
     return IndexId(index_id)
 
 
-async def _document(doc_id: Annotated[str, Path(pattern=DOCUMENT_ID, description="A document's id.")]) -> DocumentId:
+async def _document(
+    doc_id: Annotated[str, Path(pattern=DOCUMENT_ID, max_length=128, description="A document's id.")],
+) -> DocumentId:
     return DocumentId(doc_id)
 
 
