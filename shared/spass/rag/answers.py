@@ -43,13 +43,15 @@ class IndexPage:
 @dataclass(frozen=True, slots=True)
 class WriteAnswer:
     """``doc_count`` documents stand after the write, ``ingested`` of them written by it; it took the place of ``replaced``
-    earlier ones (all of them when the whole index was replaced)."""
+    earlier ones (all of them when the whole index was replaced). ``generation``, the life of the index that was written to, is
+    not for the wire."""
 
     index_id: IndexId
     doc_count: int
     ingested: int
     replaced: int
     version: int
+    generation: str = ""
 
     def body(self) -> dict[str, Json]:
         """The answer as JSON."""

@@ -99,5 +99,5 @@ class Writer:
         replaced: int,
     ) -> Step[WriteAnswer]:
         next_ = before.followed_by(after, swap=name, retired=retired, at=now_s())
-        answer = WriteAnswer(index_id, next_.doc_count, len(new.documents), replaced, next_.version)
+        answer = WriteAnswer(index_id, next_.doc_count, len(new.documents), replaced, next_.version, next_.generation)
         return Step(answer, next_)
