@@ -1,4 +1,4 @@
-"""The one bucket: segments of indices, and turns too large for the table."""
+"""The one bucket: segments of indices, turns too large for the table, and the files that tenants upload."""
 
 from typing import Final
 
@@ -11,6 +11,10 @@ from infra.constructs.acknowledge import acknowledge
 # Objects the gateway tags so are answers kept for replay, which it promises for 24 hours.
 _TRANSIENT_TAG: Final = {"lifetime": "days"}
 _TRANSIENT_DAYS: Final = 2
+# What a file held is in its index once it is ingested. A month is time to see that something is missing and to look at the
+# file, or to redrive what failed: failed messages are kept for 14 days.
+_UPLOAD_DAYS: Final = 30
+UPLOADS: Final = "uploads/"
 
 
 class Bucket(Construct):
@@ -39,6 +43,7 @@ class Bucket(Construct):
                     abort_incomplete_multipart_upload_after=Duration.days(1),
                 ),
                 s3.LifecycleRule(id="transient", tag_filters=_TRANSIENT_TAG, expiration=Duration.days(_TRANSIENT_DAYS)),
+                s3.LifecycleRule(id="uploads", prefix=UPLOADS, expiration=Duration.days(_UPLOAD_DAYS)),
             ],
         )
         acknowledge(

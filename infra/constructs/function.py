@@ -1,6 +1,7 @@
 """The only place a Lambda is made."""
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Final
 
 from aws_cdk import Duration, RemovalPolicy, Tags
@@ -25,13 +26,19 @@ _STREAMING: Final = {
 _SHARED: Final = "functions.workers.shared.handler"
 
 
-class Function(Construct):
-    """One route's Lambda: arm64, with a log group of its own and a role that it shares with its equals.
+class Kind(Enum):
+    """What a function is, and so how long it may take: 15 minutes, but 29 seconds if it is short."""
 
-    A ``streaming`` function is the ASGI app ``<module>:app`` under the web adapter and may take 15 minutes; another is
-    ``<module>.handler`` and answers within 29 seconds. ``modules`` are those of the routes it serves; only a short function can
-    serve several. ``embeds`` adds the weights of the embedded model. The construct's id is the function's name in the table of
-    routes, and a tag says it.
+    SHORT = "short"  # <module>.handler, called by API Gateway
+    STREAMING = "streaming"  # the ASGI app <module>:app under the web adapter
+    WORKER = "worker"  # <module>.handler, called by a queue, a state machine or a schedule
+
+
+class Function(Construct):
+    """One Lambda, of a route or a worker: arm64, with a log group of its own and a role that it shares with its equals.
+
+    ``modules`` are those of the routes it serves; only a short function can serve several. ``embeds`` adds the weights of the
+    embedded model. The construct's id is the function's name in the table of routes or workers, and a tag says it.
     """
 
     def __init__(
@@ -46,7 +53,7 @@ class Function(Construct):
         role: iam.Role,
         environment: Mapping[str, str],
         memory: int,
-        streaming: bool,
+        kind: Kind,
         embeds: bool,
         snap_start: bool,
         log_retention: logs.RetentionDays,
@@ -56,6 +63,7 @@ class Function(Construct):
         # CloudFormation names function and log group. A name of ours would still be taken: by a log group that was retained,
         # or by the function that a route leaves behind on its way to another surface. This tag finds them.
         Tags.of(self).add(TAG, construct_id)
+        self.role = role
         self.log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=log_removal)
         variables = {**environment, "OPENBLAS_NUM_THREADS": "1", "AWS_STS_REGIONAL_ENDPOINTS": "regional"}
         attached: list[lambda_.ILayerVersion] = [layers.runtime, layers.config]
@@ -66,7 +74,7 @@ class Function(Construct):
         if len(modules) > 1:
             variables["SPASS_ROUTES"] = ",".join(modules)
             handler = _SHARED
-        if streaming:
+        if kind is Kind.STREAMING:
             (module,) = modules
             handler = "run.sh"
             variables |= {**_STREAMING, "SPASS_APP": f"{module}:app"}
@@ -80,7 +88,7 @@ class Function(Construct):
             runtime=RUNTIME,
             architecture=ARCHITECTURE,
             memory_size=memory,
-            timeout=LONG if streaming else SHORT,
+            timeout=SHORT if kind is Kind.SHORT else LONG,
             environment=variables,
             layers=attached,
             role=role.without_policy_updates(),

@@ -12,13 +12,19 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
+from aws_cdk import aws_sqs as sqs
+from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 _PERIOD: Final = Duration.minutes(5)
+# A job that failed is tried again after 16 minutes; one that is older than two tries waits for something.
+_OLD: Final = Duration.minutes(45)
 
 
 class Monitoring(Construct):
-    """A topic, and alarms that tell it of server errors, failing or throttled functions and a throttled table."""
+    """A topic, and alarms that tell it of server errors, failing or throttled functions, a throttled table, and of jobs that
+    failed or are not taken up.
+    """
 
     def __init__(
         self,
@@ -28,6 +34,9 @@ class Monitoring(Construct):
         stage: apigateway.Stage,
         table: dynamodb.ITable,
         functions: Mapping[str, lambda_.IFunction],
+        queue: sqs.IQueue,
+        failed_jobs: sqs.IQueue,
+        ingest: sfn.IStateMachine,
         email: str | None,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -46,6 +55,11 @@ class Monitoring(Construct):
                 function.metric_throttles(period=_PERIOD, statistic="Sum"),
             ]
             self._alarm(f"Function-{name}", _sum(troubles), threshold=3)
+        waiting = failed_jobs.metric_approximate_number_of_messages_visible(period=_PERIOD, statistic="Maximum")
+        oldest = queue.metric_approximate_age_of_oldest_message(period=_PERIOD, statistic="Maximum")
+        self._alarm("FailedJobs", waiting, threshold=1)
+        self._alarm("OldestJob", oldest, threshold=_OLD.to_seconds())
+        self._alarm("FailedIngests", ingest.metric_failed(period=_PERIOD, statistic="Sum"), threshold=1)
 
     def _topic(self) -> sns.Topic:
         """Refuses what is not TLS. That alone would replace the policy SNS starts with, and no alarm could publish."""
@@ -60,7 +74,7 @@ class Monitoring(Construct):
         )
         return topic
 
-    def _alarm(self, construct_id: str, metric: cloudwatch.IMetric, *, threshold: int) -> None:
+    def _alarm(self, construct_id: str, metric: cloudwatch.IMetric, *, threshold: float) -> None:
         alarm = cloudwatch.Alarm(
             self,
             construct_id,

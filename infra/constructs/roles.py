@@ -8,7 +8,9 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
+from infra.constructs.bucket import UPLOADS
 from infra.routes import Permission
+from infra.stored import Stored
 
 _TABLE_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
     Permission.TABLE_READ: ("dynamodb:GetItem", "dynamodb:Query"),
@@ -24,16 +26,28 @@ _OBJECT_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
     # Tagging, because a transient object is tagged for the bucket's lifecycle as it is put.
     Permission.BUCKET_WRITE: ("s3:PutObject", "s3:PutObjectTagging", "s3:DeleteObject"),
 }
+_UPLOAD_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
+    # A presigned form is worth what its signer may do.
+    Permission.UPLOADS_WRITE: ("s3:PutObject",),
+    Permission.UPLOADS_READ: ("s3:GetObject", "s3:GetObjectVersion"),
+}
 
 
 class Roles(Construct):
-    """Makes the role of each permission set once. ``keys_path`` is where the provider keys lie in SSM."""
+    """Makes the role of each permission set once.
 
-    def __init__(self, scope: Construct, construct_id: str, *, table_name: str, bucket_name: str, keys_path: str) -> None:
+    ``keys_path`` is where the provider keys lie in SSM, ``machine`` the ARN of the state machine, where one may be started.
+    """
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, stored: Stored, keys_path: str, machine: str | None = None
+    ) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
-        self._table = stack.format_arn(service="dynamodb", resource="table", resource_name=table_name)
-        self._bucket = f"arn:{stack.partition}:s3:::{bucket_name}"
+        self._table = stack.format_arn(service="dynamodb", resource="table", resource_name=stored.table)
+        self._bucket = f"arn:{stack.partition}:s3:::{stored.bucket}"
+        self._queue = stored.queue_arn
+        self._machine = machine
         self._keys = stack.format_arn(service="ssm", resource="parameter", resource_name=f"{keys_path.strip('/')}/*")
         self._roles: dict[frozenset[Permission], iam.Role] = {}
         acknowledge(
@@ -42,6 +56,9 @@ class Roles(Construct):
                 wildcard_finding(
                     stack, f"{self._bucket}/T/*"
                 ): "All tenants' objects lie under T/; which tenant's a request may touch is decided after its token is known.",
+                wildcard_finding(
+                    stack, f"{self._bucket}/{UPLOADS}*"
+                ): "All tenants' files arrive under uploads/; which tenant's they are is decided by the rest of their keys.",
                 wildcard_finding(
                     stack, self._keys
                 ): "The provider keys of this environment and nothing else; gateway.yaml names them.",
@@ -67,12 +84,20 @@ class Roles(Construct):
             statements.append(iam.PolicyStatement(actions=table, resources=[self._table]))
         if objects := _actions(_OBJECT_ACTIONS, permissions):
             statements.append(iam.PolicyStatement(actions=objects, resources=[f"{self._bucket}/T/*"]))
-        if Permission.BUCKET_READ in permissions:
+        if uploads := _actions(_UPLOAD_ACTIONS, permissions):
+            statements.append(iam.PolicyStatement(actions=uploads, resources=[f"{self._bucket}/{UPLOADS}*"]))
+        if permissions & {Permission.BUCKET_READ, Permission.UPLOADS_READ}:
             # Without it S3 answers a missing object with 403, and a reader could not tell it from a forbidden one. It shows names
             # of objects that this role may read anyway.
             statements.append(iam.PolicyStatement(actions=["s3:ListBucket"], resources=[self._bucket]))
         if Permission.MODELS in permissions:
             statements.append(iam.PolicyStatement(actions=["ssm:GetParameter"], resources=[self._keys]))
+        if Permission.JOBS_SEND in permissions:
+            statements.append(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[self._queue]))
+        if Permission.INGEST_START in permissions:
+            if self._machine is None:
+                raise ValueError("there is no state machine to start here")
+            statements.append(iam.PolicyStatement(actions=["states:StartExecution"], resources=[self._machine]))
         return statements
 
 
@@ -87,6 +112,8 @@ def _flat(value: object) -> str:
             return "".join(_flat(part) for part in parts)
         case {"Ref": name}:
             return f"<{name}>"
+        case {"Fn::GetAtt": [name, attribute]}:
+            return f"<{name}.{attribute}>"
         case {"Fn::ImportValue": name}:
             return str(name)
         case _:

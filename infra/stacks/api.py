@@ -1,8 +1,9 @@
-"""The stateless stack: layers, the REST API, and one nested stack per surface."""
+"""The stateless stack: layers, the REST API, one nested stack per surface, and one of the workers."""
 
 from aws_cdk import CfnOutput, Stack
 from aws_cdk import Environment as Target
 from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.constructs.api import Api
@@ -11,6 +12,7 @@ from infra.constructs.monitoring import Monitoring
 from infra.environments import Environment
 from infra.routes import ROUTES, Surface
 from infra.stacks.data import DataStack
+from infra.stacks.jobs import JobsStack
 from infra.stacks.surface import SurfaceStack
 
 
@@ -55,15 +57,19 @@ class ApiStack(Stack):
             )
             for surface in Surface
         }
+        self.jobs = JobsStack(self, "jobs", environment=environment, layers=layers, stored=data.stored)
         CfnOutput(self, "Url", value=api.resource.url.rstrip("/"))
         if environment.alarms:
-            functions = {name: one.resource for stack in self.surfaces.values() for name, one in stack.functions.items()}
+            made = [*(stack.functions for stack in self.surfaces.values()), self.jobs.functions]
             monitoring = Monitoring(
                 self,
                 "Monitoring",
                 stage=api.resource.deployment_stage,
                 table=dynamodb.Table.from_table_name(self, "Items", data.stored.table),
-                functions=functions,
+                functions={name: one.resource for functions in made for name, one in functions.items()},
+                queue=sqs.Queue.from_queue_arn(self, "Queue", data.stored.queue_arn),
+                failed_jobs=sqs.Queue.from_queue_arn(self, "FailedJobs", data.stored.failed_jobs_arn),
+                ingest=self.jobs.machine.resource,
                 email=environment.alarm_email,
             )
             CfnOutput(self, "AlarmTopic", value=monitoring.topic.topic_arn)

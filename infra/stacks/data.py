@@ -1,22 +1,14 @@
-"""The stateful stack: the table and the bucket. It is retained and protected, and changes rarely."""
-
-from dataclasses import dataclass
+"""The stateful stack: the table, the bucket and the queue. It is retained and protected, and changes rarely."""
 
 from aws_cdk import CfnOutput, Fn, Stack
 from aws_cdk import Environment as Target
 from constructs import Construct
 
 from infra.constructs.bucket import Bucket
+from infra.constructs.queue import JobQueue
 from infra.constructs.table import Table
 from infra.environments import Environment
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """The names of the table and the bucket, as another stack of the environment imports them."""
-
-    table: str
-    bucket: str
+from infra.stored import Stored
 
 
 class DataStack(Stack):
@@ -32,9 +24,14 @@ class DataStack(Stack):
         )
         table = Table(self, "Items", recovery_days=environment.recovery_days).resource
         bucket = Bucket(self, "Objects", recovery_days=environment.recovery_days).resource
+        jobs = JobQueue(self, "Jobs")
+        jobs.announce_uploads(bucket)
         self.stored = Stored(
             table=self._export("TableName", table.table_name, environment),
             bucket=self._export("BucketName", bucket.bucket_name, environment),
+            queue_url=self._export("QueueUrl", jobs.resource.queue_url, environment),
+            queue_arn=self._export("QueueArn", jobs.resource.queue_arn, environment),
+            failed_jobs_arn=self._export("FailedJobsArn", jobs.failed.queue_arn, environment),
         )
 
     def _export(self, name: str, value: str, environment: Environment) -> str:

@@ -10,12 +10,12 @@ from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.api import refusal_integration, refusal_responses
-from infra.constructs.function import LONG, SHORT, Function
+from infra.constructs.function import LONG, SHORT, Function, Kind
 from infra.constructs.layer import Layers, function_code
 from infra.constructs.roles import Roles
 from infra.environments import Environment
 from infra.routes import Permission, Route
-from infra.stacks.data import Stored
+from infra.stored import Stored, variables
 
 _EMBEDDING: Final = frozenset({Permission.EMBEDDING})
 
@@ -46,14 +46,8 @@ class SurfaceStack(NestedStack):
         self._api = api
         self._layers = layers
         self._code = function_code()
-        self._roles = Roles(self, "Roles", table_name=stored.table, bucket_name=stored.bucket, keys_path=environment.keys_path)
-        self._variables = {
-            "SPASS_CONFIG": "/opt/config/gateway.yaml",
-            "SPASS_AGENTS": "/opt/config/agents",
-            "SPASS_TABLE": stored.table,
-            "SPASS_BUCKET": stored.bucket,
-            "SPASS_KEYS_PATH": environment.keys_path,
-        } | ({"SPASS_CONTACT": environment.contact} if environment.contact else {})
+        self._roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path)
+        self._variables = variables(environment, stored)
         self._resources: dict[str, apigateway.IResource] = dict(tops)
         self.functions: dict[str, Function] = {}
         for name in dict.fromkeys(route.function_name for route in routes):
@@ -78,7 +72,7 @@ class SurfaceStack(NestedStack):
             role=role,
             environment=self._variables,
             memory=max(route.memory for route in routes),
-            streaming=first.long,
+            kind=Kind.STREAMING if first.long else Kind.SHORT,
             embeds=Permission.EMBEDDING in permissions,
             snap_start=environment.snap_start and first.long,
             log_retention=environment.log_retention,

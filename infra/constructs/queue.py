@@ -1,0 +1,74 @@
+"""The one queue: jobs for the workers, and beside it those that failed too often."""
+
+from typing import Final, cast
+
+from aws_cdk import Duration, Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from infra.constructs.bucket import UPLOADS
+
+# A minute after the worker that took a message can no longer live. Its event source starts no more workers than may run, so no
+# message is taken that must wait for one.
+_INVISIBLE: Final = Duration.minutes(16)
+_RECEIVES: Final = 5
+_KEPT: Final = Duration.days(14)
+
+
+class JobQueue(Construct):
+    """Jobs, which S3 adds to when an object arrives, and the messages that five workers could not finish.
+
+    Both are encrypted, speak only TLS, and keep what they hold for 14 days, the longest there is.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str) -> None:
+        super().__init__(scope, construct_id)
+        self.failed = sqs.Queue(
+            self, "Failed", encryption=sqs.QueueEncryption.SQS_MANAGED, enforce_ssl=True, retention_period=_KEPT
+        )
+        self.resource = sqs.Queue(
+            self,
+            "Queue",
+            encryption=sqs.QueueEncryption.SQS_MANAGED,
+            enforce_ssl=True,
+            retention_period=_KEPT,
+            visibility_timeout=_INVISIBLE,
+            dead_letter_queue=sqs.DeadLetterQueue(queue=self.failed, max_receive_count=_RECEIVES),
+        )
+
+    def announce_uploads(self, bucket: s3.Bucket) -> None:
+        """Let this bucket send a message for every object that is created under ``uploads/``.
+
+        S3 looks whether it may when the bucket is made, so the policy comes first and cannot name the bucket: it allows those
+        of this account whose names begin as CloudFormation names this stack's.
+        """
+        stack = Stack.of(self)
+        self.resource.add_to_resource_policy(
+            iam.PolicyStatement(
+                principals=[iam.ServicePrincipal("s3.amazonaws.com")],
+                actions=["sqs:SendMessage"],
+                resources=[self.resource.queue_arn],
+                conditions={
+                    "StringEquals": {"aws:SourceAccount": stack.account},
+                    "ArnLike": {"aws:SourceArn": f"arn:{stack.partition}:s3:::{stack.stack_name.lower()}-*"},
+                },
+            )
+        )
+        resource = cast(s3.CfnBucket, bucket.node.default_child)
+        # The property itself: `Bucket.add_event_notification` would add a Lambda that sets it after the fact.
+        resource.notification_configuration = s3.CfnBucket.NotificationConfigurationProperty(
+            queue_configurations=[
+                s3.CfnBucket.QueueConfigurationProperty(
+                    event="s3:ObjectCreated:*",
+                    queue=self.resource.queue_arn,
+                    filter=s3.CfnBucket.NotificationFilterProperty(
+                        s3_key=s3.CfnBucket.S3KeyFilterProperty(
+                            rules=[s3.CfnBucket.FilterRuleProperty(name="prefix", value=UPLOADS)]
+                        )
+                    ),
+                )
+            ]
+        )
+        resource.node.add_dependency(self.resource.node.find_child("Policy"))

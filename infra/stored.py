@@ -1,0 +1,28 @@
+"""What the stateful stack holds, as the other stacks of its environment see it, and what their functions are told of it."""
+
+from dataclasses import dataclass
+
+from infra.environments import Environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """The names of table and bucket, the URL and ARN of the queue of jobs, and the ARN of the queue of failed ones."""
+
+    table: str
+    bucket: str
+    queue_url: str
+    queue_arn: str
+    failed_jobs_arn: str
+
+
+def variables(environment: Environment, stored: Stored) -> dict[str, str]:
+    """The environment variables that every function gets."""
+    return {
+        "SPASS_CONFIG": "/opt/config/gateway.yaml",
+        "SPASS_AGENTS": "/opt/config/agents",
+        "SPASS_TABLE": stored.table,
+        "SPASS_BUCKET": stored.bucket,
+        "SPASS_QUEUE": stored.queue_url,
+        "SPASS_KEYS_PATH": environment.keys_path,
+    } | ({"SPASS_CONTACT": environment.contact} if environment.contact else {})

@@ -1,0 +1,50 @@
+"""Every function that no caller reaches, as plain data: one row is one Lambda and what starts it.
+
+``infra/stacks/jobs.py`` loops over this table, ``local/`` serves it, tests hold it to the files. Nothing here imports anything of
+the runtime.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from infra.routes import Permission
+
+
+class Trigger(StrEnum):
+    """What starts a worker."""
+
+    QUEUE = "queue"  # a message of the queue of jobs
+    MACHINE = "machine"  # a step of the ingest state machine
+    HOURLY = "hourly"  # the clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One row of the table.
+
+    ``module`` is the file in ``functions/workers/``; its ``handler`` takes the event. ``memory`` is in MiB. Every worker may take
+    15 minutes, and hands over what is left before they end.
+    """
+
+    module: str
+    trigger: Trigger
+    permissions: frozenset[Permission]
+    memory: int
+
+    @property
+    def function_name(self) -> str:
+        """The logical name of the Lambda, e.g. ``worker-ingest-step``."""
+        return f"worker-{self.module.replace('_', '-')}"
+
+
+_STORE: Final = frozenset({Permission.TABLE_READ, Permission.TABLE_WRITE, Permission.BUCKET_READ, Permission.BUCKET_WRITE})
+_INGEST: Final = _STORE | {Permission.UPLOADS_READ, Permission.JOBS_SEND, Permission.MODELS, Permission.EMBEDDING}
+
+WORKERS: Final[tuple[Worker, ...]] = (
+    # A merge holds its inputs and its result in memory.
+    Worker(module="jobs", trigger=Trigger.QUEUE, permissions=_INGEST | {Permission.INGEST_START}, memory=3008),
+    # One whole vCPU: most of its time goes into embedding.
+    Worker(module="ingest_step", trigger=Trigger.MACHINE, permissions=_INGEST, memory=1769),
+    Worker(module="sweep", trigger=Trigger.HOURLY, permissions=_STORE, memory=1024),
+)
