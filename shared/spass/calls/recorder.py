@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
@@ -13,16 +14,37 @@ from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 
 
+def begun(scope: Scope, kind: CallKind) -> AuditRecord:
+    """The record of a call that begins now. How it went is still to be filled in."""
+    caller = scope.caller
+    return AuditRecord(
+        request_id=RequestId(new_id("req")),
+        outer_request_id=caller.request_id,
+        parent_request_id=caller.request_id,
+        origin_request_id=caller.parent_request_id,
+        at=now(),
+        kind=kind,
+        status=audit.FAILED,
+        latency_ms=0,
+        token_id=caller.identity.token_id,
+        user=caller.user,
+        agent=scope.agent,
+        session=scope.session,
+        route=caller.route,
+    )
+
+
 class Recorder:
     """Made when a call begins; ``finish`` it exactly once."""
 
     def __init__(self, scope: Scope, kind: CallKind, model: str) -> None:
-        self.request_id = RequestId(new_id("req"))
         self._scope = scope
-        self._kind = kind
-        self._model = model
-        self._at = now()
+        self._record = replace(begun(scope, kind), model=model)
         self._started = time.monotonic()
+
+    @property
+    def request_id(self) -> RequestId:
+        return self._record.request_id
 
     @property
     def context(self) -> CallContext:
@@ -45,23 +67,11 @@ class Recorder:
         finish_reason: str | None = None,
     ) -> None:
         """Settle the call; not even a cancelled caller leaves before it is."""
-        scope, caller = self._scope, self._scope.caller
-        scope.tally.add(cost)
-        record = AuditRecord(
-            request_id=self.request_id,
-            outer_request_id=caller.request_id,
-            parent_request_id=caller.request_id,
-            origin_request_id=caller.parent_request_id,
-            at=self._at,
-            kind=self._kind,
+        self._scope.tally.add(cost)
+        record = replace(
+            self._record,
             status=status,
             latency_ms=round((time.monotonic() - self._started) * 1000),
-            token_id=caller.identity.token_id,
-            user=caller.user,
-            agent=scope.agent,
-            session=scope.session,
-            route=caller.route,
-            model=self._model,
             backend=backend,
             attempts=attempts,
             usage=usage,
@@ -69,4 +79,4 @@ class Recorder:
             cost=cost,
             finish_reason=finish_reason,
         )
-        await audit.keep(scope.store, record)
+        await audit.keep(self._scope.store, record)

@@ -6,15 +6,18 @@ they are all a model knows about the tool.
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from spass.calls.scope import Scope
-from spass.core.ids import IndexId
+from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json, ToolSpec
-from spass.rag.answers import Hit, QueryAnswer
+from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
+from spass.rag.documents import DocumentPatch, NewDocument
+from spass.rag.swap import Beside
+from spass.tools.confirm import Confirmations
 
 
 class ToolError(Exception):
@@ -42,12 +45,50 @@ class Knowledge(Protocol):
         ...
 
 
+class Library(Knowledge, Protocol):
+    """What tools that curate knowledge need of ``rag``. Each method is described there (``spass.rag.service.Rag``)."""
+
+    async def list(self, scope: Scope, cursor: str | None = None, limit: int = ...) -> IndexPage: ...
+
+    async def describe(self, scope: Scope, index_id: IndexId) -> IndexSummary: ...
+
+    async def documents(self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = ...) -> DocumentPage: ...
+
+    async def document(self, scope: Scope, index_id: IndexId, document_id: DocumentId) -> Document: ...
+
+    async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> Sequence[DocumentId]: ...
+
+    async def replace(
+        self, scope: Scope, index_id: IndexId, documents: Sequence[NewDocument], beside: Beside[WriteAnswer] | None = None
+    ) -> WriteAnswer: ...
+
+    async def append(
+        self, scope: Scope, index_id: IndexId, documents: Sequence[NewDocument], beside: Beside[WriteAnswer] | None = None
+    ) -> WriteAnswer: ...
+
+    async def patch(
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        document_id: DocumentId,
+        patch: DocumentPatch,
+        beside: Beside[Document] | None = None,
+    ) -> Document: ...
+
+    async def delete_document(
+        self, scope: Scope, index_id: IndexId, document_id: DocumentId, beside: Beside[bool] | None = None
+    ) -> bool: ...
+
+    async def delete_index(self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """What a tool may act with. A tool acts inside the tenant of ``scope`` only."""
 
     scope: Scope
-    rag: Knowledge
+    rag: Library
+    confirmations: Confirmations = field(default_factory=Confirmations)
 
 
 class Tool(BaseModel):
@@ -71,21 +112,37 @@ class Tool(BaseModel):
     @classmethod
     def spec(cls) -> ToolSpec:
         """The tool as a model sees it."""
-        schema = {key: value for key, value in cls.model_json_schema().items() if key not in ("title", "description")}
-        return ToolSpec(cls.tool_name, inspect.cleandoc(cls.__doc__ or ""), _without_titles(schema))
+        schema = cls.model_json_schema()
+        shown = {key: value for key, value in schema.items() if key not in ("title", "description", "$defs")}
+        return ToolSpec(cls.tool_name, inspect.cleandoc(cls.__doc__ or ""), _plain_object(shown, schema.get("$defs", {})))
 
 
-def _without_titles(schema: Mapping[str, Json]) -> dict[str, Json]:
-    """``schema`` without pydantic's generated titles, which repeat field names and cost tokens. A property named ``title``
-    stays."""
+_REFERENCE: Final = "#/$defs/"
+
+
+def _plain_object(schema: Mapping[str, Json], definitions: Mapping[str, Json]) -> dict[str, Json]:
+    """``schema`` as models read it best: in one piece (not every provider follows references), and without what repeats names or
+    says nothing and costs tokens, pydantic's generated titles and defaults of null. A property named ``title`` stays."""
     cleaned: dict[str, Json] = {}
     for key, value in schema.items():
         if key == "properties" and isinstance(value, Mapping):
-            cleaned[key] = {name: _without_titles(field) for name, field in value.items() if isinstance(field, Mapping)}
-        elif key == "title" and isinstance(value, str):
+            cleaned[key] = {name: _plain(field, definitions) for name, field in value.items()}
+        elif (key == "title" and isinstance(value, str)) or (key == "default" and value is None):
             continue
-        elif isinstance(value, Mapping):
-            cleaned[key] = _without_titles(value)
+        elif key == "$ref" and isinstance(value, str):
+            cleaned |= _plain_object(_object(definitions[value.removeprefix(_REFERENCE)]), definitions)
         else:
-            cleaned[key] = value
+            cleaned[key] = _plain(value, definitions)
     return cleaned
+
+
+def _plain(value: Json, definitions: Mapping[str, Json]) -> Json:
+    if isinstance(value, Mapping):
+        return _plain_object(value, definitions)
+    return [_plain(inner, definitions) for inner in value] if isinstance(value, list) else value
+
+
+def _object(value: Json) -> Mapping[str, Json]:
+    if not isinstance(value, Mapping):
+        raise TypeError("a definition in a JSON Schema is an object")
+    return value

@@ -15,6 +15,15 @@ TOOLS: Final[Mapping[str, str]] = {
     "wikipedia_search": "spass.tools.builtin.wikipedia_search:WikipediaSearch",
     "wikipedia_summary": "spass.tools.builtin.wikipedia_summary:WikipediaSummary",
     "rag_query": "spass.tools.builtin.rag_query:RagQuery",
+    "rag_index_list": "spass.tools.builtin.rag_index_list:RagIndexList",
+    "rag_index_describe": "spass.tools.builtin.rag_index_describe:RagIndexDescribe",
+    "rag_doc_list": "spass.tools.builtin.rag_doc_list:RagDocList",
+    "rag_doc_get": "spass.tools.builtin.rag_doc_get:RagDocGet",
+    "rag_index_create": "spass.tools.builtin.rag_index_create:RagIndexCreate",
+    "rag_doc_append": "spass.tools.builtin.rag_doc_append:RagDocAppend",
+    "rag_doc_patch": "spass.tools.builtin.rag_doc_patch:RagDocPatch",
+    "rag_doc_delete": "spass.tools.builtin.rag_doc_delete:RagDocDelete",
+    "rag_index_delete": "spass.tools.builtin.rag_index_delete:RagIndexDelete",
 }
 """Tool name → ``module:Class``."""
 

@@ -1,7 +1,7 @@
 """Runs tool calls: finds the tool, checks its arguments, bounds its time and its result, and leaves one audit record.
 
 What goes wrong in a call is its result, ``{"error": {"code", "message"}}``, so that the model reads it and can do better. Only
-what the model cannot help at all is raised: see ``_FATAL`` and ``_NOT_THE_CALLS``.
+what the model cannot help at all is raised: see ``_FATAL`` and, for callers who are no models, ``_NOT_THE_CALLS``.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ from pydantic import ValidationError
 
 from spass.calls.scope import Scope
 from spass.core.errors import (
+    ConfirmTokenExpired,
+    ConfirmTokenInvalid,
     Internal,
     InvalidRequest,
     Limited,
@@ -31,7 +33,8 @@ from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
 from spass.metering import audit
 from spass.tools import arguments as tool_arguments
 from spass.tools.arguments import InvalidArguments
-from spass.tools.base import Knowledge, Tool, ToolContext, ToolError
+from spass.tools.base import Library, Tool, ToolContext, ToolError
+from spass.tools.confirm import Confirmations
 from spass.tools.recorder import ToolRecorder
 from spass.tools.registry import TOOLS, load
 
@@ -41,6 +44,8 @@ _FATAL: Final = (StorageUnavailable, Internal)
 """With these a turn could not be recorded either: it fails, and may be sent again. A failed upstream costs a turn one tool."""
 _NOT_THE_CALLS: Final = (*_FATAL, Limited, Upstream, Unavailable, TimedOut, TooDeep)
 """What no other arguments would have avoided: a caller who is no model hears of it as of any other failure."""
+_REFUSED_CONFIRMATION: Final = (ConfirmTokenInvalid, ConfirmTokenExpired)
+"""A model reads of it and begins anew; any other caller gets the status that the contract has for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,9 @@ class ToolAnswer:
 class Toolbox:
     """Every tool of the gateway, at work for one caller after another."""
 
-    def __init__(self, rag: Knowledge) -> None:
+    def __init__(self, rag: Library) -> None:
         self._rag = rag
+        self._confirmations = Confirmations()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,7 +118,7 @@ class Toolbox:
         except InvalidArguments as error:
             raise _invalid_request(error) from None
         recorder = ToolRecorder(scope, name)
-        attempt = await self._attempt(scope, recorder, lambda: prepared, _NOT_THE_CALLS)
+        attempt = await self._attempt(scope, recorder, lambda: prepared, (*_NOT_THE_CALLS, *_REFUSED_CONFIRMATION))
         result, _ = _bounded(attempt.result)
         return ToolAnswer(name, result, recorder.duration_ms, attempt.failed)
 
@@ -128,7 +134,7 @@ class Toolbox:
         try:
             call = prepare()
             seconds = min(call.timeout, scope.deadline.remaining())
-            result = await asyncio.wait_for(call.run(ToolContext(scope, self._rag)), seconds)
+            result = await asyncio.wait_for(call.run(ToolContext(scope, self._rag, self._confirmations)), seconds)
             status = audit.OK
             return _Attempt(result)
         except TimeoutError:

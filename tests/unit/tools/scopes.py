@@ -13,7 +13,9 @@ from spass.aws.uploads import TenantUploads
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
-from spass.rag.answers import Hit, QueryAnswer
+from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
+from spass.rag.documents import DocumentPatch, NewDocument
+from spass.rag.swap import Beside
 from spass.tenancy.identity import Caller, Identity
 
 
@@ -61,8 +63,59 @@ def scope_for(tenant: str = "demo", *, models: Sequence[str] = ("*",), depth: in
     return Scope.of(caller, store, seconds=seconds)
 
 
+class Closed:
+    """A library that lets nobody curate it."""
+
+    async def list(self, scope: Scope, cursor: str | None = None, limit: int = 100) -> IndexPage:
+        raise nobody_curates()
+
+    async def describe(self, scope: Scope, index_id: IndexId) -> IndexSummary:
+        raise nobody_curates()
+
+    async def documents(self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = 100) -> DocumentPage:
+        raise nobody_curates()
+
+    async def document(self, scope: Scope, index_id: IndexId, document_id: DocumentId) -> Document:
+        raise nobody_curates()
+
+    async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> Sequence[DocumentId]:
+        raise nobody_curates()
+
+    async def replace(
+        self, scope: Scope, index_id: IndexId, documents: Sequence[NewDocument], beside: Beside[WriteAnswer] | None = None
+    ) -> WriteAnswer:
+        raise nobody_curates()
+
+    async def append(
+        self, scope: Scope, index_id: IndexId, documents: Sequence[NewDocument], beside: Beside[WriteAnswer] | None = None
+    ) -> WriteAnswer:
+        raise nobody_curates()
+
+    async def patch(
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        document_id: DocumentId,
+        patch: DocumentPatch,
+        beside: Beside[Document] | None = None,
+    ) -> Document:
+        raise nobody_curates()
+
+    async def delete_document(
+        self, scope: Scope, index_id: IndexId, document_id: DocumentId, beside: Beside[bool] | None = None
+    ) -> bool:
+        raise nobody_curates()
+
+    async def delete_index(self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None) -> bool:
+        raise nobody_curates()
+
+
+def nobody_curates() -> AssertionError:
+    return AssertionError("nothing here curates knowledge")
+
+
 @dataclass(slots=True)
-class Shelf:
+class Shelf(Closed):
     """Knowledge of several tenants: texts by (tenant, index). Every text of an index answers every question."""
 
     texts: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)

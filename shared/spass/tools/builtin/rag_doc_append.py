@@ -1,0 +1,32 @@
+"""The tool ``rag_doc_append``."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from spass.core.messages import Json
+from spass.rag.documents import check_limits
+from spass.tools.base import ToolContext
+from spass.tools.confirm import Redemption
+from spass.tools.confirmed import DocumentsTool
+
+
+class RagDocAppend(DocumentsTool):
+    """Adds documents to a knowledge index. A document whose id is there already takes the place of the old one; all others stay.
+    If there is no such index, it is created.
+
+    Works in two steps. The first call changes nothing: it returns a preview, with the ids that are there already in
+    conflicting_existing_ids, and a confirm_token. The same call with that token within 60 seconds does it, and returns
+    {"index_id", "doc_count", "ingested", "replaced", "version"}. At most 256 documents of at most 8192 bytes of text each.
+    Example: {"index_id": "berlin-info", "documents": [{"id": "tower", "text": "The television tower is 368 metres high."}]}.
+    """
+
+    tool_name: ClassVar[str] = "rag_doc_append"
+
+    async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+        check_limits(self.documents)
+        ids = [document.document_id for document in self.documents]
+        existing = await context.rag.existing_ids(context.scope, self.index, ids)
+        return {"index_id": self.index_id, "shape_summary": self.shape, "conflicting_existing_ids": [*existing]}
+
+    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Json:
+        return (await context.rag.append(context.scope, self.index, self.documents, redemption)).body()

@@ -1,0 +1,37 @@
+"""The tool ``rag_doc_delete``."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+from spass.core.messages import Json
+from spass.tools.base import ToolContext
+from spass.tools.confirm import Redemption
+from spass.tools.confirmed import DocumentTool
+
+_EXCERPT_CHARACTERS: Final = 200
+
+
+class RagDocDelete(DocumentTool):
+    """Deletes one document of a knowledge index for good. To change a document, use rag_doc_patch instead.
+
+    Works in two steps. The first call changes nothing: it returns a preview, with the beginning of the document that would be
+    lost, and a confirm_token. The same call with that token within 60 seconds does it, and returns {"deleted": true}, or
+    false if the document was gone by then.
+    Example: {"index_id": "berlin-info", "doc_id": "gate"}.
+    """
+
+    tool_name: ClassVar[str] = "rag_doc_delete"
+
+    async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+        stored = await context.rag.document(context.scope, self.index, self.document)
+        return {
+            "index_id": self.index_id,
+            "doc_id": self.doc_id,
+            "text_size_bytes": len(stored.text.encode()),
+            "text_excerpt": stored.text[:_EXCERPT_CHARACTERS],
+            "text_excerpt_truncated": len(stored.text) > _EXCERPT_CHARACTERS,
+            "metadata": dict(stored.metadata),
+        }
+
+    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Json:
+        return {"deleted": await context.rag.delete_document(context.scope, self.index, self.document, redemption)}

@@ -1,0 +1,64 @@
+"""The tool ``rag_doc_patch``."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, JsonValue, model_validator
+from pydantic.json_schema import SkipJsonSchema
+
+from spass.core.messages import Json
+from spass.rag.documents import DocumentPatch, Text, check_patch
+from spass.tools.base import ToolContext
+from spass.tools.confirm import Redemption
+from spass.tools.confirmed import DocumentTool
+
+
+class RagDocPatch(DocumentTool):
+    """Changes one document of a knowledge index: its text, its metadata, or both. What you leave out stays as it is; new
+    metadata take the place of all that was there.
+
+    Works in two steps. The first call changes nothing: it returns a preview, with the fields that would change and the size
+    of the text afterwards, and a confirm_token. The same call with that token within 60 seconds does it, and returns the
+    document. A text has at most 8192 bytes.
+    Example: {"index_id": "berlin-info", "doc_id": "gate", "metadata": {"category": "sights", "checked": true}}.
+    """
+
+    tool_name: ClassVar[str] = "rag_doc_patch"
+
+    text: Annotated[Text | SkipJsonSchema[None], Field(description="The new text.")] = None
+    metadata: Annotated[
+        dict[str, JsonValue] | SkipJsonSchema[None], Field(description="All of the new metadata: any JSON object.")
+    ] = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if self.text is None and self.metadata is None:
+            raise ValueError("give text, metadata or both")
+        return self
+
+    @property
+    def patch(self) -> DocumentPatch:
+        given = {"text": self.text, "metadata": self.metadata}
+        return DocumentPatch.model_validate({name: value for name, value in given.items() if value is not None})
+
+    async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+        patch = self.patch
+        check_patch(patch)
+        stored = await context.rag.document(context.scope, self.index, self.document)
+        text, metadata = patch.text_after(stored.text), patch.metadata_after(dict(stored.metadata))
+        changed: list[Json] = []
+        if text != stored.text:
+            await context.rag.existing_ids(context.scope, self.index, [self.document])  # refuses what could not be embedded
+            changed.append("text")
+        if metadata != stored.metadata:
+            changed.append("metadata")
+        return {
+            "index_id": self.index_id,
+            "doc_id": self.doc_id,
+            "changed_fields": changed,
+            "new_text_size_bytes": len(text.encode()),
+        }
+
+    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Json:
+        return asdict(await context.rag.patch(context.scope, self.index, self.document, self.patch, redemption))

@@ -1,0 +1,39 @@
+"""The tool ``rag_index_delete``."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+from spass.core.messages import Json
+from spass.tools.base import ToolContext
+from spass.tools.confirm import Redemption
+from spass.tools.confirmed import ConfirmedTool
+
+_SAMPLE: Final = 10
+
+
+class RagIndexDelete(ConfirmedTool):
+    """Deletes a whole knowledge index with all of its documents for good. To delete one document, use rag_doc_delete instead.
+
+    Works in two steps. The first call changes nothing: it returns a preview, with what would be lost and the first ids of the
+    documents, and a confirm_token. The same call with that token within 60 seconds does it, and returns {"deleted": true}, or
+    false if the index was gone by then.
+    Example: {"index_id": "berlin-info"}.
+    """
+
+    tool_name: ClassVar[str] = "rag_index_delete"
+
+    async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+        index = await context.rag.describe(context.scope, self.index)
+        page = await context.rag.documents(context.scope, self.index, None, _SAMPLE)
+        return {
+            "index_id": self.index_id,
+            "doc_count": index.doc_count,
+            "total_text_bytes": index.total_text_bytes,
+            "embedding_model": index.embedding_model,
+            "created_at": index.created_at,
+            "sample_doc_ids": [document.id for document in page.documents],
+            "sample_truncated_at": _SAMPLE,
+        }
+
+    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Json:
+        return {"deleted": await context.rag.delete_index(context.scope, self.index, redemption)}

@@ -1,0 +1,27 @@
+"""The tool ``rag_index_describe``."""
+
+from dataclasses import asdict
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from spass.core.ids import RAG_ID, IndexId
+from spass.core.messages import Json
+from spass.tools.base import Tool, ToolContext
+
+
+class RagIndexDescribe(Tool):
+    """Describes one knowledge index: how many documents and bytes of text it holds, the model its texts were embedded with, its
+    version, which grows by one with every change, and when it was created and last changed.
+
+    Example: {"index_id": "berlin-info"} returns {"id": "berlin-info", "doc_count": 42, "total_text_bytes": 18372,
+    "embedding_model": "all-minilm-l6-v2", "dimensions": 384, "version": 7, "created_at": "2026-04-30T08:14:22.123Z",
+    "updated_at": "2026-05-02T10:00:01.456Z"}.
+    """
+
+    tool_name: ClassVar[str] = "rag_index_describe"
+
+    index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
+
+    async def run(self, context: ToolContext, /) -> Json:
+        return asdict(await context.rag.describe(context.scope, IndexId(self.index_id)))

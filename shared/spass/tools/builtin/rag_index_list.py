@@ -1,0 +1,25 @@
+"""The tool ``rag_index_list``."""
+
+from dataclasses import asdict
+from typing import ClassVar, Final
+
+from spass.core.messages import Json
+from spass.tools.base import Tool, ToolContext
+
+_MOST: Final = 100
+
+
+class RagIndexList(Tool):
+    """Lists the knowledge indices: the id of each, how many documents and bytes of text it holds, the model its texts were
+    embedded with, its version, and when it was created and last changed.
+
+    Use it to find out what indices there are before you search, read or change one. At most 100 are listed, in the order of
+    their ids; "more" says whether there are others.
+    Example: {} returns {"indices": [{"id": "berlin-info", "doc_count": 42, "total_text_bytes": 18372, ...}], "more": false}.
+    """
+
+    tool_name: ClassVar[str] = "rag_index_list"
+
+    async def run(self, context: ToolContext, /) -> Json:
+        page = await context.rag.list(context.scope, None, _MOST)
+        return {"indices": [asdict(index) for index in page.indices], "more": page.next_cursor is not None}

@@ -1,0 +1,159 @@
+"""Two-step confirm: a token that says "yes, this very call", good once and for a minute.
+
+The token carries its own expiry and a nonce, and a tag over both and over what it confirms: HMAC-SHA256 with a key of the
+tenant's. So a token for another call is told from a late one without a look at the table. That it has not been used says an item
+of its own, which is deleted in the transaction that carries the call out.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.again import again
+from spass.aws.clients import TenantStore
+from spass.aws.table import ABSENT, TTL, Condition, ConditionFailed, Delete, Put, Write
+from spass.calls.scope import Scope
+from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid, InternalError, SpassError
+from spass.core.ids import DocumentId, IndexId, TenantId
+from spass.core.messages import Json
+from spass.core.time import now_s
+from spass.tenancy.identity import Caller
+
+CONFIRM_SECONDS: Final = 60
+
+_EXPIRY_BYTES: Final = 6
+_NONCE_BYTES: Final = 16
+_KEY_BYTES: Final = 32
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{72}")  # 54 bytes fill it to the last bit, so no two texts are the same token
+_KEPT_SECONDS: Final = 3600  # after its expiry: a call confirmed in time may take until its deadline
+_UNUSED: Final = Condition("attribute_exists(pk)")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is confirmed: the tool ``op`` on ``index``, on one ``document`` of it if it is about one, with the rest of the
+    arguments in ``body``."""
+
+    op: str
+    index: IndexId
+    document: DocumentId | None = None
+    body: Mapping[str, Json] = field(default_factory=dict)
+
+    def fingerprint(self, caller: Caller) -> bytes:
+        """SHA-256 over whose call it is and all that it says. The order in which members of an object are written makes no
+        difference."""
+        body = hashlib.sha256(_canonical(self.body)).hexdigest()
+        return hashlib.sha256(_canonical([caller.tenant, caller.user, self.op, self.index, self.document, body])).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Redemption:
+    """The use of a token, which takes effect together with the write that it confirms (a ``Beside``)."""
+
+    token: keys.Key
+
+    async def writes(self, _answer: object, /) -> Sequence[Write]:
+        return [Delete(self.token, _UNUSED)]
+
+    def refused(self) -> SpassError:
+        return _invalid()
+
+
+class Confirmations:
+    """Hands tokens out and takes them back. What is kept in memory are the tenants' keys, which never change."""
+
+    def __init__(self) -> None:
+        self._keys: dict[TenantId, bytes] = {}
+
+    async def issue(self, scope: Scope, operation: Operation) -> str:
+        """A token with which ``operation`` may be carried out once by this caller.
+
+        Raises:
+            StorageUnavailable: it could not be kept.
+        """
+        expires_at = now_s() + CONFIRM_SECONDS
+        head = expires_at.to_bytes(_EXPIRY_BYTES, "big") + os.urandom(_NONCE_BYTES)
+        token = base64.urlsafe_b64encode(head + await self._tag(scope, operation, head)).decode()
+        put = Put(_item(scope.store, token), {TTL: expires_at + _KEPT_SECONDS})
+        await again(lambda: scope.store.table.write(put))
+        return token
+
+    async def redeem(self, scope: Scope, operation: Operation, token: str) -> Redemption:
+        """The right to carry out ``operation``. Nothing is consumed yet: that happens beside the write, or, if it fails, not at
+        all. A token that has been used is refused here already, so that nothing is embedded for it.
+
+        Raises:
+            ConfirmTokenInvalid: it was not given for this call and this caller, or has been used.
+            ConfirmTokenExpired: it was, but more than a minute ago.
+        """
+        if not _TOKEN.fullmatch(token):
+            raise _invalid()
+        signed = base64.urlsafe_b64decode(token)
+        head, tag = signed[: _EXPIRY_BYTES + _NONCE_BYTES], signed[_EXPIRY_BYTES + _NONCE_BYTES :]
+        if not hmac.compare_digest(tag, await self._tag(scope, operation, head)):
+            raise _invalid()
+        if now_s() > int.from_bytes(head[:_EXPIRY_BYTES], "big"):
+            raise _expired()
+        redemption = Redemption(_item(scope.store, token))
+        if await scope.store.table.get(redemption.token) is None:
+            raise _invalid()
+        return redemption
+
+    async def _tag(self, scope: Scope, operation: Operation, head: bytes) -> bytes:
+        key = await self._key(scope.store)
+        return hmac.digest(key, head + operation.fingerprint(scope.caller), "sha256")
+
+    async def _key(self, store: TenantStore) -> bytes:
+        key = self._keys.get(store.tenant)
+        if key is None:
+            key = self._keys[store.tenant] = await _stored_key(store)
+        return key
+
+
+async def _stored_key(store: TenantStore) -> bytes:
+    """The tenant's key; made now if this is its first token. Who makes one at the same time as another takes the other's."""
+    where = keys.confirm_key(store.tenant)
+    item = await store.table.get(where)
+    if item is None:
+        made = os.urandom(_KEY_BYTES)
+        put = Put(where, {"key": made}, ABSENT)
+        try:
+            await again(lambda: store.table.write(put))
+        except ConditionFailed as failure:
+            item = failure.item or {}
+        else:
+            return made
+    key = item.get("key")
+    if not isinstance(key, bytes) or len(key) != _KEY_BYTES:
+        raise InternalError("The key of confirm tokens cannot be read.")
+    return key
+
+
+def _item(store: TenantStore, token: str) -> keys.Key:
+    return keys.confirm(store.tenant, hashlib.sha256(token.encode()).hexdigest())
+
+
+def _canonical(value: Json) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _invalid() -> ConfirmTokenInvalid:
+    return ConfirmTokenInvalid(
+        "This confirm_token was not given for this very call, or it was used already. Check whether the change has been made; if "
+        "not, call again without confirm_token, and then with the new token and exactly the same arguments.",
+        param="arguments.confirm_token",
+    )
+
+
+def _expired() -> ConfirmTokenExpired:
+    return ConfirmTokenExpired(
+        f"This confirm_token is older than {CONFIRM_SECONDS} seconds. Call again without confirm_token to get a new one.",
+        param="arguments.confirm_token",
+    )

@@ -1,0 +1,101 @@
+"""Tools that change knowledge: the first call says what would happen, the same call with a token does it."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import FailFast, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from spass.core.ids import DOCUMENT_ID, RAG_ID, DocumentId, IndexId
+from spass.core.messages import Json
+from spass.rag.documents import MAX_DOCUMENTS, NewDocument
+from spass.tools.base import Tool, ToolContext
+from spass.tools.confirm import CONFIRM_SECONDS, Operation, Redemption
+
+
+class ConfirmedTool(Tool):
+    """A tool in two steps. A subclass says what would happen (``preview``) and does it (``execute``); the token is bound to all
+    of its fields."""
+
+    timeout: ClassVar[float] = 240.0
+
+    index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
+    confirm_token: Annotated[
+        str | SkipJsonSchema[None],
+        Field(
+            description="Left out in the first call, which changes nothing and returns a token; in the second that token, beside "
+            f"the very same arguments, within {CONFIRM_SECONDS} seconds."
+        ),
+    ] = None
+
+    @property
+    def index(self) -> IndexId:
+        return IndexId(self.index_id)
+
+    async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+        """What the call would change, for whoever decides whether it shall.
+
+        Raises:
+            SpassError: what carrying it out would raise, as far as it can be known now.
+        """
+        raise NotImplementedError
+
+    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Json:
+        """Carry it out and use up the token, both or neither; the result is what the HTTP route answers that does the same."""
+        raise NotImplementedError
+
+    async def run(self, context: ToolContext, /) -> Json:
+        if self.confirm_token is not None:
+            redemption = await context.confirmations.redeem(context.scope, self._operation(), self.confirm_token)
+            return await self.execute(context, redemption)
+        preview = await self.preview(context)
+        return {
+            "confirm_required": True,
+            "confirm_token": await context.confirmations.issue(context.scope, self._operation()),
+            "expires_in_seconds": CONFIRM_SECONDS,
+            "op": self.tool_name,
+            "preview": dict(preview),
+            "message": f"Nothing has been changed yet. {self.tool_name} is carried out only if you call it again within "
+            f"{CONFIRM_SECONDS} seconds with exactly the same arguments and this confirm_token. Do so only if the preview shows "
+            "what was asked for; otherwise say what would happen, and ask.",
+        }
+
+    def _operation(self) -> Operation:
+        body = self.model_dump(mode="json", exclude={"index_id", "doc_id", "confirm_token"})
+        return Operation(self.tool_name, self.index, self._document_id(), body)
+
+    def _document_id(self) -> DocumentId | None:
+        return None
+
+
+class DocumentTool(ConfirmedTool):
+    """One that changes one document."""
+
+    doc_id: Annotated[str, Field(pattern=DOCUMENT_ID, description="The document's id, exactly as you were given it.")]
+
+    @property
+    def document(self) -> DocumentId:
+        return DocumentId(self.doc_id)
+
+    def _document_id(self) -> DocumentId | None:
+        return self.document
+
+
+class DocumentsTool(ConfirmedTool):
+    """One that brings documents."""
+
+    documents: Annotated[
+        list[NewDocument],
+        Field(
+            min_length=1,
+            description="The documents: each an id, a text, and metadata if there are any.",
+            json_schema_extra={"maxItems": MAX_DOCUMENTS},
+        ),
+        FailFast(),
+    ]
+
+    @property
+    def shape(self) -> dict[str, Json]:
+        """How much it brings. ``total_bytes`` are of text."""
+        sizes = [len(document.text.encode()) for document in self.documents]
+        return {"doc_count": len(sizes), "total_bytes": sum(sizes)}
