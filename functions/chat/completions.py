@@ -20,16 +20,17 @@ router = api_router()
 @router.post("/v1/chat/completions", responses={200: {"content": {"text/event-stream": {}}}})
 async def complete(body: ChatCompletionRequest, request: Request, exchange: Current) -> Response:
     """A model's answer, as OpenAI's clients expect it."""
-    augment_of(request.headers)
+    server_tools = augment_of(request.headers).server_tools
     completions, scope = exchange.services.completions, exchange.scope
     if body.stream:
         replay = partial(replay_chunks, include_usage=body.include_usage)
-        return await stream_once(exchange, lambda: completions.stream(scope, body), collect=collect_chunks, replay=replay)
+        chunks = partial(completions.stream, scope, body, server_tools=server_tools)
+        return await stream_once(exchange, chunks, collect=collect_chunks, replay=replay)
 
     async def answered(_: Claim | None) -> Answer:
-        return Answer(await completions.complete(scope, body))
+        return Answer(await completions.complete(scope, body, server_tools=server_tools))
 
     return await once(exchange, answered)
 
 
-app = stream_app(router, needs=lambda services: services.completions)
+app = stream_app(router, needs=lambda services: services.completions.prepare())

@@ -1,7 +1,6 @@
 """Runs agents: gives a kind its context, made of the pipeline of model calls, the tools and the agent's knowledge index."""
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,6 @@ from spass.tools.base import Knowledge
 from spass.tools.toolbox import Toolbox
 
 _TOOLS_AT_ONCE: Final = 8
-_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 """Of a message, what is searched for: a longer text says no more about what it asks, and embedding it takes seconds."""
 
@@ -98,7 +96,7 @@ class _Context:
                 if text := delta.content + delta.refusal:
                     yield Token(text)
         reply = builder.reply.spoken
-        yield InferenceFinished(_repeatable(reply.message), reply.finish_reason)
+        yield InferenceFinished(reply.repeatable, reply.finish_reason)
         if reply.usage is not None:
             yield Usage(reply.usage)
 
@@ -119,13 +117,6 @@ class _Context:
             max_tokens=self.agent.max_tokens,
             stream=self.stream,
         )
-
-
-def _repeatable(message: Message) -> Message:
-    """``message`` as a provider takes it back: a tool's name that a model made up may hold what no provider allows in one, and
-    would make every later call of the conversation fail."""
-    calls = tuple(replace(call, name=_NOT_IN_A_NAME.sub("_", call.name)[:64] or "_") for call in message.tool_calls)
-    return replace(message, tool_calls=calls)
 
 
 def _says_something(message: Message) -> bool:

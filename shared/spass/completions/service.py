@@ -1,25 +1,44 @@
 """``/v1``'s model routes: OpenAI's requests in, OpenAI's answers out, and the pipeline between."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.chunks import Answer, Chunk, ChunkWriter, collect_chunks
 from spass.completions.embeddings import EmbeddingsRequest, check_dimensions, embeddings_answer
+from spass.completions.server_tools import ServerTools
 from spass.core.messages import Json
 from spass.llm.types import ChatDelta
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import effective
+
+if TYPE_CHECKING:
+    from spass.tools.toolbox import Toolbox
 
 
 class Completions:
-    """Chat and embeddings as OpenAI's clients expect them."""
+    """Chat and embeddings as OpenAI's clients expect them.
 
-    def __init__(self, calls: Calls) -> None:
+    ``toolbox`` is called when a tenant has tools of the gateway in its chats, and not before: it brings numpy along.
+    """
+
+    def __init__(self, calls: Calls, config: GatewayConfig, toolbox: "Callable[[], Toolbox]") -> None:
         self._calls = calls
+        self._config = config
+        self._toolbox = toolbox
 
-    def stream(self, scope: Scope, request: ChatCompletionRequest) -> AsyncGenerator[Chunk, None]:
-        """The answer as chunks. The last holds the usage and, in it, the cost of the whole request.
+    def prepare(self) -> None:
+        """Makes what some tenant's first chat would have to wait for."""
+        named = (self._config.defaults, *(tenant.defaults for tenant in self._config.tenants))
+        if any(defaults.tools_enabled_default for defaults in named):
+            self._toolbox()
+
+    def stream(self, scope: Scope, request: ChatCompletionRequest, *, server_tools: bool = True) -> AsyncGenerator[Chunk, None]:
+        """The answer as chunks. The last holds the usage and, in it, the cost of the whole request. With ``server_tools`` the
+        model may use the tenant's tools of the gateway.
 
         Refusals are raised at once; what goes wrong with the model is raised by the iteration, before the first chunk unless an
         answer had begun.
@@ -29,15 +48,30 @@ class Completions:
         """
         if request.stream:
             scope = scope.streaming
-        return _chunks(scope, request, self._calls.chat(scope, request.chat_request()))
+        offer = self._offer(scope, request) if server_tools else None
+        asked = request.chat_request()
+        return _chunks(scope, request, offer.chat(self._calls, scope, asked) if offer else self._calls.chat(scope, asked))
 
-    async def complete(self, scope: Scope, request: ChatCompletionRequest) -> Answer:
+    async def complete(self, scope: Scope, request: ChatCompletionRequest, *, server_tools: bool = True) -> Answer:
         """The whole answer: the stream, collected.
 
         Raises:
             SpassError: as ``Calls.chat``.
         """
-        return collect_chunks([chunk async for chunk in self.stream(scope, request)])
+        return collect_chunks([chunk async for chunk in self.stream(scope, request, server_tools=server_tools)])
+
+    def _offer(self, scope: Scope, request: ChatCompletionRequest) -> ServerTools | None:
+        """The gateway's tools for this chat. A caller who says which tool to call, or that none may be, has decided what the
+        answer is; and a tool of the caller's takes the place of the gateway's of the same name."""
+        if request.tool_choice not in (None, "auto"):
+            return None
+        own = {tool.function.name for tool in request.tools or ()}
+        enabled = effective(self._config, scope.caller.tenant).tools_enabled_default
+        names = [name for name in dict.fromkeys(enabled) if name not in own]
+        if not names:
+            return None
+        toolbox = self._toolbox()
+        return ServerTools(toolbox, toolbox.specs(names))
 
     async def embed(self, scope: Scope, request: EmbeddingsRequest) -> dict[str, Json]:
         """One vector per text.

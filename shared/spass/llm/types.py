@@ -1,15 +1,18 @@
 """What a model is asked and what it answers, the same for every provider."""
 
+import re
 import sys
 from array import array
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from spass.core.ids import RequestId
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
 from spass.core.time import Deadline
+
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,13 @@ class ChatReply:
             return self
         message = replace(self.message, content=self.message.content + self.refusal)
         return replace(self, message=message, finish_reason=FinishReason.CONTENT_FILTER, refusal="")
+
+    @property
+    def repeatable(self) -> Message:
+        """``message`` as a provider takes it back: a tool's name that a model made up may hold what no provider allows in one,
+        and would make every later call of the conversation fail."""
+        calls = [replace(call, name=_NOT_IN_A_NAME.sub("_", call.name)[:64] or "_") for call in self.message.tool_calls]
+        return replace(self.message, tool_calls=tuple(calls))
 
 
 class ReplyBuilder:

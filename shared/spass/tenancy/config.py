@@ -1,6 +1,6 @@
 """``gateway.yaml``: the operator's one file."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,6 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "monthly_budget_usd": "nothing is held to it",
     "system_prompt": "write it in the agents' files",
     "memory": "write it in the agents' files",
-    "tools_enabled_default": "name tools in the agents' files",
     "rag_top_k": "write it in the agents' files",
 }
 """Keys that are read and checked but that nothing acts on yet, and what an operator should know or do."""
@@ -185,8 +184,8 @@ class GatewayConfig(_Section):
             raise ModelNotFound(f"There is no model '{name[:128]}'. GET /v1/models lists them.", param="model") from None
 
 
-def load_gateway_config(path: Path) -> GatewayConfig:
-    """The configuration in the file at ``path``.
+def load_gateway_config(path: Path, tool_names: Collection[str] | None = None) -> GatewayConfig:
+    """The configuration in the file at ``path``. ``tool_names`` are those that it may name; None leaves them unchecked.
 
     Raises:
         ConfigError: with every problem: file, line, what is wrong and what to write instead.
@@ -194,6 +193,8 @@ def load_gateway_config(path: Path) -> GatewayConfig:
     source = load_yaml(path)
     config = validate(source, GatewayConfig)
     problems = [*_references(source, config), *_repetitions(source, config)]
+    if tool_names is not None:
+        problems += _unknown_tools(source, config, tool_names)
     if problems:
         raise ConfigError(problems)
     return config.noted(map(str, sorted(_ineffective(source, config), key=lambda notice: notice.line or 0)))
@@ -201,9 +202,8 @@ def load_gateway_config(path: Path) -> GatewayConfig:
 
 def _ineffective(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:
     """Settings that somebody may count on, and that do nothing yet."""
-    sections: list[tuple[Loc, _Section]] = [(("defaults",), config.defaults)]
+    sections: list[tuple[Loc, _Section]] = [*_cascading(config)]
     sections += [(("llm", "backends", number), backend) for number, backend in enumerate(config.llm.backends)]
-    sections += [(("tenants", number, "defaults"), tenant.defaults) for number, tenant in enumerate(config.tenants)]
     for at, section in sections:
         for key in section.model_fields_set & WITHOUT_EFFECT.keys():
             if getattr(section, key) is not None:
@@ -224,7 +224,6 @@ def _references(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:
     default = config.defaults.embedding_model
     embedding, chat = _names(config, "embedding"), _names(config, "chat")
     yield from _unless_known(source, ("defaults", "embedding_model"), default, embedding, "embedding model")
-    summaries: list[tuple[Loc, TenantDefaults]] = [(("defaults",), config.defaults)]
     for number, backend in enumerate(config.llm.backends):
         at: Loc = ("llm", "backends", number)
         for position, name in enumerate(backend.supported_models):
@@ -232,14 +231,28 @@ def _references(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:
         for name in backend.model_names:
             yield from _unless_known(source, (*at, "model_names", name), name, [*chat, *embedding], "model")
     for number, tenant in enumerate(config.tenants):
-        summaries.append((("tenants", number, "defaults"), tenant.defaults))
         for token_number, token in enumerate(tenant.tokens):
             for position, name in enumerate(token.allowed_models):
                 where: Loc = ("tenants", number, "tokens", token_number, "allowed_models", position)
                 yield from _unless_known(source, where, name, [ANY_MODEL, *chat, *embedding], "model")
-    for at, defaults in summaries:
+    for at, defaults in _cascading(config):
         if (summary_model := defaults.compact_summary_model) is not None:
             yield from _unless_known(source, (*at, "compact_summary_model"), summary_model, chat, "chat model")
+
+
+def _cascading(config: GatewayConfig) -> Iterator[tuple[Loc, TenantDefaults]]:
+    """The parts that cascade, and where each stands."""
+    yield ("defaults",), config.defaults
+    for number, tenant in enumerate(config.tenants):
+        yield ("tenants", number, "defaults"), tenant.defaults
+
+
+def _unknown_tools(source: YamlSource, config: GatewayConfig, known: Collection[str]) -> Iterator[Problem]:
+    for at, defaults in _cascading(config):
+        for position, name in enumerate(defaults.tools_enabled_default):
+            if name not in known:
+                where: Loc = (*at, "tools_enabled_default", position)
+                yield source.problem(where, f"'{name}' is no tool of this gateway{did_you_mean(name, sorted(known))}")
 
 
 def _names(config: GatewayConfig, kind: str) -> list[str]:

@@ -67,8 +67,9 @@ class Services:
         from spass.aws.log import write_line
         from spass.core.time import now
         from spass.tenancy.config import load_gateway_config
+        from spass.tools.registry import TOOLS
 
-        config = load_gateway_config(self.settings.config)
+        config = load_gateway_config(self.settings.config, TOOLS)
         for notice in config.notices:
             path = str(self.settings.config)
             write_line({"at": now(), "level": "warning", "event": "config_notice", "path": path, "notice": notice})
@@ -102,7 +103,7 @@ class Services:
     def completions(self) -> "Completions":
         from spass.completions.service import Completions
 
-        return Completions(self.calls)
+        return Completions(self.calls, self.config, lambda: self.toolbox)
 
     @cached_property
     def object_cache(self) -> "ObjectCache":

@@ -2,7 +2,7 @@
 
 import base64
 from array import array
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, Up
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ToolCallDelta
-from tests.unit.calls.scripted import ScriptedProvider, audit_of, make_scope
+from tests.unit.calls.scripted import CONFIG, ScriptedProvider, audit_of, make_scope
 
 pytestmark = pytest.mark.anyio
 
@@ -29,8 +29,12 @@ ANSWER = [
 ]
 
 
+def no_toolbox() -> NoReturn:
+    raise AssertionError("no tenant has tools of the gateway")
+
+
 def completions(provider: ScriptedProvider) -> Completions:
-    return Completions(provider.calls())
+    return Completions(provider.calls(), CONFIG, no_toolbox)
 
 
 def chat(**fields: Any) -> ChatCompletionRequest:

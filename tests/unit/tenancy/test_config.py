@@ -301,8 +301,21 @@ def test_settings_without_effect_are_noted_with_their_line(tmp_path: Path) -> No
         "gateway.yaml:12: monthly_budget_usd has no effect in this version",
     ]
     assert {tuple(notice.split(" has ")[0].split(": ")) for notice in notices[3:]} == {
-        ("gateway.yaml:17", key) for key in ("rag_top_k", "memory", "tools_enabled_default", "tokens_per_minute")
+        ("gateway.yaml:17", key) for key in ("rag_top_k", "memory", "tokens_per_minute")
     }
+
+
+def test_tools_that_do_not_exist_are_named_with_their_lines(tmp_path: Path) -> None:
+    text = EFFECTLESS.replace("[calculator]", "[calculater]") + "    defaults: {tools_enabled_default: [rag_query, nope]}\n"
+    path = tmp_path / "gateway.yaml"
+    path.write_text(VALID + text)
+    with pytest.raises(ConfigError) as caught:
+        load_gateway_config(path, ["calculator", "rag_query"])
+    where = "tenants[{}].defaults.tools_enabled_default[{}]"
+    assert [str(problem) for problem in caught.value.problems] == [
+        f"gateway.yaml:16: {where.format(0, 0)}: 'calculater' is no tool of this gateway; did you mean 'calculator'?",
+        f"gateway.yaml:18: {where.format(1, 1)}: 'nope' is no tool of this gateway; known: calculator, rag_query",
+    ]
 
 
 def test_what_is_not_set_is_not_noted(tmp_path: Path) -> None:

@@ -1,0 +1,420 @@
+"""The gateway's own tools in a chat: the model uses them on its way, and the caller gets one answer."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spass.aws.clients import TenantStore
+from spass.calls.scope import Scope
+from spass.completions.chat_request import ChatCompletionRequest
+from spass.completions.chunks import Answer, collect_chunks, replay_chunks
+from spass.completions.messages import check_tool_answers
+from spass.completions.server_tools import MAX_MODEL_CALLS
+from spass.completions.service import Completions
+from spass.core.errors import StorageUnavailable, UpstreamError
+from spass.core.messages import FinishReason, Message, Role, TokenUsage
+from spass.llm.errors import BackendUnavailable
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, NamedTool, ToolCallDelta
+from spass.tenancy.config import GatewayConfig
+from spass.tools.toolbox import Toolbox
+from tests.unit.calls.scripted import CONFIG, ScriptedProvider, audit_of, make_scope
+from tests.unit.tools.scopes import Shelf, scope_for, table_of
+
+pytestmark = pytest.mark.anyio
+
+WITH_TOOLS = GatewayConfig.model_validate(
+    CONFIG.model_dump() | {"defaults": {"embedding_model": "mini-embed", "tools_enabled_default": ["calculator", "rag_query"]}}
+)
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+
+
+@dataclass
+class Model(ScriptedProvider):
+    """Gives ``turns`` one after the other, and the last of them for ever; an exception among the deltas is raised."""
+
+    turns: Sequence[Sequence[ChatDelta | Exception]] = ()
+    asked: list[ChatRequest] = field(default_factory=list)
+
+    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        self.asked.append(request)
+        self.contexts.append(context)
+        for delta in self.turns[min(len(self.asked), len(self.turns)) - 1]:
+            if isinstance(delta, Exception):
+                raise delta
+            yield delta
+        yield ChatDelta(usage=TokenUsage(10, 5))
+
+    def completions(self, config: GatewayConfig = WITH_TOOLS) -> Completions:
+        return Completions(self.calls(config), config, lambda: Toolbox(Shelf()))
+
+
+def says(text: str) -> list[ChatDelta]:
+    middle = len(text) // 2
+    return [ChatDelta(text[:middle]), ChatDelta(text[middle:], finish_reason=FinishReason.STOP)]
+
+
+def calling(*names: str, arguments: str = '{"expression": "6*7"}', text: str = "") -> list[ChatDelta]:
+    """A turn that asks for the tools ``names``, each call in three pieces."""
+    deltas = [ChatDelta(text)] if text else []
+    for index, name in enumerate(names):
+        pieces = (
+            ToolCallDelta(index, f"call_{name}_{index}", name),
+            ToolCallDelta(index, arguments=arguments[:5]),
+            ToolCallDelta(index, arguments=arguments[5:]),
+        )
+        deltas += [ChatDelta(tool_calls=(piece,)) for piece in pieces]
+    return [*deltas, ChatDelta(finish_reason=FinishReason.TOOL_CALLS)]
+
+
+def chat(**fields: Any) -> ChatCompletionRequest:
+    return ChatCompletionRequest.model_validate({"model": "small", "messages": [{"role": "user", "content": "6 * 7?"}], **fields})
+
+
+async def both(model: Model, scope: Scope, config: GatewayConfig = WITH_TOOLS, **fields: Any) -> Answer:
+    """The blocking answer, held to be the same as the stream collected, and as that replayed."""
+    blocking = await model.completions(config).complete(scope, chat(**fields))
+    again = Model(turns=model.turns).completions(config).stream(make_scope(scope.store), chat(stream=True, **fields))
+    streamed = collect_chunks([chunk async for chunk in again])
+    assert timeless(collect_chunks(replay_chunks(streamed, include_usage=True))) == timeless(streamed) == timeless(blocking)
+    return blocking
+
+
+def timeless(answer: Answer) -> Answer:
+    return {key: value for key, value in answer.items() if key not in ("id", "created")}
+
+
+def message_of(answer: Answer) -> Any:
+    choices: Any = answer["choices"]
+    return choices[0]["message"]
+
+
+def reason_of(answer: Answer) -> Any:
+    choices: Any = answer["choices"]
+    return choices[0]["finish_reason"]
+
+
+def names_offered(request: ChatRequest) -> list[str]:
+    return [tool.name for tool in request.tools]
+
+
+async def test_a_tool_of_the_gateway_is_run_and_its_result_read_by_the_model(store: TenantStore) -> None:
+    model, scope = Model(turns=[calling("calculator"), says("It is 42.")]), make_scope(store)
+    answer = await model.completions().complete(scope, chat())
+    assert message_of(answer) == {"role": "assistant", "content": "It is 42.", "refusal": None}
+    assert reason_of(answer) == "stop"
+    first, second = model.asked
+    assert names_offered(first) == names_offered(second) == ["calculator", "rag_query"]
+    *_, asked, told = second.messages
+    assert [call.name for call in asked.tool_calls] == ["calculator"]
+    assert (told.role, told.tool_call_id) == (Role.TOOL, asked.tool_calls[0].id)
+    assert json.loads(told.content) == {"expression": "6*7", "result": 42}
+
+
+async def test_usage_cost_and_sub_calls_are_those_of_all_calls_and_each_leaves_its_record(store: TenantStore) -> None:
+    model, scope = Model(turns=[calling("calculator", "calculator"), says("It is 42.")]), make_scope(store)
+    answer = await model.completions().complete(scope, chat())
+    assert answer["usage"] == {
+        "prompt_tokens": 20,
+        "completion_tokens": 10,
+        "total_tokens": 30,
+        "cost": {"eur": "0.00002250", "usd": "0.0000250", "source": "catalog", "sub_calls": 2},
+    }
+    kinds = [(record["kind"], record["parent_request_id"]) for record in await audit_of(store)]
+    assert sorted(kinds) == [("chat", "req_outer")] * 2 + [("tool", "req_outer")] * 2
+
+
+async def test_a_callers_tool_is_left_to_the_caller(store: TenantStore) -> None:
+    model = Model(turns=[calling("calculator"), calling("weather", arguments='{"city": "Bonn"}', text="Let me look.")])
+    answer = await both(model, make_scope(store), tools=[WEATHER])
+    assert names_offered(model.asked[0]) == ["weather", "calculator", "rag_query"]
+    function = {"name": "weather", "arguments": '{"city": "Bonn"}'}
+    assert message_of(answer)["tool_calls"] == [{"id": "call_weather_0", "type": "function", "function": function}]
+    assert (message_of(answer)["content"], reason_of(answer)) == ("Let me look.", "tool_calls")
+
+
+async def test_of_a_mixed_answer_the_caller_gets_its_own_calls_and_nothing_else_is_run(store: TenantStore) -> None:
+    model = Model(turns=[calling("calculator", "weather", "rag_query", "weather")])
+    answer = await both(model, make_scope(store), tools=[WEATHER])
+    calls = message_of(answer)["tool_calls"]
+    assert [(call["id"], call["function"]["name"]) for call in calls] == [
+        ("call_weather_1", "weather"),
+        ("call_weather_3", "weather"),
+    ]
+    assert len(model.asked) == 1
+    assert {record["kind"] for record in await audit_of(store)} == {"chat"}
+
+
+async def test_the_caller_may_go_on_from_what_it_got(store: TenantStore) -> None:
+    model = Model(turns=[calling("calculator", "weather"), calling("calculator"), says("Sunny, and 42.")])
+    service, scope = model.completions(), make_scope(store)
+    first = message_of(await service.complete(scope, chat(tools=[WEATHER])))
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "sunny"} for call in first["tool_calls"]]
+    messages = [{"role": "user", "content": "6 * 7?"}, first, *results]
+    answer = await service.complete(scope, chat(messages=messages, tools=[WEATHER]))
+    assert message_of(answer)["content"] == "Sunny, and 42."
+
+
+async def test_calls_in_a_stream_are_numbered_from_zero_and_named_from_the_first_piece_on(store: TenantStore) -> None:
+    late = [
+        ChatDelta(tool_calls=(ToolCallDelta(0, "call_a", "calculator", "{}"), ToolCallDelta(1, "call_b", None, '{"a"'))),
+        ChatDelta(tool_calls=(ToolCallDelta(1, None, "weather", ":"),)),
+        ChatDelta(tool_calls=(ToolCallDelta(1, arguments="1}"),), finish_reason=FinishReason.TOOL_CALLS),
+    ]
+    stream = Model(turns=[late]).completions().stream(make_scope(store), chat(stream=True, tools=[WEATHER]))
+    chunks: list[Any] = [chunk async for chunk in stream]
+    pieces = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
+    assert pieces == [
+        {"index": 0, "id": "call_b", "type": "function", "function": {"name": "weather", "arguments": '{"a":'}},
+        {"index": 0, "function": {"arguments": "1}"}},
+    ]
+
+
+async def test_a_callers_tool_takes_the_place_of_the_gateways_of_that_name(store: TenantStore) -> None:
+    mine = {"type": "function", "function": {"name": "calculator", "description": "Mine."}}
+    model = Model(turns=[calling("calculator")])
+    answer = await both(model, make_scope(store), tools=[mine])
+    assert [(tool.name, tool.description == "Mine.") for tool in model.asked[0].tools] == [
+        ("calculator", True),
+        ("rag_query", False),
+    ]
+    assert message_of(answer)["tool_calls"][0]["function"]["name"] == "calculator"
+
+
+@pytest.mark.parametrize(
+    "choice", ["none", "required", {"type": "function", "function": {"name": "weather"}}], ids=["none", "required", "named"]
+)
+async def test_a_caller_who_says_what_to_call_is_obeyed_and_offered_nothing_else(store: TenantStore, choice: object) -> None:
+    model = Model(turns=[calling("weather")])
+    await both(model, make_scope(store), tools=[WEATHER], tool_choice=choice)
+    (asked,) = model.asked
+    assert names_offered(asked) == ["weather"]
+    assert asked.tool_choice == (choice if isinstance(choice, str) else NamedTool("weather"))
+
+
+async def test_a_caller_without_tools_who_wants_none_called_gets_none(store: TenantStore) -> None:
+    model = Model(turns=[says("Hello.")])
+    await both(model, make_scope(store), tool_choice="none")
+    assert model.asked[0].tools == ()
+
+
+async def test_everything_else_that_was_asked_for_holds_for_every_call(store: TenantStore) -> None:
+    model = Model(turns=[calling("calculator"), says("42")])
+    fields = {"temperature": 0.5, "seed": 7, "stop": ["END"], "parallel_tool_calls": False, "max_completion_tokens": 50}
+    await model.completions().complete(make_scope(store), chat(**fields, tool_choice="auto", tools=[WEATHER]))
+    for asked in model.asked:
+        assert (asked.temperature, asked.seed, asked.stop, asked.max_tokens) == (0.5, 7, ("END",), 50)
+        assert (asked.extra, asked.tool_choice) == ({"parallel_tool_calls": False}, "auto")
+
+
+async def test_the_texts_of_all_calls_are_the_answer_in_their_order(store: TenantStore) -> None:
+    model = Model(turns=[calling("calculator", text="Let me see."), calling("calculator"), says("It is 42.")])
+    assert message_of(await both(model, make_scope(store)))["content"] == "Let me see.\n\nIt is 42."
+
+
+async def test_text_is_streamed_before_the_tools_are_run(store: TenantStore) -> None:
+    model = Model(turns=[calling("calculator", text="Let me see."), says("It is 42.")])
+    choices: list[Any] = []
+    calls_by_then = []
+    async for chunk in model.completions().stream(make_scope(store), chat(stream=True)):
+        choices += cast("list[Any]", chunk["choices"])
+        if choices[-1]["delta"].get("content"):
+            calls_by_then.append(len(model.asked))
+    assert calls_by_then == [1, 2, 2]
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
+    assert sum("role" in choice["delta"] for choice in choices) == 1
+
+
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+async def test_an_answer_in_json_is_that_of_the_last_call_alone(store: TenantStore, kind: str) -> None:
+    wanted: dict[str, Any] = {"type": kind} | ({"json_schema": {"name": "it"}} if kind == "json_schema" else {})
+    model = Model(turns=[calling("calculator", text="Let me see."), says('{"it": 42}')])
+    answer = await both(model, make_scope(store), response_format=wanted)
+    assert json.loads(message_of(answer)["content"]) == {"it": 42}
+    assert [request.response_format and request.response_format["type"] for request in model.asked] == [kind, kind]
+
+
+async def test_a_tool_that_nobody_offered_is_answered_by_the_gateway(store: TenantStore) -> None:
+    model = Model(turns=[calling("launch.rockets"), says("I cannot.")])
+    answer = await both(model, make_scope(store), tools=[WEATHER])
+    assert message_of(answer)["content"] == "I cannot."
+    *_, asked, told = model.asked[1].messages
+    assert asked.tool_calls[0].name == "launch_rockets"  # as every provider takes it back
+    assert json.loads(told.content)["error"]["code"] == "tool_not_found"
+
+
+async def test_a_tool_outside_the_tenants_list_does_not_exist_for_the_model(store: TenantStore) -> None:
+    model = Model(turns=[calling("current_datetime", arguments="{}"), says("No idea.")])
+    await model.completions().complete(make_scope(store), chat())
+    assert json.loads(model.asked[1].messages[-1].content)["error"]["code"] == "tool_not_found"
+
+
+async def test_a_bad_call_is_told_to_the_model_who_may_do_better(store: TenantStore) -> None:
+    model = Model(turns=[calling("calculator", arguments='{"formula": 1'), calling("calculator"), says("42")])
+    assert message_of(await both(model, make_scope(store)))["content"] == "42"
+    assert json.loads(model.asked[1].messages[-1].content)["error"]["code"] == "invalid_arguments"
+
+
+async def test_the_last_call_may_call_no_tool_and_one_that_does_ends_as_cut_off(store: TenantStore) -> None:
+    model = Model(turns=[calling("calculator", text="Once more.")])
+    answer = await both(model, make_scope(store))
+    assert len(model.asked) == MAX_MODEL_CALLS
+    assert [request.tool_choice for request in model.asked] == [None] * (MAX_MODEL_CALLS - 1) + ["none"]
+    assert {tuple(names_offered(request)) for request in model.asked} == {("calculator", "rag_query")}
+    assert (reason_of(answer), "tool_calls" in message_of(answer)) == ("length", False)
+    usage: Any = answer["usage"]
+    assert usage["cost"]["sub_calls"] == MAX_MODEL_CALLS
+
+
+async def test_a_call_that_was_cut_off_is_not_run(store: TenantStore) -> None:
+    cut = [*calling("calculator", arguments='{"expr', text="So")[:-1], ChatDelta(finish_reason=FinishReason.LENGTH)]
+    model = Model(turns=[cut])
+    answer = await both(model, make_scope(store))
+    assert (len(model.asked), reason_of(answer), message_of(answer)["content"]) == (1, "length", "So")
+    assert "tool_calls" not in message_of(answer)
+
+
+async def test_switched_off_there_are_none(store: TenantStore) -> None:
+    model = Model(turns=[says("Hello.")])
+    await model.completions().complete(make_scope(store), chat(), server_tools=False)
+    assert [chunk async for chunk in model.completions().stream(make_scope(store), chat(stream=True), server_tools=False)]
+    assert [request.tools for request in model.asked] == [(), ()]
+
+
+async def test_a_tenants_own_list_replaces_that_of_the_process(store: TenantStore) -> None:
+    tenant = {"id": "acme", "defaults": {"tools_enabled_default": ["current_datetime", "current_datetime"]}}
+    config = GatewayConfig.model_validate(WITH_TOOLS.model_dump() | {"tenants": [tenant, {"id": "other", "defaults": {}}]})
+    model = Model(turns=[says("Hello.")])
+    await model.completions(config).complete(make_scope(store), chat())
+    assert names_offered(model.asked[0]) == ["current_datetime"]
+
+
+async def test_without_tools_nothing_is_made_and_the_model_is_asked_what_the_caller_asked(store: TenantStore) -> None:
+    def made() -> Toolbox:
+        raise AssertionError("no tenant has tools")
+
+    model = Model(turns=[says("Hello.")])
+    service = Completions(model.calls(), CONFIG, made)
+    service.prepare()
+    await service.complete(make_scope(store), chat(tools=[WEATHER]))
+    assert model.asked == [chat(tools=[WEATHER]).chat_request()]
+
+
+def test_tools_are_made_beforehand_where_any_tenant_has_some() -> None:
+    made = []
+
+    def make() -> Toolbox:
+        made.append(True)
+        return Toolbox(Shelf())
+
+    tenant = {"id": "acme", "defaults": {"tools_enabled_default": ["calculator"]}}
+    config = GatewayConfig.model_validate(CONFIG.model_dump() | {"tenants": [tenant]})
+    Completions(Model().calls(config), config, make).prepare()
+    assert made == [True]
+
+
+async def test_tools_act_for_the_callers_tenant_and_user() -> None:
+    scope = scope_for("demo")
+    shelf = Shelf({("demo", "notes"): ["Bonn is a town."]})
+    model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "Bonn?"}'), says("A town.")])
+    await Completions(model.calls(WITH_TOOLS), WITH_TOOLS, lambda: Toolbox(shelf)).complete(scope, chat())
+    assert shelf.asked == [("demo", "notes", "Bonn?", 5)]
+    assert table_of(scope).audited("tool") == [("rag_query", "ok")]
+
+
+async def test_a_model_that_fails_on_the_way_fails_the_request_and_what_it_took_is_on_the_bill(store: TenantStore) -> None:
+    scope = make_scope(store)
+    with pytest.raises(UpstreamError):
+        await Model(turns=[calling("calculator"), [BackendUnavailable("down")]]).completions().complete(scope, chat())
+    assert scope.tally.total.sub_calls == 1
+
+
+async def test_a_store_that_fails_under_a_tool_fails_the_request() -> None:
+    class Broken(Shelf):
+        async def query(self, *_: object) -> Any:
+            raise StorageUnavailable("The store does not answer.")
+
+    model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "x"}'), says("Hm.")])
+    with pytest.raises(StorageUnavailable):
+        await Completions(model.calls(WITH_TOOLS), WITH_TOOLS, lambda: Toolbox(Broken())).complete(scope_for(), chat())
+    assert len(model.asked) == 1
+
+
+async def test_who_leaves_while_tools_run_ends_them(store: TenantStore) -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    class Slow(Shelf):
+        async def query(self, *_: object) -> Any:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+    model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "x"}'), says("Hm.")])
+    service = Completions(model.calls(WITH_TOOLS), WITH_TOOLS, lambda: Toolbox(Slow()))
+    task = asyncio.create_task(service.complete(make_scope(store), chat()))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+    assert {(record["kind"], record["status"]) for record in await audit_of(store)} == {("chat", "ok"), ("tool", "cancelled")}
+
+
+NAMES = st.sampled_from(["calculator", "rag_query", "weather", "map", "nonsense"])
+TURN = st.tuples(
+    st.lists(st.text("ab ", max_size=3), max_size=3), st.lists(NAMES, max_size=4), st.sampled_from([None, *FinishReason])
+)
+
+
+def turn_of(texts: Sequence[str], names: Sequence[str], reason: FinishReason | None) -> list[ChatDelta]:
+    deltas = [*map(ChatDelta, texts), *calling(*names)[:-1]]
+    said = FinishReason.TOOL_CALLS if names else FinishReason.STOP
+    return [*deltas, ChatDelta(finish_reason=said if reason in (None, FinishReason.MAX_TURNS) else reason)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(turns=st.lists(TURN, min_size=1, max_size=4), wants_json=st.booleans(), with_map=st.booleans())
+def test_whatever_the_model_does_stream_and_answer_agree_and_the_conversation_stays_whole(
+    turns: Sequence[tuple[Sequence[str], Sequence[str], FinishReason | None]], wants_json: bool, with_map: bool
+) -> None:
+    model = Model(turns=[turn_of(*turn) for turn in turns])
+    own = [WEATHER, {"type": "function", "function": {"name": "map"}}][: 2 if with_map else 1]
+    fields: dict[str, Any] = {"tools": own, **({"response_format": {"type": "json_object"}} if wants_json else {})}
+
+    async def run() -> Answer:
+        again = Model(turns=model.turns).completions().stream(scope_for(), chat(stream=True, **fields))
+        streamed = collect_chunks([chunk async for chunk in again])
+        blocking = await model.completions().complete(scope_for(), chat(**fields))
+        assert timeless(streamed) == timeless(blocking)
+        return blocking
+
+    answer = asyncio.run(run())
+    named = {tool["function"]["name"] for tool in own if isinstance(tool["function"], dict)}
+    assert {call["function"]["name"] for call in message_of(answer).get("tool_calls", ())} <= named
+    usage: Any = answer["usage"]
+    assert (usage["prompt_tokens"], usage["cost"]["sub_calls"]) == (10 * len(model.asked), len(model.asked))
+    for request in model.asked:
+        check_tool_answers([_wire(message) for message in request.messages])
+
+
+def _wire(message: Message) -> Any:
+    from spass.completions.messages import AssistantMessage, ToolMessage, UserMessage
+
+    match message.role:
+        case Role.USER:
+            return UserMessage.model_validate({"role": "user", "content": message.content})
+        case Role.TOOL:
+            return ToolMessage.model_validate({"role": "tool", "content": message.content, "tool_call_id": message.tool_call_id})
+        case _:
+            calls = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in message.tool_calls
+            ]
+            return AssistantMessage.model_validate({"role": "assistant", "content": message.content, "tool_calls": calls})
