@@ -56,9 +56,11 @@ class Recorder(FaultPlan):
 @dataclass(frozen=True, slots=True)
 class World:
     session: str
+    upload: str
 
     def path(self, route: Route) -> str:
-        return route.path.format_map({"name": "bench", "session_id": self.session, "index_id": "bench", "doc_id": "d1"})
+        made = {"session_id": self.session, "upload_id": self.upload}
+        return route.path.format_map({"name": "bench", "index_id": "bench", "doc_id": "d1", **made})
 
 
 BODIES: dict[str, object] = {
@@ -70,7 +72,9 @@ BODIES: dict[str, object] = {
     "sessions.append": {"message": "Two and two?"},
     "rag.replace": {"documents": [{"id": "d1", "text": "Two and two are four."}]},
     "rag.append": {"documents": [{"id": "d2", "text": "Three and three are six."}]},
+    "rag.documents_patch": {"metadata": {"asked": True}},
     "rag.query": {"query": "Two and two?"},
+    "rag.uploads_create": {"filename": "sums.md", "content_type": "text/markdown", "size": 100},
 }
 # Calls that take away what the others need come last.
 LAST = ("sessions.delete", "rag.documents_delete", "rag.delete")
@@ -94,7 +98,8 @@ async def measure() -> None:
 async def prepare(client: httpx.AsyncClient) -> World:
     (await client.post("/a1/rag/indices/bench/documents", json=BODIES["rag.replace"])).raise_for_status()
     session = await client.post("/a1/agents/bench/sessions", json={})
-    return World(session.raise_for_status().json()["id"])
+    upload = await client.post("/a1/rag/indices/bench/uploads", json=BODIES["rag.uploads_create"])
+    return World(session.raise_for_status().json()["id"], upload.raise_for_status().json()["upload_id"])
 
 
 async def show(client: httpx.AsyncClient, route: Route, world: World, headers: dict[str, str] | None = None) -> None:

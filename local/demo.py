@@ -4,7 +4,6 @@ It starts a gateway of its own and throws it away afterwards; another one is onl
 """
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -12,102 +11,17 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
-from local.demo_texts import BERLIN, documentation
+from local.demo_walk import DemoFailed, walk
 from local.home import ROOT
 from local.processes import free_port
 
 _START_SECONDS: Final = 60
 _TOKEN: Final = "demo-token"
 _USER: Final = "demo-user"
-_WIDTH: Final = 600  # characters of a body that are shown
-
-
-class DemoFailed(Exception):
-    """An answer does not follow from what was ingested."""
-
-
-class Walk:
-    """The calls of the demo, printed as they happen."""
-
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
-
-    def title(self, text: str) -> None:
-        print(f"\n=== {text}")
-
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request, print it and its answer, and return the answer's JSON."""
-        print(f"\n→ {method} {path}" + (f"\n  {_shown(body)}" if body is not None else ""))
-        answer = self._client.request(method, path, json=body)
-        cost = answer.headers.get("SPASS-Cost-Usd")
-        print(f"← {answer.status_code}" + (f", {cost} USD" if cost else ""))
-        payload: dict[str, Any] = answer.json()
-        print(f"  {_shown(payload)}")
-        if answer.is_error:
-            raise DemoFailed(f"{method} {path} was answered with {answer.status_code}")
-        return payload
-
-    def ask(self, path: str, message: str, *, expect: str, tool: str | None = None) -> None:
-        """Ask an agent, and insist that its answer holds what the documents say, and that it used its tool."""
-        reply = self.call("POST", path, {"message": message})
-        content = reply["message"]["content"]
-        print(f"\n  {message}\n  » {content}")
-        if expect.lower() not in content.lower():
-            raise DemoFailed(f"The answer should say '{expect}': {content}")
-        used = [call["name"] for call in reply["tool_calls"]]
-        if tool is not None and tool not in used:
-            raise DemoFailed(f"The agent should have used its tool {tool}, and used {used or 'none'}")
-
-
-def walk(client: httpx.Client) -> None:
-    """The main job, step by step."""
-    step = Walk(client)
-
-    step.title("1. Ingest documents about Berlin")
-    step.call("POST", "/a1/rag/indices/berlin-info/documents", {"documents": list(BERLIN)})
-
-    step.title("2. Query them: retrieval alone, exact and by meaning")
-    found = step.call("POST", "/a1/rag/indices/berlin-info/query", {"query": "Wo ist der größte Park?", "top_k": 2})
-    if found["results"][0]["id"] != "tiergarten":
-        raise DemoFailed("The park should be found first")
-
-    step.title("3. An agent that gets the documents before each question")
-    step.ask("/a1/agents/berlin-rag/chat", "Wann wurde das Brandenburger Tor gebaut?", expect="1791")
-
-    step.title("4. A session that remembers")
-    session = step.call("POST", "/a1/agents/concise-de/sessions", {"title": "Demo"})
-    messages = f"/a1/agents/concise-de/sessions/{session['id']}/messages"
-    step.call("POST", messages, {"message": "Mein Lieblingssport ist Tennis."})
-    step.ask(messages, "Welcher Sport ist mein Liebling?", expect="Tennis")
-    step.call("GET", messages)
-
-    step.title("5. An agent that decides by itself to search")
-    question = "Wie hoch ist der Fernsehturm am Alexanderplatz? Suche im Index berlin-info."
-    step.ask("/a1/agents/librarian/chat", question, expect="368", tool="rag_query")
-
-    step.title("6. An agent that calculates with a tool")
-    step.ask("/a1/agents/researcher/chat", "What is 1791 * 17?", expect="30447", tool="calculator")
-
-    step.title("7. The gateway's own documentation, ingested and asked")
-    documents = documentation(ROOT / "docs")
-    step.call("POST", "/a1/rag/indices/gateway-docs/documents", {"documents": documents})
-    for question, expected in (
-        ("How long is the stored answer of an Idempotency-Key kept?", "24 hours"),
-        ("How many documents may one request carry?", "256"),
-        ("What happens when two turns of one session run at the same time?", "session_busy"),
-        ("How many dimensions do the vectors have?", "384"),
-    ):
-        step.ask("/a1/agents/librarian/chat", f"{question} Look in the index gateway-docs.", expect=expected, tool="rag_query")
-    print("\nEvery answer follows from the documents.")
-
-
-def _shown(body: object) -> str:
-    text = json.dumps(body, ensure_ascii=False)
-    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} … ({len(text)} characters)"
 
 
 @contextmanager

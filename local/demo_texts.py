@@ -1,4 +1,4 @@
-"""What the demo ingests: sentences about Berlin, and this project's own documentation in pieces."""
+"""What the demo ingests: sentences about Berlin, a file about Potsdam, and this project's own documentation in pieces."""
 
 import re
 from collections.abc import Iterator
@@ -13,19 +13,43 @@ class Document(TypedDict):
 
     id: str
     text: str
-    metadata: dict[str, str]
+    metadata: dict[str, str | int]
 
 
 BERLIN: Final[tuple[Document, ...]] = tuple(
-    Document(id=name, text=text, metadata={"city": "Berlin"})
-    for name, text in {
-        "brandenburger-tor": "Das Brandenburger Tor steht im Bezirk Mitte am Pariser Platz, gebaut 1791.",
-        "tiergarten": "Der Tiergarten ist der größte innerstädtische Park Berlins, 210 Hektar.",
-        "kudamm": "Der Kurfürstendamm im Westen ist die bekannteste Einkaufsstraße.",
-        "fernsehturm": "Der Fernsehturm am Alexanderplatz ist mit 368 Metern das höchste Bauwerk Deutschlands.",
-        "museumsinsel": "Die Museumsinsel in der Spree zählt seit 1999 zum Welterbe der UNESCO.",
-    }.items()
+    Document(id=name, text=text, metadata={"city": "Berlin", "kind": kind, "year": year})
+    for name, kind, year, text in (
+        ("brandenburger-tor", "gate", 1791, "Das Brandenburger Tor steht im Bezirk Mitte am Pariser Platz, gebaut 1791."),
+        ("tiergarten", "park", 1742, "Der Tiergarten ist der größte innerstädtische Park Berlins, 210 Hektar."),
+        ("kudamm", "street", 1886, "Der Kurfürstendamm im Westen ist die bekannteste Einkaufsstraße."),
+        (
+            "fernsehturm",
+            "tower",
+            1969,
+            "Der Fernsehturm am Alexanderplatz ist mit 368 Metern das höchste Bauwerk Deutschlands.",
+        ),
+        ("museumsinsel", "museum", 1830, "Die Museumsinsel in der Spree zählt seit 1999 zum Welterbe der UNESCO."),
+    )
 )
+
+POTSDAM: Final = """# Potsdam
+
+Potsdam liegt südwestlich von Berlin an der Havel.
+
+## Sanssouci
+
+Schloss Sanssouci wurde 1745 bis 1747 für Friedrich den Großen gebaut.
+Der König ließ es als Sommersitz über den Terrassen eines Weinbergs errichten.
+
+## Holländisches Viertel
+
+Das Holländische Viertel besteht aus 134 Häusern aus rotem Backstein, begonnen 1733.
+
+## Filmpark
+
+In Babelsberg steht seit 1912 das älteste große Filmstudio der Welt.
+"""
+"""A file as somebody would upload it."""
 
 
 def documentation(folder: Path) -> list[Document]:

@@ -46,6 +46,7 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
         {"name": "calculator", "arguments": {"expression": "6*7"}},
         {"name": "current_datetime", "arguments": {"timezone": "Europe/Berlin"}},
         {"name": "rag_query", "arguments": {"index_id": INDEX, "query": "Tee", "top_k": 2}},
+        {"name": "rag_doc_patch", "arguments": {"index_id": INDEX, "doc_id": DOCUMENT, "metadata": {}}},
     ),
     "agents.chat": ({"message": "Hallo"},),
     "sessions.create": (
@@ -54,7 +55,12 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
     "sessions.append": ({"message": "Hallo"},),
     "rag.replace": ({"documents": [{"id": DOCUMENT, "text": "Tee", "metadata": {"n": 1}}]},),
     "rag.append": ({"documents": [{"id": "fuzz:2", "text": "Tee", "metadata": {"n": [1]}}]},),
-    "rag.query": ({"query": "Tee", "top_k": 3},),
+    "rag.documents_patch": ({"text": "Kaffee", "metadata": {"n": 2}}, {"metadata": {}}),
+    "rag.query": (
+        {"query": "Tee", "top_k": 3},
+        {"query": "Tee", "filter": {"n": {"$gte": 1, "$lte": 3, "$ne": 2}, "k": {"$in": [1, None]}, "x": "y"}, "min_score": 0.1},
+    ),
+    "rag.uploads_create": ({"filename": "tee.md", "content_type": "text/markdown", "size": 100},),
 }
 """Bodies that are accepted, for each route file that takes one."""
 
@@ -65,7 +71,7 @@ METHODS: Final = st.sampled_from(
 _ODD_SEGMENTS: Final = (
     b"", b".", b"..", b"%2e%2e", b"%2F", b"a%2Fb", b"%00", b"%0d%0aX:%20y", b"%ff", b"%", b"%zz", b"%c3%28", b"%ed%a0%80",
     b"%F0%9F%8D%B5", b";a=b", b"*", b"T%23demo%23", b"demo/../other", b"'%22%3Cscript%3E", b"ses_00000000000000000000000000",
-    b"null", b"-1", b"a" * 129, b"a" * 3000, b"%25", b"+", b"~", b"{name}", b"$", b"sessions", b"documents",
+    b"null", b"-1", b"a" * 129, b"a%231", b"a%23x", b"a" * 3000, b"%25", b"+", b"~", b"{name}", b"$", b"sessions", b"documents",
 )  # fmt: skip
 
 _ODD_VALUES: Final[tuple[Json, ...]] = (

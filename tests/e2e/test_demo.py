@@ -7,7 +7,17 @@ import sys
 from local.home import ROOT
 from tests.e2e.conftest import Gateway
 
-FACTS = ("gebaut 1791", "Dein Lieblingssport ist Tennis", "368 Metern", "= 30447", "24 hours", "Every answer follows")
+FACTS = (
+    "gebaut 1791",
+    "potsdam.md#",
+    '"status": "succeeded"',
+    '"confirm_required": true',
+    "Dein Lieblingssport ist Tennis",
+    "368 Metern",
+    "= 30447",
+    "24 hours",
+    "Every answer follows",
+)
 
 
 def test_the_demo_walks_through_the_main_job_on_a_gateway_of_its_own(gateway: Gateway) -> None:

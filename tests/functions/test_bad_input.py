@@ -12,7 +12,7 @@ from spass.web.app import create_app
 from spass.web.json import MAX_BODY_BYTES
 from tests.functions.gateway import Gateway, escaped
 
-PARAMETERS = {"name": "plain", "session_id": "", "index_id": "notes", "doc_id": "a"}
+PARAMETERS = {"name": "plain", "session_id": "", "index_id": "notes", "doc_id": "a", "upload_id": "upl_" + "0" * 26}
 ODD_SEGMENTS = [
     "..",
     ".",
@@ -51,9 +51,15 @@ BODIES: Mapping[str, bytes] = {
     "a body of arrays": b'{"message": ' + b"[" * 5000 + b"]" * 5000 + b"}",
     "a large number": b'{"top_k": ' + b"9" * 5000 + b"}",
     "an infinite number": b'{"query": "x", "top_k": 1e400}',
-    "wrong types": b'{"message": 1, "query": [], "documents": "x", "title": {}, "model": 3, "input": 4, "messages": "x"}',
-    "nulls": b'{"message": null, "query": null, "documents": null, "model": null, "messages": null, "input": null}',
-    "empty values": b'{"message": "", "query": "", "documents": [], "messages": [], "model": "", "input": ""}',
+    "a filter of no object": b'{"query": "x", "filter": [1]}',
+    "an unknown operator": b'{"query": "x", "filter": {"year": {"$gt": 1}}}',
+    "an operator without a list": b'{"query": "x", "filter": {"year": {"$in": 1}}}',
+    "a score of no number": b'{"query": "x", "min_score": "0.5"}',
+    "wrong types": b'{"message": 1, "query": [], "documents": "x", "title": {}, "model": 3, "input": 4, "messages": "x",'
+    b' "text": 5, "metadata": 6, "filename": 7, "size": "8"}',
+    "nulls": b'{"message": null, "query": null, "documents": null, "model": null, "messages": null, "input": null,'
+    b' "text": null, "metadata": null, "filename": null}',
+    "empty values": b'{"message": "", "query": "", "documents": [], "messages": [], "model": "", "input": "", "text": ""}',
     "no documents but items": b'{"documents": [1, "x", null, [], {}]}',
     "bad ids": json.dumps({"documents": [{"id": "../x", "text": "a"}]}).encode(),
     "the same id twice": json.dumps({"documents": [{"id": "a", "text": "a"}] * 2}).encode(),
@@ -93,7 +99,7 @@ def session(gateway: Gateway) -> str:
 def test_no_body_does_harm(gateway: Gateway, session: str, name: str) -> None:
     before = gateway.stored()
     for route, path in cases(session):
-        if route.method != "POST" or name in FINE.get(f"POST {route.path}", ()):
+        if route.method not in {"POST", "PATCH"} or name in FINE.get(f"POST {route.path}", ()):
             continue
         for key in ({}, {"Idempotency-Key": f"key-{route.module}"}):
             reply = gateway.send("POST", path, raw=BODIES[name], headers=key)
@@ -174,13 +180,16 @@ def test_an_error_names_a_field_of_the_body_and_shows_no_value(gateway: Gateway,
         ("/v1/tools/execute", {"name": "rag_query", "arguments": {"index_id": "notes", "query": "a" * 8193}}, "arguments"),
         ("/v1/tools/execute", {"name": "rag_query", "arguments": {"index_id": "notes", "query": "\0"}}, "arguments"),
         ("/v1/embeddings", {"model": "mini-embed", "input": ["a", "ü" * 16_385]}, "input"),
+        ("PATCH /a1/rag/indices/notes/documents/a", {"text": " "}, "text"),
+        ("PATCH /a1/rag/indices/notes/documents/a", {"text": "a\0b"}, "text"),
     ],
 )
 def test_texts_that_say_nothing_or_far_too_much_are_refused(
     gateway: Gateway, session: str, path: str, body: object, param: str
 ) -> None:
     embedded = len(gateway.script.embedded)
-    reply = gateway.send("POST", path, body=body, token="demo-admin-token")
+    method, _, path = path.rpartition(" ")
+    reply = gateway.send(method or "POST", path, body=body, token="demo-admin-token")
     assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", param)
     assert len(gateway.script.embedded) == embedded
 
@@ -199,6 +208,78 @@ def test_the_fields_of_documents_are_spelled_one_way(gateway: Gateway) -> None:
         assert reply.json["error"]["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, None),
+        ({"text": None}, "text"),
+        ({"metadata": None}, "metadata"),
+        ({"metadata": []}, "metadata"),
+        ({"text": "x", "id": "b"}, "id"),
+        ({"text": "x" * 8193}, "text"),
+        ({"metadata": {"k": "x" * 2048}}, "metadata"),
+    ],
+)
+def test_a_patch_that_cannot_be_is_refused_where_it_is_wrong(
+    gateway: Gateway, session: str, body: object, param: str | None
+) -> None:
+    before = gateway.stored()
+    reply = gateway.send("PATCH", "/a1/rag/indices/notes/documents/a", body=body)
+    assert reply.code == ("document_too_large" if len(str(body)) > 2000 else "invalid_request")
+    assert (reply.status, reply.json["error"]["param"]) == (400, param)
+    assert gateway.stored() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"filter": None}, "filter"),
+        ({"filter": "year"}, "filter"),
+        ({"filter": {"year": {"$gt": 1990}}}, "filter"),
+        ({"filter": {"year": {"$in": 1990}}}, "filter"),
+        ({"min_score": "0.5"}, "min_score"),
+        ({"min_score": True}, "min_score"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_k": 51}, "top_k"),
+    ],
+)
+def test_a_query_that_cannot_be_is_refused_before_anything_is_embedded(
+    gateway: Gateway, session: str, change: Mapping[str, Any], param: str
+) -> None:
+    embedded = len(gateway.script.embedded)
+    reply = gateway.send("POST", "/a1/rag/indices/notes/query", body={"query": "x", **change})
+    assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", param)
+    assert reply.json["error"]["details"]["errors"][0]["loc"] == ["body", param]
+    assert len(gateway.script.embedded) == embedded
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"filename": "a/b.md"}, "filename"),
+        ({"filename": "..\\b.md"}, "filename"),
+        ({"filename": "a\0.md"}, "filename"),
+        ({"filename": ""}, "filename"),
+        ({"filename": "letter.docx"}, "filename"),
+        ({"filename": "x" * 300 + ".md"}, "filename"),
+        ({"content_type": "markdown"}, "content_type"),
+        ({"size": 0}, "size"),
+        ({"size": -1}, "size"),
+        ({"size": 1.5}, "size"),
+        ({"size": 2**40}, "size"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_an_upload_that_cannot_be_is_refused_where_it_is_wrong(
+    gateway: Gateway, session: str, change: Mapping[str, Any], param: str
+) -> None:
+    before = gateway.stored()
+    body = {"filename": "notes.md", "content_type": "text/markdown", "size": 10, **change}
+    reply = gateway.send("POST", "/a1/rag/indices/notes/uploads", body=body)
+    assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", param)
+    assert gateway.stored() == before
+
+
 def test_no_path_does_harm(gateway: Gateway, session: str) -> None:
     before = gateway.stored()
     good: dict[str, Any] = {
@@ -208,6 +289,8 @@ def test_no_path_does_harm(gateway: Gateway, session: str) -> None:
         "rag.query": {"query": "x"},
         "rag.replace": {"documents": [{"id": "z", "text": "z"}]},
         "rag.append": {"documents": [{"id": "z", "text": "z"}]},
+        "rag.documents_patch": {"text": "z"},
+        "rag.uploads_create": {"filename": "z.md", "content_type": "text/markdown", "size": 1},
     }
     for route in ROUTES:
         for parameter in (name for name in PARAMETERS if f"{{{name}}}" in route.path):
@@ -244,6 +327,7 @@ def test_no_query_does_harm(gateway: Gateway, session: str, query: str) -> None:
         f"/a1/agents/plain/sessions/{session}/messages",
         "/a1/rag/indices",
         "/a1/rag/indices/notes/documents",
+        "/a1/rag/indices/notes/uploads",
     ):
         assert gateway.send("GET", f"{path}?{query}").code == "invalid_request", path
 

@@ -14,6 +14,8 @@ from tests.functions.gateway import TABLE, Gateway, Reply
 KEY = {"Idempotency-Key": "key-1"}
 DOCUMENTS = {"documents": [{"id": "a", "text": "alpha"}]}
 
+UPLOAD = {"filename": "notes.md", "content_type": "text/markdown", "size": 10}
+
 
 def routes(gateway: Gateway) -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
     """Every POST: where, what, and what else."""
@@ -26,6 +28,7 @@ def routes(gateway: Gateway) -> dict[str, tuple[str, dict[str, Any], dict[str, A
         "replace": ("/a1/rag/indices/books/documents", DOCUMENTS, {"documents": [{"id": "b", "text": "b"}]}),
         "extend": ("/a1/rag/indices/books/documents/append", DOCUMENTS, {"documents": [{"id": "b", "text": "b"}]}),
         "query": ("/a1/rag/indices/notes/query", {"query": "alpha"}, {"query": "beta"}),
+        "upload": ("/a1/rag/indices/notes/uploads", UPLOAD, UPLOAD | {"size": 11}),
         "execute": (
             "/v1/tools/execute",
             {"name": "calculator", "arguments": {"expression": "1+1"}},
@@ -44,8 +47,8 @@ def routes(gateway: Gateway) -> dict[str, tuple[str, dict[str, Any], dict[str, A
     }
 
 
-ALL = ["chat", "create", "append", "replace", "extend", "query", "execute", "completion", "embedding"]
-CALLING = [name for name in ALL if name not in {"create", "execute"}]
+ALL = ["chat", "create", "append", "replace", "extend", "query", "upload", "execute", "completion", "embedding"]
+CALLING = [name for name in ALL if name not in {"create", "upload", "execute"}]
 
 
 def send(gateway: Gateway, path: str, body: dict[str, Any], **more: Any) -> Reply:

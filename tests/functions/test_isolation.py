@@ -6,7 +6,12 @@ from infra.routes import ROUTES
 from spass.agents.registry import AgentRegistry
 from tests.functions.gateway import Gateway
 
-BODIES: dict[str, dict[str, object]] = {"sessions.append": {"message": "x"}, "rag.query": {"query": "alpha"}}
+BODIES: dict[str, dict[str, object]] = {
+    "sessions.append": {"message": "x"},
+    "rag.query": {"query": "alpha"},
+    "rag.documents_patch": {"metadata": {}},
+    "rag.uploads_create": {"filename": "private.md", "content_type": "text/markdown", "size": 10},
+}
 
 
 @pytest.mark.parametrize(
@@ -18,13 +23,14 @@ def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, u
     session = gateway.send("POST", "/a1/agents/plain/sessions", body={"title": "private-title"}).json["id"]
     gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": "private-word"})
     gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "private-text"}]})
+    upload = gateway.send("POST", "/a1/rag/indices/notes/uploads", body=BODIES["rag.uploads_create"]).json["upload_id"]
     before = gateway.stored()
     shared = token == "demo-token"
     for route in ROUTES:
         on_index, on_session = "{index_id}" in route.path, "{session_id}" in route.path
-        if on_index and (shared or route.module in {"rag.replace", "rag.append"}):
+        if on_index and (shared or route.module in {"rag.replace", "rag.append", "rag.uploads_create"}):
             continue
-        path = route.path.format(name="plain", session_id=session, index_id="notes", doc_id="a")
+        path = route.path.format(name="plain", session_id=session, index_id="notes", doc_id="a", upload_id=upload)
         if not (on_index or on_session) and route.method != "GET":
             continue
         reply = gateway.send(route.method, path, token=token, user=user, body=BODIES.get(route.module))
@@ -33,6 +39,10 @@ def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, u
         elif route.module == "rag.delete" or route.module == "rag.documents_delete":
             assert reply.code in {None, "index_not_found"}, path
             assert reply.status == 404 or reply.json == {"deleted": False}
+        elif route.module == "rag.uploads_list":  # files may come before there is an index
+            assert reply.json == {"uploads": [], "next_cursor": None}
+        elif route.module == "rag.uploads_get":
+            assert reply.code == "upload_not_found"
         elif on_index:
             assert reply.code == "index_not_found", path
         if not (shared and route.module == "rag.list"):

@@ -129,6 +129,46 @@ def test_an_index_is_written_read_searched_and_deleted(gateway: Gateway) -> None
     assert gateway.send("GET", NOTES).code == "index_not_found"
 
 
+def test_a_patch_pays_for_a_new_text_and_for_nothing_else(gateway: Gateway) -> None:
+    ok(gateway.send("POST", f"{NOTES}/documents", body=DOCUMENTS))
+    before = ok(gateway.send("GET", f"{NOTES}/documents/b"))
+    embedded = len(gateway.script.embedded)
+    for body in ({"metadata": {"n": 2}}, {"text": "beta"}, {"text": "beta", "metadata": {"n": 3}}):
+        reply = gateway.send("PATCH", f"{NOTES}/documents/b", body=body)
+        assert ok(reply)["text"] == "beta"
+        assert "spass-cost-sub-calls" not in reply.headers
+    assert len(gateway.script.embedded) == embedded
+    reply = gateway.send("PATCH", f"{NOTES}/documents/b", body={"text": "delta"})
+    patched = ok(reply)
+    assert reply.headers["spass-cost-sub-calls"] == "1"
+    assert gateway.script.embedded[embedded:] == ["delta"]
+    assert (patched["text"], patched["metadata"], patched["created_at"]) == ("delta", {"n": 3}, before["created_at"])
+    assert patched["updated_at"] > before["updated_at"]
+    assert ok(gateway.send("GET", f"{NOTES}/documents/b")) == patched
+    found = ok(gateway.send("POST", f"{NOTES}/query", body={"query": "delta", "top_k": 1}))
+    assert (found["version"], found["results"][0]["id"]) == (5, "b")
+    assert gateway.send("PATCH", f"{NOTES}/documents/c", body={"text": "x"}).code == "document_not_found"
+    assert gateway.send("PATCH", "/a1/rag/indices/nowhere/documents/a", body={"text": "x"}).code == "index_not_found"
+
+
+def test_a_query_answers_with_what_its_filter_and_its_score_let_through(gateway: Gateway) -> None:
+    years = [{"id": f"y{year}", "text": f"text {year}", "metadata": {"year": year, "even": year % 2 == 0}} for year in range(8)]
+    ok(gateway.send("POST", f"{NOTES}/documents", body={"documents": years}))
+
+    def found(**more: object) -> list[str]:
+        answer = ok(gateway.send("POST", f"{NOTES}/query", body={"query": "text 3", "top_k": 50, **more}))
+        return sorted(hit["id"] for hit in answer["results"])
+
+    assert found(filter={"year": {"$gte": 2, "$lte": 5}, "even": True}) == ["y2", "y4"]
+    assert found(filter={"year": {"$in": [1, 9]}}) == ["y1"]
+    assert found(filter={"even": {"$ne": True}, "year": {"$lte": 3}}) == ["y1", "y3"]
+    assert found(filter={"nowhere": 1}) == []
+    assert len(found(filter={"even": False}, top_k=3)) == 3
+    assert found(min_score=1) == ["y3"]
+    assert found(min_score=1.5) == []
+    assert len(found(filter={}, min_score=None)) == 8
+
+
 def test_an_agent_with_an_index_reads_it_before_it_answers(gateway: Gateway) -> None:
     ok(gateway.send("POST", f"{NOTES}/documents", body=DOCUMENTS))
     reply = gateway.send("POST", "/a1/agents/reading/chat", body={"message": "beta"})
@@ -191,7 +231,11 @@ def test_a_token_that_may_not_use_the_embedding_model_reaches_no_route_that_embe
     ):
         reply = gateway.send("POST", path, body=body, token="chat-only-token")
         assert (reply.status, reply.code) == (403, "model_not_allowed")
+    patch = gateway.send("PATCH", "/a1/rag/indices/notes/documents/a", body={"text": "beta"}, token="chat-only-token")
+    assert (patch.status, patch.code) == (403, "model_not_allowed")
     assert ok(gateway.send("GET", "/a1/rag/indices/notes"))["version"] == 1
+    metadata = gateway.send("PATCH", "/a1/rag/indices/notes/documents/a", body={"metadata": {}}, token="chat-only-token")
+    assert ok(metadata)["text"] == "alpha", "what calls no model needs no model"
 
 
 def test_an_archived_session_points_at_its_successor_behind_the_stage(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

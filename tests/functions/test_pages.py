@@ -38,6 +38,7 @@ def test_a_forged_cursor_is_refused_or_leads_on_in_the_callers_own_list(gateway:
         f"/a1/agents/plain/sessions/{session}/messages": f"messages|demo|ada|{session}",
         "/a1/rag/indices": "indices:demo",
         "/a1/rag/indices/notes/documents": "documents:demo:notes",
+        "/a1/rag/indices/notes/uploads": "uploads:demo:notes",
     }
     for path, scope in lists.items():
         reply = gateway.send("GET", f"{path}?cursor={quote(encode_cursor(scope, position))}")

@@ -21,10 +21,11 @@ class Things:
     index: str
     document: str
     session: str
+    upload: str
 
     def path(self, route: Route) -> str:
-        names = {"name": "concise-de", "session_id": self.session, "index_id": self.index, "doc_id": self.document}
-        return route.path.format_map(names)
+        things = {"session_id": self.session, "index_id": self.index, "doc_id": self.document, "upload_id": self.upload}
+        return route.path.format_map({"name": "concise-de", **things})
 
 
 def who(tenant: str, user: str) -> dict[str, str]:
@@ -40,7 +41,10 @@ async def things(client: httpx.AsyncClient) -> Things:
     (await client.post(f"/a1/rag/indices/{index}/documents", json=body, headers=owner)).raise_for_status()
     created = await client.post("/a1/agents/concise-de/sessions", json={"title": SECRET}, headers=owner)
     assert created.status_code == 201
-    return Things(index, document, created.json()["id"])
+    file = {"filename": f"{SECRET}.md", "content_type": "text/markdown", "size": 10}
+    upload = await client.post(f"/a1/rag/indices/{index}/uploads", json=file, headers=owner)
+    assert upload.status_code == 201
+    return Things(index, document, created.json()["id"], upload.json()["upload_id"])
 
 
 BODIES: dict[str, object] = {
@@ -48,6 +52,8 @@ BODIES: dict[str, object] = {
     "rag.query": {"query": "Berg"},
     "rag.replace": {"documents": [{"id": "mine", "text": "Etwas anderes."}]},
     "rag.append": {"documents": [{"id": "mine", "text": "Etwas anderes."}]},
+    "rag.documents_patch": {"text": "Etwas anderes.", "metadata": {}},
+    "rag.uploads_create": {"filename": "mine.md", "content_type": "text/markdown", "size": 10},
     "sessions.create": {},
     "agents.chat": {"message": "Was ist das?"},
     "chat.completions": {"model": "llama-4-scout", "messages": [{"role": "user", "content": "Was ist das?"}]},
@@ -55,9 +61,9 @@ BODIES: dict[str, object] = {
     "tools.execute": {"name": "rag_query", "arguments": {"index_id": "nowhere", "query": "Berg"}},
 }
 # What names somebody's thing: the answer to a stranger is that there is no such thing.
-NAMING = {"{session_id}": "session_not_found", "{index_id}": "index_not_found"}
-# These create or empty an index of the caller's own under the name, or say that there was none.
-OWN = {"rag.replace", "rag.append", "rag.delete", "rag.documents_delete"}
+NAMING = {"{session_id}": "session_not_found", "{upload_id}": "upload_not_found", "{index_id}": "index_not_found"}
+# These create or empty an index of the caller's own under the name, or say that there was none; files may come before an index.
+OWN = {"rag.replace", "rag.append", "rag.delete", "rag.documents_delete", "rag.uploads_create", "rag.uploads_list"}
 
 
 def naming(route: Route) -> str | None:
@@ -77,6 +83,7 @@ async def test_another_tenant_finds_nothing(client: httpx.AsyncClient, things: T
     answer = await call(client, route, things, who(tenant, "ada"))
     assert SECRET not in answer.text
     assert things.session not in answer.text
+    assert things.upload not in answer.text
     if route.module == "rag.list":
         assert things.index not in answer.text
     code = naming(route)
@@ -103,7 +110,7 @@ async def test_another_user_of_the_tenant_finds_no_session(client: httpx.AsyncCl
 
 async def test_a_strangers_answer_is_that_of_an_absent_thing(client: httpx.AsyncClient, things: Things) -> None:
     """Status, code and text do not tell "not yours" from "not there"."""
-    absent = Things("no-such-index", "no-such-doc", "ses_" + "0" * 26)
+    absent = Things("no-such-index", "no-such-doc", "ses_" + "0" * 26, "upl_" + "0" * 26)
     for route in ROUTES:
         if naming(route) is None or route.module in OWN:
             continue
@@ -114,9 +121,11 @@ async def test_a_strangers_answer_is_that_of_an_absent_thing(client: httpx.Async
             .replace(things.index, "X")
             .replace(things.document, "Y")
             .replace(things.session, "Z")
+            .replace(things.upload, "U")
             for answer in (foreign, missing)
         ]
         other = said[1].replace(absent.index, "X").replace(absent.document, "Y").replace(absent.session, "Z")
+        other = other.replace(absent.upload, "U")
         assert (foreign.status_code, said[0]) == (missing.status_code, other), route.path
 
 

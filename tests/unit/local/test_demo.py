@@ -5,7 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from local.demo import DemoFailed, Walk, own_environment
+from local.demo import own_environment
+from local.demo_walk import DemoFailed, Walk
 
 
 def walk(status: int, body: dict[str, Any]) -> Walk:

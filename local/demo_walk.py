@@ -1,0 +1,180 @@
+"""What the demo does: the main job over HTTP, each call and its answer printed and checked."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+
+from local.demo_texts import BERLIN, POTSDAM, documentation
+from local.home import ROOT
+
+_BERLIN: Final = "/a1/rag/indices/berlin-info"
+_WIDTH: Final = 600  # characters of a body that are shown
+_UPLOAD_SECONDS: Final = 120
+_POLL_SECONDS: Final = 0.2
+
+
+class DemoFailed(Exception):
+    """An answer does not follow from what was ingested."""
+
+
+class Walk:
+    """The calls of the demo, printed as they happen."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def title(self, text: str) -> None:
+        print(f"\n=== {text}")
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request, print it and its answer, and return the answer's JSON."""
+        print(f"\n→ {method} {path}" + (f"\n  {_shown(body)}" if body is not None else ""))
+        answer = self._client.request(method, path, json=body)
+        cost = answer.headers.get("SPASS-Cost-Usd")
+        print(f"← {answer.status_code}" + (f", {cost} USD" if cost else ""))
+        payload: dict[str, Any] = answer.json()
+        print(f"  {_shown(payload)}")
+        if answer.is_error:
+            raise DemoFailed(f"{method} {path} was answered with {answer.status_code}")
+        return payload
+
+    def ask(self, path: str, message: str, *, expect: str, tool: str | None = None) -> None:
+        """Ask an agent, and insist that its answer holds what the documents say, and that it used its tool."""
+        reply = self.call("POST", path, {"message": message})
+        content = reply["message"]["content"]
+        print(f"\n  {message}\n  » {content}")
+        if expect.lower() not in content.lower():
+            raise DemoFailed(f"The answer should say '{expect}': {content}")
+        used = [call["name"] for call in reply["tool_calls"]]
+        if tool is not None and tool not in used:
+            raise DemoFailed(f"The agent should have used its tool {tool}, and used {used or 'none'}")
+
+    def upload(self, index: str, filename: str, content_type: str, file: bytes) -> dict[str, Any]:
+        """Send a file through a presigned form, and wait until it has become documents."""
+        uploads = f"/a1/rag/indices/{index}/uploads"
+        ticket = self.call("POST", uploads, {"filename": filename, "content_type": content_type, "size": len(file)})
+        print(f"\n→ POST {ticket['url']}\n  (a form: the fields, then the file of {len(file)} bytes; no token)")
+        # A request of its own: whoever holds the form needs no token of ours.
+        sent = httpx.post(
+            ticket["url"],
+            data=ticket["fields"],
+            files={"file": (filename, file, content_type)},
+            timeout=60,
+            trust_env=False,
+        )
+        print(f"← {sent.status_code}")
+        if sent.is_error:
+            raise DemoFailed(f"The bucket refused the file with {sent.status_code}")
+        return self._arrived(f"{uploads}/{ticket['upload_id']}")
+
+    def _arrived(self, path: str) -> dict[str, Any]:
+        """The upload at ``path`` when it has ended; each step on the way is shown."""
+        print(f"\n→ GET {path}")
+        said = ""
+        until = time.monotonic() + _UPLOAD_SECONDS
+        while time.monotonic() < until:
+            upload: dict[str, Any] = self._client.get(path).raise_for_status().json()
+            if (progress := _shown(upload)) != said:
+                said = progress
+                print(f"← {progress}")
+            if upload["status"] == "succeeded":
+                return upload
+            if upload["status"] == "failed":
+                raise DemoFailed("The file did not become documents")
+            time.sleep(_POLL_SECONDS)
+        raise DemoFailed(f"The file did not become documents within {_UPLOAD_SECONDS} s")
+
+    def tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a server tool, and return its result."""
+        result: dict[str, Any] = self.call("POST", "/v1/tools/execute", {"name": name, "arguments": arguments})["result"]
+        return result
+
+
+def walk(client: httpx.Client) -> None:
+    """The main job, step by step."""
+    step = Walk(client)
+    _knowledge(step)
+    _agents(step)
+    _curation(step)
+    _documentation(step)
+    print("\nEvery answer follows from the documents.")
+
+
+def _knowledge(step: Walk) -> None:
+    step.title("1. Ingest documents about Berlin")
+    step.call("POST", f"{_BERLIN}/documents", {"documents": list(BERLIN)})
+
+    step.title("2. Query them: retrieval alone, exact and by meaning")
+    found = step.call("POST", f"{_BERLIN}/query", {"query": "Wo ist der größte Park?", "top_k": 2})
+    if found["results"][0]["id"] != "tiergarten":
+        raise DemoFailed("The park should be found first")
+
+    step.title("3. The same with a filter: only what was there before 1800, and is no park")
+    older = {"year": {"$lte": 1800}, "kind": {"$ne": "park"}}
+    found = step.call("POST", f"{_BERLIN}/query", {"query": "Wo ist der größte Park?", "filter": older})
+    if [hit["id"] for hit in found["results"]] != ["brandenburger-tor"]:
+        raise DemoFailed("Only the Brandenburg Gate is left by this filter")
+
+    step.title("4. A Markdown file goes into the bucket through a presigned form, and becomes documents")
+    step.upload("berlin-info", "potsdam.md", "text/markdown", POTSDAM.encode())
+    found = step.call("POST", f"{_BERLIN}/query", {"query": "Wer ließ Sanssouci bauen?", "filter": {"source": "potsdam.md"}})
+    best = found["results"][0]
+    if "Friedrich" not in best["text"]:
+        raise DemoFailed("The file should be found by what stands in it")
+    step.call("GET", f"{_BERLIN}/documents/{quote(best['id'], safe='')}")
+
+
+def _agents(step: Walk) -> None:
+    step.title("5. An agent that gets the documents before each question")
+    step.ask("/a1/agents/berlin-rag/chat", "Wann wurde das Brandenburger Tor gebaut?", expect="1791")
+
+    step.title("6. A session that remembers")
+    session = step.call("POST", "/a1/agents/concise-de/sessions", {"title": "Demo"})
+    messages = f"/a1/agents/concise-de/sessions/{session['id']}/messages"
+    step.call("POST", messages, {"message": "Mein Lieblingssport ist Tennis."})
+    step.ask(messages, "Welcher Sport ist mein Liebling?", expect="Tennis")
+    step.call("GET", messages)
+
+    step.title("7. An agent that decides by itself to search")
+    question = "Wie hoch ist der Fernsehturm am Alexanderplatz? Suche im Index berlin-info."
+    step.ask("/a1/agents/librarian/chat", question, expect="368", tool="rag_query")
+
+    step.title("8. An agent that calculates with a tool")
+    step.ask("/a1/agents/researcher/chat", "What is 1791 * 17?", expect="30447", tool="calculator")
+
+
+def _curation(step: Walk) -> None:
+    step.title("9. A document gets other metadata: no model is called, and it costs nothing")
+    step.call("PATCH", f"{_BERLIN}/documents/kudamm", {"metadata": {"city": "Berlin", "kind": "street", "year": 1886}})
+
+    step.title("10. A tool that deletes asks back first: what the first call shows, the second one does")
+    arguments = {"index_id": "berlin-info", "doc_id": "kudamm"}
+    asked = step.tool("rag_doc_delete", arguments)
+    if not asked.get("confirm_required"):
+        raise DemoFailed("The tool should ask back before it deletes")
+    step.tool("rag_doc_delete", arguments | {"confirm_token": asked["confirm_token"]})
+    left = step.call("GET", f"{_BERLIN}/documents")["documents"]
+    if "kudamm" in [document["id"] for document in left]:
+        raise DemoFailed("The document should be gone after the second call")
+
+
+def _documentation(step: Walk) -> None:
+    step.title("11. The gateway's own documentation, ingested and asked")
+    documents = documentation(ROOT / "docs")
+    step.call("POST", "/a1/rag/indices/gateway-docs/documents", {"documents": documents})
+    for question, expected in (
+        ("How long is the stored answer of an Idempotency-Key kept?", "24 hours"),
+        ("How many documents may one request carry?", "256"),
+        ("What happens when two turns of one session run at the same time?", "session_busy"),
+        ("How many dimensions do the vectors have?", "384"),
+    ):
+        step.ask("/a1/agents/librarian/chat", f"{question} Look in the index gateway-docs.", expect=expected, tool="rag_query")
+
+
+def _shown(body: object) -> str:
+    text = json.dumps(body, ensure_ascii=False)
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} … ({len(text)} characters)"
