@@ -5,22 +5,20 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final, Literal
 
-from spass.calls.estimate import estimated_tokens, estimated_usage
+from spass.calls.embedding import EmbeddingRequests
+from spass.calls.estimate import estimated_usage
 from spass.calls.recorder import Recorder
 from spass.calls.scope import MAX_DEPTH, Scope
 from spass.core.cost import Cost, CostSource
 from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExceeded, SpassError
 from spass.core.messages import TokenUsage
-from spass.llm.router import Route, Router
+from spass.llm.router import Router
 from spass.llm.scrub import scrub
-from spass.llm.types import CallContext, ChatDelta, ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, ReplyBuilder
+from spass.llm.types import ChatDelta, ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.metering.cost import price
 from spass.tenancy.config import GatewayConfig, ModelConfig
-
-TEXTS_PER_CALL: Final = 64
-"""So many texts go to a provider at once; a longer list takes several turns."""
 
 _NOTHING: Final = TokenUsage()
 
@@ -85,7 +83,8 @@ class Calls:
         yield ChatDelta(finish_reason=reply.finish_reason, usage=usage, cost_usd=said)
 
     async def embed(self, scope: Scope, texts: Sequence[str], model: str | None = None) -> EmbeddingReply:
-        """One vector per text, in their order, by the configured embedding model or, where a caller names one, by that.
+        """One vector per text, in their order, by the configured embedding model or, where a caller names one, by that. All of
+        them or none: the first request that fails for good ends the others.
 
         Raises:
             as ``chat``.
@@ -94,11 +93,10 @@ class Calls:
         if not texts:
             return EmbeddingReply(b"", 0, admitted.dimensions or 0, _NOTHING)
         recorder = Recorder(scope, CallKind.EMBEDDING, admitted.name)
-        batches = _Batches(self._router, admitted, recorder.context)
+        requests = EmbeddingRequests(self._router, admitted.name, recorder.context)
         status = audit.FAILED
         try:
-            for start in range(0, len(texts), TEXTS_PER_CALL):
-                await batches.embed(tuple(texts[start : start + TEXTS_PER_CALL]))
+            data = await requests.embed(texts)
             status = audit.OK
         except SpassError as error:
             status = error.code
@@ -109,13 +107,13 @@ class Calls:
         finally:
             await recorder.finish(
                 status=status,
-                backend=batches.route.backend,
-                attempts=batches.route.attempts,
-                usage=batches.usage,
-                estimated=batches.estimated,
-                cost=self._price(admitted, batches.usage, None) if batches.data else Cost(),
+                backend=requests.backend,
+                attempts=requests.attempts,
+                usage=requests.usage,
+                estimated=requests.estimated,
+                cost=self._price(admitted, requests.usage, None) if requests.answered else Cost(),
             )
-        return EmbeddingReply(b"".join(batches.data), len(texts), admitted.dimensions or 0, batches.usage)
+        return EmbeddingReply(data, len(texts), admitted.dimensions or 0, requests.usage)
 
     def embedding_model(self, scope: Scope, name: str | None = None) -> ModelConfig:
         """The model that ``embed`` takes.
@@ -138,28 +136,6 @@ class Calls:
     def _price(self, model: ModelConfig, usage: TokenUsage, reply: ChatReply | None) -> Cost:
         said = reply.cost_usd if reply else None
         return price(model, usage, said_usd=said, usd_to_eur=self._config.usd_to_eur)
-
-
-class _Batches:
-    """The turns that a list of texts takes, summed up."""
-
-    def __init__(self, router: Router, model: ModelConfig, context: CallContext) -> None:
-        self._router = router
-        self._model = model
-        self._context = context
-        self.route = Route()
-        self.data: list[bytes] = []
-        self.usage = _NOTHING
-        self.estimated = False
-
-    async def embed(self, texts: tuple[str, ...]) -> None:
-        routed = await self._router.embed(EmbeddingRequest(self._model.name, texts), self._context, self.route)
-        self.data.append(routed.reply.data)
-        usage = routed.reply.usage
-        if not usage.prompt_tokens:
-            usage = TokenUsage(sum(estimated_tokens(len(text)) for text in texts))
-            self.estimated = True
-        self.usage += usage
 
 
 def _scrubbed(error: SpassError) -> SpassError:

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from spass.aws.log import write_line
 from spass.core.errors import NoBackendAvailable, StorageUnavailable
 from spass.core.time import now
+from spass.llm.batching import EmbeddingLimits, embedding_limits
 from spass.llm.errors import BackendFailed, BackendRefused, BackendUnavailable
 from spass.llm.providers import make_provider
 from spass.llm.retries import Chance, Tries
@@ -91,7 +92,12 @@ class Router:
 
     def serves(self, model: str) -> bool:
         """Whether any backend is configured for ``model``; its key may still be missing."""
-        return any(serves(backend, model) for backend in self._config.backends)
+        return bool(self._serving(model))
+
+    def embedding_limits(self, model: str) -> EmbeddingLimits:
+        """What one ``embed`` may hold, wherever it is routed, and how many may be under way together."""
+        known = self._models.get(model)
+        return embedding_limits(self._serving(model), known.dimensions if known else None)
 
     def chat(self, request: ChatRequest, context: CallContext) -> RoutedChat:
         """The answer to ``request`` as it comes. Nothing is tried before the first delta is asked for.
@@ -145,8 +151,11 @@ class Router:
             else:
                 return
 
+    def _serving(self, model: str) -> list[BackendConfig]:
+        return [backend for backend in self._config.backends if serves(backend, model)]
+
     async def _tries(self, model: str, context: CallContext) -> Tries:
-        serving = [backend for backend in self._config.backends if serves(backend, model)]
+        serving = self._serving(model)
         if not serving:
             raise NoBackendAvailable(f"No backend is configured for the model '{model[:128]}'.", param="model")
         available: list[BackendConfig] = []

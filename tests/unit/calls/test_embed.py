@@ -18,14 +18,14 @@ async def test_vectors_come_in_the_order_of_the_texts_however_many_turns_it_take
     reply = await provider.calls().embed(make_scope(store), texts)
     assert [row[0] for row in reply.rows()] == [len(text) for text in texts]
     assert (reply.count, reply.dimensions, reply.usage.prompt_tokens) == (150, 3, 300)
-    assert [len(request.texts) for request in provider.embeddings] == [64, 64, 22]
+    assert [len(request.texts) for request in provider.embeddings] == [32, 32, 32, 32, 22]
 
 
 async def test_many_turns_are_one_call_on_the_bill_and_in_the_audit(store: TenantStore) -> None:
     scope = make_scope(store)
     await ScriptedProvider().calls().embed(scope, ["x"] * 150)
     (record,) = await audit_of(store)
-    assert (record["kind"], record["model"], record["attempts"]) == ("embedding", "mini-embed", 3)
+    assert (record["kind"], record["model"], record["attempts"]) == ("embedding", "mini-embed", 5)
     assert record["prompt_tokens"] == 300
     assert (scope.tally.total.usd, scope.tally.total.sub_calls) == (Decimal("0.00003"), 1)
 
@@ -47,9 +47,9 @@ async def test_what_a_failed_call_has_used_up_stays_on_the_bill(store: TenantSto
     scope = make_scope(store)
     provider = ScriptedProvider(failure=BackendUnavailable("down"), fail_embedding_call=1)
     with pytest.raises(UpstreamError):
-        await provider.calls().embed(scope, ["x"] * 100)
+        await provider.calls().embed(scope, ["x"] * 64)
     (record,) = await audit_of(store)
-    assert (record["status"], record["prompt_tokens"], record["attempts"]) == ("upstream_error", 128, 2)
+    assert (record["status"], record["prompt_tokens"], record["attempts"]) == ("upstream_error", 64, 2)
     assert scope.tally.total.sub_calls == 1
 
 

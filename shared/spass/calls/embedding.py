@@ -1,0 +1,83 @@
+"""The requests that embedding a list of texts takes: several in flight, their vectors in order, what they took summed up."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
+
+from spass.calls.estimate import estimated_tokens
+from spass.core.errors import SpassError
+from spass.core.messages import TokenUsage
+from spass.llm.batching import batches
+from spass.llm.router import Route, Router
+from spass.llm.types import CallContext, EmbeddingRequest
+
+
+class EmbeddingRequests:
+    """For one list of texts. What it says of itself is right at any time, also after a failure."""
+
+    def __init__(self, router: Router, model: str, context: CallContext) -> None:
+        self._router = router
+        self._model = model
+        self._context = context
+        self._routes: list[Route] = []
+        self._failed: Route | None = None
+        self.answered = 0
+        self.usage = TokenUsage()
+        self.estimated = False
+
+    @property
+    def backend(self) -> str | None:
+        """Where the request went that failed, or else the one that was sent last."""
+        routes = [self._failed] if self._failed else self._routes[-1:]
+        return next((route.backend for route in routes), None)
+
+    @property
+    def attempts(self) -> int:
+        return sum(route.attempts for route in self._routes)
+
+    async def embed(self, texts: Sequence[str]) -> bytes:
+        """The vectors, as the ``data`` of an ``EmbeddingReply``.
+
+        Raises:
+            SpassError: as ``Router.embed``: the first failure. No request is under way then.
+        """
+        limits = self._router.embedding_limits(self._model)
+        parts = [*batches(texts, limits)]
+        vectors = [b""] * len(parts)
+        left = iter(enumerate(parts))
+        await _together([self._work(left, vectors) for _ in range(min(limits.at_once, len(parts)))])
+        if self.answered < len(parts):  # a task group takes a request that was cancelled from within for one that is done
+            raise asyncio.CancelledError
+        return b"".join(vectors)
+
+    async def _work(self, left: Iterator[tuple[int, tuple[str, ...]]], vectors: list[bytes]) -> None:
+        """Takes one batch after the other from ``left``, which others take from too."""
+        for number, texts in left:
+            vectors[number] = await self._request(texts)
+
+    async def _request(self, texts: tuple[str, ...]) -> bytes:
+        route = Route()
+        self._routes.append(route)
+        try:
+            routed = await self._router.embed(EmbeddingRequest(self._model, texts), self._context, route)
+        except SpassError:
+            self._failed = self._failed or route
+            raise
+        usage = routed.reply.usage
+        if not usage.prompt_tokens:
+            usage = TokenUsage(sum(estimated_tokens(len(text)) for text in texts))
+            self.estimated = True
+        self.usage += usage
+        self.answered += 1
+        return routed.reply.data
+
+
+async def _together(works: Sequence[Coroutine[None, None, None]]) -> None:
+    """Runs ``works`` to their end. The first that fails ends the others, and its failure is raised when they have."""
+    if len(works) == 1:
+        return await works[0]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(work)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None

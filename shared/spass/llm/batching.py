@@ -1,0 +1,62 @@
+"""How many texts go to an embedding provider at once, and how many such requests are under way together."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from spass.tenancy.config import BackendConfig
+
+_AT_ONCE: Final = 4
+_MOST_NUMBERS: Final = 2**20  # in one answer: some 20 MB where a server writes them as text
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingLimits:
+    """``texts`` and ``text_bytes`` (of UTF-8) bound one request, ``at_once`` the requests of one list of texts in flight."""
+
+    texts: int
+    text_bytes: int
+    at_once: int = _AT_ONCE
+
+
+_ANY_SERVER: Final = EmbeddingLimits(32, 64 * 1024)
+"""For servers whose limits are the operator's choice or unknown. Text Embeddings Inference refuses more than 32 texts unless told
+otherwise (https://huggingface.co/docs/text-embeddings-inference/cli_arguments), Mistral more than 16,384 tokens."""
+
+_LIMITS: Final = {
+    # 2048 texts and 300,000 tokens in all (https://platform.openai.com/docs/api-reference/embeddings/create). No token is shorter
+    # than a byte.
+    "openai": EmbeddingLimits(2048, 300_000),
+    # It has one processor, this one; batches only let others have a turn.
+    "embedded": EmbeddingLimits(64, 512 * 1024, at_once=1),
+}
+
+
+def embedding_limits(backends: Sequence[BackendConfig], dimensions: int | None) -> EmbeddingLimits:
+    """What each of ``backends`` can take, for a request may end up at any of them. ``dimensions`` are those of the vectors."""
+    every = [_limits_of(backend) for backend in backends] or [_ANY_SERVER]
+    return EmbeddingLimits(
+        texts=max(1, min(_MOST_NUMBERS // (dimensions or 1), *(limits.texts for limits in every))),
+        text_bytes=min(limits.text_bytes for limits in every),
+        at_once=min(limits.at_once for limits in every),
+    )
+
+
+def _limits_of(backend: BackendConfig) -> EmbeddingLimits:
+    limits = _ANY_SERVER if backend.base_url else _LIMITS.get(backend.provider, _ANY_SERVER)
+    return replace(limits, at_once=min(limits.at_once, backend.max_concurrent or limits.at_once))
+
+
+def batches(texts: Iterable[str], limits: EmbeddingLimits) -> Iterator[tuple[str, ...]]:
+    """``texts`` in their order, as many together as ``limits`` allow. A text over the limit of bytes stands alone."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        length = len(text.encode(errors="replace"))
+        if batch and (len(batch) == limits.texts or size + length > limits.text_bytes):
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(text)
+        size += length
+    if batch:
+        yield tuple(batch)

@@ -1,0 +1,253 @@
+"""A long list of texts: how it is cut, how much of it is under way together, and what becomes of it when a part fails.
+
+Time here is simulated.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.calls.pipeline import Calls
+from spass.core.errors import UpstreamError, UpstreamRejected
+from spass.core.messages import TokenUsage
+from spass.llm.batching import EmbeddingLimits, batches, embedding_limits
+from spass.llm.errors import BackendFailed, BackendRateLimited, BackendRejected, BackendUnavailable
+from spass.llm.retries import Chance
+from spass.llm.router import Router
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
+from spass.tenancy.config import BackendConfig, GatewayConfig
+from tests.unit.calls.simulated import simulated
+from tests.unit.tools.scopes import scope_for, table_of
+
+PER_REQUEST = 32  # what any server takes
+
+
+@dataclass
+class Server:
+    """Takes ``seconds`` for a request, which may fail; a vector says its text's number. Remembers what was under way together."""
+
+    seconds: Callable[[int], float] = lambda number: 1.0
+    failures: dict[int, list[BackendFailed]] = field(default_factory=dict)
+    provider: str = "ollama"
+    max_concurrent: int | None = None
+    requests: list[int] = field(default_factory=list)
+    under_way: int = 0
+    most: int = 0
+    cancelled: list[int] = field(default_factory=list)
+
+    def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        raise AssertionError("it only embeds")
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        number = int(request.texts[0]) // PER_REQUEST
+        self.requests.append(number)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await asyncio.sleep(self.seconds(number))
+        except asyncio.CancelledError:
+            self.cancelled.append(number)
+            raise
+        finally:
+            self.under_way -= 1
+        if self.failures.get(number):
+            raise self.failures[number].pop(0)
+        return EmbeddingReply(pack_rows([(float(text), 1.0) for text in request.texts]), len(request.texts), 2, TokenUsage(10))
+
+    async def aclose(self) -> None:
+        pass
+
+    def calls(self, retries: int = 3) -> Calls:
+        """The pipeline in front of it; a retry waits as long as it may."""
+        config = GatewayConfig.model_validate(
+            {
+                "llm": {
+                    "retries": retries,
+                    "backends": [
+                        {
+                            "name": "server",
+                            "provider": self.provider,
+                            "supported_models": ["e"],
+                            "max_concurrent": self.max_concurrent,
+                        }
+                    ],
+                },
+                "models": [{"name": "e", "kind": "embedding", "dimensions": 2, "context_window": 16}],
+                "defaults": {"embedding_model": "e"},
+            }
+        )
+        chance = Chance(clock=lambda: asyncio.get_running_loop().time(), random=lambda: 1.0)
+        router = Router(config.llm, config.models, lambda _: "key", chance=chance, provider_of=lambda *_: self)
+        return Calls(config, router)
+
+
+def texts(batches: int) -> list[str]:
+    return [str(number) for number in range(batches * PER_REQUEST)]
+
+
+def embed(server: Server, count: int, *, retries: int = 3) -> tuple[list[float], float]:
+    """The numbers that the vectors of ``count`` requests say, and the seconds it took."""
+    reply, seconds = simulated(server.calls(retries).embed(scope_for(seconds=3600), texts(count)))
+    return [row[0] for row in reply.rows()], seconds
+
+
+@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=12))
+def test_vectors_come_in_the_order_of_the_texts_whichever_request_ends_first(durations: list[float]) -> None:
+    server = Server(seconds=lambda number: durations[number])
+    numbers, seconds = embed(server, len(durations))
+    assert numbers == [float(text) for text in texts(len(durations))]
+    assert server.most == min(4, len(durations))
+    assert seconds < sum(durations) / server.most + max(durations) + 1e-6
+
+
+def test_four_requests_are_under_way_together() -> None:
+    server = Server()
+    _, seconds = embed(server, 8)
+    assert (server.most, round(seconds, 3)) == (4, 2)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_no_more_than_the_backend_takes_at_once(most: int) -> None:
+    server = Server(max_concurrent=most)
+    embed(server, 6)
+    assert (server.most, server.requests) == (most, [0, 1, 2, 3, 4, 5])
+
+
+def test_many_requests_are_one_call_on_the_bill_and_in_the_audit() -> None:
+    scope = scope_for()
+    simulated(Server().calls().embed(scope, texts(6)))
+    (record,) = [put.attributes for put in table_of(scope).written]
+    assert (record["status"], record["attempts"], record["prompt_tokens"], record["backend"]) == ("ok", 6, 60, "server")
+    assert scope.tally.total.sub_calls == 1
+
+
+def test_a_request_that_fails_is_sent_again_while_the_others_go_on() -> None:
+    server = Server(failures={1: [BackendRateLimited("slow down", retry_after=5)], 2: [BackendUnavailable("busy")]})
+    numbers, seconds = embed(server, 8)
+    assert numbers == [float(text) for text in texts(8)]
+    assert sorted(server.requests) == [0, 1, 1, 2, 2, 3, 4, 5, 6, 7]
+    assert round(seconds, 3) == 7  # one second, five of waiting, one second: the other six were done by then
+
+
+def test_the_first_request_that_fails_for_good_ends_all_others_and_nothing_comes_back() -> None:
+    server = Server(seconds=lambda number: 1.0 + number, failures={1: [BackendRejected("not that")]})
+    scope = scope_for()
+
+    async def run() -> float:
+        with pytest.raises(UpstreamRejected, match="not that"):
+            await server.calls().embed(scope, texts(9))
+        assert server.under_way == 0
+        sent = len(server.requests)
+        await asyncio.sleep(100)
+        assert len(server.requests) == sent
+        return 0
+
+    _, seconds = simulated(run())
+    assert round(seconds, 3) == 102
+    assert (server.requests, sorted(server.cancelled)) == ([0, 1, 2, 3, 4], [2, 3, 4])
+    (record,) = [put.attributes for put in table_of(scope).written]
+    assert (record["status"], record["attempts"], record["prompt_tokens"]) == ("upstream_rejected", 5, 10)
+
+
+def test_who_waits_to_try_again_is_ended_too() -> None:
+    server = Server(
+        seconds=lambda number: 1.0 + number, failures={0: [BackendRateLimited("", retry_after=50)], 1: [BackendRejected("no")]}
+    )
+
+    async def run() -> None:
+        with pytest.raises(UpstreamRejected):
+            await server.calls().embed(scope_for(), texts(2))
+
+    _, seconds = simulated(run())
+    assert round(seconds, 3) == 2
+
+
+def test_each_request_has_the_retries_of_any_other() -> None:
+    server = Server(failures={3: [BackendUnavailable("down")] * 9})
+
+    async def run() -> None:
+        with pytest.raises(UpstreamError):
+            await server.calls(retries=2).embed(scope_for(seconds=3600), texts(4))
+
+    simulated(run())
+    assert sorted(server.requests) == [0, 1, 2, 3, 3, 3]
+
+
+def test_who_is_cancelled_leaves_nothing_under_way() -> None:
+    server, scope = Server(), scope_for()
+
+    async def run() -> None:
+        task = asyncio.create_task(server.calls().embed(scope, texts(8)))
+        await asyncio.sleep(0.5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert server.under_way == 0
+
+    simulated(run())
+    assert (server.requests, sorted(server.cancelled)) == ([0, 1, 2, 3], [0, 1, 2, 3])
+    assert [put.attributes["status"] for put in table_of(scope).written] == ["cancelled"]
+
+
+def test_a_request_cancelled_from_within_takes_the_whole_with_it() -> None:
+    class Leaving(Server):
+        async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+            if request.texts[0] == "32":
+                raise asyncio.CancelledError
+            return await super().embed(request, context)
+
+    with pytest.raises(asyncio.CancelledError):
+        simulated(Leaving().calls().embed(scope_for(), texts(3)))
+
+
+SIZES = st.builds(EmbeddingLimits, texts=st.integers(1, 5), text_bytes=st.integers(1, 12))
+
+
+@given(st.lists(st.text("aé€😀\ud800", min_size=1, max_size=6)), SIZES)
+def test_a_list_is_cut_into_as_few_requests_as_its_order_and_the_limits_allow(given: list[str], limits: EmbeddingLimits) -> None:
+    cut = [*batches(given, limits)]
+    assert [text for batch in cut for text in batch] == given
+    for batch in cut:
+        assert 1 <= len(batch) <= limits.texts
+        assert len(batch) == 1 or size(batch) <= limits.text_bytes
+    for batch, following in pairwise(cut):
+        assert len(batch) == limits.texts or size((*batch, following[0])) > limits.text_bytes
+
+
+def size(batch: Sequence[str]) -> int:
+    return sum(len(text.encode(errors="replace")) for text in batch)
+
+
+def backend(provider: str, **fields: Any) -> BackendConfig:
+    return BackendConfig.model_validate({"provider": provider, **fields})
+
+
+def test_openai_takes_as_many_texts_as_it_documents_and_no_token_is_shorter_than_a_byte() -> None:
+    assert embedding_limits([backend("openai")], 384) == EmbeddingLimits(2048, 300_000, 4)
+
+
+@pytest.mark.parametrize("unknown", [backend("openai", base_url="http://tei.internal/v1"), backend("ollama"), backend("xai")])
+def test_a_server_of_unknown_limits_gets_little_at_once(unknown: BackendConfig) -> None:
+    assert embedding_limits([unknown], 384) == EmbeddingLimits(32, 64 * 1024, 4)
+
+
+def test_the_model_in_the_process_gets_one_batch_after_the_other() -> None:
+    assert embedding_limits([backend("embedded")], 384).at_once == 1
+
+
+def test_a_request_fits_wherever_it_may_end_up() -> None:
+    backends = [backend("openai", max_concurrent=3), backend("ollama", max_concurrent=20)]
+    assert embedding_limits(backends, 384) == EmbeddingLimits(32, 64 * 1024, 3)
+    assert embedding_limits([*backends, backend("embedded")], 384).at_once == 1
+
+
+def test_an_answer_of_long_vectors_stays_small_enough_to_read() -> None:
+    assert embedding_limits([backend("openai")], 4096).texts == 256
+    assert embedding_limits([backend("openai")], 2**21).texts == 1
+    assert embedding_limits([], None) == EmbeddingLimits(32, 64 * 1024, 4)
