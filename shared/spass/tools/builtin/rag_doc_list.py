@@ -34,8 +34,8 @@ class RagDocList(Tool):
         int, Field(ge=1, le=100, description="How many documents to return at most; fewer come when they are long.")
     ] = 20
     cursor: Annotated[
-        str | SkipJsonSchema[None],
-        Field(max_length=4096, description="The next_cursor of the page before; left out for the first page."),
+        Annotated[str, Field(max_length=4096)] | SkipJsonSchema[None],
+        Field(description="The next_cursor of the page before; left out for the first page."),
     ] = None
 
     async def run(self, context: ToolContext, /) -> Json:

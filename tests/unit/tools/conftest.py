@@ -1,0 +1,5 @@
+"""A real rag room for the tools that curate it."""
+
+from tests.unit.rag.conftest import aws, world
+
+__all__ = ["aws", "world"]

@@ -1,0 +1,432 @@
+"""The tools that curate knowledge: reading in pages a model can take, and writing in two steps."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from spass.calls.scope import Scope
+from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid, InvalidRequest, UpstreamError
+from spass.core.ids import DocumentId, IndexId, UserId
+from spass.core.messages import ToolCall
+from spass.core.time import now_s
+from spass.rag.documents import NewDocument
+from spass.tools import confirm
+from spass.tools.toolbox import MAX_RESULT_BYTES, Toolbox
+from tests.unit.rag.conftest import World, config_with
+
+pytestmark = pytest.mark.anyio
+
+BERLIN = IndexId("berlin")
+GATE = {"id": "gate", "text": "Das Tor wurde 1791 gebaut.", "metadata": {"year": 1791}}
+PARK = {"id": "park", "text": "Der Tiergarten hat 210 Hektar."}
+
+CALLS: Mapping[str, dict[str, Any]] = {
+    "rag_index_create": {"index_id": "berlin", "documents": [GATE, PARK]},
+    "rag_doc_append": {"index_id": "berlin", "documents": [GATE, PARK]},
+    "rag_doc_patch": {"index_id": "berlin", "doc_id": "gate", "text": "Neu.", "metadata": {"year": 1, "tags": ["a", "b"]}},
+    "rag_doc_delete": {"index_id": "berlin", "doc_id": "gate"},
+    "rag_index_delete": {"index_id": "berlin"},
+}
+"""A call of each tool that writes, all of which an index with the document ``gate`` allows."""
+
+
+@dataclass(slots=True)
+class Desk:
+    """A user at one process's tools."""
+
+    world: World
+    box: Toolbox
+    scope: Scope
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        return (await self.box.execute_direct(self.scope, name, arguments)).result
+
+    async def asked(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments with the token that the first call answered."""
+        first = await self.call(name, arguments)
+        assert set(first) == {"confirm_required", "confirm_token", "expires_in_seconds", "op", "preview", "message"}, first
+        assert first["confirm_required"] is True
+        assert first["expires_in_seconds"] == 60
+        assert first["op"] == name
+        assert name in first["message"]
+        return {**arguments, "confirm_token": first["confirm_token"]}
+
+    async def preview(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        return (await self.call(name, arguments))["preview"]
+
+    async def holds(self) -> Any:
+        """What stands in the index: its version, and the documents by id; None where there is none."""
+        described = await self.call("rag_index_describe", {"index_id": BERLIN})
+        if "error" in described:
+            return None
+        page = await self.world.rag.documents(self.scope, BERLIN)
+        return described["version"], {document.id: (document.text, document.metadata) for document in page.documents}
+
+
+@pytest.fixture
+def desk(world: World) -> Desk:
+    scope = replace(world.scope, caller=replace(world.scope.caller, user=UserId("ada")))
+    return Desk(world, Toolbox(world.rag), scope)
+
+
+@pytest.fixture
+async def berlin(desk: Desk) -> Desk:
+    """With an index that holds the documents ``gate`` and ``tower``."""
+    await desk.world.rag.append(desk.scope, BERLIN, [NewDocument(id="gate", text="Das Tor.", metadata={"year": 1788})])
+    await desk.world.rag.append(desk.scope, BERLIN, [NewDocument(id="tower", text="Der Turm ist 368 m hoch.")])
+    return desk
+
+
+def error_code(result: Any) -> str:
+    return str(result["error"]["code"])
+
+
+async def test_an_index_is_created_changed_and_deleted_in_two_steps_each(desk: Desk) -> None:
+    create = await desk.asked("rag_index_create", CALLS["rag_index_create"])
+    assert await desk.holds() is None
+    assert await desk.call("rag_index_create", create) == {
+        "index_id": "berlin",
+        "doc_count": 2,
+        "ingested": 2,
+        "replaced": 0,
+        "version": 1,
+    }
+    add = {"index_id": "berlin", "documents": [PARK, {"id": "tower", "text": "Der Turm."}]}
+    answer = await desk.call("rag_doc_append", await desk.asked("rag_doc_append", add))
+    assert answer == {"index_id": "berlin", "doc_count": 3, "ingested": 2, "replaced": 1, "version": 2}
+    patch = {"index_id": "berlin", "doc_id": "tower", "metadata": {"metres": 368}}
+    patched = await desk.call("rag_doc_patch", await desk.asked("rag_doc_patch", patch))
+    assert set(patched) == {"id", "text", "metadata", "created_at", "updated_at"}
+    assert (patched["id"], patched["text"], patched["metadata"]) == ("tower", "Der Turm.", {"metres": 368})
+    delete = {"index_id": "berlin", "doc_id": "park"}
+    assert await desk.call("rag_doc_delete", await desk.asked("rag_doc_delete", delete)) == {"deleted": True}
+    assert await desk.holds() == (4, {"gate": (GATE["text"], GATE["metadata"]), "tower": ("Der Turm.", {"metres": 368})})
+    gone = {"index_id": "berlin"}
+    assert await desk.call("rag_index_delete", await desk.asked("rag_index_delete", gone)) == {"deleted": True}
+    assert await desk.holds() is None
+
+
+async def test_the_preview_of_a_creation_says_what_is_lost(berlin: Desk) -> None:
+    size = len(GATE["text"].encode()) + len(PARK["text"].encode())  # type: ignore[attr-defined]
+    preview = await berlin.preview("rag_index_create", CALLS["rag_index_create"])
+    semantics = preview["shape_summary"].pop("replace_semantics")
+    assert preview == {"index_id": "berlin", "shape_summary": {"doc_count": 2, "total_bytes": size}}
+    assert "All of its 2 documents are deleted" in semantics
+    new = await berlin.preview("rag_index_create", {**CALLS["rag_index_create"], "index_id": "new"})
+    assert "new index" in new["shape_summary"]["replace_semantics"]
+
+
+async def test_the_preview_of_an_addition_names_all_ids_that_are_there(berlin: Desk) -> None:
+    documents = [{"id": name, "text": "ü"} for name in ("tower", "new", "gate")]
+    assert await berlin.preview("rag_doc_append", {"index_id": "berlin", "documents": documents}) == {
+        "index_id": "berlin",
+        "shape_summary": {"doc_count": 3, "total_bytes": 6},
+        "conflicting_existing_ids": ["gate", "tower"],
+    }
+    absent = await berlin.preview("rag_doc_append", {"index_id": "new", "documents": documents})
+    assert absent["conflicting_existing_ids"] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "changed", "size"),
+    [
+        ({"text": "Größe"}, ["text"], 7),
+        ({"metadata": {}}, ["metadata"], 8),
+        ({"text": "Größe", "metadata": {"a": None}}, ["text", "metadata"], 7),
+        ({"text": "Das Tor.", "metadata": {"year": 1788}}, [], 8),
+        ({"text": None, "metadata": {"year": 1788.5}}, ["metadata"], 8),
+    ],
+)
+async def test_the_preview_of_a_patch_says_what_changes(berlin: Desk, given: Any, changed: list[str], size: int) -> None:
+    assert await berlin.preview("rag_doc_patch", {"index_id": "berlin", "doc_id": "gate", **given}) == {
+        "index_id": "berlin",
+        "doc_id": "gate",
+        "changed_fields": changed,
+        "new_text_size_bytes": size,
+    }
+
+
+@pytest.mark.parametrize(("text", "truncated"), [("ü" * 200, False), ("ü" * 201, True), ("kurz", False)])
+async def test_the_preview_of_a_deletion_shows_the_beginning_of_what_goes(desk: Desk, text: str, truncated: bool) -> None:
+    await desk.world.rag.append(desk.scope, BERLIN, [NewDocument(id="gate", text=text, metadata={"a": [1]})])
+    assert await desk.preview("rag_doc_delete", CALLS["rag_doc_delete"]) == {
+        "index_id": "berlin",
+        "doc_id": "gate",
+        "text_size_bytes": len(text.encode()),
+        "text_excerpt": text[:200],
+        "text_excerpt_truncated": truncated,
+        "metadata": {"a": [1]},
+    }
+
+
+async def test_the_preview_of_an_indexs_deletion_says_how_much_goes(desk: Desk) -> None:
+    documents = [NewDocument(id=f"d{n:02}", text="ü") for n in range(12)]
+    await desk.world.rag.append(desk.scope, BERLIN, documents)
+    described = await desk.call("rag_index_describe", {"index_id": "berlin"})
+    assert await desk.preview("rag_index_delete", CALLS["rag_index_delete"]) == {
+        "index_id": "berlin",
+        "doc_count": 12,
+        "total_text_bytes": 24,
+        "embedding_model": "arithmetic",
+        "created_at": described["created_at"],
+        "sample_doc_ids": [f"d{n:02}" for n in range(10)],
+        "sample_truncated_at": 10,
+    }
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_token_executes_once_and_before_that_nothing_has_changed(berlin: Desk, name: str) -> None:
+    before = await berlin.holds()
+    confirmed = await berlin.asked(name, CALLS[name])
+    assert await berlin.holds() == before
+    assert "error" not in await berlin.call(name, confirmed)
+    after = await berlin.holds()
+    assert after != before
+    with pytest.raises(ConfirmTokenInvalid):
+        await berlin.call(name, confirmed)
+    assert await berlin.holds() == after
+
+
+CHANGES: Mapping[str, list[dict[str, Any]]] = {
+    "rag_index_create": [
+        {"index_id": "berlin2"},
+        {"documents": [PARK, GATE]},
+        {"documents": [GATE]},
+        {"documents": [GATE, {**PARK, "id": "park2"}]},
+        {"documents": [GATE, {**PARK, "text": "Der Tiergarten hat 211 Hektar."}]},
+        {"documents": [{**GATE, "metadata": {"year": 1791.0}}, PARK]},
+    ],
+    "rag_doc_append": [{"index_id": "berlin2"}, {"documents": [GATE]}, {"documents": [GATE, {**PARK, "metadata": {"a": None}}]}],
+    "rag_doc_patch": [
+        {"index_id": "berlin2"},
+        {"doc_id": "tower"},
+        {"text": "Neu!"},
+        {"text": None},
+        {"metadata": {"year": 1, "tags": ["b", "a"]}},
+        {"metadata": {"year": 1}},
+        {"metadata": None},
+    ],
+    "rag_doc_delete": [{"index_id": "berlin2"}, {"doc_id": "tower"}],
+    "rag_index_delete": [{"index_id": "berlin2"}],
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_token_is_for_no_other_arguments_tool_user_or_tenant(berlin: Desk, name: str) -> None:
+    await berlin.world.rag.append(berlin.scope, IndexId("berlin2"), [NewDocument(id="gate", text="Das Tor.")])
+    confirmed = await berlin.asked(name, CALLS[name])
+    before = await berlin.holds()
+    for change in CHANGES[name]:
+        with pytest.raises(ConfirmTokenInvalid):
+            await berlin.call(name, {**confirmed, **change})
+    for other in CALLS:
+        if other != name:
+            with pytest.raises(ConfirmTokenInvalid):
+                await berlin.call(other, {**CALLS[other], "confirm_token": confirmed["confirm_token"]})
+    bob = replace(berlin.scope, caller=replace(berlin.scope.caller, user=UserId("bob")))
+    theirs = berlin.world.tenant("other")
+    await berlin.world.rag.append(theirs, BERLIN, [NewDocument(id="gate", text="Das Tor.")])
+    for stranger in (bob, replace(theirs, caller=replace(theirs.caller, user=UserId("ada")))):
+        with pytest.raises(ConfirmTokenInvalid):
+            await berlin.box.execute_direct(stranger, name, confirmed)
+    assert await berlin.holds() == before
+    reordered = dict(reversed(confirmed.items()))
+    assert "error" not in await berlin.call(name, reordered)
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_late_token_is_told_from_a_wrong_one(berlin: Desk, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    confirmed = await berlin.asked(name, CALLS[name])
+    before, late = await berlin.holds(), now_s() + 62
+    monkeypatch.setattr(confirm, "now_s", lambda: late)
+    with pytest.raises(ConfirmTokenExpired):
+        await berlin.call(name, confirmed)
+    for wrong in ("", "yes", "x" * 72, f"{confirmed['confirm_token']}x", "ü"):
+        with pytest.raises(ConfirmTokenInvalid):
+            await berlin.call(name, {**confirmed, "confirm_token": wrong})
+    assert await berlin.holds() == before
+
+
+LONG = {"id": "long", "text": "x" * 8193}
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("rag_index_create", {"documents": [{"id": f"d{n}", "text": "x"} for n in range(257)]}, "too_many_documents"),
+    ("rag_index_create", {"documents": [LONG]}, "document_too_large"),
+    ("rag_index_create", {"documents": [{**GATE, "metadata": {"a": "x" * 2048}}]}, "document_too_large"),
+    ("rag_index_create", {"documents": [GATE, GATE]}, "duplicate_document_id"),
+    ("rag_doc_append", {"documents": [{"id": f"d{n}", "text": "x"} for n in range(257)]}, "too_many_documents"),
+    ("rag_doc_append", {"documents": [LONG]}, "document_too_large"),
+    ("rag_doc_append", {"documents": [GATE, GATE]}, "duplicate_document_id"),
+    ("rag_doc_patch", {"text": "x" * 8193}, "document_too_large"),
+    ("rag_doc_patch", {"metadata": {"a": "x" * 2048}}, "document_too_large"),
+    ("rag_doc_patch", {"doc_id": "nothing"}, "document_not_found"),
+    ("rag_doc_patch", {"index_id": "nothing"}, "index_not_found"),
+    ("rag_doc_delete", {"doc_id": "nothing"}, "document_not_found"),
+    ("rag_doc_delete", {"doc_id": "file.md#7"}, "document_not_found"),
+    ("rag_doc_delete", {"index_id": "nothing"}, "index_not_found"),
+    ("rag_index_delete", {"index_id": "nothing"}, "index_not_found"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "code"), REFUSED)
+async def test_what_would_be_refused_in_the_end_gets_no_token(berlin: Desk, name: str, change: dict[str, Any], code: str) -> None:
+    arguments = {**CALLS[name], **change}
+    assert error_code(await berlin.call(name, arguments)) == code
+    written = await berlin.box.execute(berlin.scope, ToolCall("c1", name, json.dumps(arguments)), allowed=[name])
+    assert isinstance(written.result, dict)
+    assert error_code(written.result) in {code, "invalid_arguments"}, "a model is told too, also of what is too long to read"
+
+
+async def test_nothing_is_confirmed_that_the_configured_model_cannot_embed(berlin: Desk) -> None:
+    other = Toolbox(berlin.world.cold(config_with("another", 8)))
+    calls: list[tuple[str, dict[str, Any], bool]] = [
+        ("rag_doc_append", CALLS["rag_doc_append"], True),
+        ("rag_doc_patch", CALLS["rag_doc_patch"], True),
+        ("rag_doc_patch", {"index_id": "berlin", "doc_id": "gate", "metadata": {}}, False),
+        ("rag_doc_patch", {"index_id": "berlin", "doc_id": "gate", "text": "Das Tor."}, False),
+        ("rag_index_create", CALLS["rag_index_create"], False),
+        ("rag_doc_delete", CALLS["rag_doc_delete"], False),
+        ("rag_index_delete", CALLS["rag_index_delete"], False),
+    ]
+    for name, arguments, refused in calls:
+        result: Any = (await other.execute_direct(berlin.scope, name, arguments)).result
+        assert ("error" in result) is refused, name
+        if refused:
+            assert error_code(result) == "embedding_model_mismatch"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("rag_doc_patch", {"index_id": "berlin", "doc_id": "gate"}),
+        ("rag_doc_patch", {"index_id": "berlin", "doc_id": "gate", "text": " "}),
+        ("rag_doc_patch", {"index_id": "berlin", "doc_id": "gate", "metadata": []}),
+        ("rag_doc_append", {"index_id": "berlin", "documents": []}),
+        ("rag_doc_append", {"index_id": "berlin", "documents": [{**GATE, "id": "file.md#1"}]}),
+        ("rag_doc_append", {"index_id": "berlin", "documents": [{**GATE, "score": 1}]}),
+        ("rag_index_delete", {"index_id": "../x"}),
+        ("rag_index_delete", {"index_id": "berlin", "confirm_token": 7}),
+        ("rag_doc_get", {"index_id": "berlin", "doc_id": "a#0"}),
+        ("rag_doc_list", {"index_id": "berlin", "limit": 0}),
+        ("rag_index_list", {"limit": 1}),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_refused(berlin: Desk, name: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        await berlin.call(name, arguments)
+
+
+async def test_a_write_that_fails_leaves_its_token_good(berlin: Desk) -> None:
+    confirmed = await berlin.asked("rag_doc_append", CALLS["rag_doc_append"])
+    good = berlin.world.calls.answer
+    berlin.world.calls.answer = await berlin.world.calls.embed(berlin.scope, ["one vector for two texts"])
+    with pytest.raises(UpstreamError):
+        await berlin.call("rag_doc_append", confirmed)
+    berlin.world.calls.answer = good
+    assert (await berlin.call("rag_doc_append", confirmed))["version"] == 3
+
+    patch = await berlin.asked("rag_doc_patch", CALLS["rag_doc_patch"])
+    await berlin.world.rag.delete_document(berlin.scope, BERLIN, DocumentId("gate"))
+    assert error_code(await berlin.call("rag_doc_patch", patch)) == "document_not_found"
+    await berlin.world.rag.append(berlin.scope, BERLIN, [NewDocument(id="gate", text="Wieder da.")])
+    assert (await berlin.call("rag_doc_patch", patch))["text"] == "Neu."
+
+
+@pytest.mark.parametrize("name", ["rag_doc_delete", "rag_index_delete"])
+async def test_what_is_gone_by_then_uses_the_token_up_too(berlin: Desk, name: str) -> None:
+    confirmed = await berlin.asked(name, CALLS[name])
+    await berlin.world.rag.delete_index(berlin.scope, BERLIN)
+    assert await berlin.call(name, confirmed) == {"deleted": False}
+    await berlin.world.rag.append(berlin.scope, BERLIN, [NewDocument(id="gate", text="Wieder da.")])
+    with pytest.raises(ConfirmTokenInvalid):
+        await berlin.call(name, confirmed)
+
+
+async def test_a_used_token_embeds_nothing(berlin: Desk) -> None:
+    confirmed = await berlin.asked("rag_doc_append", CALLS["rag_doc_append"])
+    await berlin.call("rag_doc_append", confirmed)
+    embedded = len(berlin.world.calls.asked)
+    with pytest.raises(ConfirmTokenInvalid):
+        await berlin.call("rag_doc_append", confirmed)
+    assert len(berlin.world.calls.asked) == embedded
+
+
+async def test_a_model_reads_what_was_wrong_with_its_token(berlin: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def said(arguments: Mapping[str, Any]) -> tuple[str, str]:
+        call = ToolCall("c1", "rag_doc_delete", json.dumps(arguments))
+        result: Any = (await berlin.box.execute(berlin.scope, call, allowed=["rag_doc_delete"])).result
+        return error_code(result), result["error"]["message"]
+
+    confirmed = await berlin.asked("rag_doc_delete", CALLS["rag_doc_delete"])
+    code, message = await said({**confirmed, "doc_id": "tower"})
+    assert code == "confirm_token_invalid"
+    assert "without confirm_token" in message
+    late = now_s() + 62
+    monkeypatch.setattr(confirm, "now_s", lambda: late)
+    code, message = await said(confirmed)
+    assert code == "confirm_token_expired"
+    assert "without confirm_token" in message
+
+
+async def test_indices_are_listed_and_described(berlin: Desk) -> None:
+    described = await berlin.call("rag_index_describe", {"index_id": "berlin"})
+    assert set(described) == {
+        "id",
+        "doc_count",
+        "total_text_bytes",
+        "embedding_model",
+        "dimensions",
+        "version",
+        "created_at",
+        "updated_at",
+    }
+    assert (described["id"], described["doc_count"], described["version"]) == ("berlin", 2, 2)
+    assert await berlin.call("rag_index_list", {}) == {"indices": [described], "more": False}
+    assert error_code(await berlin.call("rag_index_describe", {"index_id": "nothing"})) == "index_not_found"
+
+
+async def test_a_document_is_read_whole(berlin: Desk) -> None:
+    found = await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "gate"})
+    assert set(found) == {"id", "text", "metadata", "created_at", "updated_at"}
+    assert (found["id"], found["text"], found["metadata"]) == ("gate", "Das Tor.", {"year": 1788})
+    assert error_code(await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "file.md#1"})) == "document_not_found"
+    await berlin.world.rag.append(berlin.scope, BERLIN, [NewDocument(id="worst", text="x" + "\x01" * 8191)])
+    worst = await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "worst"})
+    assert worst["text"] == "x" + "\x01" * 8191
+
+
+async def test_documents_are_listed_in_pages_that_a_model_can_read(desk: Desk) -> None:
+    texts = {f"d{n:02}": ("kurz", "\x01x" * 500, "ü" * 1001, "x" * 8192)[n % 4] for n in range(40)}
+    documents = [NewDocument(id=name, text=text, metadata={"m": "y" * 1000}) for name, text in texts.items()]
+    await desk.world.rag.append(desk.scope, BERLIN, documents)
+    seen: dict[str, str] = {}
+    cursor, pages = None, 0
+    while cursor or not pages:
+        page = await desk.call("rag_doc_list", {"index_id": "berlin", "limit": 30, "cursor": cursor})
+        assert len(json.dumps(page, ensure_ascii=False).encode()) < MAX_RESULT_BYTES
+        assert 0 < len(page["documents"]) < 30
+        for found in page["documents"]:
+            assert found["text"] == texts[found["id"]][:1000]
+            assert found["text_truncated"] is (len(texts[found["id"]]) > 1000)
+            assert found["text_size_bytes"] == len(texts[found["id"]].encode())
+        seen |= {found["id"]: found["text"] for found in page["documents"]}
+        cursor, pages = page["next_cursor"], pages + 1
+    assert list(seen) == list(texts)
+    few = await desk.call("rag_doc_list", {"index_id": "berlin", "limit": 2})
+    assert [found["id"] for found in few["documents"]] == ["d00", "d01"]
+    assert error_code(await desk.call("rag_doc_list", {"index_id": "berlin", "cursor": "made up"})) == "invalid_request"
+
+
+async def test_other_tenants_knowledge_does_not_exist(berlin: Desk) -> None:
+    theirs = berlin.world.tenant("other")
+    assert (await berlin.box.execute_direct(theirs, "rag_index_list", {})).result == {"indices": [], "more": False}
+    calls: dict[str, dict[str, Any]] = {
+        "rag_index_describe": {"index_id": "berlin"},
+        "rag_doc_list": {"index_id": "berlin"},
+        "rag_doc_get": {"index_id": "berlin", "doc_id": "gate"},
+        **{name: CALLS[name] for name in ("rag_doc_patch", "rag_doc_delete", "rag_index_delete")},
+    }
+    for name, arguments in calls.items():
+        assert error_code((await berlin.box.execute_direct(theirs, name, arguments)).result) == "index_not_found", name
