@@ -1,0 +1,189 @@
+"""Uploads as their tenant sees them: a form to send a file with, and how far the file has come."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from spass.aws import keys
+from spass.aws.attributes import Value
+from spass.aws.clients import TenantStore
+from spass.aws.table import ABSENT, TTL, Put
+from spass.calls.scope import Scope
+from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.errors import InvalidRequest
+from spass.core.ids import IndexId, UploadId, new_id
+from spass.core.time import Deadline, Timestamp, now, now_s, timestamp
+from spass.rag.documents import MAX_UPLOAD_BYTES
+from spass.rag.ingest import custody
+from spass.rag.ingest.location import upload_key
+from spass.rag.ingest.plan import kind_of
+from spass.rag.ingest.progress import first_errors
+from spass.rag.ingest.record import ABANDONED, Status, UploadError, UploadRecord, read_record, record_of
+from spass.rag.model import EmbeddingModel, check_model
+from spass.rag.swap import read_manifest
+from spass.tenancy.config import GatewayConfig, ModelConfig
+
+FORM_SECONDS: Final = 3600
+DEFAULT_LIMIT: Final = 100
+_WAIT_SECONDS: Final = 7 * 24 * 3600  # a file's event comes within seconds of it, as a rule
+_FILENAME_BYTES: Final = 765  # an object's key has 1024, of which the folders before it take 232 at most
+_SWEPT_AT_ONCE: Final = 200
+
+
+class Admits(Protocol):
+    """Whoever says which embedding model a caller may use: the pipeline, or a test."""
+
+    def embedding_model(self, scope: Scope) -> ModelConfig:
+        """The configured one.
+
+        Raises:
+            ModelNotAllowed: this token may not use it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UploadTicket:
+    """A presigned POST: the file goes to ``url`` as a form, behind ``fields``, before ``expires_at``."""
+
+    upload_id: UploadId
+    url: str
+    fields: Mapping[str, str]
+    expires_at: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An upload as the wire shows it. ``errors`` are the first hundred in the order of lines; ``line`` is None where the whole
+    file is meant."""
+
+    id: UploadId
+    filename: str
+    status: Status
+    bytes_done: int
+    bytes_total: int
+    documents_ingested: int
+    documents_failed: int
+    errors: Sequence[UploadError]
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPage:
+    uploads: tuple[Upload, ...]
+    next_cursor: str | None
+
+
+class Uploads:
+    """Uploads into the indices of the caller's tenant."""
+
+    def __init__(self, calls: Admits, config: GatewayConfig) -> None:
+        self._calls = calls
+        self._dimensions = config.model(config.defaults.embedding_model).dimensions or 0
+
+    async def create(self, scope: Scope, index_id: IndexId, filename: str, content_type: str, size: int) -> UploadTicket:
+        """A form for one file of ``size`` bytes at most. Its documents are appended to the index, which need not exist.
+
+        Raises:
+            InvalidRequest: no file of this name or size can be ingested.
+            ModelNotAllowed: the token may not use the embedding model.
+            EmbeddingModelMismatch: the index was built with another model.
+        """
+        _check_file(filename, size)
+        model = EmbeddingModel(self._calls.embedding_model(scope).name, self._dimensions)
+        check_model(await read_manifest(scope.store, index_id), model)
+        upload = UploadId(new_id("upl"))
+        key = upload_key(index_id, upload, filename)
+        form = scope.store.uploads.presign(key, size=size, content_type=content_type, seconds=FORM_SECONDS)
+        attributes: dict[str, Value] = {
+            "index": index_id,
+            "filename": filename,
+            "status": Status.WAITING.value,
+            "key": key,
+            "bytes_total": size,
+            "request_id": scope.caller.request_id,
+            "created_at": now(),
+            TTL: now_s() + _WAIT_SECONDS,
+        }
+        if scope.caller.user is not None:
+            attributes["user"] = scope.caller.user
+        await scope.store.table.write(Put(keys.upload(scope.store.tenant, index_id, upload), attributes, ABSENT))
+        return UploadTicket(upload, form.url, form.fields, timestamp(form.expires_at))
+
+    async def get(self, scope: Scope, index_id: IndexId, upload_id: UploadId) -> Upload:
+        """Raises:
+        UploadNotFound: there is no such upload into this index.
+        """
+        return await _shown(scope.store, await read_record(scope.store, index_id, upload_id))
+
+    async def list(self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> UploadPage:
+        """Up to ``limit`` uploads into the index, against the order of their ids: the newest first of those that a form was given
+        out for, then what the operator put.
+
+        Raises:
+            InvalidRequest: the cursor is not of this list.
+        """
+        owner = f"uploads:{scope.store.tenant}:{index_id}"
+        last = decode_cursor(owner, cursor) if cursor is not None else None
+        items = await scope.store.table.query(
+            keys.uploads_partition(scope.store.tenant, index_id),
+            prefix=keys.UPLOAD_PREFIX,
+            after=None if last is None else keys.UPLOAD_PREFIX + last,
+            limit=limit + 1,
+            newest_first=True,
+        )
+        records = [record_of(item) for item in items]
+        shown = [await _shown(scope.store, record) for record in records[:limit]]
+        more = len(records) > limit
+        return UploadPage(tuple(shown), encode_cursor(owner, shown[-1].id) if more else None)
+
+
+async def abandon_stale(store: TenantStore, now_s: int, deadline: Deadline) -> int:
+    """Fail what nobody has worked on for two hours, as its reader is told already; how many uploads that were."""
+    failed = 0
+    for manifest in await store.table.query(keys.rag_partition(store.tenant), prefix=keys.RAG_INDEX_PREFIX, consistent=False):
+        index = IndexId(str(manifest["sk"]).removeprefix(keys.RAG_INDEX_PREFIX))
+        partition = keys.uploads_partition(store.tenant, index)
+        after: str | None = None
+        while deadline.remaining():
+            items = await store.table.query(
+                partition, prefix=keys.UPLOAD_PREFIX, after=after, limit=_SWEPT_AT_ONCE, consistent=False
+            )
+            for record in map(record_of, items):
+                if record.abandoned(now_s):
+                    others = await first_errors(store, record)
+                    await custody.end_failed(store, record, ABANDONED, others, resumable=True)
+                    failed += 1
+            if len(items) < _SWEPT_AT_ONCE:
+                break
+            after = str(items[-1]["sk"])
+    return failed
+
+
+def _check_file(filename: str, size: int) -> None:
+    if not 1 <= len(filename) <= 255 or not filename.isprintable() or "/" in filename or "\\" in filename:
+        raise InvalidRequest("The name of a file has 1 to 255 printable characters, and no folders.", param="filename")
+    if len(filename.encode()) > _FILENAME_BYTES:
+        raise InvalidRequest(f"The name of a file has at most {_FILENAME_BYTES} bytes of UTF-8.", param="filename")
+    if kind_of(filename) is None:
+        raise InvalidRequest("The name of a file must end in .jsonl, .csv, .txt or .md.", param="filename")
+    if not 1 <= size <= MAX_UPLOAD_BYTES:
+        raise InvalidRequest(f"A file has 1 to {MAX_UPLOAD_BYTES} bytes.", param="size")
+
+
+async def _shown(store: TenantStore, record: UploadRecord) -> Upload:
+    errors: Sequence[UploadError] = record.errors
+    status = record.status
+    if record.active:
+        errors = await first_errors(store, record)
+        if record.abandoned(now_s()):
+            status, errors = Status.FAILED, [ABANDONED, *errors]
+    return Upload(
+        record.id,
+        record.filename,
+        status,
+        record.bytes_done,
+        record.bytes_total,
+        record.ingested,
+        record.failed,
+        tuple(errors),
+    )

@@ -1,0 +1,152 @@
+"""What a worker does with an upload: look at the file, plan its parts, work through them, or leave them to the state machine."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from spass.aws.clients import TenantStore
+from spass.aws.leases import LeaseLost, renewing
+from spass.aws.objects import ObjectMissing
+from spass.core.errors import Internal, InternalError, Limited, SpassError, StorageUnavailable, TimedOut, Unavailable, Upstream
+from spass.core.ids import IndexId, UploadId
+from spass.core.time import Deadline
+from spass.rag.documents import MAX_UPLOAD_BYTES
+from spass.rag.ingest import custody
+from spass.rag.ingest.custody import Hand, Standing
+from spass.rag.ingest.events import ObjectPut
+from spass.rag.ingest.location import Location
+from spass.rag.ingest.part import PartEnd, PartRun
+from spass.rag.ingest.plan import FileRefused, kind_of
+from spass.rag.ingest.progress import first_errors, put_parts
+from spass.rag.ingest.reading import survey
+from spass.rag.ingest.record import UploadError, UploadRecord, read_record
+from spass.rag.service import Rag
+from spass.rag.swap import read_manifest
+
+MAX_RECEIVES: Final = 5
+"""So often the queue hands out a message before it gives up on it."""
+SMALL_BYTES: Final = 16 * 2**20
+"""A file up to this size is one part: its worker is done with it sooner than a state machine has started."""
+PART_BYTES: Final = 8 * 2**20
+
+PASSING: Final = (Unavailable, Upstream, TimedOut, Limited, Internal)
+"""What may go better another time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message of the queue, received for the ``receives``-th time (from 1)."""
+
+    message: str
+    receives: int
+
+    @property
+    def last(self) -> bool:
+        return self.receives >= MAX_RECEIVES
+
+
+class Ingest:
+    """Ingests files for whoever hands out messages. Every method answers whether the message is done with; if not, it shall be
+    delivered again."""
+
+    def __init__(self, rag: Rag) -> None:
+        self._rag = rag
+
+    async def put(self, store: TenantStore, location: Location, put: ObjectPut, delivery: Delivery, deadline: Deadline) -> bool:
+        """Ingest the object that was put, unless that was done, or is being done, already."""
+        taken = await custody.take_put(store, location, put, Hand(delivery.message))
+        return await self._work(store, taken, delivery, deadline)
+
+    async def go_on(self, store: TenantStore, index: IndexId, upload: UploadId, delivery: Delivery, deadline: Deadline) -> bool:
+        """Go on with an upload that was begun."""
+        taken = await custody.take(store, index, upload, Hand(delivery.message))
+        return await self._work(store, taken, delivery, deadline)
+
+    async def _work(self, store: TenantStore, taken: UploadRecord | Standing, delivery: Delivery, deadline: Deadline) -> bool:
+        if isinstance(taken, Standing):
+            return taken is not Standing.HELD_FOR_THIS
+        try:
+            async with renewing(lambda: custody.renew(store, taken)):
+                return await self._run(store, taken, deadline)
+        except LeaseLost:
+            return False
+        except (FileRefused, ObjectMissing, SpassError) as error:
+            if not isinstance(error, PASSING):
+                await fail(store, taken, error)
+                return True
+            await self._passing(store, taken, error, delivery)
+            return False
+        except Exception:
+            await self._passing(store, taken, InternalError("Something of ours went wrong."), delivery)
+            raise
+
+    async def _passing(self, store: TenantStore, record: UploadRecord, error: SpassError, delivery: Delivery) -> None:
+        """Let go until the message comes again; when it will not, say so."""
+        with suppress(StorageUnavailable):
+            if delivery.last:
+                await fail(store, record, error)
+            else:
+                await custody.put_back(store, record)
+
+    async def _run(self, store: TenantStore, record: UploadRecord, deadline: Deadline) -> bool:
+        if record.parts is None:
+            record = await self._surveyed(store, record)
+        parts = range(record.parts or 0)
+        if store.jobs.in_parts and len(parts) > 1 and not record.machine_started:
+            await store.jobs.start_parts(record.index, record.id, parts)
+            await custody.give_to_machine(store, record)
+            return True
+        run = PartRun(self._rag, store, record, deadline)
+        for number in parts:
+            if await run.run(number, record.owner) is PartEnd.TIME_UP:
+                await custody.put_back(store, record)
+                await store.jobs.ingest(record.index, record.id)
+                return True
+        await finish(store, record.index, record.id)
+        return True
+
+    async def _surveyed(self, store: TenantStore, record: UploadRecord) -> UploadRecord:
+        """The record with its parts planned. Nothing of a file that is refused has been stored.
+
+        Raises:
+            FileRefused: the file cannot be ingested.
+            ObjectMissing: it is gone.
+        """
+        kind = kind_of(record.filename)
+        if kind is None:
+            raise FileRefused("unsupported_file_type", "The name of a file must end in .jsonl, .csv, .txt or .md.")
+        size = (await store.uploads.head(record.key, record.version)).size
+        if not size:
+            raise FileRefused("empty_file", "The file is empty.")
+        if size > MAX_UPLOAD_BYTES:
+            raise FileRefused("file_too_large", f"The file is {size} bytes long; {MAX_UPLOAD_BYTES} are allowed.")
+        blocks = store.uploads.blocks(record.key, record.version, 0, size)
+        plan = await survey(kind, blocks, part_bytes=SMALL_BYTES if size <= SMALL_BYTES else PART_BYTES)
+        generation = (await read_manifest(store, record.index)).generation
+        await put_parts(store, record, plan.parts)
+        return await custody.set_planned(store, record, size, plan, generation)
+
+
+async def fail(store: TenantStore, record: UploadRecord, error: FileRefused | ObjectMissing | SpassError) -> None:
+    """Fail the upload: for good, or, where that may pass, until somebody is told to go on."""
+    resumable = isinstance(error, PASSING)
+    latest = await read_record(store, record.index, record.id)
+    await custody.end_failed(store, record, upload_error(error), await first_errors(store, latest), resumable=resumable)
+
+
+def upload_error(error: FileRefused | ObjectMissing | SpassError) -> UploadError:
+    """What the record says of ``error``."""
+    match error:
+        case FileRefused():
+            return UploadError(error.line, error.code, error.message)
+        case ObjectMissing():
+            return UploadError(None, "object_missing", "The file was removed before all of it was ingested.")
+        case _:
+            return UploadError(None, error.code, error.message)
+
+
+async def finish(store: TenantStore, index: IndexId, upload: UploadId) -> UploadRecord:
+    """End an upload if all its parts are done; it as it was before."""
+    record = await read_record(store, index, upload)
+    await custody.end_finished(store, record, await first_errors(store, record))
+    return record
