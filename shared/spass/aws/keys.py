@@ -61,6 +61,11 @@ def rag_manifest(tenant: TenantId, index: IndexId) -> Key:
     return Key(rag_partition(tenant), f"{RAG_INDEX_PREFIX}{index}")
 
 
+def rag_merge(tenant: TenantId, index: IndexId) -> Key:
+    """Who is merging the segments of an index."""
+    return Key(rag_partition(tenant), f"MERGE#{index}")
+
+
 def uploads_partition(tenant: TenantId, index: IndexId) -> str:
     return f"{tenant_prefix(tenant)}UPLOAD#{index}"
 

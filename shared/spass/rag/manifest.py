@@ -141,13 +141,18 @@ def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manife
         "created_at": after.created_at,
         "updated_at": after.updated_at,
         "segments": _json([_entry(segment) for segment in after.segments]),
-        "retired": _json([{"path": retired.path, "at": retired.at} for retired in after.retired]),
+        "retired": retired_entries(after.retired),
         "swaps": " ".join(after.swaps),
     }
     size = sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
     if size > MANIFEST_BYTES or len(after.segments) > MAX_SEGMENTS:
         raise InternalError(f"A manifest of {size} bytes and {len(after.segments)} segments is larger than one may be.")
     return Put(rag_manifest(tenant, index), attributes, _still(before))
+
+
+def retired_entries(retired: Sequence[Retired]) -> str:
+    """What was retired, as it stands in the item."""
+    return _json([{"path": entry.path, "at": entry.at} for entry in retired])
 
 
 def _still(before: Manifest) -> Condition:

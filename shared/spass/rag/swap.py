@@ -4,6 +4,7 @@ faster."""
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from spass.core.ids import IndexId, random_suffix
 from spass.core.time import Deadline
 from spass.rag.answers import WriteAnswer
 from spass.rag.manifest import Manifest, manifest_of, swap_write
+from spass.rag.merge import merge_due
 
 A = TypeVar("A")
 A_contra = TypeVar("A_contra", contravariant=True)
@@ -79,7 +81,8 @@ async def swap(
     step. The version and the writes ``beside`` it take effect together. When another writer swapped first, the plan is made anew
     on what is now in force; what it had put before is left to the sweep.
 
-    A step that changes nothing is still swapped in when something goes with it, so that its name settles a lost reply.
+    A step that changes nothing is still swapped in when something goes with it, so that its name settles a lost reply. When a
+    write leaves a merge due, a job is asked for.
 
     Raises:
         StorageUnavailable: the table or bucket does not answer, or the deadline passed among too many other writers.
@@ -104,10 +107,17 @@ async def swap(
         if beside is not None:
             writes += await beside.writes(step.answer)
         if await _took_place(store, index, name, writes, beside):
+            if after.version > before.version and merge_due(after):
+                await _ask_for_merge(store, index)
             return step.answer
         if not deadline.remaining():
             raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)
         await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 (jitter)
+
+
+async def _ask_for_merge(store: TenantStore, index: IndexId) -> None:
+    with suppress(SpassError):  # the write is done; the next one asks again, and so does the sweep
+        await store.jobs.merge(index)
 
 
 async def _took_place(store: TenantStore, index: IndexId, name: str, writes: Sequence[Write], beside: Beside[A] | None) -> bool:

@@ -16,6 +16,9 @@ from spass.core.time import Timestamp
 INLINE_BYTES: Final = 350_000
 """The largest body that stays in its item; DynamoDB takes 400 KiB, all attributes and their names together."""
 
+OVERFLOW_FOLDER: Final = "sessions/"
+"""Where the larger ones of all sessions lie."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
@@ -130,7 +133,7 @@ def overflow_key(session: SessionId, turn_id: str) -> str:
 
 def overflow_prefix(session: SessionId) -> str:
     """Where all that a session has in the bucket lies, and nothing else."""
-    return f"sessions/{session}/"
+    return f"{OVERFLOW_FOLDER}{session}/"
 
 
 def overflow_of(item: Item) -> str | None:
