@@ -20,4 +20,8 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    # Everything is in order, and what a worker left in the middle is not waited for.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

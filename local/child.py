@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Final
+from typing import Final, NoReturn
 
 _STOP_SECONDS: Final = 20.0
 
@@ -19,7 +19,20 @@ def main() -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
     module = sys.argv[1]
     sys.argv = sys.argv[1:]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        _leave(ended.code)
+    _leave(None)
+
+
+def _leave(code: str | int | None) -> NoReturn:
+    """End at once: what the module had to put in order it has, and its threads may wait for what never comes."""
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _follow_parent() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,15 +29,29 @@ _MISLEADING: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN",
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The names of what the stack has made."""
+    """What the stack has made: names, the queue's URL, the state machine's ARN."""
 
     table: str
     bucket: str
+    queue: str
+    machine: str
+
+    def variables(self) -> dict[str, str]:
+        """What the gateway's environment says of them, as that of a deployed function does."""
+        return {
+            "SPASS_TABLE": self.table,
+            "SPASS_BUCKET": self.bucket,
+            "SPASS_QUEUE": self.queue,
+            "SPASS_INGEST_MACHINE": self.machine,
+        }
 
 
 @contextmanager
-def emulated_aws(home: Home, lock: int) -> Iterator[str]:
-    """The endpoint of an emulated AWS: what ``AWS_ENDPOINT_URL`` names, else a ministack that runs until the block ends."""
+def emulated_aws(home: Home, lock: int, workers: Mapping[str, str]) -> Iterator[str]:
+    """The endpoint of an emulated AWS: what ``AWS_ENDPOINT_URL`` names, else a ministack that runs until the block ends.
+
+    ``workers`` are the URLs that do the work of its functions, by their names.
+    """
     named = os.environ.get("AWS_ENDPOINT_URL")
     if named:
         yield named
@@ -45,20 +59,21 @@ def emulated_aws(home: Home, lock: int) -> Iterator[str]:
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")} | {
-        "GATEWAY_PORT": str(port),
-        "BIND_HOST": "127.0.0.1",
+        **{f"MINISTACK_LAMBDA_PROXY_{name}": url for name, url in workers.items()},
         "MINISTACK_REGION": REGION,
         "PERSIST_STATE": "1",
         "STATE_DIR": str(home.emulator_state),
         "S3_PERSIST": "1",
         "S3_DATA_DIR": str(home.objects),
+        # The port it believes to have. It knows its queues by URLs with this port in them, so it must be the same at every start.
+        "GATEWAY_PORT": "4566",
         "IOT_MTLS_ENABLED": "0",  # it would take a fixed port
         "LOG_LEVEL": "WARNING",
     }
     health = f"{endpoint}/_localstack/health"
-    with child(
-        "ministack", "ministack", [], healthy=health, log=home.logs / "ministack.log", environment=environment, keep_open=lock
-    ):
+    arguments = ["ministack.app:app", "--bind", f"127.0.0.1:{port}", "--workers", "0", "--keep-alive", "75"]
+    log = home.logs / "ministack.log"
+    with child("ministack", "hypercorn", arguments, healthy=health, log=log, environment=environment, keep_open=lock):
         yield endpoint
 
 
@@ -150,4 +165,9 @@ def _stores(client: "CloudFormationClient") -> Stores:
             return outputs[output]
         return next(resource["PhysicalResourceId"] for resource in resources if resource["ResourceType"] == kind)
 
-    return Stores(made("AWS::DynamoDB::Table", "TableName"), made("AWS::S3::Bucket", "BucketName"))
+    return Stores(
+        table=made("AWS::DynamoDB::Table", "TableName"),
+        bucket=made("AWS::S3::Bucket", "BucketName"),
+        queue=outputs.get("QueueUrl", ""),
+        machine=outputs.get("IngestMachine", ""),
+    )

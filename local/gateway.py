@@ -21,8 +21,10 @@ from local.home import ROOT, Home, LocalError, home_from_environment
 from local.models import STANDIN_KEY, Choice, choose, find_ollama, overlay
 from local.processes import child, free_port
 from local.server import local_app, server
+from local.workers import Workers
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
+from spass.tools.registry import TOOLS
 
 HOST: Final = "127.0.0.1"
 _STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -62,18 +64,20 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         lock = stack.enter_context(home.held())
         notes = home.left_behind()
         _only_loopback_without_proxy()
-        config = load_gateway_config(Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml"))
+        config = load_gateway_config(Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml"), TOOLS)
         notes += config.notices
         if not offline:
             check_keys(config)
             notes += dotenv_notes(DOTENV, config)
         choice = _choose_models(config, home, stack, offline=offline)
-        point_to(stack.enter_context(emulated_aws(home, lock)))
+        workers = Workers()
+        point_to(stack.enter_context(emulated_aws(home, lock, workers.urls)))
         stores = provision()
         home.mark_started()
-        os.environ |= {"SPASS_CONFIG": str(home.config), "SPASS_TABLE": stores.table, "SPASS_BUCKET": stores.bucket}
+        os.environ |= {"SPASS_CONFIG": str(home.config), **stores.variables()}
         os.environ.setdefault("SPASS_AGENTS", str(ROOT / "agents"))
         app = local_app()
+        stack.enter_context(workers.serving(stores.queue))
         print(banner(f"http://{HOST}:{port}", config, choice, home, notes), flush=True)
         server(app).run(sockets=[listener])
 

@@ -14,19 +14,21 @@ from infra.constructs.bucket import UPLOADS
 # message is taken that must wait for one.
 _INVISIBLE: Final = Duration.minutes(16)
 _RECEIVES: Final = 5
-_KEPT: Final = Duration.days(14)
+# Dead letters keep their age, and 14 days is the longest there is.
+_KEPT: Final = Duration.days(4)
+_FAILED_KEPT: Final = Duration.days(14)
 
 
 class JobQueue(Construct):
     """Jobs, which S3 adds to when an object arrives, and the messages that five workers could not finish.
 
-    Both are encrypted, speak only TLS, and keep what they hold for 14 days, the longest there is.
+    Both are encrypted and speak only TLS.
     """
 
     def __init__(self, scope: Construct, construct_id: str) -> None:
         super().__init__(scope, construct_id)
         self.failed = sqs.Queue(
-            self, "Failed", encryption=sqs.QueueEncryption.SQS_MANAGED, enforce_ssl=True, retention_period=_KEPT
+            self, "Failed", encryption=sqs.QueueEncryption.SQS_MANAGED, enforce_ssl=True, retention_period=_FAILED_KEPT
         )
         self.resource = sqs.Queue(
             self,

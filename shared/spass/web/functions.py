@@ -101,7 +101,7 @@ class WorkerFunction:
     """Works on events, one at a time, all in one event loop: what the services keep open belongs to it."""
 
     def __init__(self, work: Work, services: Services | None, needs: Needs | None) -> None:
-        self._work = work
+        self.work = work  # for a process that has a loop and services of its own
         self._given = services
         self._one_at_a_time = threading.Lock()
         if _in_lambda():
@@ -131,7 +131,7 @@ class WorkerFunction:
                 del self._runner
 
     async def _worked(self, event: Mapping[str, Any], deadline: Deadline) -> Json:
-        return await self._work(self.services, event, deadline)
+        return await self.work(self.services, event, deadline)
 
 
 class Place(NamedTuple):

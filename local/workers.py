@@ -1,0 +1,133 @@
+"""The workers: what the emulated queue, state machine and clock start is done in this process.
+
+The emulator hands each invocation of a function to a URL of ours, as JSON, and waits for the answer. So a worker here is the same
+code as in AWS, started by the same things, but beside the server: with one interpreter and one embedding model for both.
+"""
+
+import asyncio
+import importlib
+import json
+import threading
+import time
+import traceback
+from collections.abc import Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, TypeVar
+
+from infra.workers import WORKERS
+from local.held import Held
+from spass.aws.log import write_line
+from spass.core.messages import Json
+from spass.core.time import Deadline, now
+from spass.web.functions import Work, WorkerFunction
+from spass.web.services import Services
+
+_PREFIX: Final = "spass-local-"  # of the functions' names in local/template.json
+_LAST_SECONDS: Final = 30.0  # of a worker's time, left to end in order
+_STOP_SECONDS: Final = 3.0
+
+T = TypeVar("T")
+
+
+class Workers:
+    """All workers, in one event loop of their own: as many invocations at a time as the emulator starts.
+
+    What invokes them is told where from the moment this is made, and waits until they are ``serving``.
+    """
+
+    def __init__(self) -> None:
+        self._server = _Server(("127.0.0.1", 0), _Invocation)
+        self._server.workers = self
+        self._modules = {worker.function_name: f"functions.workers.{worker.module}" for worker in WORKERS}
+        self._loop = asyncio.new_event_loop()
+
+    @property
+    def urls(self) -> Mapping[str, str]:
+        """Where each function's invocations go, by its name in the emulator."""
+        host, port = self._server.server_address[:2]
+        return {f"{_PREFIX}{name}": f"http://{host!s}:{port}/{name}" for name in self._modules}
+
+    @contextmanager
+    def serving(self, queue: str) -> Iterator[None]:
+        """Work on what comes until the block ends; what is under way then is cut off, as a Lambda is at its deadline.
+
+        ``queue`` is the URL of the queue of jobs. The settings are read from the environment when the first event comes.
+        """
+        self._held = Held(queue)
+        for target in (self._loop.run_forever, self._server.serve_forever):
+            threading.Thread(target=target, daemon=True).start()
+        try:
+            yield
+        finally:
+            self._server.shutdown()
+            self._server.server_close()
+            with suppress(TimeoutError):
+                self._submit(self._cut_off()).result(_STOP_SECONDS)
+
+    def invoke(self, name: str, event: Mapping[str, Any], seconds: float) -> Json:
+        """What the worker of this name answers to ``event``, which it has so many seconds for.
+
+        Raises:
+            CancelledError: the gateway stops.
+            KeyError: there is no such worker.
+        """
+        handler: WorkerFunction = importlib.import_module(self._modules[name]).handler
+        deadline = Deadline.after(seconds - _LAST_SECONDS)
+        return self._submit(self._worked(handler.work, event, deadline)).result()
+
+    @cached_property
+    def _services(self) -> Services:
+        return Services()
+
+    async def _worked(self, work: Work, event: Mapping[str, Any], deadline: Deadline) -> Json:
+        async with self._held.while_worked_on(event):
+            return await work(self._services, event, deadline)
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _cut_off(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if "_services" in self.__dict__:
+            await self._services.aclose()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    workers: Workers
+
+
+class _Invocation(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_POST(self) -> None:
+        event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        seconds = int(self.headers["X-Amzn-Lambda-Deadline-Ms"]) / 1000 - time.time()
+        name = self.path.removeprefix("/")
+        try:
+            self._answer(200, self.server.workers.invoke(name, event, seconds))
+        except CancelledError:
+            self._answer(503, {"errorType": "Stopped"})
+        except Exception as error:  # noqa: BLE001  # the edge: here Lambda would say that the function failed
+            failure = "".join(traceback.format_exception(error))
+            write_line({"at": now(), "level": "error", "event": "worker_failed", "worker": name, "error": failure})
+            self._answer(500, {"errorType": type(error).__name__, "errorMessage": str(error)})
+
+    def _answer(self, status: int, body: Json) -> None:
+        answer = json.dumps(body).encode()
+        with suppress(OSError):  # the emulator has gone
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Invocations that go well are not worth a line on the terminal."""
