@@ -1,0 +1,76 @@
+"""The official OpenAI SDK against a gateway that offers its own tools in every chat."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from openai import OpenAI
+from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+
+from tests.e2e.conftest import ROOT, Gateway
+
+CHAT = "llama-4-scout"
+SETTING = "  tools_enabled_default: [calculator, current_datetime]"
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is 1791 * 17?"}]
+CALCULATOR: ChatCompletionToolParam = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Evaluates an arithmetic expression.",
+        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    folder = tmp_path_factory.mktemp("server-tools")
+    config: Path = folder / "gateway.yaml"
+    shipped = (ROOT / "gateway.yaml").read_text(encoding="utf-8")
+    config.write_text(shipped.replace("\ndefaults:\n", f"\ndefaults:\n{SETTING}\n", 1))
+    assert config.read_text() != shipped
+    gateway = Gateway(folder / "home", environment={"SPASS_CONFIG": str(config)})
+    gateway.start()
+    try:
+        with OpenAI(base_url=f"{gateway.url}/v1", api_key="demo-token", max_retries=0) as made:
+            yield made
+    finally:
+        gateway.stop()
+
+
+def test_the_gateway_calculates_on_the_way_to_the_answer(client: OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(model=CHAT, messages=QUESTION)
+    (choice,) = raw.parse().choices
+    assert (choice.finish_reason, choice.message.tool_calls) == ("stop", None)
+    assert "30447" in (choice.message.content or "").replace(",", "").replace(".", "")
+    assert raw.headers["SPASS-Cost-Sub-Calls"] == "2"
+
+
+def test_a_stream_of_it_is_one_message(client: OpenAI) -> None:
+    with client.chat.completions.stream(model=CHAT, messages=QUESTION, stream_options={"include_usage": True}) as stream:
+        completion = stream.get_final_completion()
+    assert "30447" in (completion.choices[0].message.content or "").replace(",", "").replace(".", "")
+    assert completion.choices[0].finish_reason == "stop"
+    assert completion.usage is not None
+    assert completion.usage.model_dump()["cost"]["sub_calls"] == 2
+
+
+def test_a_tool_of_the_callers_goes_to_the_caller_also_where_the_gateway_has_one_of_its_name(client: OpenAI) -> None:
+    first = client.chat.completions.create(model=CHAT, messages=QUESTION, tools=[CALCULATOR]).choices[0]
+    assert first.finish_reason == "tool_calls"
+    assert first.message.tool_calls is not None
+    (call,) = first.message.tool_calls
+    assert call.type == "function"
+    assert call.function.name == "calculator"
+    asked = cast("ChatCompletionMessageParam", first.message.to_dict())
+    told: ChatCompletionMessageParam = {"role": "tool", "tool_call_id": call.id, "content": '{"result": 12345}'}
+    again = client.chat.completions.create(model=CHAT, messages=[*QUESTION, asked, told], tools=[CALCULATOR])
+    assert "12345" in (again.choices[0].message.content or "").replace(",", "").replace(".", "")
+
+
+def test_switched_off_the_model_has_no_tools(client: OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(
+        model=CHAT, messages=QUESTION, extra_headers={"SPASS-Augment": "server-tools=off"}
+    )
+    assert raw.headers["SPASS-Cost-Sub-Calls"] == "1"
