@@ -132,3 +132,28 @@ class Source:
         digest = hashlib.sha256(self.filename.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         slug = _UNSAFE.sub("-", self.filename).lstrip("._:-")[: _NAME_LENGTH - len(digest) - 1].rstrip("-")
         return f"{slug or 'file'}-{digest}"
+
+
+class Parts:
+    """Collects the parts of a file while it is surveyed."""
+
+    def __init__(self, start: Position, part_bytes: int) -> None:
+        self._start = start
+        self._part_bytes = part_bytes
+        self._closed: list[Part] = []
+
+    @property
+    def wanted(self) -> int:
+        """The least offset at which the part may end."""
+        return self._start.offset + self._part_bytes
+
+    def may_end(self, at: Position) -> None:
+        """The part ends ``at`` this place, if it is long enough."""
+        if at.offset >= self.wanted:
+            self._closed.append(Part(self._start, at.offset))
+            self._start = at
+
+    def until(self, end: int) -> tuple[Part, ...]:
+        """All of them, the last up to the ``end`` of the file."""
+        rest = [Part(self._start, end)] if end > self._start.offset or not self._closed else []
+        return (*self._closed, *rest)

@@ -1,0 +1,63 @@
+"""The rules of the HTTP route, for a document that stands in a file."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import JsonValue, ValidationError
+
+from spass.core.errors import SpassError
+from spass.rag.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES, NewDocument, metadata_json
+from spass.rag.ingest.lines import MAX_RECORD_BYTES
+from spass.rag.ingest.plan import Source
+
+_UNNAMED: Final = "unnamed"
+_SHOWN: Final = 64  # characters of a name that the file chose
+_MAX_MESSAGE: Final = 300
+
+
+class Problem(Exception):
+    """Why an entry cannot be stored."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message[:_MAX_MESSAGE]
+
+
+def too_long(what: str) -> Problem:
+    return Problem("line_too_long", f"The {what} is longer than {MAX_RECORD_BYTES} bytes; it was skipped.")
+
+
+def checked_document(fields: Mapping[str, object], source: Source, number: int) -> NewDocument:
+    """The document that ``fields`` write. One without an id gets that of entry ``number`` of its file.
+
+    Raises:
+        Problem: the HTTP route would not take it either.
+    """
+    named = "id" in fields
+    try:
+        document = NewDocument.model_validate(fields if named else {**fields, "id": _UNNAMED})
+        _check_size("text", len(document.text.encode()), MAX_TEXT_BYTES)
+        _check_size("metadata", len(metadata_json(document.metadata)), MAX_METADATA_BYTES)
+    except ValidationError as error:
+        raise Problem("invalid_request", _first(error)) from None
+    except SpassError as error:
+        raise Problem(error.code, error.message) from None
+    return document if named else named_document(document.text, document.metadata, source, number)
+
+
+def named_document(text: str, metadata: Mapping[str, JsonValue], source: Source, number: int) -> NewDocument:
+    """A document that is known to hold to the rules, with the id of entry ``number``, which no client may choose."""
+    return NewDocument.model_construct(id=source.document_id(number), text=text, metadata=dict(metadata))
+
+
+def _check_size(name: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise Problem("document_too_large", f"{name} is {size} bytes long; {limit} are allowed.")
+
+
+def _first(error: ValidationError) -> str:
+    found = error.errors(include_url=False, include_input=False)
+    where = ".".join(str(part)[:_SHOWN] for part in found[0]["loc"])
+    message = f"{where}: {found[0]['msg'].removeprefix('Value error, ')}"
+    return f"{message} (and {len(found) - 1} more)" if len(found) > 1 else message

@@ -1,0 +1,66 @@
+"""A stream cut into records, of which only one is ever held, and that only up to a limit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from spass.rag.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES
+from spass.rag.ingest.plan import Position
+
+_LONGEST_ESCAPE: Final = len(r"\u0041")
+MAX_RECORD_BYTES: Final = _LONGEST_ESCAPE * (MAX_TEXT_BYTES + MAX_METADATA_BYTES) + 12 * 1024
+"""72 KiB. The largest document with every character escaped, and room for its id, keys and blanks between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """``data`` without its line end; None, if it is longer than ``MAX_RECORD_BYTES``."""
+
+    data: bytes | None
+    at: Position
+    after: Position
+
+
+class Splitter(Protocol):
+    """Cuts bytes into records as they come."""
+
+    @property
+    def at(self) -> Position:
+        """Where the record that is not yet complete begins."""
+        ...
+
+    def feed(self, data: bytes, *, final: bool) -> Iterator[Record]:
+        """The records that are complete with ``data``; all of them, if it is ``final``. To be read to the end."""
+        ...
+
+
+class LineSplitter:
+    """Lines that end with LF; a CR before it is a blank of theirs. Blank lines are no records."""
+
+    def __init__(self, at: Position) -> None:
+        self.at = at
+        self._held = b""
+        self._size = 0  # of the line so far, held or not
+
+    def feed(self, data: bytes, *, final: bool) -> Iterator[Record]:
+        begin = 0
+        while (end := data.find(b"\n", begin)) >= 0:
+            yield from self._ended(data[begin:end], 1)
+            begin = end + 1
+        if final:
+            yield from self._ended(data[begin:], 0)
+            return
+        self._size += len(data) - begin
+        self._held = self._held + data[begin:] if self._size <= MAX_RECORD_BYTES else b""
+
+    def _ended(self, rest: bytes, newline: int) -> Iterator[Record]:
+        size = self._size + len(rest)
+        line = self._held + rest if size <= MAX_RECORD_BYTES else None
+        at, after = self.at, _next_line(self.at, size, newline)
+        self.at, self._held, self._size = after, b"", 0
+        if line is None or line.strip():
+            yield Record(line, at, after)
+
+
+def _next_line(at: Position, size: int, newline: int) -> Position:
+    return replace(at, offset=at.offset + size + newline, line=at.line + newline, number=at.number + newline)

@@ -1,0 +1,112 @@
+"""Where the rows of a CSV end."""
+
+import re
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import Final
+
+from spass.rag.ingest.blocks import LineCount
+from spass.rag.ingest.lines import MAX_RECORD_BYTES, Record
+from spass.rag.ingest.plan import FileRefused, Position
+
+_OPENING_OR_END: Final = re.compile(rb',"|[\r\n]')
+
+
+class _State(Enum):
+    CELL = auto()
+    """At the start of a cell: here, and only here, a quote opens one."""
+    PLAIN = auto()
+    QUOTED = auto()
+    QUOTE = auto()
+    """After a quote within quotes: the first of two, or the closing one."""
+    RETURN = auto()
+    """After a CR that ends the row: an LF would still belong to it."""
+
+
+class RowSplitter:
+    """Rows end with LF, CR or CRLF outside of quotes. Blank lines between them are no rows."""
+
+    def __init__(self, at: Position) -> None:
+        self.at = at
+        self._state = _State.CELL
+        self._held = b""
+        self._size = 0  # of the row so far, held or not
+        self._lines = LineCount(at.line)
+        self._counted = 0  # bytes of the data at hand whose lines are counted
+        self._quote_line = at.line  # where the last quote was opened
+
+    def feed(self, data: bytes, *, final: bool) -> Iterator[Record]:
+        """The rows that are complete with ``data``.
+
+        Raises:
+            FileRefused: a quote that was opened is not closed at the end.
+        """
+        begin = self._counted = 0
+        while (end := self._row_end(data, begin)) is not None:
+            yield from self._ended(data, begin, end)
+            begin = end
+        if final and self._state is _State.QUOTED:
+            message = f"The quote opened on line {self._quote_line} is not closed."
+            raise FileRefused("csv_unclosed_quote", message, self._quote_line)
+        if final:
+            yield from self._ended(data, begin, len(data))
+            return
+        self._count(data, len(data))
+        self._size += len(data) - begin
+        self._held = self._held + data[begin:] if self._size <= MAX_RECORD_BYTES else b""
+
+    def _row_end(self, data: bytes, here: int) -> int | None:
+        """Just behind the row that goes on at ``here``; None if it does not end in ``data``."""
+        if self._state is _State.CELL and (end := _end_without_quotes(data, here)):
+            return end
+        while here < len(data):
+            if self._state is _State.RETURN:
+                self._state = _State.CELL
+                return here + data.startswith(b"\n", here)
+            if self._state is _State.CELL and data.startswith(b'"', here):
+                here = self._opened(data, here + 1)
+            elif self._state is _State.QUOTED:
+                here = data.find(b'"', here) + 1 or len(data) + 1
+                self._state = _State.QUOTE if here <= len(data) else _State.QUOTED
+            elif self._state is _State.QUOTE and data.startswith(b'"', here):
+                here += 1
+                self._state = _State.QUOTED
+            elif (found := _OPENING_OR_END.search(data, here)) is None:
+                self._state = _State.CELL if data.endswith(b",") else _State.PLAIN
+                return None
+            elif found[0] == b',"':
+                here = self._opened(data, found.end())
+            else:
+                here = found.end()
+                self._state = _State.RETURN if found[0] == b"\r" else _State.CELL
+                if self._state is _State.CELL:
+                    return here
+        return None
+
+    def _opened(self, data: bytes, here: int) -> int:
+        self._count(data, here)
+        self._quote_line = self._lines.line
+        self._state = _State.QUOTED
+        return here
+
+    def _count(self, data: bytes, until: int) -> None:
+        self._lines.add(data[self._counted : until])
+        self._counted = until
+
+    def _ended(self, data: bytes, begin: int, end: int) -> Iterator[Record]:
+        self._count(data, end)
+        size = self._size + end - begin
+        row = (self._held + data[begin:end]).rstrip(b"\r\n") if size <= MAX_RECORD_BYTES else None
+        blank = row is not None and not row.strip()
+        at, after = self.at, Position(self.at.offset + size, self._lines.line, self.at.number + (not blank))
+        self.at, self._held, self._size = after, b"", 0
+        if not blank:
+            yield Record(row, at, after)
+
+
+def _end_without_quotes(data: bytes, begin: int) -> int:
+    """The end of the row that begins here, if it holds no quotes and no CR but at its end, as most do; else 0."""
+    end = data.find(b"\n", begin)
+    if end < 0 or data.find(b'"', begin, end) >= 0 or data.find(b"\r", begin, end - 1) >= 0:
+        return 0
+    return end + 1

@@ -1,0 +1,126 @@
+"""TXT and Markdown: chunks that follow the structure of the text.
+
+A chunk is a piece of the file byte by byte, without the blanks around it. Together the chunks are all of the file that is not
+blank.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pydantic import JsonValue
+
+from spass.rag.ingest.blocks import LineCount
+from spass.rag.ingest.checks import named_document
+from spass.rag.ingest.plan import Entry, FileRefused, Kind, Parts, Plan, Position, Source
+from spass.rag.ingest.structure import REACH, Cut, Page, cut, whole_characters
+
+_BLANKS: Final = re.compile(
+    rb"(?:[\s\x1c-\x1f]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)*"  # as str.isspace
+)
+_LEAD: Final = 64  # bytes of the blanks before a chunk that can matter
+_START_OF_FILE: Final = b"\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    data: bytes
+    begin: int
+    after: Position
+    """The end of ``data``; the blanks that follow are before the next."""
+    page: Page
+
+    def is_the_same_up_to(self, end: int) -> bool:
+        """Whether it would be the same if the file ended there."""
+        body = self.page.body[: end - self.begin]
+        return cut(replace(self.page, body=body)) == Cut(len(self.data), self.after.fence)
+
+
+class Chunker:
+    def __init__(self, kind: Kind, at: Position) -> None:
+        self._markdown = kind is Kind.MARKDOWN
+        self._data = b""
+        self._offset = at.offset  # of the first byte of data
+        self._lines = LineCount(at.line)
+        self._number = at.number
+        self._fence = at.fence
+
+    @property
+    def end(self) -> int:
+        """The offset of what comes next."""
+        return self._offset + len(self._data)
+
+    def feed(self, data: bytes, *, final: bool) -> Iterator[Chunk]:
+        """The chunks that are certain with ``data``. To be read to the end."""
+        data = self._data + data
+        here = 0
+        while True:
+            begin = _end_of_blanks(data, here)
+            if begin == len(data) or (len(data) - begin < REACH and not final):
+                break
+            chunk = self._chunk(data, here, begin)
+            here = begin + len(chunk.data)
+            yield chunk
+        if begin - here > _LEAD:
+            dropped = whole_characters(data, begin - _LEAD)
+            self._lines.add(data[here:dropped])
+            here = dropped
+        self._data = data[here:]
+        self._offset += here
+
+    def _chunk(self, data: bytes, here: int, begin: int) -> Chunk:
+        lead = data[max(here, begin - _LEAD) : begin]
+        if self._number == 1:
+            lead = _START_OF_FILE + lead
+        page = Page(data[begin : begin + REACH], lead, self._fence, self._markdown)
+        found = cut(page)
+        end = begin + found.size
+        self._lines.add(data[here:end])
+        self._number += 1
+        self._fence = found.fence
+        after = Position(self._offset + end, self._lines.line, self._number, self._fence)
+        return Chunk(data[begin:end], self._offset + begin, after, page)
+
+
+def _end_of_blanks(data: bytes, here: int) -> int:
+    blanks = _BLANKS.match(data, here)
+    return blanks.end() if blanks else here
+
+
+class TextSurvey:
+    def __init__(self, kind: Kind, start: Position, part_bytes: int) -> None:
+        self._kind = kind
+        self._chunks = Chunker(kind, start)
+        self._parts = Parts(start, part_bytes)
+        self._recent: deque[Chunk] = deque()  # those that saw what is behind the last of them
+        self._found = False
+
+    def feed(self, data: bytes, *, final: bool) -> None:
+        for chunk in self._chunks.feed(data, final=final):
+            self._found = True
+            self._recent.append(chunk)
+            end = chunk.after.offset
+            while self._recent[0].begin + REACH <= end:
+                self._recent.popleft()
+            if end >= self._parts.wanted and all(one.is_the_same_up_to(end) for one in reversed(self._recent)):
+                self._parts.may_end(chunk.after)
+        if final and not self._found:
+            raise FileRefused("empty_file", "The file holds nothing but blanks.")
+
+    def plan(self) -> Plan:
+        return Plan(self._kind, (), self._parts.until(self._chunks.end))
+
+
+class TextReader:
+    def __init__(self, kind: Kind, source: Source, start: Position) -> None:
+        self._chunks = Chunker(kind, start)
+        self._source = source
+        self._name = source.name
+
+    def feed(self, data: bytes, *, final: bool) -> Iterator[Entry]:
+        for chunk in self._chunks.feed(data, final=final):
+            text = chunk.data.decode()
+            metadata: dict[str, JsonValue] = {"source": self._name, "start": chunk.begin, "end": chunk.after.offset}
+            yield Entry(named_document(text, metadata, self._source, chunk.after.number - 1), None, chunk.after)
