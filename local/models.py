@@ -108,8 +108,9 @@ def overlay(config: GatewayConfig, choice: Choice) -> dict[str, Any]:
     """The operator's file as this machine serves it: its catalogue and defaults, the chosen backends, the laptop's tenants."""
     written: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     written["llm"] = {**written.get("llm", {}), "backends": [_plain(backend) for backend in choice.backends]}
-    local = [_tenant(tenant, tokens) for tenant, tokens in TOKENS.items()]
-    written["tenants"] = local + [tenant for tenant in written.get("tenants") or [] if tenant["id"] not in TOKENS]
+    operators = {tenant["id"]: tenant for tenant in written.get("tenants") or []}
+    local = {tenant: {**operators.get(tenant, {}), **_tenant(tenant, tokens)} for tenant, tokens in TOKENS.items()}
+    written["tenants"] = [*local.values(), *(tenant for name, tenant in operators.items() if name not in local)]
     return written
 
 

@@ -4,10 +4,8 @@ Time here is simulated.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,12 +14,11 @@ from hypothesis import strategies as st
 from spass.calls.pipeline import Calls
 from spass.core.errors import UpstreamError, UpstreamRejected
 from spass.core.messages import TokenUsage
-from spass.llm.batching import EmbeddingLimits, batches, embedding_limits
 from spass.llm.errors import BackendFailed, BackendRateLimited, BackendRejected, BackendUnavailable
 from spass.llm.retries import Chance
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
-from spass.tenancy.config import BackendConfig, GatewayConfig
+from spass.tenancy.config import GatewayConfig
 from tests.unit.calls.simulated import simulated
 from tests.unit.tools.scopes import scope_for, table_of
 
@@ -204,50 +201,3 @@ def test_a_request_cancelled_from_within_takes_the_whole_with_it() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         simulated(Leaving().calls().embed(scope_for(), texts(3)))
-
-
-SIZES = st.builds(EmbeddingLimits, texts=st.integers(1, 5), text_bytes=st.integers(1, 12))
-
-
-@given(st.lists(st.text("aé€😀\ud800", min_size=1, max_size=6)), SIZES)
-def test_a_list_is_cut_into_as_few_requests_as_its_order_and_the_limits_allow(given: list[str], limits: EmbeddingLimits) -> None:
-    cut = [*batches(given, limits)]
-    assert [text for batch in cut for text in batch] == given
-    for batch in cut:
-        assert 1 <= len(batch) <= limits.texts
-        assert len(batch) == 1 or size(batch) <= limits.text_bytes
-    for batch, following in pairwise(cut):
-        assert len(batch) == limits.texts or size((*batch, following[0])) > limits.text_bytes
-
-
-def size(batch: Sequence[str]) -> int:
-    return sum(len(text.encode(errors="replace")) for text in batch)
-
-
-def backend(provider: str, **fields: Any) -> BackendConfig:
-    return BackendConfig.model_validate({"provider": provider, **fields})
-
-
-def test_openai_takes_as_many_texts_as_it_documents_and_no_token_is_shorter_than_a_byte() -> None:
-    assert embedding_limits([backend("openai")], 384) == EmbeddingLimits(2048, 300_000, 4)
-
-
-@pytest.mark.parametrize("unknown", [backend("openai", base_url="http://tei.internal/v1"), backend("ollama"), backend("xai")])
-def test_a_server_of_unknown_limits_gets_little_at_once(unknown: BackendConfig) -> None:
-    assert embedding_limits([unknown], 384) == EmbeddingLimits(32, 64 * 1024, 4)
-
-
-def test_the_model_in_the_process_gets_one_batch_after_the_other() -> None:
-    assert embedding_limits([backend("embedded")], 384).at_once == 1
-
-
-def test_a_request_fits_wherever_it_may_end_up() -> None:
-    backends = [backend("openai", max_concurrent=3), backend("ollama", max_concurrent=20)]
-    assert embedding_limits(backends, 384) == EmbeddingLimits(32, 64 * 1024, 3)
-    assert embedding_limits([*backends, backend("embedded")], 384).at_once == 1
-
-
-def test_an_answer_of_long_vectors_stays_small_enough_to_read() -> None:
-    assert embedding_limits([backend("openai")], 4096).texts == 256
-    assert embedding_limits([backend("openai")], 2**21).texts == 1
-    assert embedding_limits([], None) == EmbeddingLimits(32, 64 * 1024, 4)

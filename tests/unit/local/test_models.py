@@ -86,6 +86,16 @@ def test_the_laptops_tenants_stand_beside_the_operators_own(config: GatewayConfi
     assert [token.admin for token in served.tenants[0].tokens] == [True, False]
 
 
+def test_what_the_operator_sets_for_a_tenant_of_the_laptops_name_holds_there(config: GatewayConfig, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    shipped = (ROOT / "gateway.yaml").read_text().split("\ntenants:")[0]
+    file.write_text(f"{shipped}\ntenants:\n  - {{id: demo, defaults: {{compact_keep_last_n: 3}}}}\n")
+    mine = load_gateway_config(file)
+    served = written(mine, choose(mine, ollama=None, standin_url=URL), tmp_path)
+    demo = next(tenant for tenant in served.tenants if tenant.id == "demo")
+    assert (demo.defaults.compact_keep_last_n, len(demo.tokens)) == (3, 2)
+
+
 def test_offline_nothing_is_asked_but_the_stand_in(config: GatewayConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key")
     choice = choose(config, ollama=None, standin_url=URL, offline=True)

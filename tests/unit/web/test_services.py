@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from spass.tenancy.yaml_source import ConfigError
 from spass.web.services import Services, Settings
 
 CONFIG = """
@@ -23,3 +24,11 @@ def test_a_setting_without_effect_is_logged_once_as_json(tmp_path: Path, capsys:
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (line["level"], line["event"], line["path"]) == ("warning", "config_notice", str(path))
     assert line["notice"].startswith("gateway.yaml:5: monthly_budget_usd has no effect in this version")
+
+
+def test_a_tool_that_does_not_exist_stops_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(CONFIG + "  tools_enabled_default: [calculater]\n")
+    services = Services(Settings(config=path, agents=tmp_path, table="spass", bucket="spass"))
+    with pytest.raises(ConfigError, match=r"gateway.yaml:6: .*'calculater' is no tool of this gateway"):
+        _ = services.config
