@@ -1,6 +1,7 @@
 """An emulated AWS in a child process of its own, shared by the session's tests; each test gets a tenant of its own."""
 
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import boto3
 import httpx
@@ -17,6 +19,11 @@ import pytest
 
 from spass.aws.clients import Aws, TenantStore
 from spass.core.ids import TenantId
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import NotificationConfigurationTypeDef
+    from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_sqs.literals import QueueAttributeNameType
 
 START_SECONDS = 60.0
 REGION = "eu-central-1"
@@ -31,16 +38,23 @@ runpy.run_module("ministack", run_name="__main__", alter_sys=True)
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """A running ministack and what stands in it."""
+    """A running ministack and what stands in it: as the data stack makes it, but with names of our own.
+
+    ``queue`` and ``failed`` are URLs: the queue that S3 tells of every object under ``uploads/``, and its dead letters. Nobody
+    works it off: a test receives what it wants and gives the bodies to the worker. All tests of the session share it, so look for
+    your own tenant; what was received and not deleted comes back after a second, and is a dead letter after the fifth time.
+    """
 
     endpoint: str
     table: str
     bucket: str
+    queue: str
+    failed: str
 
 
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """ministack on a free loopback port, with the table and the bucket of the data stack. Nothing is kept after the session."""
+    """ministack on a free loopback port, with table, bucket and queue. Nothing is kept after the session."""
     port = _free_port()
     home = tmp_path_factory.mktemp("ministack")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
@@ -67,14 +81,14 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 @pytest.fixture(scope="session")
 def aws(emulator: Emulator) -> Aws:
     """Our own clients on the emulator. They keep the endpoint and the credentials they were made with."""
-    aws = Aws(table=emulator.table, bucket=emulator.bucket)
+    aws = Aws(table=emulator.table, bucket=emulator.bucket, queue=emulator.queue)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", emulator.endpoint)
         patch.setenv("AWS_REGION", REGION)
         patch.setenv("AWS_DEFAULT_REGION", REGION)
         patch.setenv("AWS_ACCESS_KEY_ID", "test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        for client in (aws._dynamodb, aws._s3):
+        for client in (aws._dynamodb, aws._s3, aws._sqs):
             assert client.meta.endpoint_url == emulator.endpoint
     return aws
 
@@ -128,7 +142,25 @@ def _furnish(endpoint: str) -> Emulator:
         ],
     )
     dynamodb.update_time_to_live(TableName="spass", TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"})
-    session.client("s3", endpoint_url=endpoint).create_bucket(
-        Bucket="spass", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
-    )
-    return Emulator(endpoint, "spass", "spass")
+    queue, failed = _queues(session.client("sqs", endpoint_url=endpoint))
+    s3 = session.client("s3", endpoint_url=endpoint)
+    s3.create_bucket(Bucket="spass", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    s3.put_bucket_versioning(Bucket="spass", VersioningConfiguration={"Status": "Enabled"})
+    told: NotificationConfigurationTypeDef = {
+        "QueueConfigurations": [
+            {
+                "QueueArn": f"arn:aws:sqs:{REGION}:000000000000:spass-jobs",
+                "Events": ["s3:ObjectCreated:*"],
+                "Filter": {"Key": {"FilterRules": [{"Name": "prefix", "Value": "uploads/"}]}},
+            }
+        ]
+    }
+    s3.put_bucket_notification_configuration(Bucket="spass", NotificationConfiguration=told)
+    return Emulator(endpoint, "spass", "spass", queue, failed)
+
+
+def _queues(sqs: "SQSClient") -> tuple[str, str]:
+    failed = sqs.create_queue(QueueName="spass-jobs-failed")["QueueUrl"]
+    redrive = {"deadLetterTargetArn": f"arn:aws:sqs:{REGION}:000000000000:spass-jobs-failed", "maxReceiveCount": 5}
+    attributes: dict[QueueAttributeNameType, str] = {"VisibilityTimeout": "1", "RedrivePolicy": json.dumps(redrive)}
+    return sqs.create_queue(QueueName="spass-jobs", Attributes=attributes)["QueueUrl"], failed
