@@ -22,7 +22,8 @@ import jsonschema_rs
 from starlette.types import Message
 
 from infra.routes import ROUTES, Route
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, Json, TokenUsage
+from spass.core.time import Deadline
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.web.functions import LambdaFunction, lambda_handler, stream_app
@@ -255,6 +256,10 @@ class Gateway:
         self._loop.run_until_complete(asyncio.sleep(0.5))
         return outgoing
 
+    def work(self, work: Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]], event: Mapping[str, Any]) -> Json:
+        """What a worker answers to ``event``."""
+        return self._loop.run_until_complete(_awaited(work(self.services, event, Deadline.after(60))))
+
     def wait(self, seconds: float) -> None:
         """Whatever still runs goes on for so long."""
         self._loop.run_until_complete(asyncio.sleep(seconds))
@@ -265,6 +270,10 @@ class Gateway:
         kept = {f"{item['pk']}{item['sk']}": item for item in items if "#AUDIT#" not in str(item["pk"])}
         objects = boto3.client("s3").list_objects_v2(Bucket=BUCKET).get("Contents", [])
         return {**kept, **{listed["Key"]: listed["ETag"] for listed in objects}}
+
+
+async def _awaited(work: Awaitable[Json]) -> Json:
+    return await work
 
 
 _CONTEXT: Any = SimpleNamespace(aws_request_id="test")
