@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
 from spass.rag.documents import QueryRequest
+from spass.rag.filters import parse_filter
 from spass.web.exchange import Current
 from spass.web.functions import stream_app
 from spass.web.idempotency import Answer, once
@@ -16,10 +17,13 @@ router = api_router()
 
 @router.post("/a1/rag/indices/{index_id}/query")
 async def query(index_id: Index, body: QueryRequest, exchange: Current) -> Response:
-    """The best `top_k` documents by exact cosine similarity, best first."""
+    """The best `top_k` documents by exact cosine similarity, best first, of those that match the filter."""
+    wanted = parse_filter(body.filter) if body.filter else None
 
     async def found(_: Claim | None) -> Answer:
-        return Answer(asdict(await exchange.services.rag.query(exchange.scope, index_id, body.query, body.top_k)))
+        query = exchange.services.rag.query
+        answer = await query(exchange.scope, index_id, body.query, body.top_k, filter=wanted, min_score=body.min_score)
+        return Answer(asdict(answer))
 
     return await once(exchange, found)
 

@@ -18,8 +18,8 @@ from spass.rag.indices import index_not_found
 from spass.rag.kill import Found, find_all, live_ids, outdated
 from spass.rag.manifest import Manifest
 from spass.rag.model import check_model
-from spass.rag.objects import OFFSETS, VECTORS, SegmentObjects
-from spass.rag.segments import Vectors, decode_offsets, decode_vectors, document
+from spass.rag.objects import SegmentObjects, blocks
+from spass.rag.segments import Vectors, decode_rows, document
 from spass.rag.swap import Beside, Step, swap
 
 
@@ -84,7 +84,7 @@ class _Work:
         text = self.patch.text_after(stored.text)
         metadata = self.patch.metadata_after(stored.metadata)
         if text == stored.text:
-            vector = await _stored_vector(objects, found)
+            vector = await _stored_vector(objects, found, before.dimensions)
         else:
             check_model(before, self.embedder.model)
             vector = await self._embedded(text)
@@ -101,15 +101,15 @@ class _Work:
 
 
 async def _stored(objects: SegmentObjects, found: Found) -> Document:
-    offsets = decode_offsets(await objects.read(found.segment.id, OFFSETS))
-    (line,) = await objects.lines(found.segment, [(int(offsets[found.row]), int(offsets[found.row + 1]))])
+    (line,) = await objects.lines(found.segment, await objects.spans(found.segment, [found.row]))
     return document(line, found.stored)
 
 
-async def _stored_vector(objects: SegmentObjects, found: Found) -> Vectors:
+async def _stored_vector(objects: SegmentObjects, found: Found, dimensions: int) -> Vectors:
     """(1, d) float32: the very numbers that are stored."""
-    vectors = decode_vectors(await objects.read(found.segment.id, VECTORS))
-    return vectors[found.row : found.row + 1]
+    (block,) = (block for block in blocks(found.segment, dimensions) if 0 <= found.row - block.first < block.rows)
+    rows = decode_rows(await objects.block(block), block.rows, header=block.first == 0)
+    return rows[found.row - block.first : found.row - block.first + 1]
 
 
 def _same(one: Embedded, other: Embedded) -> bool:

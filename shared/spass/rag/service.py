@@ -10,6 +10,7 @@ from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSumma
 from spass.rag.cache import ObjectCache
 from spass.rag.documents import DocumentPatch, NewDocument
 from spass.rag.embedding import Embedder, Embeds
+from spass.rag.filters import Filter
 from spass.rag.indices import DEFAULT_LIMIT, Indices
 from spass.rag.model import EmbeddingModel
 from spass.rag.patch import Patcher
@@ -104,9 +105,18 @@ class Rag:
         """See ``Indices.delete_document``."""
         return await self._indices.delete_document(scope, index_id, document_id, beside)
 
-    async def query(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> QueryAnswer:
+    async def query(
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        query: str,
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002 (its name on the wire)
+        min_score: float | None = None,
+    ) -> QueryAnswer:
         """See ``Reader.query``."""
-        return await self._reader.query(scope, index_id, query, top_k)
+        return await self._reader.query(scope, index_id, query, top_k, filter=filter, min_score=min_score)
 
     async def retrieve(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> Sequence[Hit]:
         """Passive retrieval: what goes before an agent's prompt. An absent index, or an empty message, adds nothing."""

@@ -17,7 +17,7 @@ from spass.core.ids import DocumentId, IndexId
 from spass.rag.answers import Document
 from spass.rag.documents import DocumentPatch, NewDocument
 from spass.rag.swap import read_manifest
-from tests.unit.rag.conftest import Overtaken, World, config_with, documents
+from tests.unit.rag.conftest import DIMENSIONS, Overtaken, World, config_with, documents
 
 pytestmark = pytest.mark.anyio
 
@@ -208,3 +208,19 @@ async def test_a_patch_in_a_large_segment_does_not_read_its_texts_whole(world: W
     assert all("Range" in read for read in reads if str(read["Key"]).endswith("docs.jsonl"))
     found = await world.cold().document(world.scope, index, DocumentId("d017"))
     assert (found.text, found.metadata) == (texts[17].text, {"n": 1})
+
+
+async def test_a_vector_is_copied_out_of_any_block_of_a_segment(
+    world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spass.rag.objects.BLOCK_BYTES", 3 * 4 * DIMENSIONS)  # three rows
+    await world.rag.append(world.scope, index, documents(*((f"d{number:02}", f"text {number}") for number in range(11))))
+    for number in (0, 2, 3, 7, 10):
+        name = DocumentId(f"d{number:02}")
+        before = await _scores(world, index, f"text {number}")
+        await world.cold().patch(world.scope, index, name, DocumentPatch(metadata={"n": number}))
+        assert await _scores(world, index, f"text {number}") == before
+
+
+async def _scores(world: World, index: IndexId, query: str) -> dict[str, float]:
+    return {hit.id: hit.score for hit in (await world.cold().query(world.scope, index, query, 50)).results}
