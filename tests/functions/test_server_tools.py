@@ -17,7 +17,7 @@ from tests.functions.gateway import CONFIG, Gateway, Reply, write_operators_file
 
 ROOT = Path(__file__).parents[2]
 NO_TOOLS = "defaults: {embedding_model: mini-embed}"
-TOOLS = "defaults: {embedding_model: mini-embed, tools_enabled_default: [calculator, rag_query]}"
+TOOLS = "defaults: {embedding_model: mini-embed, tools_enabled_default: [calculator, rag_query, rag_index_delete]}"
 BODY: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "6 * 7?"}]}
 
 
@@ -30,20 +30,23 @@ def say(text: str) -> list[ChatDelta]:
     return [ChatDelta(text, finish_reason=FinishReason.STOP, usage=TokenUsage(10, 5))]
 
 
-Plan = Callable[[Sequence[Sequence[ChatDelta]]], list[ChatRequest]]
+Turn = Sequence[ChatDelta] | Callable[[ChatRequest], Sequence[ChatDelta]]
+Plan = Callable[[Sequence[Turn]], list[ChatRequest]]
 
 
 @pytest.fixture
 def plan(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """Switches tools on and makes the model say one thing after the other; returns what it will have been asked."""
+    """Switches tools on and makes the model say one thing after the other, which may depend on what it is asked; returns what it
+    will have been asked."""
     gateway.services.settings.config.write_text(CONFIG.replace(NO_TOOLS, TOOLS))
 
-    def planned(turns: Sequence[Sequence[ChatDelta]]) -> list[ChatRequest]:
+    def planned(turns: Sequence[Turn]) -> list[ChatRequest]:
         asked: list[ChatRequest] = []
 
         async def answer(request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
             asked.append(request)
-            for delta in turns[len(asked) - 1]:
+            turn = turns[len(asked) - 1]
+            for delta in turn(request) if callable(turn) else turn:
                 yield delta
 
         monkeypatch.setattr(gateway.script, "answer", answer)
@@ -76,7 +79,7 @@ def test_switched_off_by_the_header(gateway: Gateway, plan: Plan) -> None:
     asked = plan([say("Hm."), say("Hm.")])
     complete(gateway, headers={"SPASS-Augment": "server-tools=off"})
     complete(gateway, headers={"SPASS-Augment": "system-prompt=off, memory=off"})
-    assert [len(request.tools) for request in asked] == [0, 2]
+    assert [len(request.tools) for request in asked] == [0, 3]
 
 
 def test_knowledge_is_that_of_the_callers_tenant(gateway: Gateway, plan: Plan) -> None:
@@ -89,6 +92,20 @@ def test_knowledge_is_that_of_the_callers_tenant(gateway: Gateway, plan: Plan) -
     assert reply.headers["spass-cost-sub-calls"] == "3"  # two answers and an embedding
     complete(gateway, token="other-token")
     assert json.loads(asked[3].messages[-1].content)["error"]["code"] == "index_not_found"
+
+
+@pytest.mark.parametrize("user", [{}, {"SPASS-User-Id": "ada"}], ids=["no user", "a user"])
+def test_a_write_is_confirmed_in_two_steps_here_too(gateway: Gateway, plan: Plan, user: dict[str, str]) -> None:
+    documents = {"documents": [{"id": "a", "text": "alpha"}]}
+    assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
+
+    def confirming(request: ChatRequest) -> Sequence[ChatDelta]:
+        return call("rag_index_delete", index_id="notes", confirm_token=json.loads(request.messages[-1].content)["confirm_token"])
+
+    asked = plan([call("rag_index_delete", index_id="notes"), confirming, say("Gone.")])
+    assert text_of(complete(gateway, headers=user)) == "Gone."
+    assert json.loads(asked[2].messages[-1].content) == {"deleted": True}
+    assert gateway.send("GET", "/a1/rag/indices/notes").code == "index_not_found"
 
 
 def test_a_stream_is_kept_under_its_key_and_given_again_without_a_second_run(gateway: Gateway, plan: Plan) -> None:
