@@ -2,18 +2,19 @@
 
     vectors.npy     (n, d) float32, rows normalised
     ids             see ``ids``
-    meta            n lines of JSON: each document's metadata
+    meta            see ``columns``
     docs.jsonl      n lines of JSON: ``{"id", "text", "metadata"}``
     offsets.npy     (n + 1,) uint64: where each line of docs.jsonl begins, and where the last one ends
 
-All are in the order of ids.
+All are in the order of ids. The headers of both arrays are 128 bytes long, so that any rows of them can be read by range
+(https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html).
 """
 
 import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +23,15 @@ from spass.core.ids import DocumentId
 from spass.core.messages import Json
 from spass.core.time import timestamp
 from spass.rag.answers import Document
+from spass.rag.columns import decode_meta, encode_meta
 from spass.rag.ids import IdRow, Ids, encode_ids
-from spass.rag.objects import DOCS, IDS, META, OFFSETS, VECTORS
+from spass.rag.objects import DOCS, HEADER_BYTES, IDS, META, OFFSETS, VECTORS
 
 Vectors = npt.NDArray[np.float32]
 Offsets = npt.NDArray[np.uint64]
 Number = TypeVar("Number", bound=np.generic)
+
+_MAGIC: Final = b"\x93NUMPY\x01\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,11 @@ def encode(rows: Rows) -> dict[str, bytes]:
     offsets = np.zeros(len(rows.docs) + 1, np.uint64)
     offsets[1:] = np.cumsum([len(line) + 1 for line in rows.docs], dtype=np.uint64)
     return {
-        VECTORS: _npy(rows.vectors),
+        VECTORS: encode_array(rows.vectors),
         IDS: encode_ids(rows.ids),
-        META: b"".join(line + b"\n" for line in rows.meta),
+        META: encode_meta(b"".join(line + b"\n" for line in rows.meta)),
         DOCS: docs,
-        OFFSETS: _npy(offsets),
+        OFFSETS: encode_array(offsets),
     }
 
 
@@ -78,7 +82,7 @@ def decode(parts: Mapping[str, bytes], live: Sequence[int]) -> Rows:
     """The rows ``live`` (ascending) out of a segment's objects."""
     ids = Ids(parts[IDS])
     offsets = decode_offsets(parts[OFFSETS])
-    meta = parts[META].split(b"\n")
+    meta = decode_meta(parts[META]).split(b"\n")
     docs = parts[DOCS]
     return Rows(
         [ids.row(row) for row in live],
@@ -89,8 +93,15 @@ def decode(parts: Mapping[str, bytes], live: Sequence[int]) -> Rows:
 
 
 def decode_vectors(stored: bytes) -> Vectors:
-    """(n, d) float32 over the bytes themselves: nothing is copied."""
+    """(n, d) float32 of a whole object, over the bytes themselves: nothing is copied."""
     return _array(stored, np.dtype(np.float32))
+
+
+def decode_rows(stored: bytes, rows: int, *, header: bool) -> Vectors:
+    """(rows, d) float32 of a part of the object: its beginning with the ``header``, or rows out of its middle."""
+    if header and not stored.startswith(_MAGIC):
+        raise ValueError("not an array of a segment")
+    return np.frombuffer(stored, np.float32, offset=HEADER_BYTES if header else 0).reshape(rows, -1)
 
 
 def decode_offsets(stored: bytes) -> Offsets:
@@ -104,16 +115,18 @@ def document(line: bytes, row: IdRow) -> Document:
     return Document(DocumentId(row.id), stored["text"], stored["metadata"], created, updated)
 
 
-def _npy(array: npt.NDArray[np.float32] | npt.NDArray[np.uint64]) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array, allow_pickle=False)
-    return out.getvalue()
+def encode_array(array: npt.NDArray[np.float32] | npt.NDArray[np.uint64]) -> bytes:
+    """The object of an array in C order: the .npy format, version 1.0, little-endian."""
+    fields = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': {array.shape}, }}"
+    header = fields.ljust(HEADER_BYTES - len(_MAGIC) - 3) + "\n"
+    numbers = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return b"".join((_MAGIC, len(header).to_bytes(2, "little"), header.encode(), numbers))
 
 
 def _array(stored: bytes, dtype: np.dtype[Number]) -> npt.NDArray[Number]:
     header = io.BytesIO(stored)
     np.lib.format.read_magic(header)
     shape, fortran_order, found = np.lib.format.read_array_header_1_0(header)
-    if found != dtype or fortran_order:
+    if found != dtype or fortran_order or header.tell() != HEADER_BYTES:
         raise ValueError("not an array of a segment")
-    return np.frombuffer(stored, dtype, offset=header.tell()).reshape(shape)
+    return np.frombuffer(stored, dtype, offset=HEADER_BYTES).reshape(shape)

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.rag.embedding import normalised
-from spass.rag.search import Scored, best, margin
+from spass.rag.search import Part, margin
+from spass.rag.search import best as best_of
 from spass.rag.segments import Vectors
+
+
+def best(vectors: Vectors, query: Vectors, top_k: int, alive: Sequence[bool] | None = None) -> list[tuple[int, float]]:
+    """The best rows of one segment."""
+    dead = None if alive is None else np.flatnonzero(~np.array(alive, np.bool_))
+    return [(row, score) for score, _, row in best_of([Part(0, 0, vectors, but=dead)], query, top_k)[:top_k]]
 
 
 def brute_force(vectors: Vectors, query: Vectors, top_k: int, alive: Sequence[bool]) -> list[tuple[int, float]]:
@@ -35,7 +42,7 @@ def cases(draw: st.DrawFn) -> tuple[Vectors, Vectors, list[bool]]:
 @given(cases(), st.integers(1, 50))
 def test_the_best_rows_are_those_of_brute_force(case: tuple[Vectors, Vectors, list[bool]], top_k: int) -> None:
     vectors, query, alive = case
-    assert [tuple(found) for found in best(vectors, query, top_k, np.array(alive))] == brute_force(vectors, query, top_k, alive)
+    assert best(vectors, query, top_k, alive) == brute_force(vectors, query, top_k, alive)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -45,7 +52,7 @@ def test_random_and_nearly_equal_rows_agree_with_brute_force(seed: int) -> None:
     near = centre + random.normal(size=(1000, 384)) * 10.0 ** -random.integers(1, 7, size=(1000, 1))
     vectors = normalised(np.concatenate([near, random.normal(size=(1000, 384))]).astype(np.float32))
     query = normalised(centre.astype(np.float32)[None])[0]
-    assert [tuple(found) for found in best(vectors, query, 50)] == brute_force(vectors, query, 50, [True] * 2000)
+    assert best(vectors, query, 50) == brute_force(vectors, query, 50, [True] * 2000)
 
 
 @pytest.mark.parametrize("rows", [3, 17, 1025])
@@ -53,9 +60,9 @@ def test_equal_vectors_get_equal_scores_wherever_they_stand(rows: int) -> None:
     random = np.random.default_rng(rows)
     vector = normalised(random.normal(size=(1, 384)).astype(np.float32))
     query = normalised(random.normal(size=(1, 384)).astype(np.float32))[0]
-    alone = best(vector, query, 1)[0].score
+    alone = best(vector, query, 1)[0][1]
     found = best(np.repeat(vector, rows, axis=0), query, rows)
-    assert found == [Scored(row, alone) for row in range(rows)]
+    assert found == [(row, alone) for row in range(rows)]
 
 
 def test_the_margin_covers_the_error_of_a_float32_scan() -> None:
@@ -68,14 +75,14 @@ def test_the_margin_covers_the_error_of_a_float32_scan() -> None:
 
 def test_scores_stay_within_their_range_and_know_no_negative_zero() -> None:
     vectors = normalised(np.array([[1.0] * 7, [-1.0] * 7, [0.0] * 7], np.float32))
-    scores = [found.score for found in best(vectors, vectors[0], 3)]
+    scores = [score for _, score in best(vectors, vectors[0], 3)]
     assert scores == [1.0, 0.0, -1.0]
-    assert math.copysign(1, best(vectors, -vectors[2], 3)[0].score) == 1
+    assert math.copysign(1, best(vectors, -vectors[2], 3)[0][1]) == 1
 
 
 def test_nothing_alive_finds_nothing() -> None:
     vectors = normalised(np.ones((2, 3), np.float32))
-    assert best(vectors, vectors[0], 5, np.zeros(2, np.bool_)) == []
+    assert best(vectors, vectors[0], 5, [False, False]) == []
     assert best(vectors[:0], vectors[0], 5) == []
 
 

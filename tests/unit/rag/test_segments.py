@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.rag.bitmap import Bitmap
+from spass.rag.columns import decode_meta
 from spass.rag.ids import IdRow, Ids, encode_ids
 from spass.rag.objects import DOCS, META, OFFSETS
 from spass.rag.segments import Rows, decode, decode_offsets, document, encode, join, json_line
@@ -54,7 +55,7 @@ def test_every_line_lies_where_the_offsets_say(rows: Rows) -> None:
     parts = encode(rows)
     offsets = decode_offsets(parts[OFFSETS])
     assert offsets[-1] == len(parts[DOCS])
-    assert parts[META].count(b"\n") == len(rows.ids)
+    assert decode_meta(parts[META]).count(b"\n") == len(rows.ids)
     for n, row in enumerate(rows.ids):
         found = document(parts[DOCS][int(offsets[n]) : int(offsets[n + 1])], row)
         assert (found.id, len(found.text.encode())) == (row.id, row.text_bytes)

@@ -1,0 +1,185 @@
+"""What a query asks of metadata: which documents may be among its answers.
+
+Values are ordered as null, false, true, numbers, strings (by code points), arrays and objects. 1 and 1.0 are one value, true and
+1 are two. A field that a document does not have is null.
+"""
+
+import json
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from spass.core.errors import InvalidRequest
+from spass.core.messages import Json
+
+MAX_FILTER_BYTES: Final = 8192
+_MAX_DEPTH: Final = 32  # as deep as metadata may be
+
+
+class Kind(IntEnum):
+    NULL = 0
+    BOOLEAN = 1
+    NUMBER = 2
+    STRING = 3
+    OTHER = 4
+
+
+class Key(NamedTuple):
+    """A JSON value as what it equals and sorts by."""
+
+    kind: Kind
+    number: float = 0
+    text: str = ""
+
+
+NULL: Final = Key(Kind.NULL)
+_ORDERED: Final = (Kind.NUMBER, Kind.STRING)
+
+
+def key(value: Json) -> Key:
+    """The key of ``value``: equal for equal JSON values, and for no others."""
+    if isinstance(value, str):
+        return Key(Kind.STRING, text=value)
+    if isinstance(value, bool):
+        return Key(Kind.BOOLEAN, value)
+    if isinstance(value, int | float):
+        return Key(Kind.NUMBER, value)
+    return NULL if value is None else Key(Kind.OTHER, text=canonical(value))
+
+
+def canonical(value: Json) -> str:
+    """JSON text that is the same for equal values: members in order, whole numbers without a fraction."""
+    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _plain(value: Json) -> Json:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return value if isinstance(value, str) or not isinstance(value, Sequence) else [_plain(inner) for inner in value]
+
+
+class Span(NamedTuple):
+    """Keys from ``first`` up to but not including ``end``."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What is asked of one field: all that is not None holds."""
+
+    one_of: frozenset[Key] | None = None
+    unequal: Key | None = None
+    least: Key | None = None
+    most: Key | None = None
+
+    def matches(self, found: Key) -> bool:
+        return (
+            (self.one_of is None or found in self.one_of)
+            and found != self.unequal
+            and (self.least is None or (_comparable(found, self.least) and found >= self.least))
+            and (self.most is None or (_comparable(found, self.most) and found <= self.most))
+        )
+
+    def spans(self, keys: Sequence[Key]) -> Iterator[Span]:
+        """Which of ``keys``, which are sorted and different, match: disjoint spans of places, found by bisection."""
+        if self.one_of is not None:
+            yield from (_span_of(one, keys) for one in self.one_of if self.matches(one))
+            return
+        low, high = self._range(keys)
+        if self.unequal is not None:
+            without = _span_of(self.unequal, keys)
+            yield Span(low, max(low, min(high, without.first)))
+            low = max(low, without.end)
+        yield Span(low, max(low, high))
+
+    def _range(self, keys: Sequence[Key]) -> Span:
+        low, high = 0, len(keys)
+        for bound in (self.least, self.most):
+            if bound is not None and bound.kind not in _ORDERED:
+                return Span(0, 0)
+            if bound is not None:  # a bound keeps to its own kind on both sides
+                low = max(low, bisect_left(keys, Key(bound.kind, -math.inf)))
+                high = min(high, bisect_left(keys, Key(Kind(bound.kind + 1), -math.inf)))
+        if self.least is not None:
+            low = max(low, bisect_left(keys, self.least))
+        if self.most is not None:
+            high = min(high, bisect_right(keys, self.most))
+        return Span(low, high)
+
+
+def _comparable(found: Key, bound: Key) -> bool:
+    return found.kind == bound.kind and bound.kind in _ORDERED
+
+
+def _span_of(one: Key, keys: Sequence[Key]) -> Span:
+    place = bisect_left(keys, one)
+    return Span(place, place + int(place < len(keys) and keys[place] == one))
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Conditions by field; a document matches if it meets all of them."""
+
+    fields: Mapping[str, Condition]
+
+    def matches(self, metadata: Mapping[str, Json]) -> bool:
+        return all(condition.matches(key(metadata.get(field))) for field, condition in self.fields.items())
+
+
+def parse_filter(raw: Mapping[str, Json]) -> Filter:
+    """The filter that ``raw`` writes: equality by a plain value, or an object of ``$in``, ``$gte``, ``$lte``, ``$ne``.
+
+    Raises:
+        InvalidRequest: an unknown operator, no operator at all, an ``$in`` without a list, or more than 8192 bytes.
+    """
+    _check_size(raw)
+    return Filter({field: _condition(field, asked) for field, asked in raw.items()})
+
+
+def _check_size(raw: Mapping[str, Json]) -> None:
+    level: list[Json] = [raw]
+    for _ in range(_MAX_DEPTH + 2):  # the filter's own two levels around a value
+        level = [inner for value in level for inner in _inside(value)]
+    if level:
+        raise _refused(f"is nested deeper than {_MAX_DEPTH} levels")
+    try:
+        size = len(json.dumps(raw, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
+    except ValueError:
+        raise _refused("is not JSON") from None
+    if size > MAX_FILTER_BYTES:
+        raise _refused(f"is {size} bytes long; {MAX_FILTER_BYTES} are allowed")
+
+
+def _inside(value: Json) -> Sequence[Json]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+
+
+def _condition(field: str, asked: Json) -> Condition:
+    if not isinstance(asked, Mapping) or (asked and not any(name.startswith("$") for name in asked)):
+        return Condition(one_of=frozenset({key(asked)}))
+    unknown = asked.keys() - {"$in", "$gte", "$lte", "$ne"}
+    if unknown or not asked:
+        name = repr(min(unknown)) if unknown else "an empty object"
+        raise _refused(f"has {name} for {field!r}; it takes a value, or an object of $in, $gte, $lte and $ne")
+    members = asked.get("$in")
+    if "$in" in asked and (isinstance(members, str) or not isinstance(members, Sequence)):
+        raise _refused(f"has an $in without a list for {field!r}")
+    return Condition(
+        one_of=frozenset(map(key, members)) if isinstance(members, Sequence) else None,
+        unequal=key(asked["$ne"]) if "$ne" in asked else None,
+        least=key(asked["$gte"]) if "$gte" in asked else None,
+        most=key(asked["$lte"]) if "$lte" in asked else None,
+    )
+
+
+def _refused(what: str) -> InvalidRequest:
+    return InvalidRequest(f"The filter {what}.", param="filter")

@@ -1,0 +1,147 @@
+"""The documents of an index nearest to a vector, whether its vectors are in memory or stream through it."""
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import anyio.to_thread
+
+from spass.rag.filters import Filter
+from spass.rag.manifest import Segment
+from spass.rag.objects import Block, SegmentObjects, blocks, together
+from spass.rag.search import Part, Scored, best
+from spass.rag.segments import Vectors, decode_rows
+from spass.rag.selection import ALL, Selection, select
+
+_STREAMED_BYTES: Final = 24 * 2**20  # of vectors read at once; as many again are being scanned meanwhile
+_READS_AT_ONCE: Final = 16
+_SELECTIONS_AT_ONCE: Final = 16
+_INLINE_SCAN: Final = 2_000_000  # numbers that are scanned faster than a worker thread is reached and heard of
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The ``top_k`` documents nearest to ``vector``, (d,) float32, normalised; of those that meet the ``filter``, and only with a
+    score of at least ``min_score``."""
+
+    vector: Vectors
+    top_k: int
+    filter: Filter | None = None
+    min_score: float | None = None
+
+
+class Nearest(NamedTuple):
+    """A row that was found."""
+
+    score: float
+    id: str
+    segment: Segment
+    row: int
+
+
+class _Piece(NamedTuple):
+    """Rows to be scanned of the segment with this ``number``."""
+
+    number: int
+    block: Block
+    selected: Selection
+
+
+async def nearest(objects: SegmentObjects, segments: Sequence[Segment], question: Question) -> list[Nearest]:
+    """The answer to ``question``, best first, equal scores in the order of ids."""
+    groups = _groups(objects, await _pieces(objects, segments, question))
+    best_yet = _BestYet(question)
+    ahead = asyncio.ensure_future(_parts(objects, groups[0])) if groups else None
+    try:
+        for following in [*groups[1:], None]:
+            if ahead is None:
+                break
+            parts = await ahead
+            ahead = asyncio.ensure_future(_parts(objects, following)) if following else None
+            best_yet.add(await _scan(parts, question, best_yet.floor))
+            del parts
+    finally:
+        if ahead is not None:
+            ahead.cancel()
+    return await _named(objects, segments, best_yet.found, question.top_k)
+
+
+@dataclass(slots=True)
+class _BestYet:
+    """What is best of the groups so far; a later row has to reach ``floor`` to be among the best of all."""
+
+    question: Question
+    found: list[Scored] = field(default_factory=list)
+    floor: float = -2.0
+
+    def __post_init__(self) -> None:
+        if self.question.min_score is not None:
+            self.floor = self.question.min_score
+
+    def add(self, found: list[Scored]) -> None:
+        self.found += found
+        if len(self.found) >= self.question.top_k:
+            self.found.sort(key=lambda scored: -scored.score)
+            self.floor = max(self.floor, self.found[self.question.top_k - 1].score)
+            self.found = [scored for scored in self.found if scored.score >= self.floor]
+
+
+async def _pieces(objects: SegmentObjects, segments: Sequence[Segment], question: Question) -> list[_Piece]:
+    """What has to be scanned; a block without a row that may be found is not."""
+    asked = [n for n, segment in enumerate(segments) if question.filter is not None or segment.dead_rows]
+    selections = await together((select(objects, segments[n], question.filter) for n in asked), at_once=_SELECTIONS_AT_ONCE)
+    selected = dict(zip(asked, selections, strict=True))
+    pieces = []
+    for number, segment in enumerate(segments):
+        of_segment = selected.get(number)
+        for block in blocks(segment, len(question.vector)):
+            selection = ALL if of_segment is None else of_segment.within(block)
+            if not selection.empty(block.rows):
+                pieces.append(_Piece(number, block, selection))
+    return pieces
+
+
+def _groups(objects: SegmentObjects, pieces: Sequence[_Piece]) -> list[list[_Piece]]:
+    """``pieces`` as they are loaded together: what is held costs nothing, of the rest some at a time."""
+    groups: list[list[_Piece]] = []
+    size = 0
+    for piece in pieces:
+        cold = 0 if objects.holds(piece.block) else piece.block.end - piece.block.start
+        if not groups or (cold and size + cold > _STREAMED_BYTES):
+            groups.append([])
+            size = 0
+        groups[-1].append(piece)
+        size += cold
+    return groups
+
+
+async def _parts(objects: SegmentObjects, group: Sequence[_Piece]) -> list[Part]:
+    """The vectors of ``group``: what is not held is read side by side."""
+    bodies = [objects.held(piece.block) for piece in group]
+    missing = [n for n, body in enumerate(bodies) if body is None]
+    for n, body in zip(missing, await asyncio.gather(*(objects.block(group[n].block) for n in missing)), strict=True):
+        bodies[n] = body
+    return [_part(piece, body or b"") for piece, body in zip(group, bodies, strict=True)]
+
+
+def _part(piece: _Piece, body: bytes) -> Part:
+    block = piece.block
+    vectors = decode_rows(body, block.rows, header=block.first == 0)
+    return Part(piece.number, block.first, vectors, piece.selected.but, piece.selected.only)
+
+
+async def _scan(parts: Sequence[Part], question: Question, floor: float) -> list[Scored]:
+    if sum(part.vectors.size for part in parts) <= _INLINE_SCAN:
+        return best(parts, question.vector, question.top_k, floor)
+    return await anyio.to_thread.run_sync(best, parts, question.vector, question.top_k, floor)
+
+
+async def _named(objects: SegmentObjects, segments: Sequence[Segment], found: Sequence[Scored], top_k: int) -> list[Nearest]:
+    """The best of ``found``, with their ids; only the ids of segments that hold one of them are read."""
+    numbers = sorted({scored.segment for scored in found})
+    loaded = await together((objects.ids(segments[number]) for number in numbers), at_once=_READS_AT_ONCE)
+    ids = dict(zip(numbers, loaded, strict=True))
+    named = (Nearest(score, ids[number][row], segments[number], row) for score, number, row in found)
+    return heapq.nsmallest(top_k, named, key=lambda one: (-one.score, one.id))
