@@ -56,7 +56,7 @@ def jobs_of(body: str) -> list[Job]:
     """
     try:
         said = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return [Unknown("the message is no JSON")]
     match said:
         case {"Event": "s3:TestEvent"}:
