@@ -4,21 +4,18 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import anyio.to_thread
 
 from spass.core.ids import DocumentId, new_id
 from spass.rag.documents import NewDocument, metadata_json
 from spass.rag.ids import IdRow
+from spass.rag.joined import Source, put_joined
 from spass.rag.kill import Found, LiveIds, kill, write_all_dead
 from spass.rag.manifest import MAX_SEGMENTS, Segment
 from spass.rag.merge import choose_merge
-from spass.rag.objects import DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects, together
-from spass.rag.segments import Rows, Vectors, decode, encode, join, json_line
-
-_PARTS: Final = (VECTORS, IDS, META, DOCS, OFFSETS)
-_MERGED_AT_ONCE: Final = 4  # segments read whole side by side: bounds what a merge holds beside its rows
+from spass.rag.objects import DOCS, SegmentObjects
+from spass.rag.segments import Rows, Vectors, encode, json_line
 
 
 def _milliseconds() -> int:
@@ -99,14 +96,8 @@ class Addition:
         return put.segment
 
     async def _put_merged(self, objects: SegmentObjects, created: Mapping[DocumentId, int], inputs: Sequence[LiveIds]) -> Segment:
-        rows = await together((_live_rows(objects, live) for live in inputs), at_once=_MERGED_AT_ONCE)
-        return await put_segment(objects, await anyio.to_thread.run_sync(join, [self.new.rows(created), *rows]))
-
-
-async def _live_rows(objects: SegmentObjects, live: LiveIds) -> Rows:
-    bodies = await asyncio.gather(*(objects.read(live.segment.id, part) for part in _PARTS))
-    rows = [row for row in range(live.segment.rows) if row not in live.dead]
-    return await anyio.to_thread.run_sync(decode, dict(zip(_PARTS, bodies, strict=True)), rows)
+        new = await anyio.to_thread.run_sync(Source.of_rows, self.new.rows(created))
+        return (await put_joined(objects, [new, *(Source.of(objects, live) for live in inputs)])).segment
 
 
 async def put_segment(objects: SegmentObjects, rows: Rows) -> Segment:

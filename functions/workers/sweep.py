@@ -1,0 +1,51 @@
+"""The hourly sweep: removes what nobody needs any more, of every tenant."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from spass.aws.log import write_line
+from spass.core.ids import TenantId
+from spass.core.messages import Json
+from spass.core.time import Deadline, now, now_s
+from spass.rag.ingest.uploads import abandon_stale
+from spass.rag.sweep import sweep
+from spass.sessions.sweep import sweep_bodies
+from spass.web.edge import failure_line
+from spass.web.functions import worker_handler
+from spass.web.services import Services
+
+
+async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> Json:
+    """Sweep tenant after tenant until the time is up, in an order that leaves none to the end every time."""
+    tenants = [TenantId(tenant.id) for tenant in services.config.tenants]
+    random.shuffle(tenants)
+    counts: Counter[str] = Counter()
+    for tenant in tenants:
+        if not deadline.remaining():
+            break
+        try:
+            counts.update(await _swept(services, tenant, deadline))
+        except Exception as error:  # noqa: BLE001 (one tenant's failure is not the next one's)
+            write_line({**failure_line(error, ""), "event": "sweep_failed", "tenant": tenant})
+            counts["failed"] += 1
+    line: dict[str, Json] = {"at": now(), "level": "info", "event": "swept", "tenants": len(tenants), **counts}
+    write_line(line)
+    return line
+
+
+async def _swept(services: Services, tenant: TenantId, deadline: Deadline) -> dict[str, int]:
+    store, at = services.aws.for_tenant(tenant), now_s()
+    indices = await sweep(store, at, deadline)
+    return {
+        "swept": 1,
+        "retired": indices.retired,
+        "orphans": indices.orphans,
+        "merges": indices.merges,
+        "bodies": await sweep_bodies(store, at, deadline),
+        "uploads": await abandon_stale(store, at, deadline),
+    }
+
+
+handler = worker_handler(work)

@@ -1,0 +1,135 @@
+"""The background merge: what makes few large segments of many, beside all requests and in nobody's way.
+
+It takes its time to read and to write, and swaps at the end. Whoever swapped meanwhile has won, but has not made the work void:
+as long as all its inputs are still listed, in the same life of the index, the rows that died since are dead in the new segment
+too.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from spass.aws.again import again
+from spass.aws.attributes import Value
+from spass.aws.clients import TenantStore
+from spass.aws.keys import rag_merge
+from spass.aws.leases import LEASE_SECONDS, renewing
+from spass.aws.objects import ObjectMissing
+from spass.aws.table import TTL, Condition, ConditionFailed, Delete, Put, Update
+from spass.core.errors import SpassError
+from spass.core.ids import IndexId, random_suffix
+from spass.core.time import Deadline, now_s
+from spass.rag.bitmap import Bitmap
+from spass.rag.cache import ObjectCache
+from spass.rag.joined import Joined, Source, put_joined
+from spass.rag.kill import LiveIds, live_ids, outdated, write_dead
+from spass.rag.manifest import Manifest, Segment
+from spass.rag.merge import choose_job, merge_due, stored_bytes
+from spass.rag.objects import SegmentObjects
+from spass.rag.swap import Step, read_manifest, swap
+
+_HELD_PER_BYTE: Final = 2  # of the inputs: they and what is made of them
+_ENOUGH_SECONDS: Final = 60.0  # for a large merge
+
+
+async def merge(store: TenantStore, cache: ObjectCache, index_id: IndexId, deadline: Deadline) -> bool:
+    """Merge segments of an index until no merge is due or the time is nearly up, in which case somebody is asked to go on. One
+    worker at a time does: whoever finds another one at it leaves it to that one. True if segments were merged.
+
+    Raises:
+        StorageUnavailable: the table or bucket does not answer; what was merged by then stays merged.
+        LeaseLost: a worker that was thought dead by another one stopped.
+    """
+    merged = False
+    async with _alone(store, index_id) as alone:
+        while alone and deadline.remaining() > _ENOUGH_SECONDS:
+            before = await read_manifest(store, index_id)
+            inputs = choose_job(before.segments, before.dimensions)
+            if not inputs:
+                return merged
+            with suppress(ObjectMissing):  # inputs were retired, and swept
+                merged |= await _merge(store, cache, index_id, deadline, before.generation, before.dimensions, inputs)
+    if alone and merge_due(await read_manifest(store, index_id)):
+        await store.jobs.merge(index_id)
+    return merged
+
+
+async def _merge(
+    store: TenantStore,
+    cache: ObjectCache,
+    index_id: IndexId,
+    deadline: Deadline,
+    generation: str,
+    dimensions: int,
+    inputs: Sequence[Segment],
+) -> bool:
+    """Make one segment of ``inputs``; False if another writer took one of them out first. What was put then is left to the
+    sweep."""
+    cache.leave_free(_HELD_PER_BYTE * sum(stored_bytes(segment, dimensions) for segment in inputs))
+    through = SegmentObjects(store, index_id, generation, ObjectCache(0))  # what is read once only would push all else out
+    objects = SegmentObjects(store, index_id, generation, cache)
+    loaded = await live_ids(objects, inputs)
+    joined = await put_joined(through, [Source.of(through, live) for live in loaded])
+
+    async def plan(before: Manifest, name: str) -> Step[bool]:
+        listed = {segment.id: segment for segment in before.segments}
+        if before.generation != generation or not all(live.segment.id in listed for live in loaded):
+            return Step(False, None)
+        merged = await _brought_up_to_date(objects, joined, loaded, listed, name)
+        taken = {live.segment.id for live in loaded}
+        segments = [segment for segment in before.segments if segment.id not in taken] + merged
+        after = before.with_segments(segments, before.updated_at)
+        retired = outdated(generation, before.segments, segments)
+        return Step(True, before.rearranged_as(after, swap=name, retired=retired, at=now_s()))
+
+    return await swap(store, index_id, deadline, plan)
+
+
+async def _brought_up_to_date(
+    objects: SegmentObjects, joined: Joined, loaded: Sequence[LiveIds], listed: Mapping[str, Segment], name: str
+) -> list[Segment]:
+    """The new segment as the version in force makes it: without the rows that died in its inputs since they were ``loaded``; none
+    if no row is left."""
+    died = [row for live in loaded for row in await _died(objects, joined, live, listed[live.segment.id])]
+    if len(died) == joined.segment.rows:
+        return []
+    if not died:
+        return [joined.segment]
+    return [await write_dead(objects, joined.without(died), Bitmap().with_rows(died), name)]
+
+
+async def _died(objects: SegmentObjects, joined: Joined, live: LiveIds, now: Segment) -> list[int]:
+    """The rows of the new segment that died in one of its inputs. A dead row never lives again, and the ids of a segment never
+    change, so that an id says which row it has become."""
+    if now.dead_rows == live.segment.dead_rows:
+        return []
+    dead = await objects.dead(now)
+    return [joined.row_of(live.ids[row]) for row in range(now.rows) if row in dead and row not in live.dead]
+
+
+@asynccontextmanager
+async def _alone(store: TenantStore, index_id: IndexId) -> AsyncIterator[bool]:
+    """Whether nobody else merges this index, for as long as the body runs."""
+    key, owner, at = rag_merge(store.tenant, index_id), random_suffix(), now_s()
+    attributes: dict[str, Value] = {"owner": owner, "expires_at": at + LEASE_SECONDS, TTL: at + 2 * LEASE_SECONDS}
+    free = Condition("attribute_not_exists(pk) OR expires_at <= :now", values={":now": at})
+    mine = Condition("#owner = :owner", {"#owner": "owner"}, {":owner": owner})
+    try:
+        await again(lambda: store.table.write(Put(key, attributes, free)))
+    except ConditionFailed as failure:
+        if not failure.item or failure.item.get("owner") != owner:
+            yield False
+            return
+
+    async def renew() -> None:
+        until = now_s() + LEASE_SECONDS
+        values = {":until": until, ":ttl": until + LEASE_SECONDS}
+        renewed = Update(key, "SET expires_at = :until, #ttl = :ttl", {"#ttl": TTL}, values, mine)
+        await again(lambda: store.table.write(renewed))
+
+    try:
+        async with renewing(renew):
+            yield True
+    finally:
+        with suppress(ConditionFailed, SpassError):  # it runs out by itself
+            await store.table.write(Delete(key, mine))

@@ -1,0 +1,250 @@
+"""The background merge: few segments of many, and never a row lost, doubled or brought back."""
+
+import contextlib
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.jobs import TenantJobs
+from spass.aws.leases import LEASE_SECONDS
+from spass.core.errors import SpassError, StorageUnavailable
+from spass.core.ids import DocumentId, IndexId
+from spass.core.time import Deadline, now_s
+from spass.rag.cache import ObjectCache
+from spass.rag.manifest import INLINE_DEAD_BYTES
+from spass.rag.merge import merge_due
+from spass.rag.merger import merge
+from spass.rag.service import Rag
+from spass.rag.swap import read_manifest
+from tests.unit.rag.conftest import Overtaken, World, documents
+
+pytestmark = pytest.mark.anyio
+
+HOUR = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No append merges anything, four segments of one tier are enough, and one dead row makes a segment rotten."""
+    monkeypatch.setattr("spass.rag.merge.MERGE_ROWS", 1)
+    monkeypatch.setattr("spass.rag.merge._ROTTEN_ROWS", 1)
+    monkeypatch.setattr("spass.rag.swap._LONGEST_PAUSE", 0)
+
+
+class Asked(TenantJobs):
+    """Remembers what was asked for; a broken one does not answer."""
+
+    def __init__(self, store: TenantStore, *, broken: bool = False) -> None:
+        super().__init__(_nobody, _nobody, queue=None, machine=None, tenant=store.tenant)
+        self.merges: list[IndexId] = []
+        self.broken = broken
+
+    async def merge(self, index: IndexId) -> None:
+        self.merges.append(index)
+        if self.broken:
+            raise StorageUnavailable("no answer")
+
+
+def _nobody() -> NoReturn:
+    raise AssertionError("there is no queue")
+
+
+async def merged(world: World, index: IndexId) -> bool:
+    return await merge(world.scope.store, ObjectCache(), index, Deadline.after(HOUR))
+
+
+async def contents(world: World, index: IndexId) -> dict[str, str]:
+    found = await world.cold().documents(world.scope, index)
+    return {document.id: document.text for document in found.documents}
+
+
+async def filled(world: World, index: IndexId, rag: Rag | None = None) -> dict[str, str]:
+    """Four segments of three rows."""
+    for n in range(4):
+        await (rag or world.rag).append(world.scope, index, documents(*((f"d{m}-{n}", f"text {m} {n}") for m in range(3))))
+    return {f"d{m}-{n}": f"text {m} {n}" for m in range(3) for n in range(4)}
+
+
+async def test_segments_become_one_and_nothing_else_changes(world: World, index: IndexId) -> None:
+    wanted = await filled(world, index)
+    before, answer = await read_manifest(world.scope.store, index), await world.rag.query(world.scope, index, "text 2 2", 12)
+    assert await merged(world, index) is True
+    after = await read_manifest(world.scope.store, index)
+    assert (len(before.segments), len(after.segments)) == (4, 1)
+    assert (after.version, after.updated_at, after.doc_count, after.text_bytes) == (
+        before.version,
+        before.updated_at,
+        before.doc_count,
+        before.text_bytes,
+    )
+    assert {entry.path for entry in after.retired} == {f"{before.generation}/{segment.id}" for segment in before.segments}
+    assert await contents(world, index) == wanted
+    assert await world.rag.query(world.scope, index, "text 2 2", 12) == answer
+    assert (await world.rag.append(world.scope, index, documents(("new", "neu")))).version == before.version + 1
+    assert await merged(world, index) is False, "there is nothing left to do"
+
+
+async def test_a_document_keeps_its_metadata_and_its_times(world: World, index: IndexId) -> None:
+    for n in range(4):
+        given = [
+            document.model_copy(update={"metadata": {"n": n, "ü": [n]}}) for document in documents((f"d{3 - n}", f"text {n}"))
+        ]
+        await world.rag.append(world.scope, index, given)
+    before = await world.rag.documents(world.scope, index)
+    assert await merged(world, index)
+    assert await world.cold().documents(world.scope, index) == before
+
+
+async def test_dead_rows_are_left_behind(world: World, index: IndexId) -> None:
+    wanted = await filled(world, index)
+    await world.rag.delete_document(world.scope, index, DocumentId("d0-0"))
+    await world.rag.append(world.scope, index, documents(("d1-1", "anders")))
+    assert await merged(world, index)
+    (*_, joined) = (await read_manifest(world.scope.store, index)).segments
+    assert joined.dead_rows == 0
+    del wanted["d0-0"]
+    assert await contents(world, index) == wanted | {"d1-1": "anders"}
+
+
+@pytest.mark.parametrize("inline_bytes", [INLINE_DEAD_BYTES, 0], ids=["inline", "in objects"])
+async def test_what_dies_while_a_merge_is_under_way_is_dead_in_what_it_makes(
+    world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
+) -> None:
+    monkeypatch.setattr("spass.rag.kill.INLINE_DEAD_BYTES", inline_bytes)
+    monkeypatch.setattr("spass.rag.merge._ROTTEN_ROWS", 10)
+    wanted = await filled(world, index)
+    rival = world.cold()
+    await rival.delete_document(world.scope, index, DocumentId("d0-0"))
+    steps: list[Callable[[], Awaitable[object]]] = [
+        lambda: rival.delete_document(world.scope, index, DocumentId("d1-0")),
+        lambda: rival.append(world.scope, index, documents(("d1-1", "anders"), ("new", "neu"))),
+        lambda: rival.delete_document(world.scope, index, DocumentId("d2-2")),
+    ]
+    plan = Overtaken(*steps)
+    with inject(plan):
+        assert await merged(world, index)
+    assert plan.count("TransactWriteItems") == len(steps) + 1
+    for gone in ("d0-0", "d1-0", "d2-2"):
+        del wanted[gone]
+    wanted |= {"d1-1": "anders", "new": "neu"}
+    assert await contents(world, index) == wanted
+    manifest = await read_manifest(world.scope.store, index)
+    assert [(segment.rows, segment.dead_rows) for segment in manifest.segments] == [(2, 0), (11, 3)]
+    assert manifest.text_bytes == sum(len(text.encode()) for text in wanted.values())
+
+
+async def test_if_all_died_meanwhile_nothing_takes_the_place_of_the_inputs(world: World, index: IndexId) -> None:
+    rival = world.cold()
+    for n in range(4):
+        await rival.append(world.scope, index, documents((f"d{n}", "x")))
+
+    async def rewritten() -> None:
+        for n in range(3):
+            await rival.delete_document(world.scope, index, DocumentId(f"d{n}"))
+
+    with inject(Overtaken(rewritten)):
+        assert await merged(world, index) is False, "its inputs are gone"
+    assert await contents(world, index) == {"d3": "x"}
+
+
+async def test_another_life_of_the_index_is_not_written_to(world: World, index: IndexId) -> None:
+    rival = world.cold()
+
+    async def reborn() -> None:
+        await rival.delete_index(world.scope, index)
+        await rival.append(world.scope, index, documents(("d0-0", "neu")))
+
+    for others in (reborn, lambda: rival.replace(world.scope, index, documents(("d0-0", "neu")))):
+        await filled(world, index)
+        with inject(Overtaken(others)):
+            assert await merged(world, index) is False
+        assert await contents(world, index) == {"d0-0": "neu"}
+        await rival.delete_index(world.scope, index)
+    await filled(world, index)
+    with inject(Overtaken(lambda: rival.delete_index(world.scope, index))):
+        assert await merged(world, index) is False
+    assert not (await read_manifest(world.scope.store, index)).exists
+
+
+async def test_an_append_that_a_merge_overtook_kills_the_rows_in_what_was_merged(world: World, index: IndexId) -> None:
+    wanted = await filled(world, index)
+    with inject(Overtaken(lambda: merged(world, index))):
+        answer = await world.rag.append(world.scope, index, documents(("d0-0", "anders"), ("new", "neu")))
+    assert (answer.replaced, answer.version) == (1, 5)
+    assert await contents(world, index) == wanted | {"d0-0": "anders", "new": "neu"}
+
+
+async def test_one_worker_at_a_time_merges_an_index(world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = await filled(world, index)
+    with pytest.raises(Crash), inject(FaultPlan(Fault.CRASH_AFTER, at=0)):
+        await merged(world, index)
+    assert await merged(world, index) is False, "a dead worker's place is not free yet"
+    monkeypatch.setattr("spass.rag.merger.now_s", lambda: now_s() + LEASE_SECONDS)
+    assert await merged(world, index) is True
+    assert await contents(world, index) == wanted
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.LOST_REPLY, Fault.THROTTLE, Fault.REPEATED])
+async def test_a_merge_that_goes_wrong_anywhere_changes_nothing_and_another_one_ends_it(
+    world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spass.rag.merge._FAN", 2)
+    later = now_s()
+    monkeypatch.setattr("spass.rag.merger.now_s", lambda: later)
+
+    async def prepared(index: IndexId) -> None:
+        await world.rag.append(world.scope, index, documents(("a", "x"), ("b", "alt"), ("d", "y")))
+        await world.rag.append(world.scope, index, documents(("b", "neu"), ("c", "z")))
+
+    await prepared(IndexId("counted"))
+    with inject(FaultPlan()) as plan:
+        await merged(world, IndexId("counted"))
+    assert len(plan.calls) > 20, "eight reads, five puts, the swap, the lease"
+    for at, call in enumerate(plan.calls):
+        index = IndexId(f"{fault}-{at}")
+        await prepared(index)
+        with inject(FaultPlan(fault, at=at)), contextlib.suppress(Crash, SpassError):
+            await merged(world, index)
+        assert await contents(world, index) == {"a": "x", "b": "neu", "c": "z", "d": "y"}, f"{fault} at {at} ({call.operation})"
+        later += LEASE_SECONDS
+        await merged(world, index)
+        manifest = await read_manifest(world.scope.store, index)
+        assert (len(manifest.segments), manifest.version) == (1, 2), f"{fault} at {at} ({call.operation})"
+        assert await contents(world, index) == {"a": "x", "b": "neu", "c": "z", "d": "y"}
+
+
+async def test_a_write_that_leaves_a_merge_due_asks_for_it(world: World, index: IndexId) -> None:
+    jobs = Asked(world.scope.store)
+    scope = dataclasses.replace(world.scope, store=dataclasses.replace(world.scope.store, jobs=jobs))
+    for n in range(3):
+        await world.rag.append(scope, index, documents((f"d{n}", "x")))
+    assert jobs.merges == []
+    await world.rag.append(scope, index, documents(("d3", "x"), ("d4", "x")))
+    assert jobs.merges == [index]
+    await merge(scope.store, ObjectCache(), index, Deadline.after(HOUR))
+    assert jobs.merges == [index]
+    await world.rag.delete_document(scope, index, DocumentId("d0"))
+    assert jobs.merges == [index]
+    await world.rag.delete_document(scope, index, DocumentId("d1"))
+    assert jobs.merges == [index, index], "two of five rows are dead"
+
+
+async def test_a_write_is_not_undone_because_nobody_could_be_asked_to_merge(world: World, index: IndexId) -> None:
+    store = dataclasses.replace(world.scope.store, jobs=Asked(world.scope.store, broken=True))
+    scope = dataclasses.replace(world.scope, store=store)
+    versions = [(await world.rag.append(scope, index, documents((f"d{n}", "x")))).version for n in range(4)]
+    assert versions == [1, 2, 3, 4]
+    assert await contents(world, index) == {f"d{n}": "x" for n in range(4)}
+
+
+async def test_a_merge_that_has_no_time_hands_over(world: World, index: IndexId) -> None:
+    await filled(world, index)
+    jobs = Asked(world.scope.store)
+    store = dataclasses.replace(world.scope.store, jobs=jobs)
+    assert await merge(store, ObjectCache(), index, Deadline.after(1)) is False
+    assert jobs.merges == [index]
+    assert merge_due(await read_manifest(store, index))
