@@ -59,12 +59,10 @@ def shuffled(value: Json) -> Json:
     return [*map(shuffled, value)] if isinstance(value, list) else value
 
 
-async def fits(scope: Scope, given_for: Operation, used_for: Operation) -> bool:
-    """Whether a token given for one operation is taken for another."""
-    confirmations = Confirmations()
-    token = await confirmations.issue(scope, given_for)
+async def fits(scope: Scope, operation: Operation, token: str) -> bool:
+    """Whether the token is taken for the operation."""
     try:
-        await confirmations.redeem(scope, used_for, token)
+        await Confirmations().redeem(scope, operation, token)
     except ConfirmTokenInvalid:
         return False
     return True
@@ -73,25 +71,27 @@ async def fits(scope: Scope, given_for: Operation, used_for: Operation) -> bool:
 @given(one=operations, other=operations)
 async def test_a_token_fails_for_every_single_field_changed(aws: Aws, one: Operation, other: Operation) -> None:
     scope = World(aws).scope
-    assert await fits(scope, one, one)
+    token = await Confirmations().issue(scope, one)
+    assert await fits(scope, one, token)
     for field in fields(Operation):
         before, after = getattr(one, field.name), getattr(other, field.name)
         same = json.dumps(before, sort_keys=True) == json.dumps(after, sort_keys=True)
-        assert await fits(scope, one, replace(one, **{field.name: after})) is same, field.name
+        assert await fits(scope, replace(one, **{field.name: after}), token) is same, field.name
 
 
 @given(operation=operations)
 async def test_the_order_of_members_makes_no_difference(aws: Aws, operation: Operation) -> None:
-    body = shuffled(operation.body)
+    scope, body = World(aws).scope, shuffled(operation.body)
     assert isinstance(body, dict)
-    assert await fits(World(aws).scope, operation, replace(operation, body=body))
+    assert await fits(scope, replace(operation, body=body), await Confirmations().issue(scope, operation))
 
 
 @pytest.mark.parametrize(
     "changed", [{"text": "neu "}, {"metadata": {"a": True, "b": [2, None]}}, {"metadata": {"a": 1, "b": [None, 2]}}]
 )
 async def test_a_token_fails_for_every_single_value_changed_inside(scope: Scope, changed: dict[str, Json]) -> None:
-    assert not await fits(scope, PATCH, replace(PATCH, body={**PATCH.body, **changed}))
+    token = await Confirmations().issue(scope, PATCH)
+    assert not await fits(scope, replace(PATCH, body={**PATCH.body, **changed}), token)
 
 
 async def test_a_token_is_its_callers_alone(world: World, scope: Scope) -> None:
@@ -104,6 +104,12 @@ async def test_a_token_is_its_callers_alone(world: World, scope: Scope) -> None:
     with pytest.raises(ConfirmTokenInvalid):
         await confirmations.redeem(scope, PATCH, await confirmations.issue(nobody, PATCH))
     await confirmations.redeem(scope, PATCH, token)
+
+
+def test_what_is_signed_names_the_tenant_too_whoever_has_its_key(world: World, scope: Scope) -> None:
+    other = for_user(world.tenant("other"), "ada")
+    assert PATCH.fingerprint(other.caller) != PATCH.fingerprint(scope.caller)
+    assert len(PATCH.fingerprint(scope.caller)) == 32
 
 
 async def test_a_token_is_good_once(scope: Scope) -> None:

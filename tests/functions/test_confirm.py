@@ -1,0 +1,79 @@
+"""Two-step confirm over HTTP: what the tools that write answer to a caller who is no model."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from spass.core.time import now_s
+from spass.tools import confirm
+from tests.functions.gateway import Gateway
+
+EXECUTE = "/v1/tools/execute"
+NOTES = "/a1/rag/indices/notes"
+DELETE = {"index_id": "notes", "doc_id": "a"}
+
+
+def body(name: str, arguments: Mapping[str, object]) -> dict[str, object]:
+    return {"name": name, "arguments": arguments}
+
+
+@pytest.fixture
+def confirmed(gateway: Gateway) -> dict[str, object]:
+    """The arguments of a deletion, its token among them."""
+    documents = [{"id": "a", "text": "alpha"}, {"id": "b", "text": "beta"}]
+    assert gateway.send("POST", f"{NOTES}/documents", body={"documents": documents}).status == 200
+    asked = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", DELETE))
+    assert asked.status == 200
+    result = asked.json["result"]
+    assert result["confirm_required"] is True
+    assert result["preview"]["text_excerpt"] == "alpha"
+    assert gateway.send("GET", f"{NOTES}/documents/a").status == 200
+    return {**DELETE, "confirm_token": result["confirm_token"]}
+
+
+def test_the_second_call_executes_and_the_third_is_a_conflict(gateway: Gateway, confirmed: dict[str, object]) -> None:
+    assert gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed)).json["result"] == {"deleted": True}
+    assert gateway.send("GET", f"{NOTES}/documents/a").code == "document_not_found"
+    again = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed))
+    assert (again.status, again.code) == (409, "confirm_token_invalid")
+    assert again.json["error"]["param"] == "arguments.confirm_token"
+
+
+def test_another_call_token_or_user_is_a_conflict(gateway: Gateway, confirmed: dict[str, object]) -> None:
+    for changed in ({"doc_id": "b"}, {"confirm_token": "yes"}, {"confirm_token": ""}):
+        assert gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed | changed)).code == "confirm_token_invalid"
+    bob = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed), headers={"SPASS-User-Id": "bob"})
+    other = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed), token="other-token")
+    assert {(reply.status, reply.code) for reply in (bob, other)} == {(409, "confirm_token_invalid")}
+    assert gateway.send("GET", f"{NOTES}/documents/a").status == 200
+
+
+def test_a_late_token_is_a_conflict_of_its_own(
+    gateway: Gateway, confirmed: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = now_s() + 62
+    monkeypatch.setattr(confirm, "now_s", lambda: late)
+    reply = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed))
+    assert (reply.status, reply.code) == (409, "confirm_token_expired")
+
+
+def test_a_key_replays_the_execution_and_keeps_no_refusal(gateway: Gateway, confirmed: dict[str, object]) -> None:
+    keyed = {"Idempotency-Key": "once"}
+    first, again = (gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed), headers=keyed) for _ in range(2))
+    assert first.json == again.json
+    assert again.headers["idempotency-replayed"] == "true"
+    refused = [
+        gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed), headers={"Idempotency-Key": "two"}) for _ in "ab"
+    ]
+    assert [reply.code for reply in refused] == ["confirm_token_invalid"] * 2
+
+
+def test_what_a_tool_cannot_do_is_its_result(gateway: Gateway) -> None:
+    calls: list[tuple[str, dict[str, object], str]] = [
+        ("rag_doc_get", {"index_id": "nothing", "doc_id": "a"}, "index_not_found"),
+        ("rag_index_delete", {"index_id": "nothing"}, "index_not_found"),
+        ("rag_doc_append", {"index_id": "notes", "documents": [{"id": "a", "text": "x" * 8193}]}, "document_too_large"),
+    ]
+    for name, arguments, code in calls:
+        reply = gateway.send("POST", EXECUTE, body=body(name, arguments))
+        assert (reply.status, reply.json["result"]["error"]["code"]) == (200, code)

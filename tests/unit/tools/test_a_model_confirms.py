@@ -1,0 +1,97 @@
+"""A scripted model curates an index through the engine: it asks, reads the preview, and confirms."""
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from spass.agents.engine import Engine
+from spass.agents.spec import AgentSpec
+from spass.calls.pipeline import Calls
+from spass.core.events import ToolCallFinished
+from spass.core.ids import IndexId, UserId
+from spass.core.messages import FinishReason, Role
+from spass.llm.router import Router
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
+from spass.rag.documents import NewDocument
+from spass.tenancy.config import GatewayConfig
+from spass.tools.toolbox import Toolbox
+from tests.unit.rag.conftest import World
+
+pytestmark = pytest.mark.anyio
+
+CONFIG = GatewayConfig.model_validate(
+    {
+        "llm": {"retries": 0, "backends": [{"provider": "openai", "supported_models": ["clerk"]}]},
+        "models": [{"name": "clerk", "context_window": 1000}],
+    }
+)
+BERLIN = IndexId("berlin")
+TOOLS = ["rag_doc_append", "rag_doc_delete"]
+
+
+@dataclass(slots=True)
+class Clerk:
+    """A model that makes each of ``calls`` (tool, arguments) and, where it is asked to confirm, makes it again with the token.
+    ``second`` changes the arguments of the second call."""
+
+    calls: list[tuple[str, dict[str, Any]]]
+    second: dict[str, Any] = field(default_factory=dict)
+    last: tuple[str, dict[str, Any]] = ("", {})
+
+    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        said: Any = json.loads(request.messages[-1].content) if request.messages[-1].role is Role.TOOL else {}
+        if said.get("confirm_required"):
+            name, arguments = self.last
+            yield self._calling(name, {**arguments, **self.second, "confirm_token": said["confirm_token"]})
+        elif self.calls:
+            self.last = self.calls.pop(0)
+            yield self._calling(*self.last)
+        else:
+            yield ChatDelta("Done.", finish_reason=FinishReason.STOP)
+
+    def _calling(self, name: str, arguments: dict[str, Any]) -> ChatDelta:
+        call = ToolCallDelta(0, f"c{len(self.calls)}", name, json.dumps(arguments))
+        return ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS)
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        raise AssertionError("the room embeds by itself")
+
+    async def aclose(self) -> None:
+        return
+
+
+async def turn(world: World, clerk: Clerk) -> Sequence[Any]:
+    """The results of the tools that one turn of the model called."""
+    router = Router(CONFIG.llm, CONFIG.models, lambda _: "key", provider_of=lambda *_: clerk)
+    engine = Engine(Calls(CONFIG, router), Toolbox(world.rag), world.rag)
+    agent = AgentSpec.model_validate({"name": "librarian", "model": "clerk", "tools": TOOLS})
+    identity = replace(world.scope.caller.identity, allowed_models=("*",))
+    scope = replace(world.scope, caller=replace(world.scope.caller, identity=identity, user=UserId("ada")))
+    return [event.result async for event in engine.run(scope, agent, [], "Tidy up.") if isinstance(event, ToolCallFinished)]
+
+
+async def contents(world: World) -> dict[str, str]:
+    page = await world.rag.documents(world.scope, BERLIN)
+    return {document.id: document.text for document in page.documents}
+
+
+async def test_a_model_writes_in_two_steps(world: World) -> None:
+    await world.rag.append(world.scope, BERLIN, [NewDocument(id="old", text="Veraltet.")])
+    brought = {"index_id": "berlin", "documents": [{"id": "new", "text": "Neu."}]}
+    results = await turn(world, Clerk([("rag_doc_append", brought), ("rag_doc_delete", {"index_id": "berlin", "doc_id": "old"})]))
+    assert [result.get("op") for result in results] == ["rag_doc_append", None, "rag_doc_delete", None]
+    assert results[1] == {"index_id": "berlin", "doc_count": 2, "ingested": 1, "replaced": 0, "version": 2}
+    assert results[3] == {"deleted": True}
+    assert await contents(world) == {"new": "Neu."}
+
+
+async def test_a_model_that_changes_its_mind_must_ask_again(world: World) -> None:
+    await world.rag.append(
+        world.scope, BERLIN, [NewDocument(id="old", text="Veraltet."), NewDocument(id="dear", text="Wichtig.")]
+    )
+    results = await turn(world, Clerk([("rag_doc_delete", {"index_id": "berlin", "doc_id": "old"})], second={"doc_id": "dear"}))
+    assert [result.get("error", {}).get("code") for result in results] == [None, "confirm_token_invalid"]
+    assert await contents(world) == {"dear": "Wichtig.", "old": "Veraltet."}
