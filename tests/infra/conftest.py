@@ -27,9 +27,14 @@ class Deployment:
     data: Template
     api: Template
     surfaces: dict[Surface, Template]
+    jobs: Template
 
     def templates(self) -> list[Template]:
-        return [self.data, self.api, *self.surfaces.values()]
+        return [self.data, self.api, *self.nested()]
+
+    def nested(self) -> list[Template]:
+        """The stacks with functions in them."""
+        return [*self.surfaces.values(), self.jobs]
 
     def resources(self, kind: str) -> Iterator[tuple[str, Resource]]:
         """All resources of this type, with their logical ids."""
@@ -66,7 +71,7 @@ class Deployment:
         raise AssertionError(f"no nested stack is given {parameter}")
 
     def functions(self) -> dict[str, Resource]:
-        """Every Lambda's properties by its name in the table of routes."""
+        """Every Lambda's properties by its name in the table of routes or of workers."""
         found = [resource["Properties"] for _, resource in self.resources("AWS::Lambda::Function")]
         named = {function_name(properties): properties for properties in found}
         assert len(named) == len(found), "two functions have one name"
@@ -102,20 +107,28 @@ class Deployment:
     def statements(self, function: str) -> list[dict[str, Any]]:
         """What the role of this function allows."""
         role = self.functions()[function]["Role"]["Fn::GetAtt"][0]
-        (surface,) = [one for one in self.surfaces.values() if role in one["Resources"] and _runs(one, function)]
-        statements: list[dict[str, Any]] = []
-        for resource in surface["Resources"].values():
-            if resource["Type"] == "AWS::IAM::Policy" and {"Ref": role} in resource["Properties"]["Roles"]:
-                statements += resource["Properties"]["PolicyDocument"]["Statement"]
-        return statements
+        (stack,) = [one for one in self.nested() if role in one["Resources"] and _runs(one, function)]
+        return statements_of(stack, role)
 
     def actions(self, function: str) -> set[str]:
         """Every action that the role of this function allows."""
-        allowed: set[str] = set()
-        for statement in self.statements(function):
-            action = statement["Action"]
-            allowed.update([action] if isinstance(action, str) else action)
-        return allowed
+        return {action for statement in self.statements(function) for action in actions_of(statement)}
+
+
+def statements_of(template: Template, role: str) -> list[dict[str, Any]]:
+    """What a role of this template allows."""
+    policies = [one["Properties"] for one in template["Resources"].values() if one["Type"] == "AWS::IAM::Policy"]
+    return [
+        statement
+        for policy in policies
+        if {"Ref": role} in policy["Roles"]
+        for statement in policy["PolicyDocument"]["Statement"]
+    ]
+
+
+def actions_of(statement: dict[str, Any]) -> list[str]:
+    action = statement["Action"]
+    return [action] if isinstance(action, str) else list(action)
 
 
 def tags(properties: dict[str, Any]) -> dict[str, str]:
@@ -123,7 +136,7 @@ def tags(properties: dict[str, Any]) -> dict[str, str]:
 
 
 def function_name(properties: dict[str, Any]) -> str:
-    """The name in the table of routes of the function that has these properties, or whose log group has."""
+    """The name in the table of routes or workers of the function that has these properties, or whose log group has."""
     return tags(properties)[TAG]
 
 
@@ -147,6 +160,7 @@ def synthesized(environments: Iterable[Environment], folder: Path) -> dict[str, 
             data=_read(folder / f"Spass-{environment.name}-Data.template.json"),
             api=_read(folder / stack.template_file),
             surfaces={surface: _read(folder / nested.template_file) for surface, nested in stack.surfaces.items()},
+            jobs=_read(folder / stack.jobs.template_file),
         )
     return deployments
 

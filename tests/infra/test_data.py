@@ -49,16 +49,19 @@ def test_what_a_tenant_deletes_is_gone_once_it_can_no_longer_be_recovered(prod: 
     assert "ExpirationInDays" not in rules["deleted"]
 
 
-def test_only_objects_tagged_as_transient_ever_expire(prod: Deployment) -> None:
+def test_only_objects_tagged_as_transient_and_uploaded_files_ever_expire(prod: Deployment) -> None:
     ((_, bucket),) = prod.resources("AWS::S3::Bucket")
     expiring = [rule for rule in bucket["Properties"]["LifecycleConfiguration"]["Rules"] if "ExpirationInDays" in rule]
-    assert [rule["TagFilters"] for rule in expiring] == [[{"Key": "lifetime", "Value": "days"}]]
+    transient, uploads = expiring
+    assert transient["TagFilters"] == [{"Key": "lifetime", "Value": "days"}]
+    assert "Prefix" not in transient
+    assert (uploads["Prefix"], uploads["ExpirationInDays"]) == ("uploads/", 30)
 
 
 def test_nothing_stateful_stands_in_the_stack_that_may_be_thrown_away(prod: Deployment) -> None:
-    for template in [prod.api, *prod.surfaces.values()]:
+    for template in [prod.api, *prod.nested()]:
         kinds = {resource["Type"] for resource in template["Resources"].values()}
-        assert not kinds & {"AWS::DynamoDB::Table", "AWS::S3::Bucket"}
+        assert not kinds & {"AWS::DynamoDB::Table", "AWS::S3::Bucket", "AWS::SQS::Queue"}
 
 
 def test_the_laptops_template_is_what_a_fresh_synthesis_gives() -> None:

@@ -62,7 +62,7 @@ def test_a_lambda_is_made_in_one_place_only() -> None:
 def test_every_function_is_arm64_and_has_a_log_group_that_forgets(deployments: dict[str, Deployment], name: str) -> None:
     deployment = deployments[name]
     groups = dict(deployment.resources("AWS::Logs::LogGroup"))
-    assert len(groups) == len(deployment.functions()) + 1  # and the API's access log
+    assert len(groups) == len(deployment.functions()) + 2  # and the API's access log, and the errors of the state machine
     days = {group["Properties"]["RetentionInDays"] for group in groups.values()}
     assert days == {{"dev": 7, "staging": 30, "prod": 180}[name]}
     for function in deployment.functions().values():
@@ -88,6 +88,9 @@ def test_cloudformation_names_what_may_outlive_its_stack_or_move_to_another(
         "AWS::Logs::LogGroup": "LogGroupName",
         "AWS::S3::Bucket": "BucketName",
         "AWS::SNS::Topic": "TopicName",
+        "AWS::SQS::Queue": "QueueName",
+        "AWS::Scheduler::Schedule": "Name",
+        "AWS::StepFunctions::StateMachine": "StateMachineName",
     }
     named = [
         logical_id
@@ -106,6 +109,7 @@ def test_every_function_knows_where_its_things_are(deployments: dict[str, Deploy
         assert variables["SPASS_AGENTS"] == "/opt/config/agents"
         assert variables["SPASS_TABLE"] == {"Fn::ImportValue": f"spass-{name}-TableName"}
         assert variables["SPASS_BUCKET"] == {"Fn::ImportValue": f"spass-{name}-BucketName"}
+        assert variables["SPASS_QUEUE"] == {"Fn::ImportValue": f"spass-{name}-QueueUrl"}
         assert variables["SPASS_KEYS_PATH"] == f"/spass/{name}/"
         assert variables["OPENBLAS_NUM_THREADS"] == "1"
         assert variables["AWS_STS_REGIONAL_ENDPOINTS"] == "regional"
@@ -137,7 +141,7 @@ def test_production_allows_more_keeps_longer_and_watches_itself() -> None:
 
 def test_only_an_environment_with_alarms_pays_for_them(deployments: dict[str, Deployment]) -> None:
     counts = {name: len(list(one.resources("AWS::CloudWatch::Alarm"))) for name, one in deployments.items()}
-    assert counts == {"dev": 0, "staging": 0, "prod": len({route.function_name for route in ROUTES}) + 2}
+    assert counts == {"dev": 0, "staging": 0, "prod": len(deployments["prod"].functions()) + 5}
 
 
 def test_every_alarm_tells_the_topic(prod: Deployment) -> None:

@@ -1,14 +1,13 @@
 """Least privilege, function by function."""
 
-import json
-
 import pytest
 
-from infra.routes import ROUTES, Permission
+from infra.routes import ROUTES, Permission, Route
+from infra.workers import WORKERS, Trigger, Worker
 
-from .conftest import Deployment
+from .conftest import Deployment, actions_of
 
-READS = {"dynamodb:GetItem", "dynamodb:Query", "s3:GetObject", "s3:ListBucket", "ssm:GetParameter"}
+READS = {"dynamodb:GetItem", "dynamodb:Query", "s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket", "ssm:GetParameter"}
 LOGS = {"logs:CreateLogStream", "logs:PutLogEvents"}
 GRANTED = {
     Permission.TABLE_READ: {"dynamodb:GetItem", "dynamodb:Query"},
@@ -17,28 +16,39 @@ GRANTED = {
     Permission.BUCKET_WRITE: {"s3:PutObject", "s3:PutObjectTagging", "s3:DeleteObject"},
     Permission.MODELS: {"ssm:GetParameter"},
     Permission.EMBEDDING: set(),
+    Permission.UPLOADS_WRITE: {"s3:PutObject"},
+    Permission.UPLOADS_READ: {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"},
+    Permission.JOBS_SEND: {"sqs:SendMessage"},
+    Permission.INGEST_START: {"states:StartExecution"},
 }
-FUNCTIONS = sorted({route.function_name for route in ROUTES})
+# The event source takes messages in its function's name.
+TAKES = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
+WRITES = set(Permission) - {Permission.TABLE_READ, Permission.BUCKET_READ, Permission.UPLOADS_READ, Permission.MODELS}
+ROWS: list[Route | Worker] = [*ROUTES, *WORKERS]
+FUNCTIONS = sorted({row.function_name for row in ROWS})
 
 
 def _permissions(function: str) -> set[Permission]:
-    return {permission for route in ROUTES if route.function_name == function for permission in route.permissions}
+    return {permission for row in ROWS if row.function_name == function for permission in row.permissions}
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_role_allows_what_its_rows_ask_for_and_nothing_else(dev: Deployment, function: str) -> None:
     expected = LOGS.union(*(GRANTED[permission] for permission in _permissions(function)))
-    assert dev.actions(function) == expected
+    takes = {worker.function_name for worker in WORKERS if worker.trigger is Trigger.QUEUE}
+    assert dev.actions(function) == (expected | TAKES if function in takes else expected)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_that_only_reads_holds_no_write_action(dev: Deployment, function: str) -> None:
-    if not _permissions(function) & {Permission.TABLE_WRITE, Permission.BUCKET_WRITE}:
+    if not _permissions(function) & WRITES:
         assert dev.actions(function) - LOGS <= READS
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_role_reaches_one_table_one_prefix_of_one_bucket_and_one_path_of_parameters(dev: Deployment, function: str) -> None:
+def test_a_role_reaches_one_table_one_queue_two_prefixes_of_one_bucket_and_one_path_of_parameters(
+    dev: Deployment, function: str
+) -> None:
     partition = {"Ref": "AWS::Partition"}
     account = {"Ref": "AWS::AccountId"}
     bucket = ["arn:", partition, ":s3:::", {"Fn::ImportValue": "spass-dev-BucketName"}]
@@ -46,26 +56,32 @@ def test_a_role_reaches_one_table_one_prefix_of_one_bucket_and_one_path_of_param
         "dynamodb": [
             ["arn:", partition, ":dynamodb:eu-central-1:", account, ":table/", {"Fn::ImportValue": "spass-dev-TableName"}]
         ],
-        "s3": [bucket, [*bucket, "/T/*"]],
+        "s3": [bucket, [*bucket, "/T/*"], [*bucket, "/uploads/*"]],
         "ssm": [["arn:", partition, ":ssm:eu-central-1:", account, ":parameter/spass/dev/*"]],
     }
+    ((machine, _),) = dev.resources("AWS::StepFunctions::StateMachine")
+    whole = {"sqs": {"Fn::ImportValue": "spass-dev-QueueArn"}, "states": {"Ref": machine}}
     for statement in dev.statements(function):
-        actions = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
+        actions = actions_of(statement)
         (service,) = {action.partition(":")[0] for action in actions}
         assert statement["Effect"] == "Allow"
         if service == "logs":
             assert set(statement["Resource"]) == {"Fn::GetAtt"}
             continue
+        if service in whole:
+            assert statement["Resource"] == whole[service]
+            continue
         assert statement["Resource"]["Fn::Join"][1] in allowed[service]
         if statement["Resource"]["Fn::Join"][1] == bucket:
             assert actions == ["s3:ListBucket"]
+        if statement["Resource"]["Fn::Join"][1] == [*bucket, "/uploads/*"]:
+            assert set(actions) <= {"s3:PutObject", "s3:GetObject", "s3:GetObjectVersion"}
 
 
 def test_no_role_of_ours_may_scan_or_do_everything(dev: Deployment) -> None:
     for _, policy in dev.resources("AWS::IAM::Policy"):
-        text = json.dumps(policy)
-        assert "Scan" not in text
-        assert ':*"' not in text
+        actions = {action for one in policy["Properties"]["PolicyDocument"]["Statement"] for action in actions_of(one)}
+        assert not [action for action in actions if "*" in action or "Scan" in action]
 
 
 def test_functions_with_the_same_permissions_share_a_role(dev: Deployment) -> None:
@@ -77,6 +93,6 @@ def test_functions_with_the_same_permissions_share_a_role(dev: Deployment) -> No
 
 
 def test_a_write_permission_comes_with_the_reading_that_a_condition_needs() -> None:
-    for route in ROUTES:
-        assert Permission.TABLE_WRITE not in route.permissions or Permission.TABLE_READ in route.permissions
-        assert Permission.BUCKET_WRITE not in route.permissions or Permission.BUCKET_READ in route.permissions
+    for row in ROWS:
+        assert Permission.TABLE_WRITE not in row.permissions or Permission.TABLE_READ in row.permissions
+        assert Permission.BUCKET_WRITE not in row.permissions or Permission.BUCKET_READ in row.permissions

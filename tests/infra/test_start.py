@@ -10,11 +10,13 @@ from aws_cdk import App, Stack
 from infra import bundling
 from infra.constructs.layer import ROOT, function_code
 from infra.routes import ROUTES
+from infra.workers import WORKERS
 
 from .conftest import Deployment
 
 LONG = sorted({route.function_name for route in ROUTES if route.long})
 SHORT = sorted({route.function_name for route in ROUTES if not route.long})
+HANDLERS = [*SHORT, *(worker.function_name for worker in WORKERS)]
 
 # Stands in for Lambda's interpreter: says how it was called, a line for its path and one for each argument.
 INTERPRETER = """\
@@ -80,8 +82,8 @@ def test_a_long_function_starts_its_app_where_the_web_adapter_looks_for_it(
     assert attribute in _assigned(asset, module)
 
 
-@pytest.mark.parametrize("name", SHORT)
-def test_a_short_functions_handler_is_in_the_asset(dev: Deployment, asset: Path, name: str) -> None:
+@pytest.mark.parametrize("name", HANDLERS)
+def test_the_handler_of_a_short_function_or_a_worker_is_in_the_asset(dev: Deployment, asset: Path, name: str) -> None:
     module, _, attribute = dev.functions()[name]["Handler"].rpartition(".")
     assert attribute == "handler"
     assert attribute in _assigned(asset, module)
