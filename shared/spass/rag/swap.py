@@ -22,6 +22,7 @@ from spass.rag.manifest import Manifest, manifest_of, swap_write
 from spass.rag.merge import merge_due
 
 A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 A_contra = TypeVar("A_contra", contravariant=True)
 
 _SENDS: Final = 3  # of one swap, while nobody can say whether it took place
@@ -30,10 +31,10 @@ _LONGEST_PAUSE: Final = 0.25  # seconds between two plans, full jitter
 
 
 @dataclass(frozen=True, slots=True)
-class Step(Generic[A]):
+class Step(Generic[A_co]):
     """What a plan comes to: ``answer``, and the version ``after`` that makes it true; None when nothing has to change."""
 
-    answer: A
+    answer: A_co
     after: Manifest | None
 
 

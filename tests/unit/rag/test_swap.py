@@ -1,16 +1,20 @@
 """A swap takes place once: conflicts are planned anew, a lost reply is settled by reading whose swap it was."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import pytest
 
-from spass.aws.table import Write
-from spass.core.errors import StorageUnavailable
+from spass.aws.clients import TenantStore
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.keys import Key, confirm, rag_manifest
+from spass.aws.table import ABSENT, Put, Update, Write
+from spass.core.errors import ConfirmTokenInvalid, IndexNotFound, SpassError, StorageUnavailable
 from spass.core.ids import IndexId
 from spass.core.time import Deadline, now
 from spass.rag.manifest import Manifest
 from spass.rag.swap import Step, read_manifest, swap
-from tests.unit.rag.conftest import World
+from tests.unit.rag.conftest import Overtaken, World, documents
 
 pytestmark = pytest.mark.anyio
 
@@ -75,8 +79,100 @@ async def test_a_storage_that_never_answers_is_said_to_be_unavailable(
 
 
 async def test_an_unchanged_index_is_not_written(world: World, index: IndexId) -> None:
-    async def nothing(before: Manifest, name: str) -> Step[bool]:
-        return Step(False, None)
-
     assert await swap(world.scope.store, index, Deadline.after(10), nothing) is False
-    assert (await read_manifest(world.scope.store, index)).version == 0
+    assert (await read_manifest(world.scope.store, index)).revision == 0
+
+
+@dataclass
+class Once:
+    """A companion that takes effect once: an item that must not be there yet. It remembers what it was given."""
+
+    store: TenantStore
+    name: str = "once"
+    answers: list[object] = field(default_factory=list)
+
+    @property
+    def key(self) -> Key:
+        return confirm(self.store.tenant, self.name)
+
+    async def writes(self, answer: object, /) -> Sequence[Write]:
+        self.answers.append(answer)
+        return [Put(self.key, {"answer": str(answer)}, ABSENT)]
+
+    def refused(self) -> SpassError:
+        return ConfirmTokenInvalid("used up")
+
+    async def took_place(self) -> bool:
+        return await self.store.table.get(self.key) is not None
+
+
+async def nothing(before: Manifest, name: str) -> Step[bool]:
+    return Step(False, None)
+
+
+async def test_a_companion_takes_effect_with_the_swap(world: World, index: IndexId) -> None:
+    once = Once(world.scope.store)
+    assert await swap(once.store, index, Deadline.after(10), Plan(), once) == 1
+    assert once.answers == [1]
+    assert await once.took_place()
+
+
+async def test_a_companion_that_is_refused_takes_the_swap_with_it(world: World, index: IndexId) -> None:
+    once, plan = Once(world.scope.store), Plan()
+    await swap(once.store, index, Deadline.after(10), Plan(), once)
+    with pytest.raises(ConfirmTokenInvalid):
+        await swap(once.store, index, Deadline.after(10), plan, once)
+    manifest = await read_manifest(once.store, index)
+    assert (plan.made, manifest.version, manifest.revision) == (1, 1, 1)
+
+
+async def test_who_is_overtaken_by_its_own_companion_s_other_use_is_refused(world: World, index: IndexId) -> None:
+    """The manifest and the companion both say no: another one has carried out the same."""
+    once, plan = Once(world.scope.store), Plan()
+    with inject(Overtaken(lambda: swap(once.store, index, Deadline.after(10), Plan(), once))), pytest.raises(ConfirmTokenInvalid):
+        await swap(once.store, index, Deadline.after(10), plan, once)
+    assert (plan.made, (await read_manifest(once.store, index)).version) == (1, 1)
+
+
+async def test_who_is_overtaken_by_others_asks_its_companion_again(world: World, index: IndexId) -> None:
+    once = Once(world.scope.store)
+    with inject(Overtaken(lambda: swap(once.store, index, Deadline.after(10), Plan()))):
+        assert await swap(once.store, index, Deadline.after(10), Plan(), once) == 2
+    assert once.answers == [1, 2]
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("changing", [True, False], ids=["a change", "no change"])
+async def test_swap_and_companion_take_place_both_or_not_at_all(world: World, fault: Fault, *, changing: bool) -> None:
+    for at in range(4):
+        index, once = IndexId(f"{fault}-{at}"), Once(world.scope.store, f"{fault}-{at}-{changing}")
+        answered = False
+        try:
+            with inject(FaultPlan(fault, at=at)):
+                await swap(once.store, index, Deadline.after(10), Plan() if changing else nothing, once)
+                answered = True
+        except (Crash, StorageUnavailable):
+            pass
+        manifest = await read_manifest(once.store, index)
+        assert manifest.revision == await once.took_place(), f"{fault} at {at}"
+        assert manifest.version == (manifest.revision if changing else 0)
+        assert manifest.revision == 1 or not answered
+
+
+async def test_a_companion_of_no_change_is_no_version_and_makes_no_index(world: World, index: IndexId) -> None:
+    once = Once(world.scope.store)
+    assert await swap(once.store, index, Deadline.after(10), nothing, once) is False
+    assert await once.took_place()
+    with pytest.raises(IndexNotFound):
+        await world.rag.describe(world.scope, index)
+    assert (await world.rag.list(world.scope)).indices == ()
+    assert (await world.rag.append(world.scope, index, documents(("a", "x")))).version == 1
+
+
+async def test_a_manifest_from_before_there_were_revisions_is_followed(world: World, index: IndexId) -> None:
+    store = world.scope.store
+    await swap(store, index, Deadline.after(10), Plan())
+    await store.table.write(Update(rag_manifest(store.tenant, index), "REMOVE revision"))
+    with inject(Overtaken(lambda: swap(store, index, Deadline.after(10), Plan()))):
+        assert await swap(store, index, Deadline.after(10), Plan()) == 3
+    assert (await read_manifest(store, index)).revision == 2
