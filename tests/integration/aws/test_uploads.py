@@ -77,6 +77,7 @@ async def test_a_version_is_read_for_itself_and_deleted_for_itself(store: Tenant
     second = await store.uploads.head("i/v.txt")
     assert first.version != second.version
     assert [block async for block in store.uploads.blocks("i/v.txt", first.version, 0, 5)] == [b"first"]
+    assert [block async for block in store.uploads.blocks("i/v.txt", first.version, 1, 4)] == [b"irs"]
     await store.uploads.delete("i/v.txt", first.version)
     with pytest.raises(ObjectMissing):
         await store.uploads.head("i/v.txt", first.version)
