@@ -37,7 +37,7 @@ _ROLE: Final = "arn:aws:iam::000000000000:role/nobody-checks"
 _OF_A_FUNCTION: Final = frozenset({"Description", "Handler", "MemorySize", "Runtime", "Timeout"})
 # Seconds. A Lambda ends by its own deadline, so what it has taken may stay hidden until then. A laptop is closed at any time:
 # the gateway hides a message for as long as it works on it, again and again, and what it leaves comes back soon.
-_HIDDEN: Final = 60
+_HIDDEN: Final = 30
 _ELSEWHERE: Final = {"ZipFile": "def handler(event, context):\n    raise RuntimeError('the gateway runs this function')\n"}
 
 

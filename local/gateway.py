@@ -17,6 +17,7 @@ import yaml
 from local.banner import banner
 from local.emulator import emulated_aws, point_to, provision
 from local.environment import DOTENV, check_keys, dotenv_notes, read_dotenv
+from local.executions import resume_executions
 from local.home import ROOT, Home, LocalError, home_from_environment
 from local.models import STANDIN_KEY, Choice, choose, find_ollama, overlay
 from local.processes import child, free_port
@@ -78,6 +79,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         os.environ.setdefault("SPASS_AGENTS", str(ROOT / "agents"))
         app = local_app()
         stack.enter_context(workers.serving(stores.queue))
+        threading.Thread(target=resume_executions, args=[stores.machine], daemon=True).start()
         print(banner(f"http://{HOST}:{port}", config, choice, home, notes), flush=True)
         server(app).run(sockets=[listener])
 

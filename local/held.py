@@ -1,4 +1,4 @@
-"""The queue of jobs, as a laptop needs it: what was being worked on when it was closed comes back at once."""
+"""The queue of jobs, as a laptop needs it: what was being worked on when it was closed comes back soon."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -12,9 +12,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-# The queue hides a message for a minute (see `infra/template.py`); three renewals may be lost.
-_HIDDEN_SECONDS: Final = 60
-_RENEWED_EVERY: Final = 15.0
+# As long as the queue itself hides a message here (`infra/template.py`); two renewals may be lost.
+_HIDDEN_SECONDS: Final = 30
+_RENEWED_EVERY: Final = 8.0
 
 
 class Held:
@@ -25,7 +25,7 @@ class Held:
 
     @asynccontextmanager
     async def while_worked_on(self, event: Mapping[str, Any]) -> AsyncIterator[None]:
-        """Nobody else gets the messages of this event, if it has any, until the block ends and a minute after it."""
+        """Nobody else gets the messages of this event, if it has any, until the block ends, and half a minute after."""
         handles = [record["receiptHandle"] for record in event.get("Records", ()) if "receiptHandle" in record]
         renewing = asyncio.create_task(self._renew(handles)) if handles else None
         try:
