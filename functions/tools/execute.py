@@ -25,7 +25,8 @@ class ToolExecution(BaseModel):
 
 @router.post("/v1/tools/execute")
 async def execute(body: ToolExecution, exchange: Current) -> Response:
-    """Run a tool and get its result. What the tool itself could not do is a result `{"error": …}` too, which no key keeps."""
+    """Run a tool and get its result. What the tool itself could not do is a result `{"error": …}` too, which no key keeps. A tool
+    that changes knowledge answers first what it would change and a `confirm_token`, and does it when called again with that."""
 
     async def executed(_: Claim | None) -> Answer:
         answer = await exchange.services.toolbox.execute_direct(exchange.scope, body.name, body.arguments)

@@ -7,6 +7,7 @@ they are all a model knows about the tool.
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import ClassVar, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict
@@ -110,8 +111,9 @@ class Tool(BaseModel):
         raise NotImplementedError
 
     @classmethod
+    @cache
     def spec(cls) -> ToolSpec:
-        """The tool as a model sees it."""
+        """The tool as a model sees it. Made once: each takes about as long as a read of the table."""
         schema = cls.model_json_schema()
         shown = {key: value for key, value in schema.items() if key not in ("title", "description", "$defs")}
         return ToolSpec(cls.tool_name, inspect.cleandoc(cls.__doc__ or ""), _plain_object(shown, schema.get("$defs", {})))

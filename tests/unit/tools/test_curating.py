@@ -430,3 +430,13 @@ async def test_other_tenants_knowledge_does_not_exist(berlin: Desk) -> None:
     }
     for name, arguments in calls.items():
         assert error_code((await berlin.box.execute_direct(theirs, name, arguments)).result) == "index_not_found", name
+
+
+async def test_a_piece_of_an_ingested_file_is_curated_like_any_document(desk: Desk) -> None:
+    piece = NewDocument.model_construct(id="guide.md#12", text="Kapitel 12.", metadata={"source": "guide.md"})
+    await desk.world.rag.append(desk.scope, BERLIN, [piece])
+    where = {"index_id": "berlin", "doc_id": "guide.md#12"}
+    assert (await desk.call("rag_doc_get", where))["text"] == "Kapitel 12."
+    patched = await desk.call("rag_doc_patch", await desk.asked("rag_doc_patch", {**where, "text": "Kapitel zwölf."}))
+    assert (patched["id"], patched["text"], patched["metadata"]) == ("guide.md#12", "Kapitel zwölf.", {"source": "guide.md"})
+    assert await desk.call("rag_doc_delete", await desk.asked("rag_doc_delete", where)) == {"deleted": True}
