@@ -115,14 +115,16 @@ def documents(*pairs: tuple[str, str]) -> list[NewDocument]:
 
 
 class Overtaken(FaultPlan):
-    """Lets another writer be faster: before each swap, the next of ``rivals`` does its work, unrecorded."""
+    """Lets another writer be faster: before each swap, or other ``operation``, the next of ``rivals`` does its work,
+    unrecorded."""
 
-    def __init__(self, *rivals: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, *rivals: Callable[[], Awaitable[object]], operation: str = "TransactWriteItems") -> None:
         super().__init__()
         self.rivals = list(rivals)
+        self.operation = operation
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
-        if call.operation == "TransactWriteItems" and self.rivals:
+        if call.operation == self.operation and self.rivals:
             rival = self.rivals.pop(0)
             with inject(FaultPlan()):
                 await rival()
