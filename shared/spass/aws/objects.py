@@ -67,8 +67,8 @@ class Folder:
 
 
 def _asked_for(response: "GetObjectOutputTypeDef", span: object) -> bytes:
-    """The bytes of the ``span`` (a Range header) that was asked for, or all. Who knows no ranges answers the whole object (RFC 9110,
-    14.2), as the emulator does of an object's versions.
+    """The bytes of the ``span`` (a Range header) that was asked for, or all. Who knows no ranges answers the whole object
+    (RFC 9110, 14.2), as the emulator does of an object's versions.
     """
     body = response["Body"]
     if not isinstance(span, str) or "ContentRange" in response:

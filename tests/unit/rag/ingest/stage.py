@@ -114,6 +114,11 @@ class Stage:
         (upload,) = (await self.uploads.list(self.scope, index)).uploads
         return upload
 
+    async def only_running(self, index: IndexId = INDEX) -> Upload:
+        uploads = (await self.uploads.list(self.scope, index)).uploads
+        (upload,) = (upload for upload in uploads if upload.status == "running")
+        return upload
+
     async def texts(self, index: IndexId = INDEX) -> dict[str, str]:
         """The index's documents by id; the summary is asserted to agree."""
         rag, cursor = self.rag, None

@@ -53,9 +53,12 @@ def test_the_buckets_greeting_asks_for_nothing() -> None:
         '{"Records": "x"}',
         '{"job": "dance"}',
         '{"job": "merge", "tenant": 1, "index": "i"}',
-    ]
-    + ['{"Records": [17]}', '{"Records": [{"eventName": "ObjectCreated:Put", "s3": {}}]}', "\ud800", "[" * 100_000]
-    + [put_event("uploads/t/books/a.md", "v", name="ObjectRemoved:Delete")],
+        '{"Records": [17]}',
+        '{"Records": [{"eventName": "ObjectCreated:Put", "s3": {}}]}',
+        "�",
+        "[" * 100000,
+        put_event("uploads/t/books/a.md", "v", name="ObjectRemoved:Delete"),
+    ],
 )
 def test_what_nobody_understands_is_said_to_be_unknown_and_raises_nothing(body: str) -> None:
     (job,) = jobs_of(body)
@@ -97,8 +100,12 @@ def test_a_folder_has_no_filename(key: str) -> None:
         "uploads/t//a.md",
         "uploads/t/-books/a.md",
         "uploads/t/b#x/a.md",
-    ]
-    + ["uploads/t/../a.md", "uploads/t/books\n/a.md", f"uploads/t/{'b' * 129}/a.md", "T/t/rag/books/x", "uploads/t"],
+        "uploads/t/../a.md",
+        "uploads/t/books\n/a.md",
+        f"uploads/t/{'b' * 129}/a.md",
+        "T/t/rag/books/x",
+        "uploads/t",
+    ],
 )
 def test_a_key_without_a_tenant_or_an_index_leads_nowhere(key: str) -> None:
     assert locate(key) is None

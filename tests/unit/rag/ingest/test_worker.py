@@ -7,8 +7,11 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, RateLimited, UpstreamError, UpstreamRejected, UpstreamTimeout
 from spass.core.ids import DocumentId, IndexId
+from spass.core.time import now_s
+from spass.llm.types import EmbeddingReply
 from spass.rag.documents import DocumentPatch, NewDocument
 from tests.unit.rag.ingest.stage import INDEX, Calls, Stage, config_with, file_of, lines, numbered, put_event
 
@@ -116,7 +119,7 @@ async def test_progress_moves_batch_by_batch_up_to_the_files_size(stage: Stage, 
     embed = stage.calls.embed
 
     class Looking(Calls):
-        async def embed(self, scope, texts):  # type: ignore[no-untyped-def]
+        async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
             await look(texts)
             return await embed(scope, texts)
 
@@ -314,8 +317,6 @@ async def test_what_a_dead_worker_held_goes_on_with_its_own_message_when_the_lea
     assert not await stage.deliver(event, message="first", receives=5), "nor is a living owner's upload failed"
     assert (await stage.only_upload()).status == "running"
     stage.calls.before = lambda _: None
-    from spass.core.time import now_s
-
     later = now_s() + 61
     monkeypatch.setattr("spass.rag.ingest.custody.now_s", lambda: later)
     assert await stage.deliver(event, message="first", receives=3)
@@ -328,8 +329,6 @@ async def test_a_worker_that_was_thought_dead_changes_nothing_more(
     stage: Stage, small_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the first worker embeds, its lease runs out and another one does all the work."""
-    from spass.core.time import now_s
-
     event = stage.put(PATH, file_of(numbered(6)))
     embed = Calls.embed
     rival = Calls()
@@ -337,7 +336,7 @@ async def test_a_worker_that_was_thought_dead_changes_nothing_more(
     monkeypatch.setattr("spass.rag.ingest.custody.now_s", lambda: seconds[0])
 
     class Slow(Calls):
-        async def embed(self, scope, texts):  # type: ignore[no-untyped-def]
+        async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
             if not rival.asked:
                 seconds[0] += 61
                 other = Stage(stage.aws, stage.queue, rival, stage.tenant)

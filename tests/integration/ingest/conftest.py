@@ -1,0 +1,35 @@
+"""Ingest on the emulator: several workers at a time, and workers that die."""
+
+import pytest
+
+from spass.aws.clients import Aws
+from spass.core.ids import TenantId
+from spass.core.time import now_s
+from tests.unit.rag.ingest.stage import Stage
+
+
+class Clock:
+    """The time by which leases are judged; it only moves when told."""
+
+    def __init__(self) -> None:
+        self.seconds = now_s()
+
+    def __call__(self) -> int:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("spass.rag.ingest.custody.now_s", clock)
+    return clock
+
+
+@pytest.fixture
+def stage(aws: Aws, tenant: TenantId) -> Stage:
+    return Stage(aws, tenant=tenant)
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spass.rag.ingest.batches.MAX_DOCUMENTS", 4)

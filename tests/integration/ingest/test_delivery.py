@@ -1,0 +1,199 @@
+"""An event delivered several times, out of order and at once, with workers that are killed midway: each document once."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pytest
+
+from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
+from spass.aws.leases import LEASE_SECONDS
+from spass.calls.scope import Scope
+from spass.core.errors import DocumentNotFound, IndexNotFound, SpassError
+from spass.core.ids import DocumentId, IndexId
+from spass.core.time import Deadline
+from spass.llm.types import EmbeddingReply
+from spass.rag.documents import DocumentPatch, NewDocument
+from tests.integration.ingest.conftest import Clock
+from tests.unit.rag.ingest.stage import INDEX, Calls, Stage, file_of, lines, numbered
+
+pytestmark = pytest.mark.anyio
+PATH = f"{INDEX}/a.jsonl"
+T = TypeVar("T")
+
+
+class Slow(Calls):
+    """Embeds as slowly as a model does."""
+
+    async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
+        await asyncio.sleep(random.uniform(0.005, 0.03))
+        return await Calls.embed(self, scope, texts)
+
+
+class Killed(FaultPlan):
+    """The process dies with the ``nth`` call of ``operation`` done and not heard of."""
+
+    def __init__(self, operation: str, nth: int) -> None:
+        super().__init__(Fault.CRASH_AFTER, at=-1)
+        self.operation, self.left = operation, nth
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        self.left -= call.operation == self.operation
+        if not self.left and self.at < 0:
+            self.at = len(self.calls)
+        return await super().around(call, run)
+
+
+async def test_three_deliveries_with_the_worker_killed_midway_end_with_each_document_once(stage: Stage, clock: Clock) -> None:
+    """Two files; the messages of the second are handed out before and between those of the first."""
+    documents = numbered(22)
+    first, second = stage.put(PATH, file_of(documents)), stage.put(f"{INDEX}/b.jsonl", lines(("b", "b")))
+    assert await stage.deliver(second, message="s2")
+    with inject(Killed("TransactWriteItems", 3)), pytest.raises(Crash):
+        await stage.deliver(first, message="f1")
+    assert (await stage.only_running()).documents_ingested == 12
+    await stage.rag.patch(stage.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
+    await stage.rag.delete_document(stage.scope, INDEX, DocumentId("d0001"))
+    assert await stage.deliver(first, message="f3"), "dropped: f1 will come again"
+    assert await stage.deliver(second, message="s1")
+    assert not await stage.deliver(first, message="f1", receives=2)
+    clock.seconds += LEASE_SECONDS + 1
+    assert await stage.deliver(first, message="f1", receives=3)
+    assert await stage.deliver(first, message="f2"), "late"
+    expected = documents | {"d0000": "by hand", "b": "b"}
+    del expected["d0001"]
+    assert await stage.texts() == expected
+    uploads = (await stage.uploads.list(stage.scope, INDEX)).uploads
+    assert sorted((upload.status, upload.documents_ingested) for upload in uploads) == [("succeeded", 1), ("succeeded", 22)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_workers_that_all_think_the_others_dead_store_each_document_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Leases save work; that nothing is stored twice does not hang on them."""
+    monkeypatch.setattr("spass.rag.ingest.custody.LEASE_SECONDS", -1)
+    chance = random.Random(seed)
+    stage.calls = Slow()
+    documents = numbered(18)
+    event = stage.put(PATH, lines("bad", *documents.items()))
+
+    async def worker(number: int) -> None:
+        for _ in range(20):
+            await asyncio.sleep(chance.uniform(0, 0.1))
+            with inject(FaultPlan(chance.choice(list(Fault)), at=chance.randrange(60))):
+                try:
+                    if await stage.deliver(event, message=f"m{number}"):
+                        return
+                except (Crash, SpassError):
+                    continue
+        raise AssertionError("twenty receives were not enough")
+
+    await asyncio.gather(*map(worker, range(4)))
+    upload = await stage.only_upload()
+    assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 18, 1)
+    assert await stage.texts() == documents
+    assert (await stage.rag.describe(stage.scope, INDEX)).version == 5, "as many writes as batches"
+
+
+async def test_two_versions_of_a_file_at_once_are_two_uploads(stage: Stage) -> None:
+    stage.calls = Slow()
+    events = [stage.put(PATH, file_of({f"{name}{n}": name for n in range(6)})) for name in "ab"]
+    bodies = [stage.put(f"{INDEX}/{name}.jsonl", file_of({f"{name}{n}": name for n in range(6)})) for name in "cd"]
+    assert len({*events, *bodies}) == 4
+    assert all(await asyncio.gather(*(stage.deliver(event) for event in (*events, *bodies, *events, *bodies))))
+    uploads = (await stage.uploads.list(stage.scope, INDEX)).uploads
+    assert [(upload.status, upload.documents_ingested) for upload in uploads] == [("succeeded", 6)] * 4
+
+
+async def test_an_index_deleted_while_files_go_into_it_stays_deleted(stage: Stage) -> None:
+    stage.calls = Slow()
+    await stage.rag.append(stage.scope, INDEX, [NewDocument(id="old", text="old")])
+    events = [stage.put(f"{INDEX}/{n}.jsonl", file_of(numbered(40))) for n in range(2)]
+    work = [asyncio.create_task(stage.deliver(event)) for event in events]
+    while (await stage.rag.describe(stage.scope, INDEX)).version < 4:
+        await asyncio.sleep(0.02)
+    assert await stage.rag.delete_index(stage.scope, INDEX)
+    assert all(await asyncio.gather(*work))
+    for upload in (await stage.uploads.list(stage.scope, INDEX)).uploads:
+        assert (upload.status, upload.errors[0].code) == ("failed", "index_replaced")
+    with pytest.raises(IndexNotFound):
+        await stage.texts()
+
+
+async def test_what_a_user_deletes_while_the_file_is_ingested_stays_deleted(stage: Stage) -> None:
+    stage.calls = Slow()
+    documents = numbered(40)
+    work = asyncio.create_task(stage.deliver(stage.put(PATH, file_of(documents))))
+    deleted: set[str] = set()
+    while not work.done():
+        for name in documents.keys() - deleted:
+            try:
+                await stage.rag.document(stage.scope, INDEX, DocumentId(name))
+            except (DocumentNotFound, IndexNotFound):
+                continue
+            assert await stage.rag.delete_document(stage.scope, INDEX, DocumentId(name))
+            deleted.add(name)
+            break
+        await asyncio.sleep(0.01)
+    assert await work
+    assert deleted
+    assert (await stage.texts()).keys() == documents.keys() - deleted
+
+
+class Machine:
+    """The ingest machine: all parts at a time, each step again until it is done, and now and then one more of each."""
+
+    def __init__(self, stage: Stage, index: IndexId, seed: int) -> None:
+        self.stage, self.index, self.chance = stage, index, random.Random(seed)
+
+    async def run(self, parts: Sequence[int]) -> None:
+        upload = (await self.stage.only_upload(self.index)).id
+        steps = self.stage.steps(upload, self.index)
+
+        async def part(number: int) -> None:
+            for _ in range(200):
+                seconds = self.chance.choice([1, 870])
+                with inject(FaultPlan(self.chance.choice([None, *Fault]), at=self.chance.randrange(30))):
+                    try:
+                        if await steps.part(number, Deadline.after(seconds)):
+                            return
+                    except (Crash, SpassError):
+                        continue
+            raise AssertionError(f"part {number} does not end")
+
+        await asyncio.gather(*map(part, [*parts, *self.chance.sample(list(parts), 3)]))
+        await steps.finish()
+        await steps.finish()
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_parts_side_by_side_store_each_document_once(stage: Stage, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 200)
+    monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 200)
+    started: list[tuple[IndexId, str, list[int]]] = []
+
+    async def start(_: object, index: IndexId, upload: str, parts: Sequence[int]) -> None:
+        started.append((index, upload, list(parts)))
+
+    jobs = type(stage.store.jobs)
+    monkeypatch.setattr(jobs, "in_parts", property(lambda _: True))
+    monkeypatch.setattr(jobs, "start_parts", start)
+    documents = numbered(60)
+    body = lines("bad", *documents.items(), "bad")
+    event = stage.put(PATH, body)
+    assert await stage.deliver(event)
+    ((_, _, parts),) = started
+    assert len(parts) > 5
+    upload = await stage.only_upload()
+    assert (upload.status, upload.bytes_done) == ("running", 0)
+    assert await stage.deliver(event), "a duplicate leaves it to the machine"
+    stage.calls = Slow()
+    await Machine(stage, INDEX, seed).run(parts)
+    assert await stage.deliver(event)
+    upload = await stage.only_upload()
+    assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 60, 2)
+    assert (upload.bytes_done, [error.line for error in upload.errors]) == (len(body), [1, 62])
+    assert await stage.texts() == documents
+    assert len(started) == 1

@@ -1,0 +1,82 @@
+"""Whichever AWS call of an ingest goes wrong, and however: delivered again, the file ends as if nothing had happened."""
+
+import pytest
+
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.leases import LEASE_SECONDS
+from spass.core.errors import SpassError
+from spass.core.ids import IndexId
+from spass.rag.documents import NewDocument
+from tests.integration.ingest.conftest import Clock
+from tests.unit.rag.ingest.stage import Stage, lines
+
+pytestmark = pytest.mark.anyio
+
+BEFORE = {"d0": "old", "other": "stays"}
+NEW = {f"d{n}": f"new {n}" for n in range(6)}
+BODY = lines(*list(NEW.items())[:3], "bad", *list(NEW.items())[3:])
+
+
+async def prepared(stage: Stage, name: str) -> tuple[IndexId, str]:
+    """An index with documents, and the event of a file for it: two batches and a bad line."""
+    index = IndexId(name)
+    await stage.rag.append(stage.scope, index, [NewDocument(id=document, text=text) for document, text in BEFORE.items()])
+    return index, stage.put(f"{index}/a.jsonl", BODY)
+
+
+async def delivered_until_done(stage: Stage, clock: Clock, event: str) -> None:
+    """The queue's part: the message again, once what a dead worker held has fallen free."""
+    for receives in range(2, 5):
+        clock.seconds += LEASE_SECONDS + 1
+        if await stage.deliver(event, message="m", receives=receives):
+            return
+    raise AssertionError("a message that nothing hinders any more does not end")
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_an_ingest_takes_place_once_whichever_call_goes_wrong(stage: Stage, clock: Clock, fault: Fault) -> None:
+    _, event = await prepared(stage, "counted")
+    with inject(FaultPlan()) as plan:
+        assert await stage.deliver(event, message="m")
+    points = [f"{call.service}:{call.operation}" for call in plan.calls]
+    assert points.count("dynamodb:TransactWriteItems") == 2, "one for each batch"
+    assert {"s3:HeadObject", "s3:GetObject", "dynamodb:UpdateItem", "dynamodb:PutItem"} < set(points), points
+    for point, name in enumerate(points):
+        where = f"{fault} at {point} ({name})"
+        index, event = await prepared(stage, f"{fault}-{point}")
+        with inject(FaultPlan(fault, at=point)) as plan:
+            try:
+                done = await stage.deliver(event, message="m")
+            except (Crash, SpassError):
+                done = False
+        assert len(plan.calls) > point, f"{where}: the fault was met"
+        assert await stage.deliver(event, message="duplicate") or done is False, where
+        if not done:
+            await delivered_until_done(stage, clock, event)
+        upload = await stage.only_upload(index)
+        assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 6, 1), where
+        assert [error.line for error in upload.errors] == [4], where
+        assert (upload.bytes_done, upload.bytes_total) == (len(BODY), len(BODY)), where
+        assert await stage.texts(index) == BEFORE | NEW, where
+        assert (await stage.rag.describe(stage.scope, index)).version == 3, where
+    assert len(points) > 15
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_a_refused_file_ends_the_same_whichever_call_goes_wrong(stage: Stage, clock: Clock, fault: Fault) -> None:
+    body = b"id,name\na,b\n"
+    event = stage.put("counted/a.csv", body)
+    with inject(FaultPlan()) as plan:
+        assert await stage.deliver(event, message="m")
+    for point, call in enumerate(plan.calls):
+        index = IndexId(f"{fault}-{point}")
+        event = stage.put(f"{index}/a.csv", body)
+        with inject(FaultPlan(fault, at=point)):
+            try:
+                done = await stage.deliver(event, message="m")
+            except (Crash, SpassError):
+                done = False
+        if not done:
+            await delivered_until_done(stage, clock, event)
+        upload = await stage.only_upload(index)
+        assert (upload.status, len(upload.errors)) == ("failed", 1), f"{fault} at {point} ({call.operation})"
