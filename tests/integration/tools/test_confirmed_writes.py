@@ -43,6 +43,14 @@ class Curator:
     async def asked(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {**arguments, "confirm_token": (await self.call(name, arguments))["confirm_token"]}
 
+    async def meets(self, plan: FaultPlan, name: str, arguments: Mapping[str, Any]) -> Any:
+        """The answer to a call one of whose AWS calls goes wrong; None if there is none."""
+        answer = None
+        with inject(plan), suppress(Crash, StorageUnavailable):
+            answer = await self.call(name, arguments)
+        assert len(plan.calls) > plan.at, "the fault was met"
+        return answer
+
     async def holds(self) -> tuple[int, dict[str, str]] | None:
         """The version and the documents; None where there is no index."""
         described = await self.call("rag_index_describe", {})
@@ -115,14 +123,15 @@ async def test_a_first_call_changes_nothing_whatever_goes_wrong(town: Town, faul
     name, (arguments, contents) = "rag_doc_append", WRITES["rag_doc_append"]
     points = await calls_of(await town.curator("counted"), name, arguments)
     assert points.count("PutItem") == 3, "the tenant's key, the token, and the audit record"
-    for at in range(len(points)):
+
+    async def goes_wrong(at: int) -> None:
         curator = await town.curator(f"{fault}-{at}")
-        with inject(FaultPlan(fault, at=at)) as plan, suppress(Crash, StorageUnavailable):
-            await curator.call(name, arguments)
-        assert len(plan.calls) > at, "the fault was met"
+        await curator.meets(FaultPlan(fault, at=at), name, arguments)
         assert await curator.holds() == (1, OLD)
         await curator.call(name, await curator.asked(name, arguments))
         assert await curator.holds() == (2, contents)
+
+    await asyncio.gather(*map(goes_wrong, range(len(points))))
 
 
 @pytest.mark.parametrize("fault", list(Fault))
@@ -135,14 +144,12 @@ async def test_whatever_goes_wrong_nothing_happened_and_the_token_is_good_or_all
     counted = await town.curator("counted")
     points = await calls_of(counted, name, await counted.asked(name, arguments))
     assert points.count("TransactWriteItems") == 1
-    for at in range(len(points)):
+
+    async def goes_wrong(at: int) -> None:
+        where = f"{fault} at {at} ({points[at]})"
         curator = await town.curator(f"{fault}-{at}")
         confirmed = await curator.asked(name, arguments)
-        where = f"{fault} at {at} ({points[at]})"
-        answer: Any = None
-        with inject(FaultPlan(fault, at=at)) as plan, suppress(Crash, StorageUnavailable):
-            answer = await curator.call(name, confirmed)
-        assert len(plan.calls) > at, where
+        answer = await curator.meets(FaultPlan(fault, at=at), name, confirmed)
         state = await curator.holds()
         assert state in ((1, OLD), done), where
         if answer is not None:
@@ -154,3 +161,5 @@ async def test_whatever_goes_wrong_nothing_happened_and_the_token_is_good_or_all
         else:
             assert "error" not in await curator.call(name, confirmed), where
         assert await curator.holds() == done, where
+
+    await asyncio.gather(*map(goes_wrong, range(len(points))))
