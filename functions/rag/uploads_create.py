@@ -19,9 +19,10 @@ async def create(index_id: Index, body: UploadRequest, exchange: Current) -> Res
     """A presigned POST: send its `fields` and then the file, as a form, to its `url`. The file's documents are appended to the
     index, which is created if there is none."""
 
-    async def created(_: Claim | None) -> Answer:
+    async def created(claim: Claim | None) -> Answer:
         create = exchange.services.uploads.create
-        return Answer(asdict(await create(exchange.scope, index_id, body.filename, body.content_type, body.size)))
+        ticket = await create(exchange.scope, index_id, body.filename, body.content_type, body.size, claim)
+        return Answer(asdict(ticket), kept=True)
 
     return await once(exchange, created, status=201)
 

@@ -1,13 +1,16 @@
 """Uploads as their tenant sees them: a form to send a file with, and how far the file has come."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
 from spass.aws import keys
+from spass.aws.again import again
 from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
-from spass.aws.table import ABSENT, TTL, Put
+from spass.aws.idempotency import Claim, StoredAnswer
+from spass.aws.leases import LeaseLost
+from spass.aws.table import ABSENT, TTL, Put, TransactionFailed, Write
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import InvalidRequest
@@ -80,13 +83,17 @@ class Uploads:
         self._calls = calls
         self._dimensions = config.model(config.defaults.embedding_model).dimensions or 0
 
-    async def create(self, scope: Scope, index_id: IndexId, filename: str, content_type: str, size: int) -> UploadTicket:
-        """A form for one file of ``size`` bytes at most. Its documents are appended to the index, which need not exist.
+    async def create(
+        self, scope: Scope, index_id: IndexId, filename: str, content_type: str, size: int, claim: Claim | None = None
+    ) -> UploadTicket:
+        """A form for one file of ``size`` bytes at most. Its documents are appended to the index, which need not exist. Under a
+        ``claim``, the form is kept as the answer in the same transaction.
 
         Raises:
             InvalidRequest: no file of this name or size can be ingested.
             ModelNotAllowed: the token may not use the embedding model.
             EmbeddingModelMismatch: the index was built with another model.
+            LeaseLost: the claim has passed to another try; nothing was created.
         """
         _check_file(filename, size)
         model = EmbeddingModel(self._calls.embedding_model(scope).name, self._dimensions)
@@ -106,8 +113,10 @@ class Uploads:
         }
         if scope.caller.user is not None:
             attributes["user"] = scope.caller.user
-        await scope.store.table.write(Put(keys.upload(scope.store.tenant, index_id, upload), attributes, ABSENT))
-        return UploadTicket(upload, form.url, form.fields, timestamp(form.expires_at))
+        ticket = UploadTicket(upload, form.url, form.fields, timestamp(form.expires_at))
+        record = Put(keys.upload(scope.store.tenant, index_id, upload), attributes, ABSENT)
+        await _keep(scope.store, upload, record, ticket, claim)
+        return ticket
 
     async def get(self, scope: Scope, index_id: IndexId, upload_id: UploadId) -> Upload:
         """Raises:
@@ -157,6 +166,17 @@ async def abandon_stale(store: TenantStore, now_s: int, deadline: Deadline) -> i
                 break
             after = str(items[-1]["sk"])
     return failed
+
+
+async def _keep(store: TenantStore, upload: UploadId, record: Put, ticket: UploadTicket, claim: Claim | None) -> None:
+    writes: list[Write] = [record]
+    if claim is not None:
+        writes.append(await claim.completion(StoredAnswer(asdict(ticket), {})))
+    try:
+        await again(lambda: store.table.transact(writes, token=upload))
+    except TransactionFailed:
+        if await store.table.get(record.key) is None:
+            raise LeaseLost("Another try of this request has taken over; try again.", retry_after=1) from None
 
 
 def _check_file(filename: str, size: int) -> None:
