@@ -12,6 +12,7 @@ from local.server import routers
 from spass.aws.clients import Aws
 from spass.web.app import create_app
 from spass.web.services import Services, Settings
+from tests.integration.web.faulty import Clock
 
 ROOT = Path(__file__).resolve().parents[3]
 TENANTS = ("demo", "demo-2", "other")
@@ -56,3 +57,10 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
         yield client
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("spass.aws.idempotency.now_s", clock)
+    return clock

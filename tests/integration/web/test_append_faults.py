@@ -2,35 +2,18 @@
 
 import secrets
 from collections.abc import Mapping
+from functools import partial
 
 import httpx
 import pytest
 
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
-from spass.aws.leases import LEASE_SECONDS
-from spass.core.time import now_s
+from spass.aws.faults import Fault, FaultPlan
+from tests.integration.web.faulty import Clock, first_try, retried
 
 pytestmark = pytest.mark.anyio
 
 BODY = {"documents": [{"id": "a", "text": "neu"}, {"id": "b", "text": "dazu"}]}
 WHO = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}
-
-
-class Clock:
-    """The time by which leases are judged; it only moves when told."""
-
-    def __init__(self) -> None:
-        self.seconds = now_s()
-
-    def __call__(self) -> int:
-        return self.seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("spass.aws.idempotency.now_s", clock)
-    return clock
 
 
 async def prepared(client: httpx.AsyncClient) -> str:
@@ -45,25 +28,6 @@ async def append(client: httpx.AsyncClient, index: str) -> httpx.Response:
     return await client.post(f"/a1/rag/indices/{index}/documents/append", json=BODY, headers=WHO | {"Idempotency-Key": index})
 
 
-async def first_try(client: httpx.AsyncClient, index: str, plan: FaultPlan) -> httpx.Response | None:
-    """What the client hears of it; nothing when the process dies."""
-    with inject(plan):
-        try:
-            return await append(client, index)
-        except Crash:
-            return None
-
-
-async def retried(client: httpx.AsyncClient, clock: Clock, index: str) -> httpx.Response:
-    """What a client gets that sends the same request again until it is answered, waiting as long as it is told to."""
-    for _ in range(LEASE_SECONDS):
-        answer = await append(client, index)
-        if answer.status_code not in (409, 503):
-            return answer
-        clock.seconds += int(answer.headers["Retry-After"])
-    raise AssertionError("a minute was not enough")
-
-
 async def stands(client: httpx.AsyncClient, index: str) -> tuple[int, Mapping[str, str]]:
     """The version of the index and its texts."""
     described = await client.get(f"/a1/rag/indices/{index}", headers=WHO)
@@ -76,7 +40,8 @@ async def test_whichever_call_goes_wrong_the_retried_request_has_appended_once(
     client: httpx.AsyncClient, clock: Clock, fault: Fault
 ) -> None:
     plan = FaultPlan()
-    counted = await first_try(client, await prepared(client), plan)
+    index = await prepared(client)
+    counted = await first_try(partial(append, client, index), plan)
     assert counted is not None
     assert counted.status_code == 200
     points = [f"{call.service}:{call.operation}" for call in plan.calls]
@@ -86,9 +51,9 @@ async def test_whichever_call_goes_wrong_the_retried_request_has_appended_once(
     for point, name in enumerate(points):
         where = f"{fault} at {point} ({name})"
         index = await prepared(client)
-        first = await first_try(client, index, FaultPlan(fault, at=point))
+        first = await first_try(partial(append, client, index), FaultPlan(fault, at=point))
         before = clock.seconds
-        again = await retried(client, clock, index)
+        again = await retried(partial(append, client, index), clock)
         assert again.status_code == 200, (where, again.text)
         wanted = {"index_id": index, "doc_count": 2, "ingested": 2, "replaced": 1, "version": 2}
         assert again.json() == wanted, where
