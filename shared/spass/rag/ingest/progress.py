@@ -10,7 +10,7 @@ from spass.aws.again import again
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.table import ABSENT, TTL, Condition, ConditionFailed, Put, Update, Write
-from spass.core.errors import InternalError, SpassError
+from spass.core.errors import Conflict, InternalError, SpassError
 from spass.core.messages import Json
 from spass.core.time import now_s
 from spass.rag.answers import WriteAnswer
@@ -23,13 +23,13 @@ _PUTS_AT_ONCE: Final = 16
 _READ_AT_ONCE: Final = 16
 
 
-class Overtaken(SpassError):
+class Overtaken(Conflict):
     """A batch did not take effect: its part or its upload is no longer where the worker left it."""
 
     code = "overtaken"
 
 
-class IndexReplaced(SpassError):
+class IndexReplaced(Conflict):
     """The index that the upload began to go into is no more."""
 
     code = "index_replaced"

@@ -1,6 +1,7 @@
 """What a worker does with an upload: look at the file, plan its parts, work through them, or leave them to the state machine."""
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +32,12 @@ PART_BYTES: Final = 8 * 2**20
 
 PASSING: Final = (Unavailable, Upstream, TimedOut, Limited, Internal)
 """What may go better another time."""
+
+
+class SurveyTooLong(TimedOut):
+    """Looking a file through is not gone on with, but begun again."""
+
+    code = "survey_timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +97,7 @@ class Ingest:
 
     async def _run(self, store: TenantStore, record: UploadRecord, deadline: Deadline) -> bool:
         if record.parts is None:
-            record = await self._surveyed(store, record)
+            record = await self._surveyed(store, record, deadline)
         parts = range(record.parts or 0)
         if store.jobs.in_parts and len(parts) > 1 and not record.machine_started:
             await store.jobs.start_parts(record.index, record.id, parts)
@@ -105,12 +112,13 @@ class Ingest:
         await finish(store, record.index, record.id)
         return True
 
-    async def _surveyed(self, store: TenantStore, record: UploadRecord) -> UploadRecord:
+    async def _surveyed(self, store: TenantStore, record: UploadRecord, deadline: Deadline) -> UploadRecord:
         """The record with its parts planned. Nothing of a file that is refused has been stored.
 
         Raises:
             FileRefused: the file cannot be ingested.
             ObjectMissing: it is gone.
+            SurveyTooLong: the time is up.
         """
         kind = kind_of(record.filename)
         if kind is None:
@@ -120,11 +128,19 @@ class Ingest:
             raise FileRefused("empty_file", "The file is empty.")
         if size > MAX_UPLOAD_BYTES:
             raise FileRefused("file_too_large", f"The file is {size} bytes long; {MAX_UPLOAD_BYTES} are allowed.")
-        blocks = store.uploads.blocks(record.key, record.version, 0, size)
-        plan = await survey(kind, blocks, part_bytes=SMALL_BYTES if size <= SMALL_BYTES else PART_BYTES)
+        part_bytes = SMALL_BYTES if size <= SMALL_BYTES else PART_BYTES
+        async with aclosing(store.uploads.blocks(record.key, record.version, 0, size)) as blocks:
+            plan = await survey(kind, _in_time(blocks, deadline), part_bytes=part_bytes)
         generation = (await read_manifest(store, record.index)).generation
         await put_parts(store, record, plan.parts)
         return await custody.set_planned(store, record, size, plan, generation)
+
+
+async def _in_time(blocks: AsyncIterator[bytes], deadline: Deadline) -> AsyncIterator[bytes]:
+    async for block in blocks:
+        if not deadline.remaining():
+            raise SurveyTooLong("The file could not be looked through in the time that a worker has.")
+        yield block
 
 
 async def fail(store: TenantStore, record: UploadRecord, error: FileRefused | ObjectMissing | SpassError) -> None:

@@ -1,0 +1,113 @@
+"""The worker of the queue and the step of the machine, as Lambda calls them, for files of tenants of a whole gateway."""
+
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+
+from functions.workers import ingest_step, jobs
+from spass.core.messages import Json
+from spass.llm.errors import BackendUnavailable
+from spass.web.functions import WorkerFunction, worker_handler
+from tests.functions.gateway import BUCKET, Gateway
+
+UPLOADS = "/a1/rag/indices/books/uploads"
+
+
+@pytest.fixture
+def queue(gateway: Gateway) -> Iterator[WorkerFunction]:
+    handler = worker_handler(jobs.work, gateway.services)
+    yield handler
+    handler.close()
+
+
+@pytest.fixture
+def machine(gateway: Gateway) -> Iterator[WorkerFunction]:
+    handler = worker_handler(ingest_step.work, gateway.services)
+    yield handler
+    handler.close()
+
+
+def invoke(handler: WorkerFunction, event: Any) -> Json:
+    context: Any = SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000)
+    return handler(event, context)
+
+
+def messages(*bodies: str, receives: int = 1) -> dict[str, Json]:
+    """What the queue hands to a function: messages m0, m1, …"""
+    attributes: dict[str, Json] = {"ApproximateReceiveCount": str(receives)}
+    return {"Records": [{"messageId": f"m{n}", "body": body, "attributes": attributes} for n, body in enumerate(bodies)]}
+
+
+def put(key: str, body: bytes) -> str:
+    answer = boto3.client("s3").put_object(Bucket=BUCKET, Key=key, Body=body)
+    entry = {"key": key, "size": len(body), "eTag": answer["ETag"], "sequencer": "01"}
+    return json.dumps({"Records": [{"eventName": "ObjectCreated:Post", "s3": {"bucket": {"name": BUCKET}, "object": entry}}]})
+
+
+def test_a_file_sent_by_its_form_is_found_by_a_query(gateway: Gateway, queue: WorkerFunction) -> None:
+    asked = {"filename": "a.jsonl", "content_type": "application/jsonl", "size": 1000}
+    ticket = gateway.send("POST", UPLOADS, body=asked).json
+    body = b'{"id": "a", "text": "Berlin is a city."}\nno json\n'
+    assert invoke(queue, messages(put(ticket["fields"]["key"], body))) == {"batchItemFailures": []}
+    upload = gateway.send("GET", f"{UPLOADS}/{ticket['upload_id']}").json
+    assert (upload["status"], upload["documents_ingested"], upload["documents_failed"]) == ("succeeded", 1, 1)
+    assert [error["line"] for error in upload["errors"]] == [2]
+    assert gateway.send("GET", UPLOADS).json["uploads"] == [upload]
+    found = gateway.send("POST", "/a1/rag/indices/books/query", body={"query": "Berlin is a city."}).json
+    assert [hit["id"] for hit in found["results"]] == ["a"]
+    assert gateway.send("GET", f"{UPLOADS}/{ticket['upload_id']}", token="other-token").code == "upload_not_found"
+
+
+def test_only_messages_that_shall_come_again_are_named(gateway: Gateway, queue: WorkerFunction) -> None:
+    good, bad = (put(f"uploads/demo/{index}/a.txt", b"Text.") for index in ("good", "bad"))
+    gateway.script.failure = BackendUnavailable("down")
+    event = messages("no json", put("uploads/nobody/books/a.txt", b"Text."), good, put("uploads/demo/books/a.exe", b"MZ"), bad)
+    assert invoke(queue, event) == {"batchItemFailures": [{"itemIdentifier": "m2"}, {"itemIdentifier": "m4"}]}
+    gateway.script.failure = None
+    assert invoke(queue, event) == {"batchItemFailures": []}
+    assert gateway.send("GET", "/a1/rag/indices/good").json["doc_count"] == 1
+
+
+def test_a_bug_met_by_one_message_is_not_the_next_ones(
+    gateway: Gateway, queue: WorkerFunction, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, good = (put(f"uploads/demo/{index}/a.txt", b"Text.") for index in ("broken", "good"))
+    gateway.script.failure = ZeroDivisionError("secret")
+    assert invoke(queue, messages(broken, receives=5)) == {"batchItemFailures": [{"itemIdentifier": "m0"}]}
+    said = capsys.readouterr().out
+    assert "job_failed" in said
+    assert "ZeroDivisionError" in said
+    assert "secret" not in said
+    (upload,) = gateway.send("GET", "/a1/rag/indices/broken/uploads").json["uploads"]
+    assert (upload["status"], upload["errors"][0]["code"]) == ("failed", "internal_error")
+    gateway.script.failure = None
+    assert invoke(queue, messages(good, broken)) == {"batchItemFailures": []}
+    assert gateway.send("GET", "/a1/rag/indices/broken").json["doc_count"] == 1
+
+
+def test_a_step_answers_what_the_machine_goes_by(
+    gateway: Gateway, queue: WorkerFunction, machine: WorkerFunction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    async def start(_: object, index: str, upload: str, parts: object) -> None:
+        started.append(upload)
+
+    jobs_of_tenant = "spass.aws.jobs.TenantJobs"
+    monkeypatch.setattr(f"{jobs_of_tenant}.in_parts", property(lambda _: True))
+    monkeypatch.setattr(f"{jobs_of_tenant}.start_parts", start)
+    monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 20)
+    monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 20)
+    body = b'{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n'
+    assert invoke(queue, messages(put("uploads/demo/books/a.jsonl", body))) == {"batchItemFailures": []}
+    event = {"tenant": "demo", "index": "books", "upload": started[0]}
+    assert [invoke(machine, event | {"step": "part", "part": part}) for part in (1, 0)] == [{"done": True}] * 2
+    invoke(machine, event | {"step": "finish"})
+    (upload,) = gateway.send("GET", UPLOADS).json["uploads"]
+    assert (upload["status"], upload["documents_ingested"]) == ("succeeded", 2)
+    invoke(machine, event | {"step": "fail"})
+    assert gateway.send("GET", UPLOADS).json["uploads"] == [upload]

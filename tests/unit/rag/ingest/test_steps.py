@@ -1,0 +1,152 @@
+"""The steps of the ingest machine, which may each come twice and in any state of the upload."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from spass.core.errors import InternalError, UpstreamError, UpstreamRejected
+from spass.core.ids import DocumentId, IndexId, UploadId
+from spass.core.time import Deadline
+from spass.rag.ingest.steps import Steps
+from tests.unit.rag.ingest.stage import INDEX, Stage, file_of, lines, numbered
+
+pytestmark = pytest.mark.anyio
+PATH = f"{INDEX}/a.jsonl"
+SIZE = len(file_of(numbered(12)))
+LINE = len(lines(("d0000", "text 0")))
+MINUTES = 870.0
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> list[tuple[str, list[int]]]:
+    """The executions that were started, with their parts. Every file of more than four lines has several."""
+    monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 4 * LINE)
+    monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 4 * LINE)
+    executions: list[tuple[str, list[int]]] = []
+
+    async def start(_: object, index: IndexId, upload: UploadId, parts: Sequence[int]) -> None:
+        executions.append((upload, list(parts)))
+
+    jobs = type(stage.store.jobs)
+    monkeypatch.setattr(jobs, "in_parts", property(lambda _: True))
+    monkeypatch.setattr(jobs, "start_parts", start)
+    return executions
+
+
+async def begun(stage: Stage, count: int = 12) -> tuple[str, Steps]:
+    event = stage.put(PATH, file_of(numbered(count)))
+    assert await stage.deliver(event)
+    return event, stage.steps((await stage.only_upload()).id)
+
+
+async def test_a_large_file_is_left_to_the_machine(stage: Stage, started: list[tuple[str, list[int]]]) -> None:
+    event, steps = await begun(stage)
+    upload = await stage.only_upload()
+    ((name, parts),) = started
+    assert (name, parts) == (upload.id, list(range(len(parts))))
+    assert len(parts) > 1
+    assert (upload.status, upload.bytes_total, upload.documents_ingested) == ("running", SIZE, 0)
+    for number in reversed(parts):
+        assert await steps.part(number, Deadline.after(MINUTES))
+        assert await steps.part(number, Deadline.after(MINUTES)), "again"
+    await steps.finish()
+    await steps.finish()
+    await steps.fail()
+    upload = await stage.only_upload()
+    assert (upload.status, upload.documents_ingested, upload.bytes_done) == ("succeeded", 12, SIZE)
+    assert await stage.texts() == numbered(12)
+    assert await stage.deliver(event)
+    assert len(started) == 1
+
+
+async def test_a_small_file_is_not(stage: Stage, started: list[tuple[str, list[int]]]) -> None:
+    await stage.deliver(stage.put(PATH, file_of(numbered(3))))
+    assert started == []
+    assert (await stage.only_upload()).status == "succeeded"
+
+
+async def test_a_step_whose_time_is_up_says_that_more_is_to_do(
+    stage: Stage, started: list[tuple[str, list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spass.rag.ingest.batches.MAX_DOCUMENTS", 2)
+    _, steps = await begun(stage)
+    ends = [await steps.part(0, Deadline.after(1)) for _ in range(2)]
+    assert ends == [False, True]
+
+
+async def test_an_upload_is_not_ended_while_parts_are_left(stage: Stage, started: list[tuple[str, list[int]]]) -> None:
+    _, steps = await begun(stage)
+    assert await steps.part(0, Deadline.after(MINUTES))
+    with pytest.raises(InternalError):
+        await steps.finish()
+    assert (await stage.only_upload()).status == "running"
+
+
+async def test_what_is_wrong_for_good_ends_all_parts(stage: Stage, started: list[tuple[str, list[int]]]) -> None:
+    _, steps = await begun(stage)
+    assert await steps.part(0, Deadline.after(MINUTES))
+    await stage.rag.delete_index(stage.scope, INDEX)
+    assert await steps.part(1, Deadline.after(MINUTES))
+    assert await steps.part(2, Deadline.after(MINUTES))
+    await steps.finish()
+    upload = await stage.only_upload()
+    assert (upload.status, upload.documents_ingested, upload.errors[0].code) == ("failed", 4, "index_replaced")
+
+
+async def test_a_machine_that_gives_up_says_why_and_the_queue_may_go_on(
+    stage: Stage, started: list[tuple[str, list[int]]]
+) -> None:
+    event, steps = await begun(stage)
+    assert await steps.part(0, Deadline.after(MINUTES))
+
+    def fail(_: Sequence[str]) -> None:
+        raise UpstreamError("down")
+
+    stage.calls.before = fail
+    for _ in range(3):
+        with pytest.raises(UpstreamError):
+            await steps.part(1, Deadline.after(MINUTES))
+    await steps.fail()
+    await steps.fail()
+    upload = await stage.only_upload()
+    assert (upload.status, upload.documents_ingested) == ("failed", 4)
+    assert [(error.line, error.code) for error in upload.errors] == [(None, "upstream_error")]
+    stage.calls.before = lambda _: None
+    assert await steps.part(1, Deadline.after(MINUTES)), "the machine may be told to go on"
+    assert (await stage.only_upload()).status == "running"
+    await steps.fail()
+    assert await stage.deliver(event), "and so may the queue, which does it itself"
+    assert len(started) == 1
+    assert (await stage.only_upload()).status == "succeeded"
+    assert await stage.texts() == numbered(12)
+    assert sorted(stage.calls.asked) == sorted(numbered(12).values())
+
+
+async def test_the_model_refusing_everything_is_no_reason_to_try_again(
+    stage: Stage, started: list[tuple[str, list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spass.rag.ingest.part._MAX_REFUSED", 1)
+    _, steps = await begun(stage)
+
+    def refuse(_: Sequence[str]) -> None:
+        raise UpstreamRejected("no")
+
+    stage.calls.before = refuse
+    assert await steps.part(0, Deadline.after(MINUTES))
+    assert (await stage.only_upload()).errors[0].code == "upstream_rejected"
+
+
+async def test_steps_of_an_upload_that_is_no_more_have_nothing_to_do(stage: Stage) -> None:
+    steps = stage.steps(UploadId("upl_01k9s3f5k2abcdefghjkmnpqrs"))
+    assert await steps.part(0, Deadline.after(MINUTES))
+    await steps.finish()
+    await steps.fail()
+
+
+async def test_what_a_user_changed_meanwhile_stays(stage: Stage, started: list[tuple[str, list[int]]]) -> None:
+    _, steps = await begun(stage)
+    await steps.part(0, Deadline.after(MINUTES))
+    await stage.rag.delete_document(stage.scope, INDEX, DocumentId("d0000"))
+    for number in range(len(started[0][1])):
+        await steps.part(number, Deadline.after(MINUTES))
+    assert "d0000" not in await stage.texts()
