@@ -119,12 +119,12 @@ class SegmentObjects:
         return await self._range(block.segment, VECTORS, block.start, block.end)
 
     def _block_name(self, block: Block) -> ObjectName:
-        return self._name(block.segment, VECTORS if block.alone else f"{VECTORS}@{block.start}")
+        return self._name(block.segment, VECTORS if block.alone else _ranged(VECTORS, block.start, block.end))
 
     async def _range(self, segment: str, part: str, start: int, end: int) -> bytes:
-        """Bytes out of an object, which is always asked for the same ranges: they are kept by where they start."""
+        """Bytes out of an object, which is always asked for the same ranges."""
         key = self._name(segment, part).key
-        name = self._name(segment, f"{part}@{start}")
+        name = self._name(segment, _ranged(part, start, end))
         return await self._cache.load(name, lambda: self._store.objects.get(key, start=start, end=end))
 
     async def meta_head(self, segment: Segment) -> bytes:
@@ -166,7 +166,7 @@ class SegmentObjects:
 
     async def _ranges(self, segment: Segment, part: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """Small pieces of a large object, each kept for whoever finds the same document."""
-        names = [self._name(segment.id, f"{part}@{start}") for start, _ in spans]
+        names = [self._name(segment.id, _ranged(part, start, end)) for start, end in spans]
         held = {start: self._cache.get(name) for (start, _), name in zip(spans, names, strict=True)}
         key = self._name(segment.id, part).key
         groups = _neighbours([span for span in spans if held[span[0]] is None])
@@ -178,6 +178,10 @@ class SegmentObjects:
         for name, piece in zip(names, found, strict=True):
             self._cache.put(name, piece)
         return found
+
+
+def _ranged(part: str, start: int, end: int) -> str:
+    return f"{part}@{start}-{end}"
 
 
 def _neighbours(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
