@@ -1,8 +1,8 @@
 """CSV: a document in each row.
 
 The form is that of RFC 4180, but rows may also end with LF or CR alone. The column ``text`` is the text, ``id`` the id if there
-is one, every other column a string of metadata. An empty cell is no value: the id is generated, the metadata lack the field, which
-a filter sees as null.
+is one, every other column a string of metadata. An empty cell is no value: the id is generated, the metadata lack the field,
+which a filter sees as null.
 """
 
 import csv

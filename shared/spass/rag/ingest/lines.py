@@ -1,7 +1,8 @@
 """A stream cut into records, of which only one is ever held, and that only up to a limit."""
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from spass.rag.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES
@@ -10,6 +11,8 @@ from spass.rag.ingest.plan import Position
 _LONGEST_ESCAPE: Final = len(r"\u0041")
 MAX_RECORD_BYTES: Final = _LONGEST_ESCAPE * (MAX_TEXT_BYTES + MAX_METADATA_BYTES) + 12 * 1024
 """72 KiB. The largest document with every character escaped, and room for its id, keys and blanks between them."""
+
+_BLANK_LINES: Final = re.compile(rb"(?:[ \t\r]*+\n)*+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +46,33 @@ class LineSplitter:
         self._size = 0  # of the line so far, held or not
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[Record]:
-        begin = 0
+        begin = self._without_blank_lines(data, 0)
         while (end := data.find(b"\n", begin)) >= 0:
             yield from self._ended(data[begin:end], 1)
-            begin = end + 1
+            begin = self._without_blank_lines(data, end + 1)
         if final:
             yield from self._ended(data[begin:], 0)
             return
         self._size += len(data) - begin
         self._held = self._held + data[begin:] if self._size <= MAX_RECORD_BYTES else b""
 
+    def _without_blank_lines(self, data: bytes, begin: int) -> int:
+        if self._size:
+            return begin
+        blank = _BLANK_LINES.match(data, begin)
+        if blank is None or blank.end() == begin:
+            return begin
+        self.at = _behind(self.at, len(blank[0]), blank[0].count(b"\n"))
+        return blank.end()
+
     def _ended(self, rest: bytes, newline: int) -> Iterator[Record]:
         size = self._size + len(rest)
         line = self._held + rest if size <= MAX_RECORD_BYTES else None
-        at, after = self.at, _next_line(self.at, size, newline)
+        at, after = self.at, _behind(self.at, size + newline, newline)
         self.at, self._held, self._size = after, b"", 0
         if line is None or line.strip():
             yield Record(line, at, after)
 
 
-def _next_line(at: Position, size: int, newline: int) -> Position:
-    return replace(at, offset=at.offset + size + newline, line=at.line + newline, number=at.number + newline)
+def _behind(at: Position, size: int, lines: int) -> Position:
+    return Position(at.offset + size, at.line + lines, at.number + lines)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import unicodedata
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -110,7 +111,8 @@ class Source:
     def document_id(self, number: int) -> str:
         """The id of an entry that names none: ``<filename>#<number>``.
 
-        A name that no id can hold is written with ``-`` for what it cannot, and 8 hex digits of the SHA-256 of the whole name.
+        A name that no id can hold is written without accents, with ``-`` for what is no ASCII either way, and with 8 hex digits of
+        the SHA-256 of the whole name.
         """
         return f"{self._slug}#{number}"
 
@@ -130,7 +132,8 @@ class Source:
         if len(self.filename) <= _NAME_LENGTH and _SAFE_NAME.fullmatch(self.filename):
             return self.filename
         digest = hashlib.sha256(self.filename.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-        slug = _UNSAFE.sub("-", self.filename).lstrip("._:-")[: _NAME_LENGTH - len(digest) - 1].rstrip("-")
+        plain = unicodedata.normalize("NFKD", self.filename).encode("ascii", "ignore").decode()
+        slug = _UNSAFE.sub("-", plain).lstrip("._:-")[: _NAME_LENGTH - len(digest) - 1].rstrip("-")
         return f"{slug or 'file'}-{digest}"
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
@@ -9,6 +10,8 @@ from spass.rag.ingest.blocks import LineCount
 from spass.rag.ingest.lines import MAX_RECORD_BYTES, Record
 from spass.rag.ingest.plan import FileRefused, Position
 
+_BLANK_LINES: Final = re.compile(rb"(?:[ \t]*+[\r\n])*+")
+_CELL_IN_QUOTES: Final = re.compile(rb'(?:[^"]++|"")*+')
 _OPENING_OR_END: Final = re.compile(rb',"|[\r\n]')
 
 
@@ -41,10 +44,11 @@ class RowSplitter:
         Raises:
             FileRefused: a quote that was opened is not closed at the end.
         """
-        begin = self._counted = 0
+        self._counted = 0
+        begin = self._without_blank_lines(data, 0)
         while (end := self._row_end(data, begin)) is not None:
             yield from self._ended(data, begin, end)
-            begin = end
+            begin = self._without_blank_lines(data, end)
         if final and self._state is _State.QUOTED:
             message = f"The quote opened on line {self._quote_line} is not closed."
             raise FileRefused("csv_unclosed_quote", message, self._quote_line)
@@ -54,6 +58,16 @@ class RowSplitter:
         self._count(data, len(data))
         self._size += len(data) - begin
         self._held = self._held + data[begin:] if self._size <= MAX_RECORD_BYTES else b""
+
+    def _without_blank_lines(self, data: bytes, begin: int) -> int:
+        if self._size:
+            return begin
+        blank = _BLANK_LINES.match(data, begin)
+        if blank is None or blank.end() == begin:
+            return begin
+        self._count(data, blank.end())
+        self.at = replace(self.at, offset=self.at.offset + len(blank[0]), line=self._lines.line)
+        return blank.end()
 
     def _row_end(self, data: bytes, here: int) -> int | None:
         """Just behind the row that goes on at ``here``; None if it does not end in ``data``."""
@@ -66,8 +80,11 @@ class RowSplitter:
             if self._state is _State.CELL and data.startswith(b'"', here):
                 here = self._opened(data, here + 1)
             elif self._state is _State.QUOTED:
-                here = data.find(b'"', here) + 1 or len(data) + 1
-                self._state = _State.QUOTE if here <= len(data) else _State.QUOTED
+                cell = _CELL_IN_QUOTES.match(data, here)
+                if cell is None or cell.end() == len(data):
+                    return None
+                here = cell.end() + 1
+                self._state = _State.QUOTE
             elif self._state is _State.QUOTE and data.startswith(b'"', here):
                 here += 1
                 self._state = _State.QUOTED

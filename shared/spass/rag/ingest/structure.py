@@ -81,8 +81,8 @@ class _Outline:
 def cut(page: Page) -> Cut:
     """The end of the chunk that ``page`` begins with.
 
-    A section that fits in ``TARGET`` is one chunk. Of a longer one it is as much as fits, up to the last end of a paragraph or block
-    of code, else of a sentence, else of a line, of a word, of a character.
+    A section that fits in ``TARGET`` is one chunk. Of a longer one it is as much as fits, up to the last end of a paragraph or
+    block of code, else of a sentence, else of a line, of a word, of a character.
 
     Raises:
         UnicodeDecodeError: it is not UTF-8.

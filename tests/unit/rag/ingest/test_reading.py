@@ -1,0 +1,261 @@
+"""What holds for files of every kind: they read the same whatever the blocks, parts and interruptions."""
+
+import asyncio
+import csv
+import io
+import json
+import re
+import tracemalloc
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.core.ids import DOCUMENT_ID
+from spass.rag.documents import MAX_METADATA_BYTES, metadata_json
+from spass.rag.ingest.reading import Entry, FileRefused, Kind, Part, Position, Source, entries, kind_of, survey
+from tests.unit.rag.ingest.files import NO_PARTS, planned, read, read_part, refusal, repeated, rest_of, streamed
+
+NEWLINES = ("\n", "\r\n")
+LINES = st.one_of(
+    st.builds(lambda text: json.dumps({"text": text}, ensure_ascii=False), st.text(max_size=20)),
+    st.builds(lambda text: json.dumps({"id": "a:1", "text": "x", "metadata": {"k": text}}), st.text(max_size=5)),
+    st.sampled_from(["", " ", "{", "[]", '{"text": 1}', "ü", '{"text": "x"}', '{"text": "' + "y" * 9000 + '"}']),
+)
+CELLS = st.one_of(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8), st.sampled_from('",\n\r')
+)
+PIECES = st.sampled_from([
+    "# Heading", "## Über etwas", "Title\n=====", "Title\r\n---", "```", "```python", "~~~", "    # indented", "- item", "| a | b |", "# ",
+    "Short words.", "A sentence, e.g. this one! Is it? Yes … it is.", "漢字かな交じり文。もう一つ。", "z. B. so. Und so.",
+    "word " * 130, "Long sentences stand here, one after the other. " * 30, "x" * 1500, "漢" * 700, "code = 1  # no heading\n" * 80,
+    "line without an end\n" * 70, "\u00a0", "\u3000", "\u2028", "", " ", " \t" * 40, "\r", "<!-- -->", "a", "Paragraph of some words. " * 12,
+])  # fmt: skip
+JOINTS = st.sampled_from(["\n", "\n\n", "\r\n", "\r\n\r\n", " ", "\r", "\n \n\n", ""])
+
+
+@st.composite
+def jsonl(draw: st.DrawFn) -> bytes:
+    lines = draw(st.lists(LINES, max_size=12))
+    return draw(st.sampled_from(NEWLINES)).join([*lines, '{"text": "last"}']).encode() + draw(
+        st.sampled_from([b"", b"\n", b"\n \n"])
+    )
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> bytes:
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator=draw(st.sampled_from(["\n", "\r\n", "\r", "\n\n"])))
+    writer.writerow(["id", "text", "note"])
+    for row in draw(st.lists(st.lists(CELLS, min_size=2, max_size=4), max_size=8)):
+        writer.writerow(row)
+    writer.writerow(["", "last", ""])
+    return written.getvalue().encode()
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> bytes:
+    pieces = draw(st.lists(st.tuples(PIECES, JOINTS), max_size=25))
+    return draw(st.sampled_from(["", "\ufeff", "\n"])).encode() + ("".join(chain(*pieces)) + "end").encode()
+
+
+FILES = st.one_of(
+    st.tuples(st.just(Kind.JSONL), jsonl()),
+    st.tuples(st.just(Kind.CSV), tables()),
+    st.tuples(st.sampled_from([Kind.TEXT, Kind.MARKDOWN]), texts()),
+)
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+
+
+@given(FILES, SIZES)
+def test_the_size_of_the_blocks_changes_nothing(file: tuple[Kind, bytes], sizes: Sequence[int]) -> None:
+    kind, data = file
+    assert planned(kind, data, part_bytes=500, sizes=sizes) == planned(kind, data, part_bytes=500, sizes=NO_PARTS)
+    assert read(kind, data, sizes=sizes) == read(kind, data, sizes=NO_PARTS)
+
+
+@given(FILES, st.integers(1, 4000))
+def test_the_parts_of_a_file_hold_together_what_the_whole_does(file: tuple[Kind, bytes], part_bytes: int) -> None:
+    kind, data = file
+    plan = planned(kind, data, part_bytes=part_bytes)
+    assert [part.end for part in plan.parts] == [*(part.start.offset for part in plan.parts[1:]), len(data)]
+    assert [entry for part in plan.parts for entry in read_part(plan, part, data)] == read(kind, data)
+
+
+@given(FILES, st.integers(1, 4000), st.integers(0, 99))
+def test_reading_goes_on_behind_any_entry(file: tuple[Kind, bytes], part_bytes: int, chosen: int) -> None:
+    kind, data = file
+    plan = planned(kind, data, part_bytes=part_bytes)
+    part = plan.parts[chosen % len(plan.parts)]
+    found = read_part(plan, part, data)
+    for number, entry in enumerate(found):
+        stored = json.loads(json.dumps(entry.after.as_json()))
+        assert rest_of(plan, part, Position.from_json(stored), data) == found[number + 1 :]
+
+
+@given(FILES)
+def test_positions_grow_and_stay_in_the_file(file: tuple[Kind, bytes]) -> None:
+    kind, data = file
+    after = [entry.after for entry in read(kind, data)]
+    assert all(one.offset < other.offset and one.line <= other.line for one, other in zip(after, after[1:], strict=False))
+    assert after[-1].offset <= len(data)
+
+
+def test_parts_are_about_as_long_as_asked_for() -> None:
+    for kind, data in {
+        Kind.JSONL: b'{"text": "' + b"word " * 20 + b'"}\n',
+        Kind.CSV: b'text\n"' + b"word " * 20 + b'"\n',
+        Kind.TEXT: b"word " * 20 + b"\n\n",
+        Kind.MARKDOWN: b"# Heading\n\n" + b"A sentence. " * 300 + b"\n\n```\n" + b"code\n" * 30 + b"```\n\n",
+    }.items():
+        plan = planned(kind, data * 2000, part_bytes=20_000, sizes=2**20)
+        lengths = [part.end - part.start.offset for part in plan.parts]
+        assert len(lengths) > 5
+        assert all(20_000 <= length < 30_000 for length in lengths[:-1]), (kind, lengths)
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf", b" \n\r\n\t ", b"\xef\xbb\xbf \n"])
+@pytest.mark.parametrize("sizes", [1, 1000])
+def test_a_file_of_nothing_is_refused(kind: Kind, data: bytes, sizes: int) -> None:
+    assert refusal(kind, data, sizes)[0] == "empty_file"
+
+
+@pytest.mark.parametrize("kind", [Kind.CSV, Kind.TEXT, Kind.MARKDOWN])
+@pytest.mark.parametrize("sizes", [1, 2, 1000])
+def test_a_text_that_is_not_utf8_is_refused_with_the_line(kind: Kind, sizes: int) -> None:
+    assert refusal(kind, b"text\r\nfine\rfine\nGr\xfc\xdfe\n", sizes)[:2] == ("not_utf8", 4)
+    assert refusal(kind, b"text\nfine\nits last character is half \xc3", sizes)[:2] == ("not_utf8", 3)
+    assert refusal(kind, b"text\nhalf of a pair \xed\xa0\x80\n", sizes)[:2] == ("not_utf8", 2)
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("sizes", [1, 1000])
+def test_utf16_and_binary_files_are_refused(kind: Kind, sizes: int) -> None:
+    text = 'text\n{"text": "x"}\n'
+    for encoding in ("utf-16", "utf-32"):
+        code, line, message = refusal(kind, text.encode(encoding), sizes)
+        assert (code, line) == ("not_utf8", 1)
+        assert "UTF-8" in message
+    assert refusal(kind, text.encode("utf-16-le"), sizes)[:2] == ("not_text", 1)
+    assert refusal(kind, b'text\r\n{"text": "x"}\r\nand\0this', sizes)[:2] == ("not_text", 3)
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("sizes", [1, 2, 1000])
+def test_a_byte_order_mark_is_no_part_of_the_file(kind: Kind, sizes: int) -> None:
+    data = b'text\n"{""text"": ""x""}"\n' if kind is Kind.CSV else b'{"text": "x"}'
+    marked = read(kind, b"\xef\xbb\xbf" + data, sizes=sizes)
+    assert [entry.document and entry.document.text for entry in marked] == [
+        entry.document and entry.document.text for entry in read(kind, data)
+    ]
+    assert (
+        planned(kind, b"\xef\xbb\xbf" + data, sizes=sizes).parts[0].start.offset == planned(kind, data).parts[0].start.offset + 3
+    )
+
+
+def test_blocks_that_end_before_the_part_are_an_error() -> None:
+    plan = planned(Kind.TEXT, b"some words")
+    with pytest.raises(ValueError, match="4 bytes"):
+        read_part(plan, plan.parts[0], b"some w")
+
+
+def test_what_stands_behind_the_part_is_not_read() -> None:
+    plan = planned(Kind.JSONL, b'{"text": "a"}\n{"text": "b"}\n', part_bytes=1)
+    [one] = read_part(plan, plan.parts[0], b'{"text": "a"}\n!')
+    assert one.document is not None
+
+
+HUGE = 200 * 2**20
+MEGABYTE = 2**20
+
+
+def huge_files() -> Iterator[tuple[str, Kind, bytes, bytes, bytes]]:
+    """Name, kind, start, a block that fills the file, end."""
+    yield "a line of JSON", Kind.JSONL, b'{"text": "', b"x" * MEGABYTE, b'"}\n{"text": "y"}\n'
+    yield "blank lines of JSONL", Kind.JSONL, b"", b" \n" * (MEGABYTE // 2), b'{"text": "y"}\n'
+    yield "a row of CSV", Kind.CSV, b"text\nx", b"x" * MEGABYTE, b"\ny\n"
+    yield "a quoted cell of CSV", Kind.CSV, b'text\n"x', b'x""\n,' * (MEGABYTE // 5), b'"\ny\n'
+    yield "blanks", Kind.TEXT, b"x", b" \n" * (MEGABYTE // 2), b"y"
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "block", "end"), [case[1:] for case in huge_files()], ids=[case[0] for case in huge_files()]
+)
+def test_what_is_huge_streams_in_little_memory(kind: Kind, start: bytes, block: bytes, end: bytes) -> None:
+    total = len(start) + HUGE // len(block) * len(block) + len(end)
+
+    def whole() -> Iterable[bytes]:
+        return chain([start], repeated(block, HUGE), [end])
+
+    async def reading() -> tuple[Position, list[Entry]]:
+        plan = await survey(kind, streamed(whole()), part_bytes=8 * MEGABYTE)
+        first = plan.parts[0].start
+        assert plan.parts[-1].end == total
+        rest = chain([start[first.offset :]], repeated(block, HUGE), [end])
+        return first, [one async for one in entries(kind, plan.columns, Source("f"), streamed(rest), first, total)]
+
+    tracemalloc.start()
+    try:
+        _, found = asyncio.run(reading())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * MEGABYTE
+    assert found[-1].document is not None
+    assert found[-1].document.text == "y"
+    if kind is not Kind.TEXT and block.strip():
+        assert [entry.error.code for entry in found if entry.error] == ["line_too_long"]
+
+
+def test_text_without_any_blank_streams_in_little_memory() -> None:
+    """Less of it than of the others: unlike those, it is all chunks."""
+    total = 16 * MEGABYTE
+
+    async def reading() -> int:
+        plan = await survey(Kind.MARKDOWN, streamed(repeated(b"x" * MEGABYTE, total)), part_bytes=4 * MEGABYTE)
+        assert len(plan.parts) == 4
+        found = entries(Kind.MARKDOWN, (), Source("f"), streamed(repeated(b"x" * MEGABYTE, total)), Position(), total)
+        return sum([len(one.document.text) async for one in found if one.document])
+
+    tracemalloc.start()
+    try:
+        assert asyncio.run(reading()) == total
+        assert tracemalloc.get_traced_memory()[1] < 8 * MEGABYTE
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_kind_is_the_ending_of_the_name() -> None:
+    names = ["a.jsonl", "a.CSV", "b/c.d.Txt", "x.MD", "a.json", "a.markdown", "a", ".md", "csv", "a.csv.gz", "a."]
+    assert [kind_of(name) for name in names] == [Kind.JSONL, Kind.CSV, Kind.TEXT, Kind.MARKDOWN, *[None] * 7]
+
+
+def test_a_safe_name_stands_in_the_ids_as_it_is() -> None:
+    assert Source("handbook-v1.2_a:b.md").document_id(17) == "handbook-v1.2_a:b.md#17"
+
+
+@given(st.text(min_size=1, max_size=1024), st.integers(1, 10**12))
+def test_every_name_gives_ids_and_metadata_that_can_be_stored(name: str, number: int) -> None:
+    made = Source(name).document_id(number)
+    assert len(made) <= 128
+    assert re.search(DOCUMENT_ID, made)
+    assert len(metadata_json({"source": Source(name).name, "start": number, "end": number})) <= MAX_METADATA_BYTES
+
+
+def test_names_that_differ_give_ids_that_differ() -> None:
+    names = ["a b.md", "a/b.md", "a-b.md", "ä.md", "ö.md", "-a.md", "a.md", "x" * 200, "x" * 201, "…", "." * 5]
+    assert len({Source(name).document_id(1) for name in names}) == len(names)
+    assert Source("docs/Über uns.md").document_id(3) == "docs-ber-uns.md-78b8d4e4#3"
+
+
+def test_a_refusal_says_why() -> None:
+    refused = FileRefused("empty_file", "There is nothing.", 3)
+    assert (str(refused), refused.code, refused.line) == ("There is nothing.", "empty_file", 3)
+
+
+def test_an_entry_is_a_part_of_its_file() -> None:
+    plan = planned(Kind.JSONL, b'{"text": "a"}\n')
+    assert plan.parts == (Part(Position(), 14),)
