@@ -77,15 +77,18 @@ def by_the_book(found: Any, asked: Any) -> bool:
 
     if not isinstance(asked, dict) or not any(name.startswith("$") for name in asked):
         return same(found, asked)
-    return all(
-        {
-            "$in": lambda operand: any(same(found, member) for member in operand),
-            "$ne": lambda operand: not same(found, operand),
-            "$gte": lambda operand: comparable(found, operand) and found >= operand,
-            "$lte": lambda operand: comparable(found, operand) and found <= operand,
-        }[name](operand)
-        for name, operand in asked.items()
-    )
+    met = []
+    for name, operand in asked.items():
+        match name:
+            case "$in":
+                met.append(any(same(found, member) for member in operand))
+            case "$ne":
+                met.append(not same(found, operand))
+            case "$gte":
+                met.append(comparable(found, operand) and found >= operand)
+            case _:
+                met.append(comparable(found, operand) and found <= operand)
+    return all(met)
 
 
 @given(documents, filters)
