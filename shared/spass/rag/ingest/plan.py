@@ -111,8 +111,8 @@ class Source:
     def document_id(self, number: int) -> str:
         """The id of an entry that names none: ``<filename>#<number>``.
 
-        A name that no id can hold is written without accents, with ``-`` for what is no ASCII either way, and with 8 hex digits of
-        the SHA-256 of the whole name.
+        A name that no id can hold is written without accents, with ``-`` for what even so is none of its characters, and with 8
+        hex digits of the SHA-256 of the whole name.
         """
         return f"{self._slug}#{number}"
 

@@ -18,8 +18,9 @@ from spass.rag.ingest.plan import Entry, FileRefused, Kind, Parts, Plan, Positio
 from spass.rag.ingest.structure import REACH, Cut, Page, cut, whole_characters
 
 _BLANKS: Final = re.compile(
-    rb"(?:[\s\x1c-\x1f]++|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)*+"  # as str.isspace
+    rb"(?:[\s\x1c-\x1f]++|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)*+"
 )
+"""The characters of ``str.isspace``, in UTF-8."""
 _LEAD: Final = 64  # bytes of the blanks before a chunk that can matter
 _START_OF_FILE: Final = b"\n\n"
 
