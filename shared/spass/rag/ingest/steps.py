@@ -10,7 +10,7 @@ from spass.rag.ingest import custody
 from spass.rag.ingest.part import PartEnd, PartRun
 from spass.rag.ingest.progress import first_errors
 from spass.rag.ingest.record import Status, UploadError, UploadRecord, read_record
-from spass.rag.ingest.worker import PASSING, fail, finish, upload_error
+from spass.rag.ingest.worker import PASSING, fail, finish, log_trouble, upload_error
 from spass.rag.service import Rag
 
 
@@ -40,6 +40,7 @@ class Steps:
             return False
         except (ObjectMissing, SpassError) as error:
             if isinstance(error, PASSING):
+                log_trouble(record, error)
                 await custody.note_trouble(self._store, record, upload_error(error))
                 raise
             await fail(self._store, record, error)

@@ -1,8 +1,10 @@
 """Uploads as their tenant sees them: a form to send a file with, and how far the file has come."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Protocol
+from unicodedata import category
 
 from spass.aws import keys
 from spass.aws.again import again
@@ -15,13 +17,14 @@ from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import InvalidRequest
 from spass.core.ids import IndexId, UploadId, new_id
+from spass.core.pages import PageRoom
 from spass.core.time import Deadline, Timestamp, now, now_s, timestamp
 from spass.rag.documents import MAX_UPLOAD_BYTES
 from spass.rag.ingest import custody
 from spass.rag.ingest.location import upload_key
 from spass.rag.ingest.plan import kind_of
 from spass.rag.ingest.progress import first_errors
-from spass.rag.ingest.record import ABANDONED, Status, UploadError, UploadRecord, read_record, record_of
+from spass.rag.ingest.record import ABANDONED, MAX_ERRORS, Status, UploadError, UploadRecord, read_record, record_of
 from spass.rag.model import EmbeddingModel, check_model
 from spass.rag.swap import read_manifest
 from spass.tenancy.config import GatewayConfig, ModelConfig
@@ -30,6 +33,9 @@ FORM_SECONDS: Final = 3600
 DEFAULT_LIMIT: Final = 100
 _WAIT_SECONDS: Final = 7 * 24 * 3600  # a file's event comes within seconds of it, as a rule
 _FILENAME_BYTES: Final = 765  # an object's key has 1024, of which the folders before it take 232 at most
+_FILENAME_CHARACTERS: Final = 255
+_NO_CHARACTERS: Final = ("Cc", "Cs")  # controls, and halves of surrogate pairs, which UTF-8 cannot write
+_LISTED_AT_ONCE: Final = 50
 _SWEPT_AT_ONCE: Final = 200
 
 
@@ -133,17 +139,24 @@ class Uploads:
         """
         owner = f"uploads:{scope.store.tenant}:{index_id}"
         last = decode_cursor(owner, cursor) if cursor is not None else None
-        items = await scope.store.table.query(
-            keys.uploads_partition(scope.store.tenant, index_id),
-            prefix=keys.UPLOAD_PREFIX,
-            after=None if last is None else keys.UPLOAD_PREFIX + last,
-            limit=limit + 1,
-            newest_first=True,
-        )
-        records = [record_of(item) for item in items]
-        shown = [await _shown(scope.store, record) for record in records[:limit]]
-        more = len(records) > limit
-        return UploadPage(tuple(shown), encode_cursor(owner, shown[-1].id) if more else None)
+        room = PageRoom()
+        shown: list[Upload] = []
+        while True:
+            items = await scope.store.table.query(
+                keys.uploads_partition(scope.store.tenant, index_id),
+                prefix=keys.UPLOAD_PREFIX,
+                after=None if last is None else keys.UPLOAD_PREFIX + last,
+                limit=_LISTED_AT_ONCE,
+                newest_first=True,
+            )
+            for record in map(record_of, items):
+                upload = await _shown(scope.store, record)
+                if len(shown) == limit or not room.takes(json.dumps(asdict(upload), ensure_ascii=False).encode()):
+                    return UploadPage(tuple(shown), encode_cursor(owner, shown[-1].id))
+                shown.append(upload)
+                last = upload.id
+            if len(items) < _LISTED_AT_ONCE:
+                return UploadPage(tuple(shown), None)
 
 
 async def abandon_stale(store: TenantStore, now_s: int, deadline: Deadline) -> int:
@@ -180,8 +193,10 @@ async def _keep(store: TenantStore, upload: UploadId, record: Put, ticket: Uploa
 
 
 def _check_file(filename: str, size: int) -> None:
-    if not 1 <= len(filename) <= 255 or not filename.isprintable() or "/" in filename or "\\" in filename:
-        raise InvalidRequest("The name of a file has 1 to 255 printable characters, and no folders.", param="filename")
+    unfit = any(char in "/\\" or category(char) in _NO_CHARACTERS for char in filename)
+    if unfit or not 1 <= len(filename) <= _FILENAME_CHARACTERS:
+        message = f"The name of a file has 1 to {_FILENAME_CHARACTERS} characters, no control characters, and no folders."
+        raise InvalidRequest(message, param="filename")
     if len(filename.encode()) > _FILENAME_BYTES:
         raise InvalidRequest(f"The name of a file has at most {_FILENAME_BYTES} bytes of UTF-8.", param="filename")
     if kind_of(filename) is None:
@@ -196,7 +211,7 @@ async def _shown(store: TenantStore, record: UploadRecord) -> Upload:
     if record.active:
         errors = await first_errors(store, record)
         if record.abandoned(now_s()):
-            status, errors = Status.FAILED, [ABANDONED, *errors]
+            status, errors = Status.FAILED, [ABANDONED, *errors][:MAX_ERRORS]
     return Upload(
         record.id,
         record.filename,

@@ -7,10 +7,12 @@ from typing import Final
 
 from spass.aws.clients import TenantStore
 from spass.aws.leases import LeaseLost, renewing
+from spass.aws.log import write_line
 from spass.aws.objects import ObjectMissing
 from spass.core.errors import Internal, InternalError, Limited, SpassError, StorageUnavailable, TimedOut, Unavailable, Upstream
 from spass.core.ids import IndexId, UploadId
-from spass.core.time import Deadline
+from spass.core.messages import Json
+from spass.core.time import Deadline, now
 from spass.rag.documents import MAX_UPLOAD_BYTES
 from spass.rag.ingest import custody
 from spass.rag.ingest.custody import Hand, Standing
@@ -89,6 +91,7 @@ class Ingest:
 
     async def _passing(self, store: TenantStore, record: UploadRecord, error: SpassError, delivery: Delivery) -> None:
         """Let go until the message comes again; when it will not, say so."""
+        log_trouble(record, error)
         with suppress(StorageUnavailable):
             if delivery.last:
                 await fail(store, record, error)
@@ -134,6 +137,12 @@ class Ingest:
         generation = (await read_manifest(store, record.index)).generation
         await put_parts(store, record, plan.parts)
         return await custody.set_planned(store, record, size, plan, generation)
+
+
+def log_trouble(record: UploadRecord, error: SpassError) -> None:
+    """A line on what keeps an upload from going on for now."""
+    known: dict[str, Json] = {"index": record.index, "upload": record.id, "error": error.code}
+    write_line({"at": now(), "level": "warning", "event": "ingest_trouble"} | known)
 
 
 async def _in_time(blocks: AsyncIterator[bytes], deadline: Deadline) -> AsyncIterator[bytes]:

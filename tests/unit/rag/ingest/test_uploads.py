@@ -84,6 +84,8 @@ async def test_embedding_is_recorded_under_the_request_that_asked_for_the_form(s
         "a",
         "a.exe",
         "a.md.zip",
+        "a\ud800.md",
+        "a\x85.md",
         "../a.md",
         "b/a.md",
         "/a.md",
@@ -143,6 +145,23 @@ async def test_uploads_are_listed_newest_first_page_by_page(stage: Stage) -> Non
             break
     by_id = [f"{made.index(upload)}.md" for upload in sorted(made, reverse=True)]
     assert names == [by_id[:2], by_id[2:4], [by_id[4], "operators.jsonl"]]
+
+
+async def test_a_page_of_uploads_with_many_errors_ends_before_it_is_too_large(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spass.core.pages.PAGE_BYTES", 50_000)
+    for number in range(6):
+        await stage.deliver(stage.put(f"{INDEX}/{number}.jsonl", b"no json\n" * 100))
+    cursor, pages = None, []
+    while True:
+        page = await stage.uploads.list(stage.scope, INDEX, cursor)
+        pages.append(len(page.uploads))
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert sum(pages) == 6
+    assert len(pages) > 1
 
 
 async def test_an_upload_is_found_by_its_own_tenant_and_index_only(stage: Stage, aws: Aws) -> None:
