@@ -12,7 +12,7 @@ from spass.core.time import now, now_s, timestamp
 from spass.rag.addition import Addition, Embedded
 from spass.rag.answers import Document
 from spass.rag.cache import ObjectCache
-from spass.rag.documents import DocumentPatch, NewDocument, check_patch
+from spass.rag.documents import DocumentPatch, NewDocument, check_patch, metadata_json
 from spass.rag.embedding import Embedder
 from spass.rag.indices import index_not_found
 from spass.rag.kill import Found, find_all, live_ids, outdated
@@ -113,7 +113,10 @@ async def _stored_vector(objects: SegmentObjects, found: Found, dimensions: int)
 
 
 def _same(one: Embedded, other: Embedded) -> bool:
-    return one.documents == other.documents and np.array_equal(one.vectors, other.vectors)
+    """Whether the rows come out the same, to the byte: in Python, ``True`` is ``1``."""
+    (left,), (right,) = one.documents, other.documents
+    same_document = left.text == right.text and metadata_json(left.metadata) == metadata_json(right.metadata)
+    return same_document and np.array_equal(one.vectors, other.vectors)
 
 
 def _answer(new: Embedded, found: Found) -> Document:

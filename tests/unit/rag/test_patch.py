@@ -1,6 +1,7 @@
 """PATCH of a document: what changes, what stays, what it costs, and what other writers may do meanwhile."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -145,6 +146,23 @@ async def test_metadata_lands_on_the_text_that_another_writer_put_meanwhile(worl
     assert await rival.document(world.scope, index, A) == answer
     assert await score_of(world, index, "anders") == 1.0
     assert await score_of(world, index, "eins") < 1.0
+
+
+@pytest.mark.parametrize("rivals", [1, 2])
+async def test_metadata_that_only_python_takes_for_the_same_is_not(world: World, index: IndexId, rivals: int) -> None:
+    await begun(world, index)
+    rival = world.cold()
+    values: list[bool | float] = [True, 1.0]
+    plan = Overtaken(
+        *(
+            lambda n=n: rival.patch(world.scope, index, A, DocumentPatch(metadata={"n": values[n], "kept": True}))
+            for n in range(rivals)
+        )
+    )
+    with inject(plan):
+        answer = await world.rag.patch(world.scope, index, A, DocumentPatch(text="neu"))
+    stored = await world.cold().document(world.scope, index, A)
+    assert json.dumps(stored.metadata) == json.dumps(answer.metadata) == json.dumps({"n": values[rivals - 1], "kept": True})
 
 
 async def test_a_text_that_was_the_stored_one_until_another_writer_came_is_embedded_after_all(
