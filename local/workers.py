@@ -57,15 +57,16 @@ class Workers:
         ``queue`` is the URL of the queue of jobs. The settings are read from the environment when the first event comes.
         """
         self._held = Held(queue)
-        for target in (self._loop.run_forever, self._server.serve_forever):
-            threading.Thread(target=target, daemon=True).start()
+        working = threading.Thread(target=self._work, daemon=True)
+        working.start()
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
         try:
             yield
         finally:
             self._server.shutdown()
             self._server.server_close()
-            with suppress(TimeoutError):
-                self._submit(self._cut_off()).result(_STOP_SECONDS)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            working.join(_STOP_SECONDS)
 
     def invoke(self, name: str, event: Mapping[str, Any], seconds: float) -> Json:
         """What the worker of this name answers to ``event``, which it has so many seconds for.
@@ -89,13 +90,17 @@ class Workers:
     def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _cut_off(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
+    def _work(self) -> None:
+        """All invocations, until the loop is stopped; those under way then get an end."""
+        self._loop.run_forever()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         if "_services" in self.__dict__:
-            await self._services.aclose()
+            self._loop.run_until_complete(self._services.aclose())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
 
 
 class _Server(ThreadingHTTPServer):
