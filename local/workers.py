@@ -93,14 +93,17 @@ class Workers:
     def _work(self) -> None:
         """All invocations, until the loop is stopped; those under way then get an end."""
         self._loop.run_forever()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        if "_services" in self.__dict__:
-            self._loop.run_until_complete(self._services.aclose())
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.run_until_complete(self._cut_off())
         self._loop.close()
+
+    async def _cut_off(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if "_services" in self.__dict__:
+            await self._services.aclose()
+        await self._loop.shutdown_default_executor()
 
 
 class _Server(ThreadingHTTPServer):
