@@ -1,0 +1,195 @@
+"""One exact query inside the process: p50 beside numpy, faiss and usearch, over vectors in memory, one thread each.
+
+    python -m bench.search [--sizes 1000 10000 100000 1000000] [--seconds S]
+
+All targets take turns on the same queries. ``ours`` is what a query of the gateway runs over the segments that merges leave, in
+the blocks in which they are held; its answers are rounded and in their order, while the peers give bare float32. The floor is the
+time in which numpy reads the same bytes. Recall is measured against float64, ties and all. A million rows take 10 GB of memory.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from spass.rag.manifest import MAX_SEGMENTS, Segment
+from spass.rag.merge import MERGE_ROWS
+from spass.rag.objects import blocks
+from spass.rag.search import Part, best
+from spass.rag.segments import decode_rows, encode_array
+
+Vectors = npt.NDArray[np.float32]
+Answer = Callable[[Vectors], Sequence[int]]
+
+DIMENSIONS: Final = 768
+TOP_K: Final = 10
+SIZES: Final = (1_000, 10_000, 100_000, 1_000_000)
+ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+@dataclass(slots=True)
+class Target:
+    """Something that finds the best rows for a query."""
+
+    name: str
+    answer: Answer
+    seconds: list[float] = field(default_factory=list)
+    right: int = 0
+    asked: int = 0
+
+    def once(self, query: Vectors) -> None:
+        began = time.perf_counter()
+        self.answer(query)
+        self.seconds.append(time.perf_counter() - began)
+
+    def check(self, query: Vectors, exact: npt.NDArray[np.float64]) -> None:
+        """Count which answers are among the best, or tie with the last of them to six decimals."""
+        tenth = np.partition(exact, len(exact) - TOP_K)[len(exact) - TOP_K]
+        self.right += sum(exact[row] >= tenth for row in self.answer(query)[:TOP_K])
+        self.asked += TOP_K
+
+
+def peer(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise SystemExit("This bench compares with two other libraries: pip install faiss-cpu usearch") from None
+
+
+def normal_rows(count: int, seed: int) -> Vectors:
+    """(count, 768) float32, rows normalised."""
+    random = np.random.default_rng(seed)
+    rows = random.standard_normal((count, DIMENSIONS), dtype=np.float32)
+    for start in range(0, count, 65_536):
+        block = rows[start : start + 65_536]
+        block /= np.linalg.norm(block, axis=1, keepdims=True)
+    return rows
+
+
+def as_held(vectors: Vectors) -> Iterator[Part]:
+    """The blocks of the segments, as the cache holds them."""
+    segments = min(MAX_SEGMENTS, max(3, len(vectors) // MERGE_ROWS))
+    for number, rows in enumerate(np.array_split(vectors, segments)):
+        stored = encode_array(rows)
+        for block in blocks(Segment(str(number), len(rows), 0, 0), DIMENSIONS):
+            body = bytes(memoryview(stored)[block.start : block.end])
+            yield Part(number, block.first, decode_rows(body, block.rows, header=block.first == 0))
+
+
+def ours(vectors: Vectors) -> Answer:
+    parts = list(as_held(vectors))
+    segments = min(MAX_SEGMENTS, max(3, len(vectors) // MERGE_ROWS))
+    firsts = np.cumsum([0, *(len(rows) for rows in np.array_split(vectors, segments))])
+    return lambda query: [int(firsts[found.segment]) + found.row for found in best(parts, query, TOP_K)]
+
+
+def with_numpy(vectors: Vectors) -> Answer:
+    def answer(query: Vectors) -> list[int]:
+        scores = vectors @ query
+        found = np.argpartition(scores, len(scores) - TOP_K)[len(scores) - TOP_K :]
+        order: list[int] = found[np.argsort(-scores[found])].tolist()
+        return order
+
+    return answer
+
+
+def with_faiss(vectors: Vectors) -> Answer:
+    faiss = peer("faiss")
+    faiss.omp_set_num_threads(1)
+    index = faiss.IndexFlatIP(DIMENSIONS)
+    index.add(vectors)
+
+    def answer(query: Vectors) -> list[int]:
+        found: list[int] = index.search(query[None], TOP_K)[1][0].tolist()
+        return found
+
+    return answer
+
+
+def with_usearch(vectors: Vectors) -> Answer:
+    usearch = peer("usearch.index")
+
+    def answer(query: Vectors) -> list[int]:
+        matches = usearch.search(vectors, query, TOP_K, usearch.MetricKind.IP, exact=True, threads=1)
+        found: list[int] = matches.keys.tolist()
+        return found
+
+    return answer
+
+
+def floor(vectors: Vectors) -> Answer:
+    """Reads every byte, in two streams, which is as fast as numpy reads."""
+    flat = vectors.reshape(-1)
+    half = len(flat) // 2
+
+    def read(_: Vectors) -> list[int]:
+        np.dot(flat[:half], flat[half : 2 * half])
+        return []
+
+    return read
+
+
+def exact_scores(vectors: Vectors, query: Vectors) -> npt.NDArray[np.float64]:
+    scores = np.empty(len(vectors))
+    for start in range(0, len(vectors), 8192):
+        scores[start : start + 8192] = vectors[start : start + 8192].astype(np.float64) @ query.astype(np.float64)
+    return np.round(scores, 6)
+
+
+def measure(vectors: Vectors, seconds: float) -> list[Target]:
+    makers = {"ours": ours, "numpy": with_numpy, "faiss flat": with_faiss, "usearch exact": with_usearch, "floor": floor}
+    targets = [Target(name, make(vectors)) for name, make in makers.items()]
+    queries = normal_rows(64, seed=2)
+    for target in targets:
+        target.answer(queries[0])
+    until = time.monotonic() + seconds
+    rounds = 0
+    while rounds < 7 or time.monotonic() < until:
+        # Each is the first in its turn, so that none always finds what its neighbour left in the processor's cache.
+        for target in targets[rounds % len(targets) :] + targets[: rounds % len(targets)]:
+            target.once(queries[rounds % len(queries)])
+        rounds += 1
+    for query in queries[:5]:
+        exact = exact_scores(vectors, query)
+        for target in targets[:-1]:
+            target.check(query, exact)
+    return targets
+
+
+def report(rows: int, targets: Sequence[Target]) -> None:
+    medians = {target.name: statistics.median(target.seconds) for target in targets}
+    fastest = min(medians[target.name] for target in targets[1:-1])
+    for target in targets:
+        p50 = medians[target.name]
+        recall = f"{target.right / target.asked:9.3f}" if target.asked else f"{'':9}"
+        ratio = "" if target.name == "floor" else f"{p50 / fastest:8.2f}"
+        speed = rows * DIMENSIONS * 4 / p50 / 1e9
+        print(f"{rows:9} {target.name:14} {p50 * 1000:9.3f} {min(target.seconds) * 1000:9.3f} {speed:7.1f} {recall} {ratio}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows (default 1000 10000 100000 1000000)")
+    parser.add_argument("--seconds", type=float, default=10, help="for each size (default 10)")
+    options = parser.parse_args()
+    if ONE_THREAD.items() - os.environ.items():  # libraries read these when they are loaded
+        os.execve(sys.executable, [sys.executable, "-m", "bench.search", *sys.argv[1:]], {**os.environ, **ONE_THREAD})
+    peer("faiss")
+    peer("usearch.index")
+    vectors = normal_rows(max(options.sizes), seed=1)
+    print(f"{'rows':>9} {'':14} {'p50 ms':>9} {'best ms':>9} {'GB/s':>7} {'recall@10':>9} {'of the fastest peer':>19}")
+    for rows in options.sizes:
+        report(rows, measure(vectors[:rows], options.seconds))
+
+
+if __name__ == "__main__":
+    main()
