@@ -1,5 +1,6 @@
 """The main job through every route: agents, a session that remembers, an index that is searched."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -236,6 +237,25 @@ def test_a_token_that_may_not_use_the_embedding_model_reaches_no_route_that_embe
     assert ok(gateway.send("GET", "/a1/rag/indices/notes"))["version"] == 1
     metadata = gateway.send("PATCH", "/a1/rag/indices/notes/documents/a", body={"metadata": {}}, token="chat-only-token")
     assert ok(metadata)["text"] == "alpha", "what calls no model needs no model"
+
+
+def test_an_index_of_another_model_is_read_and_curated_but_takes_no_vectors(gateway: Gateway, tmp_path: Path) -> None:
+    ok(gateway.send("POST", f"{NOTES}/documents", body=DOCUMENTS))
+    other = gateway.reconfigured(tmp_path / "other", "dimensions: 8", "dimensions: 4")
+    upload = {"filename": "a.md", "content_type": "text/markdown", "size": 1}
+    for method, path, body in (
+        ("POST", f"{NOTES}/query", {"query": "alpha"}),
+        ("POST", f"{NOTES}/documents/append", DOCUMENTS),
+        ("PATCH", f"{NOTES}/documents/a", {"text": "new"}),
+        ("POST", f"{NOTES}/uploads", upload),
+    ):
+        reply = other.send(method, path, body=body)
+        assert (reply.status, reply.code) == (409, "embedding_model_mismatch"), path
+    assert other.script.embedded == []
+    assert ok(other.send("GET", f"{NOTES}/documents/a"))["text"] == "alpha"
+    assert ok(other.send("PATCH", f"{NOTES}/documents/a", body={"metadata": {"n": 0}}))["metadata"] == {"n": 0}
+    assert ok(other.send("DELETE", f"{NOTES}/documents/a")) == {"deleted": True}
+    assert ok(other.send("DELETE", NOTES)) == {"deleted": True}
 
 
 def test_an_archived_session_points_at_its_successor_behind_the_stage(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
