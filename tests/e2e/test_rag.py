@@ -105,9 +105,7 @@ def test_a_file_goes_through_the_bucket_and_is_found(client: httpx.Client, index
     at = f"/a1/rag/indices/{index}"
     body = {"filename": "harz.md", "content_type": "text/markdown", "size": len(NOTES)}
     ticket = ok(client.post(f"{at}/uploads", json=body), 201)
-    form = {"data": ticket["fields"], "files": {"file": ("harz.md", NOTES, "text/markdown")}}
-    sent = httpx.post(ticket["url"], **form, timeout=30, trust_env=False)  # without a token: the form is the permission
-    assert sent.is_success, sent.text
+    send_file(ticket, "harz.md", NOTES)
     upload = ended(client, f"{at}/uploads/{ticket['upload_id']}")
     assert upload == {
         "id": ticket["upload_id"],
@@ -131,6 +129,26 @@ def test_a_file_goes_through_the_bucket_and_is_found(client: httpx.Client, index
     assert ok(client.patch(chunk, json={"metadata": {"source": "harz.md", "checked": True}}))["metadata"]["checked"] is True
     assert ok(client.delete(chunk)) == {"deleted": True}
     assert refused(client.get(chunk)) == (404, "document_not_found")
+
+
+@pytest.mark.parametrize("filename", ["große Datei (1).md", "a+b&c=d%41.txt", "#1.md", "x" * 250 + ".md"])
+def test_a_file_may_be_called_what_its_owner_likes(client: httpx.Client, index: str, filename: str) -> None:
+    at = f"/a1/rag/indices/{index}"
+    body = {"filename": filename, "content_type": "text/plain", "size": 100}
+    ticket = ok(client.post(f"{at}/uploads", json=body), 201)
+    send_file(ticket, filename, b"Ein Satz.")
+    upload = ended(client, f"{at}/uploads/{ticket['upload_id']}")
+    assert (upload["status"], upload["filename"], upload["documents_ingested"]) == ("succeeded", filename, 1)
+    (document,) = ok(client.get(f"{at}/documents"))["documents"]
+    assert document["metadata"]["source"] == filename
+    assert ok(client.get(f"{at}/documents/{quote(document['id'], safe='')}")) == document
+
+
+def send_file(ticket: dict[str, Any], filename: str, file: bytes) -> None:
+    """What a browser does with the form. No token goes along: the form is the permission."""
+    files = {"file": (filename, file, ticket["fields"]["Content-Type"])}
+    sent = httpx.post(ticket["url"], data=ticket["fields"], files=files, timeout=30, trust_env=False)
+    assert sent.is_success, sent.text
 
 
 def ended(client: httpx.Client, path: str) -> dict[str, Any]:
