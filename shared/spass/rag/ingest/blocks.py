@@ -8,7 +8,7 @@ from typing import Final
 from spass.rag.ingest.plan import FileRefused
 
 BOM: Final = codecs.BOM_UTF8
-_BITE: Final = 256 * 1024
+_BITE: Final = 64 * 1024
 """Bytes worked on before others get their turn: a few milliseconds."""
 
 

@@ -1,14 +1,14 @@
 """The rules of the HTTP route, for a document that stands in a file."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pydantic import JsonValue, ValidationError
 
 from spass.core.errors import SpassError
 from spass.rag.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES, NewDocument, metadata_json
-from spass.rag.ingest.lines import MAX_RECORD_BYTES
-from spass.rag.ingest.plan import Source
+from spass.rag.ingest.lines import MAX_RECORD_BYTES, Record
+from spass.rag.ingest.plan import Entry, EntryError, Source
 
 _UNNAMED: Final = "unnamed"
 _SHOWN: Final = 64  # characters of a name that the file chose
@@ -24,11 +24,17 @@ class Problem(Exception):
         self.message = message[:_MAX_MESSAGE]
 
 
-def too_long(what: str) -> Problem:
-    return Problem("line_too_long", f"The {what} is longer than {MAX_RECORD_BYTES} bytes; it was skipped.")
+def entry_of(record: Record, fields: Callable[[bytes], Mapping[str, object]], source: Source) -> Entry:
+    """The entry that ``record`` is, whose ``fields`` may raise a ``Problem``."""
+    try:
+        if record.data is None:
+            raise Problem("line_too_long", f"It is longer than {MAX_RECORD_BYTES} bytes and was skipped.")
+        return Entry(_checked_document(fields(record.data), source, record.at.number), None, record.after)
+    except Problem as problem:
+        return Entry(None, EntryError(record.at.line, problem.code, problem.message), record.after)
 
 
-def checked_document(fields: Mapping[str, object], source: Source, number: int) -> NewDocument:
+def _checked_document(fields: Mapping[str, object], source: Source, number: int) -> NewDocument:
     """The document that ``fields`` write. One without an id gets that of entry ``number`` of its file.
 
     Raises:

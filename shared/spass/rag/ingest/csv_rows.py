@@ -6,13 +6,13 @@ which a filter sees as null.
 """
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from spass.rag.ingest.checks import Problem, checked_document, too_long
+from spass.rag.ingest.checks import Problem, entry_of
 from spass.rag.ingest.lines import Record
-from spass.rag.ingest.plan import Entry, EntryError, FileRefused, Kind, Parts, Plan, Position, Source
+from spass.rag.ingest.plan import Entry, FileRefused, Kind, Parts, Plan, Position, Source
 from spass.rag.ingest.rows import RowSplitter
 
 _TEXT: Final = "text"
@@ -56,16 +56,11 @@ class CsvReader:
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[Entry]:
         for record in self._rows.feed(data, final=final):
-            try:
-                yield Entry(checked_document(self._fields(record), self._source, record.at.number), None, record.after)
-            except Problem as problem:
-                yield Entry(None, EntryError(record.at.line, problem.code, problem.message), record.after)
+            yield entry_of(record, self._fields, self._source)
 
-    def _fields(self, record: Record) -> dict[str, object]:
-        if record.data is None:
-            raise too_long("row")
+    def _fields(self, row: bytes) -> Mapping[str, object]:
         try:
-            cells = _cells(record.data)
+            cells = _cells(row)
         except csv.Error:
             raise Problem("csv_bad_row", "A quoted cell goes on after its closing quote.") from None
         if len(cells) != len(self._columns):

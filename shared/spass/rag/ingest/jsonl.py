@@ -1,13 +1,14 @@
 """JSONL: a document on each line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from spass.core.messages import Json
 from spass.core.strict_json import Unreadable, read_object
 from spass.rag.documents import MAX_METADATA_DEPTH
-from spass.rag.ingest.checks import Problem, checked_document, too_long
-from spass.rag.ingest.lines import LineSplitter, Record
-from spass.rag.ingest.plan import Entry, EntryError, FileRefused, Kind, Parts, Plan, Position, Source
+from spass.rag.ingest.checks import Problem, entry_of
+from spass.rag.ingest.lines import LineSplitter
+from spass.rag.ingest.plan import Entry, FileRefused, Kind, Parts, Plan, Position, Source
 
 _MAX_DEPTH: Final = MAX_METADATA_DEPTH + 4
 """So that of metadata nested too deep the message speaks, as the HTTP route's does."""
@@ -49,18 +50,14 @@ class JsonlReader:
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[Entry]:
         for record in self._lines.feed(data, final=final):
-            try:
-                yield Entry(checked_document(self._fields(record), self._source, record.at.number), None, record.after)
-            except Problem as problem:
-                yield Entry(None, EntryError(record.at.line, problem.code, problem.message), record.after)
+            yield entry_of(record, _fields, self._source)
 
-    def _fields(self, record: Record) -> dict[str, object]:
-        if record.data is None:
-            raise too_long("line")
-        try:
-            return {**read_object(record.data.decode(), max_depth=_MAX_DEPTH)}
-        except UnicodeDecodeError:
-            raise Problem("not_utf8", "The line is not UTF-8.") from None
-        except Unreadable as error:
-            reason = error.reason if error.position is None else f"it is not valid JSON from character {error.position + 1} on"
-            raise Problem("invalid_request", f"The line is no document: {reason}.") from None
+
+def _fields(line: bytes) -> Mapping[str, Json]:
+    try:
+        return read_object(line.decode(), max_depth=_MAX_DEPTH)
+    except UnicodeDecodeError:
+        raise Problem("not_utf8", "The line is not UTF-8.") from None
+    except Unreadable as error:
+        reason = error.reason if error.position is None else f"it is not valid JSON from character {error.position + 1} on"
+        raise Problem("invalid_request", f"The line is no document: {reason}.") from None

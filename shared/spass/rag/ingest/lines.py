@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from spass.rag.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES
 from spass.rag.ingest.plan import Position
@@ -24,19 +24,6 @@ class Record:
     after: Position
 
 
-class Splitter(Protocol):
-    """Cuts bytes into records as they come."""
-
-    @property
-    def at(self) -> Position:
-        """Where the record that is not yet complete begins."""
-        ...
-
-    def feed(self, data: bytes, *, final: bool) -> Iterator[Record]:
-        """The records that are complete with ``data``; all of them, if it is ``final``. To be read to the end."""
-        ...
-
-
 class LineSplitter:
     """Lines that end with LF; a CR before it is a blank of theirs. Blank lines are no records."""
 
@@ -46,6 +33,7 @@ class LineSplitter:
         self._size = 0  # of the line so far, held or not
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[Record]:
+        """The lines that are complete with ``data``; all of them, if it is ``final``. To be read to the end."""
         begin = self._without_blank_lines(data, 0)
         while (end := data.find(b"\n", begin)) >= 0:
             yield from self._ended(data[begin:end], 1)

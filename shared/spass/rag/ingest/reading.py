@@ -9,12 +9,8 @@ from typing import Protocol
 from spass.rag.ingest.blocks import TextGuard, bites
 from spass.rag.ingest.csv_rows import CsvReader, CsvSurvey
 from spass.rag.ingest.jsonl import JsonlReader, JsonlSurvey
-from spass.rag.ingest.plan import Entry, EntryError, FileRefused, Kind, Part, Plan, Position, Source, kind_of
+from spass.rag.ingest.plan import Entry, Kind, Plan, Position, Source
 from spass.rag.ingest.text import TextReader, TextSurvey
-
-__all__ = [
-    "Entry", "EntryError", "FileRefused", "Kind", "Part", "Plan", "Position", "Source", "entries", "kind_of", "survey",
-]  # fmt: skip
 
 
 class _Survey(Protocol):

@@ -39,7 +39,7 @@ class RowSplitter:
         self._quote_line = at.line  # where the last quote was opened
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[Record]:
-        """The rows that are complete with ``data``.
+        """The rows that are complete with ``data``; all of them, if it is ``final``. To be read to the end.
 
         Raises:
             FileRefused: a quote that was opened is not closed at the end.

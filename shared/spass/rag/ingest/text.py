@@ -54,7 +54,7 @@ class Chunker:
         return self._offset + len(self._data)
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[Chunk]:
-        """The chunks that are certain with ``data``. To be read to the end."""
+        """The chunks that are certain with ``data``; all of them, if it is ``final``. To be read to the end."""
         data = self._data + data
         here = 0
         while True:

@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from spass.rag.documents import NewDocument
-from spass.rag.ingest.reading import Entry, EntryError, FileRefused, Kind, Part, Plan, Position, Source, entries, survey
+from spass.rag.ingest.plan import Entry, EntryError, FileRefused, Kind, Part, Plan, Position, Source
+from spass.rag.ingest.reading import entries, survey
 
 NO_PARTS = 2**40
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from spass.core.ids import DOCUMENT_ID
 from spass.rag.documents import MAX_METADATA_BYTES, metadata_json
-from spass.rag.ingest.reading import Entry, FileRefused, Kind, Part, Position, Source, entries, kind_of, survey
+from spass.rag.ingest.plan import Entry, FileRefused, Kind, Part, Position, Source, kind_of
+from spass.rag.ingest.reading import entries, survey
 from tests.unit.rag.ingest.files import NO_PARTS, planned, read, read_part, refusal, repeated, rest_of, streamed
 
 NEWLINES = ("\n", "\r\n")
@@ -51,7 +52,8 @@ PIECES = st.sampled_from(
         "code = 1  # no heading\n" * 80,
         "line without an end\n" * 70,
         "\u00a0",
-        "\u3000",
+        "\u3000" * 40,
+        "\r\n" * 50,
         "\u2028",
         "",
         " ",

@@ -1,0 +1,125 @@
+"""CSV: a row is a document, a bad row fails alone, a bad header or quote is the file's."""
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.rag.documents import MAX_TEXT_BYTES
+from spass.rag.ingest.lines import MAX_RECORD_BYTES
+from spass.rag.ingest.plan import Kind, Position
+from tests.unit.rag.ingest.files import documents, errors_of, planned, read, refusal
+
+
+def test_rows_are_documents() -> None:
+    data = 'lang,text,id,note\nde,"Hallo, ""Welt"" — 漢",a:1,\n,plain,,x y\n'.encode()
+    first, second = documents(read(Kind.CSV, data, name="table.csv"))
+    assert (first.id, first.text, first.metadata) == ("a:1", 'Hallo, "Welt" — 漢', {"lang": "de"})
+    assert (second.id, second.text, second.metadata) == ("table.csv#2", "plain", {"note": "x y"})
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("last", ["", "\n"])
+@pytest.mark.parametrize("sizes", [1, 2, 1000])
+def test_any_ends_of_lines_are_understood(newline: str, last: str, sizes: int) -> None:
+    data = newline.join(["", "text,n", "one,1", "", '"two\nlines",2', "three,", ""]).rstrip() + last
+    found = read(Kind.CSV, data.encode(), sizes=sizes)
+    assert [(document.id, document.text) for document in documents(found)] == [
+        ("file#1", "one"), ("file#2", "two\nlines"), ("file#3", "three"),
+    ]  # fmt: skip
+    assert [entry.after.line for entry in found] == [4, 7, 7 + bool(last)]
+
+
+def test_errors_stand_on_the_line_where_their_row_begins() -> None:
+    data = b'text,id\r\n"a\r\nb\r\n",1\r\n\r\nshort\r\n"c\rd",\r\nlong,2,3\r\n'
+    found = read(Kind.CSV, data, sizes=3)
+    assert [(error.line, error.code) for error in errors_of(found)] == [(6, "csv_bad_row"), (9, "csv_bad_row")]
+    assert [entry.document and entry.document.id for entry in found] == ["1", None, "file#3", None]
+
+
+BAD = {
+    "only": ("csv_bad_row", "Cells in the row: 1; in the header: 3."),
+    "x,a,b,c": ("csv_bad_row", "Cells in the row: 4; in the header: 3."),
+    '"x"y,a,b': ("csv_bad_row", "closing quote"),
+    ",a,b": ("invalid_request", "text: "),
+    '" ",a,b': ("invalid_request", "text: must hold more than blanks"),
+    "x,a b,c": ("invalid_request", "id: "),
+    "x,file#1,c": ("invalid_request", "id: "),
+    "ü" * (MAX_TEXT_BYTES // 2) + "x,a,b": ("document_too_large", "text is 8193 bytes"),
+    "x,a," + "y" * 2048: ("document_too_large", "metadata is "),
+    "x,a," + "y" * MAX_RECORD_BYTES: ("line_too_long", "is longer than"),
+    'x,a,"' + '""\n' * MAX_RECORD_BYTES + '"': ("line_too_long", "is longer than"),
+}
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "said"), [(bad, *expected) for bad, expected in BAD.items()], ids=[str(n) for n in range(len(BAD))]
+)
+@pytest.mark.parametrize("sizes", [1000, 10**6])
+def test_a_bad_row_fails_alone(bad: str, code: str, said: str, sizes: int) -> None:
+    found = read(Kind.CSV, f"text,id,note\nbefore,,\n{bad}\nbehind,,\n".encode(), sizes=sizes)
+    assert [entry.document and entry.document.text for entry in found] == ["before", None, "behind"]
+    [error] = errors_of(found)
+    assert (error.line, error.code) == (3, code)
+    assert said in error.message
+    assert found[-1].document is not None
+    assert found[-1].document.id == "file#3"
+
+
+def test_a_quote_within_a_cell_is_a_letter() -> None:
+    [document] = documents(read(Kind.CSV, b'text,size\nA disk of 5" and more,3.5"\n'))
+    assert (document.text, document.metadata) == ('A disk of 5" and more', {"size": '3.5"'})
+
+
+HEADERS = {
+    "id,note\na,b\n": ("csv_no_text_column", 1, "names no column 'text'"),
+    "\n\nText,id\na,b\n": ("csv_no_text_column", 3, "'Text' is another name"),
+    "text;id\na;b\n": ("csv_no_text_column", 1, "semicolons"),
+    "id\ttext\na\tb\n": ("csv_no_text_column", 1, "tabs"),
+    "just words\n": ("csv_no_text_column", 1, "names no column"),
+    "text,id,text\na,b,c\n": ("csv_bad_header", 1, "'text' stands twice"),
+    "text,,id\na,b,c\n": ("csv_bad_header", 1, "Column 2 has no name"),
+    'text," "\na,b\n': ("csv_bad_header", 1, "Column 2 has no name"),
+    '"text"x,id\na,b\n': ("csv_bad_header", 1, "closing quote"),
+    "text," + "n" * 9000 + "\na,b\n": ("csv_bad_header", 1, "longer than 8192"),
+    "text," + "n" * MAX_RECORD_BYTES + "\na,b\n": ("csv_bad_header", 1, "longer than 8192"),
+    "text,id": ("empty_file", None, "no row"),
+    "text,id\r\n\r\n": ("empty_file", None, "no row"),
+    'text,id\r\n"a\r\nb",c\r\nd,e\r\nf,"g\r\nh,i\r\n': ("csv_unclosed_quote", 5, "line 5"),
+    'text\nfine\n"never closed\nand on\n': ("csv_unclosed_quote", 3, "line 3"),
+    '"text\nfine\n': ("csv_unclosed_quote", 1, "line 1"),
+    'text\nfine\n"' + "x" * 2 * MAX_RECORD_BYTES: ("csv_unclosed_quote", 3, "line 3"),
+}
+
+
+@pytest.mark.parametrize(("data", "code", "line", "said"), [(data, *expected) for data, expected in HEADERS.items()])
+@pytest.mark.parametrize("sizes", [7, 10**6])
+def test_a_bad_header_or_an_open_quote_refuses_the_file(data: str, code: str, line: int | None, said: str, sizes: int) -> None:
+    found = refusal(Kind.CSV, data.encode(), sizes)
+    assert found[:2] == (code, line)
+    assert said in found[2]
+
+
+def test_the_columns_are_planned() -> None:
+    plan = planned(Kind.CSV, b'id,"text","a,b"\nx,y,z\nx,y,z\n', part_bytes=1)
+    assert plan.columns == ("id", "text", "a,b")
+    assert [(part.start, part.end) for part in plan.parts] == [(Position(16, 2, 1), 22), (Position(22, 3, 2), 28)]
+
+
+CELL = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]) | st.sampled_from('",\r\n'), max_size=10)
+
+
+@given(st.lists(st.tuples(CELL, CELL), min_size=1, max_size=10), st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 20))
+def test_what_another_program_wrote_is_read_back(rows: list[tuple[str, str]], newline: str, size: int) -> None:
+    written = io.StringIO(newline="")
+    broken = any(end in cell for row in rows for cell in row for end in "\r\n")
+    # Python's own writer quotes only the end of line that it writes.
+    writer = csv.writer(written, lineterminator=newline, quoting=csv.QUOTE_ALL if broken else csv.QUOTE_MINIMAL)
+    writer.writerow(["text", "note"])
+    writer.writerows([(f"t{text}", note) for text, note in rows])
+    found = documents(read(Kind.CSV, written.getvalue().encode(), sizes=size))
+    assert [(document.text, document.metadata.get("note", "")) for document in found] == [
+        (f"t{text}", note) for text, note in rows
+    ]

@@ -1,0 +1,148 @@
+"""TXT and Markdown: chunks that follow the structure of a text, and leave nothing of it out."""
+
+import sys
+
+import pytest
+from hypothesis import given
+
+from spass.rag.documents import MAX_TEXT_BYTES, NewDocument
+from spass.rag.ingest.plan import Kind
+from spass.rag.ingest.structure import MOST, TARGET
+from spass.rag.ingest.text import Chunker
+from tests.unit.rag.ingest.files import documents, planned, read
+from tests.unit.rag.ingest.test_reading import texts
+
+SENTENCE = "This is a sentence of some words. "
+PARAGRAPH = SENTENCE * 11
+
+
+def chunks(text: str, kind: Kind = Kind.MARKDOWN) -> list[str]:
+    return [document.text for document in documents(read(kind, text.encode()))]
+
+
+def span(document: NewDocument) -> tuple[int, int]:
+    start, end = document.metadata["start"], document.metadata["end"]
+    assert isinstance(start, int)
+    assert isinstance(end, int)
+    return start, end
+
+
+@pytest.mark.parametrize("kind", [Kind.TEXT, Kind.MARKDOWN])
+@given(texts())
+def test_chunks_are_all_of_the_text_but_blanks_between_them(kind: Kind, data: bytes) -> None:
+    found = documents(read(kind, data))
+    end = len("\ufeff".encode()) if data.startswith("\ufeff".encode()) else 0
+    for document in found:
+        start, stop = span(document)
+        assert data[start:stop].decode() == document.text == document.text.strip()
+        assert not data[end:start].decode().strip()
+        assert len(document.text.encode()) <= MAX_TEXT_BYTES
+        end = stop
+    assert not data[end:].decode().strip()
+
+
+@pytest.mark.parametrize("kind", [Kind.TEXT, Kind.MARKDOWN])
+@given(texts())
+def test_no_chunk_but_code_is_longer_than_an_embedding_reads(kind: Kind, data: bytes) -> None:
+    for text in (document.text for document in documents(read(kind, data))):
+        assert len(text.encode()) <= (MOST if "```" in text or "~~~" in text else TARGET)
+
+
+def test_a_chunk_says_where_it_stands() -> None:
+    first, second = documents(read(Kind.MARKDOWN, "\n# Über\n\nText.\n\n# Zwei\n".encode(), name="docs/a b.md"))
+    assert (first.text, first.metadata) == ("# Über\n\nText.", {"source": "docs/a b.md", "start": 1, "end": 15})
+    assert (second.text, second.metadata) == ("# Zwei", {"source": "docs/a b.md", "start": 17, "end": 23})
+    assert [one.id.partition("#")[2] for one in (first, second)] == ["1", "2"]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_a_heading_begins_a_chunk_and_stays_with_its_text(newline: str) -> None:
+    text = newline.join(
+        ["Intro.", "# One", "a", "", "## Two", "", "b", "", "Three", "=====", "c", "", "Four", "---", "", "d #not", "#nor"]
+    )
+    found = [chunk.replace(newline, "\n") for chunk in chunks(text)]
+    assert found == ["Intro.", "# One\na", "## Two\n\nb", "Three\n=====\nc", "Four\n---\n\nd #not\n#nor"]
+
+
+def test_headings_without_text_stay_with_the_next() -> None:
+    assert chunks("# Book\n\n## Chapter\n\n### Section\n\nText.\n\n## Next\n\nText.") == [
+        "# Book\n\n## Chapter\n\n### Section\n\nText.", "## Next\n\nText.",
+    ]  # fmt: skip
+
+
+def test_a_heading_is_not_left_alone_above_a_long_paragraph() -> None:
+    first, *rest = chunks(f"# Heading\n\n{SENTENCE * 60}")
+    assert first.startswith("# Heading\n\nThis is")
+    assert first.endswith("words.")
+    assert all(chunk.startswith("This is") for chunk in rest)
+
+
+def test_plain_text_has_no_headings() -> None:
+    assert chunks("One.\n\n# Two\n\nThree.", Kind.TEXT) == ["One.\n\n# Two\n\nThree."]
+
+
+@pytest.mark.parametrize("blank", ["\n\n", "\r\n\r\n", "\r\r", "\n \t\n\n"])
+def test_small_paragraphs_are_packed_up_to_the_target(blank: str) -> None:
+    found = chunks(blank.join([PARAGRAPH.strip()] * 7), Kind.TEXT)
+    assert [chunk.split(blank) for chunk in found] == [[PARAGRAPH.strip()] * count for count in (2, 2, 2, 1)]
+
+
+def test_a_long_paragraph_is_cut_between_sentences() -> None:
+    for sentence in (
+        "Dr. Li met Mr. X, e.g. on 5. May, i. e. Then? ",
+        "So ist es z. B. in Köln! ",
+        "“Really?” he said… “Yes.” ",
+    ):
+        found = chunks(sentence * 200)
+        assert len(found) > 3
+        assert {chunk[:4] for chunk in found} == {sentence[:4]}
+
+
+def test_chinese_and_japanese_are_cut_between_sentences() -> None:
+    found = chunks("これは文です。" * 300)
+    assert len(found) > 3
+    assert all(chunk.endswith("。") for chunk in found)
+
+
+def test_what_has_no_sentences_is_cut_between_lines_then_words_then_characters() -> None:
+    assert all(chunk.startswith("a line") for chunk in chunks("a line without an end\n" * 200))
+    assert all(chunk.startswith("word") and chunk.endswith("word") for chunk in chunks("word " * 1000))
+    hard = chunks("ä漢🎉" * 1000)
+    assert "".join(hard) == "ä漢🎉" * 1000
+    assert all(TARGET - 4 < len(chunk.encode()) <= TARGET for chunk in hard[:-1])
+
+
+@pytest.mark.parametrize("fence", ["```", "~~~~"])
+def test_a_block_of_code_that_fits_is_kept_whole(fence: str) -> None:
+    code = f"{fence}python\n" + "# no heading\n\nx = 1\n" * 150 + fence
+    assert TARGET < len(code) < MOST
+    assert chunks(f"{PARAGRAPH}\n\n{code}\n\nAfter.\n\n# Next\n") == [PARAGRAPH.strip(), code, "After.", "# Next"]
+    assert chunks(f"For example:\n{code}\nAfter.")[0] == f"For example:\n{code}"
+
+
+def test_a_longer_block_of_code_is_cut_at_blank_lines_and_stays_code() -> None:
+    code = "```\n" + "# no heading\nx = 1\n\n" * 500 + "```"
+    *inside, last = chunks(f"{code}\n# Heading\nText.")
+    assert last == "# Heading\nText."
+    assert all(chunk.endswith("x = 1") for chunk in inside[:-1])
+    assert all(len(chunk) <= TARGET for chunk in inside)
+
+
+def test_a_fence_ends_only_with_its_own_marks() -> None:
+    code = "````md\n```\n# no heading\n```\n~~~\n# none\n```` no end\n# none\n````"
+    assert chunks(f"Text.\n\n{code}\n\n# Heading") == [f"Text.\n\n{code}", "# Heading"]
+
+
+def test_code_that_is_never_closed_ends_with_the_file() -> None:
+    assert chunks("Text.\n\n```\n# no heading\ncode") == ["Text.\n\n```\n# no heading\ncode"]
+
+
+def test_blanks_of_every_language_are_blanks() -> None:
+    blanks = "".join(char for char in map(chr, range(sys.maxunicode)) if char.isspace())
+    assert [chunk.data for chunk in Chunker(Kind.TEXT, planned(Kind.TEXT, b"x").parts[0].start).feed(
+        f"{blanks}a{blanks}".encode(), final=True
+    )] == [b"a"]  # fmt: skip
+
+
+def test_a_chunk_that_is_only_blanks_does_not_exist() -> None:
+    assert chunks("# One\n\n\u00a0\n\u3000\n\n# Two\n\n\u2028\n") == ["# One", "# Two"]
