@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -13,13 +13,11 @@ import numpy.typing as npt
 from spass.rag.segments import Vectors
 
 RowNumbers = npt.NDArray[np.intp]
-Scores = npt.NDArray[np.float64]
 
 DECIMALS: Final = 6
 _UNITS: Final = 10.0**DECIMALS
 _EXACT_ROWS: Final = 2048  # bounds what scoring in float64 holds
-_CACHED_BYTES: Final = 4 * 2**20
-_FEW: Final = 256  # rows that are sorted without asking which of them can be left out
+_CACHED_NUMBERS: Final = 2**20  # that stay in the processor's cache from query to query
 _MANY: Final = 32_768  # scores of which a partition costs more than maxima of groups
 _GROUPS: Final = 2048
 _LOWEST: Final = -2.0  # below every score
@@ -36,10 +34,6 @@ class Part:
     vectors: Vectors
     but: RowNumbers | None = None
     only: RowNumbers | None = None
-
-    @property
-    def rows(self) -> int:
-        return len(self.vectors) if self.only is None else len(self.only)
 
 
 class Scored(NamedTuple):
@@ -58,32 +52,43 @@ def best(parts: Sequence[Part], query: Vectors, top_k: int, floor: float = _LOWE
     an order of additions that does not depend on where the row stands: equal vectors get equal scores, and a score does not
     change when segments are merged. Parts of one segment follow each other in the order of its rows.
     """
-    ends = list(accumulate([part.rows for part in parts]))
+    ends = list(accumulate([len(part.vectors) if part.only is None else len(part.only) for part in parts]))
     if not ends or not ends[-1] or top_k <= 0:
         return []
     scores = _scan(parts, ends, query)
     error = margin(len(query))
     threshold = max(_bound(scores, top_k) - 2 * error, floor - error, _LOWEST)
     places = (scores >= threshold).nonzero()[0]
-    exact_scores = _exact(parts, ends, places, query)
-    if len(places) > _FEW:
-        kept = _could_be_best(parts, ends, places, exact_scores, top_k)
-        places, exact_scores = places[kept], exact_scores[kept]
-    found = [
-        Scored(score, part.segment, part.first + (row if part.only is None else int(part.only[row])))
-        for score, (part, row) in zip(exact_scores.tolist(), _rows(parts, ends, places), strict=True)
-        if score >= floor
-    ]
-    found.sort(key=_worst_first, reverse=True)
+    wide = query.astype(np.float64)
+    found: list[Scored] = []
+    for start in range(0, len(places), _EXACT_ROWS):
+        exact = _exact(parts, ends, places[start : start + _EXACT_ROWS].tolist(), wide)
+        found = first(found + [scored for scored in exact if scored.score >= floor], top_k)
     return found
+
+
+def first(found: list[Scored], top_k: int) -> list[Scored]:
+    """Those of ``found`` that are among the ``top_k`` best or tie with the last of them, best first; of one segment the first
+    ``top_k``, for in a segment the order of rows is that of ids. Rows of one segment stand in their order."""
+    found.sort(key=_score, reverse=True)
+    if len(found) <= top_k:
+        return found
+    least = found[top_k - 1].score
+    kept: list[Scored] = []
+    of_segment: dict[int, int] = {}
+    for scored in found:
+        if scored.score < least:
+            break
+        count = of_segment[scored.segment] = of_segment.get(scored.segment, 0) + 1
+        if count <= top_k:
+            kept.append(scored)
+    return kept
 
 
 def _scan(parts: Sequence[Part], ends: Sequence[int], query: Vectors) -> Vectors:
     """The float32 scores of all rows one after the other; of those that are not to be found, minus infinity."""
     scores = np.empty(ends[-1], np.float32)
-    # A matrix-vector product reads rows side by side, which is fastest out of the processor's cache; one row after the other is
-    # out of memory.
-    product = np.matmul if sum(part.vectors.nbytes for part in parts) <= _CACHED_BYTES else np.vecdot
+    product = np.matmul if ends[-1] <= _CACHED_NUMBERS // len(query) else _streamed
     start = 0
     for part, end in zip(parts, ends, strict=True):
         if part.only is None:
@@ -98,55 +103,47 @@ def _scan(parts: Sequence[Part], ends: Sequence[int], query: Vectors) -> Vectors
     return scores
 
 
+def _streamed(vectors: Vectors, query: Vectors, out: Vectors) -> None:
+    """The product of ``vectors``, which come out of memory, and ``query``. Row by row and from two places by turns, that is
+    faster than a matrix-vector product: a processor reads two streams ahead sooner than one."""
+    half = len(vectors) // 2
+    by_turns = vectors[: 2 * half].reshape(2, half, -1).swapaxes(0, 1)
+    out[: 2 * half].reshape(2, half)[:] = np.vecdot(by_turns, query, out=np.empty((half, 2), np.float32)).T
+    if len(vectors) > 2 * half:
+        out[-1] = np.vecdot(vectors[-1], query)
+
+
 def _bound(scores: Vectors, top_k: int) -> float:
     """A number that at least ``top_k`` of ``scores`` reach, and few others: of many scores, what as many groups' maxima reach."""
     if len(scores) > _MANY:
         scores = scores[: len(scores) // _GROUPS * _GROUPS].reshape(-1, _GROUPS).max(axis=0)
     if len(scores) <= top_k:
         return -math.inf
-    return float(np.partition(scores, len(scores) - top_k)[len(scores) - top_k])
+    ordered = scores.copy()
+    ordered.partition(len(ordered) - top_k)
+    return float(ordered[len(ordered) - top_k])
 
 
-def _rows(parts: Sequence[Part], ends: Sequence[int], places: RowNumbers) -> Iterator[tuple[Part, int]]:
-    """Where ``places``, which are places among the scores, stand: the part, and the row of those that it holds."""
-    for place in places.tolist():
+def _exact(parts: Sequence[Part], ends: Sequence[int], places: Sequence[int], query: npt.NDArray[np.float64]) -> list[Scored]:
+    """The rows at ``places`` among the scores, with their scores from float64 arithmetic; never a negative zero."""
+    rows: list[tuple[int, int]] = []
+    vectors: list[Vectors] = []
+    for place in places:
         number = bisect_right(ends, place)
-        yield parts[number], place - (ends[number - 1] if number else 0)
+        part = parts[number]
+        row = place - ends[number - 1] if number else place
+        row = row if part.only is None else int(part.only[row])
+        rows.append((part.segment, part.first + row))
+        vectors.append(part.vectors[row])
+    together = np.concatenate(vectors, dtype=np.float64).reshape(len(vectors), -1)
+    exact: list[float] = np.vecdot(together, query).tolist()
+    return [
+        Scored(round(max(-1.0, min(1.0, score)) * _UNITS) / _UNITS, segment, row)
+        for score, (segment, row) in zip(exact, rows, strict=True)
+    ]
 
 
-def _exact(parts: Sequence[Part], ends: Sequence[int], places: RowNumbers, query: Vectors) -> Scores:
-    """The scores at ``places`` from float64 arithmetic, clipped to [-1, 1] and rounded to six decimals; never a negative zero."""
-    wide = query.astype(np.float64)
-    scores = np.empty(len(places), np.float64)
-    for start in range(0, len(places), _EXACT_ROWS):
-        some = places[start : start + _EXACT_ROWS]
-        vectors = [part.vectors[row if part.only is None else part.only[row]] for part, row in _rows(parts, ends, some)]
-        together = np.concatenate(vectors, dtype=np.float64).reshape(len(some), -1)
-        np.vecdot(together, wide, out=scores[start : start + len(some)])
-    np.minimum(np.maximum(scores, -1.0, out=scores), 1.0, out=scores)
-    scores *= _UNITS
-    np.rint(scores, out=scores)
-    scores /= _UNITS
-    scores += 0.0  # turns a negative zero into a plain one
-    return scores
-
-
-def _could_be_best(
-    parts: Sequence[Part], ends: Sequence[int], places: RowNumbers, scores: Scores, top_k: int
-) -> npt.NDArray[np.intp]:
-    """Which of ``scores`` are among the ``top_k`` best, or tie with the last of them: of these, the first ``top_k`` of each
-    segment, for in a segment the order of rows is that of ids."""
-    if len(scores) <= top_k:
-        return np.arange(len(scores))
-    last = np.partition(scores, len(scores) - top_k)[len(scores) - top_k]
-    ties = np.flatnonzero(scores == last)
-    segments = np.array([part.segment for part in parts])[np.searchsorted(ends, places[ties], side="right")]
-    starts = np.flatnonzero(np.diff(segments, prepend=-1))
-    rank = np.arange(len(ties)) - np.repeat(starts, np.diff(starts, append=len(ties)))
-    return np.concatenate([np.flatnonzero(scores > last), ties[rank < top_k]])
-
-
-def _worst_first(scored: Scored) -> float:
+def _score(scored: Scored) -> float:
     return scored.score
 
 
