@@ -1,6 +1,7 @@
 """An event delivered several times, out of order and at once, with workers that are killed midway: each document once."""
 
 import asyncio
+import os
 import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -20,6 +21,7 @@ from tests.unit.rag.ingest.stage import INDEX, Calls, Stage, file_of, lines, num
 
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
+SOAK = bool(os.environ.get("SPASS_SOAK"))
 T = TypeVar("T")
 
 
@@ -68,7 +70,7 @@ async def test_three_deliveries_with_the_worker_killed_midway_end_with_each_docu
     assert sorted((upload.status, upload.documents_ingested) for upload in uploads) == [("succeeded", 1), ("succeeded", 22)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(60 if SOAK else 3))
 async def test_workers_that_all_think_the_others_dead_store_each_document_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -80,7 +82,7 @@ async def test_workers_that_all_think_the_others_dead_store_each_document_once(
     event = stage.put(PATH, lines("bad", *documents.items()))
 
     async def worker(number: int) -> None:
-        for _ in range(20):
+        for _ in range(6):
             await asyncio.sleep(chance.uniform(0, 0.1))
             with inject(FaultPlan(chance.choice(list(Fault)), at=chance.randrange(60))):
                 try:
@@ -88,9 +90,9 @@ async def test_workers_that_all_think_the_others_dead_store_each_document_once(
                         return
                 except (Crash, SpassError):
                     continue
-        raise AssertionError("twenty receives were not enough")
 
     await asyncio.gather(*map(worker, range(4)))
+    assert await stage.deliver(event), "what is left, undisturbed"
     upload = await stage.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 18, 1)
     assert await stage.texts() == documents
@@ -168,7 +170,7 @@ class Machine:
         await steps.finish()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(60 if SOAK else 2))
 async def test_parts_side_by_side_store_each_document_once(stage: Stage, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 200)
     monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 200)
