@@ -17,6 +17,7 @@ LEAST: Final = TARGET // 4
 """A chunk is not ended before, as long as its section goes on: it would say too little by itself."""
 MOST: Final = TARGET * 4
 """A fenced block of code is kept whole up to here, as half of a function is of no use to a reader."""
+_NEAR: Final = TARGET + 512
 REACH: Final = MOST + 512
 
 _BLANK_LINE: Final = re.compile(rb"(?:\r\n|\r(?!\n)|\n)[ \t]*[\r\n]")
@@ -76,6 +77,8 @@ class _Outline:
     section: int | None = None
     """Where the next section begins, if that may matter."""
     code: tuple[_Code, ...] = ()
+    open: bool = False
+    """Whether the last code has no end in what was looked at."""
 
 
 def cut(page: Page) -> Cut:
@@ -87,7 +90,11 @@ def cut(page: Page) -> Cut:
     Raises:
         UnicodeDecodeError: it is not UTF-8.
     """
-    outline = _outline(page) if page.markdown else _Outline()
+    outline = _Outline()
+    if page.markdown:
+        outline = _outline(page, page.body[:_NEAR])
+        if outline.open:
+            outline = _outline(page, page.body)
     if not page.body[TARGET : outline.section].strip():
         return Cut(_stripped(page.body, outline.section))
     least = outline.text + LEAST
@@ -115,8 +122,9 @@ def _stripped(body: bytes, end: int | None) -> int:
     return len(kept) if b" " < kept[-1:] < b"\x80" else len(kept.decode().rstrip().encode())
 
 
-def _outline(page: Page) -> _Outline:
-    body, opened, begin, text = page.body, page.fence, 0, 0
+def _outline(page: Page, body: bytes) -> _Outline:
+    """What stands in ``body``, the whole or the beginning of the page's."""
+    opened, begin, text = page.fence, 0, 0
     code: list[_Code] = []
     section = None
     for mark in _MARK.finditer(page.lead + body):
@@ -137,7 +145,7 @@ def _outline(page: Page) -> _Outline:
             text = end
     if opened:
         code.append(_Code(begin, len(body), opened))
-    return _Outline(text, section, tuple(code))
+    return _Outline(text, section, tuple(code), open=bool(opened))
 
 
 def _closes(mark: "re.Match[bytes]", opened: str) -> bool:
