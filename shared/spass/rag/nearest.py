@@ -11,7 +11,7 @@ import anyio.to_thread
 from spass.rag.filters import Filter
 from spass.rag.manifest import Segment
 from spass.rag.objects import Block, SegmentObjects, blocks, together
-from spass.rag.search import Part, Scored, best
+from spass.rag.search import Part, Scored, best, first
 from spass.rag.segments import Vectors, decode_rows
 from spass.rag.selection import ALL, Selection, select
 
@@ -81,11 +81,9 @@ class _BestYet:
             self.floor = self.question.min_score
 
     def add(self, found: list[Scored]) -> None:
-        self.found += found
+        self.found = first(self.found + found, self.question.top_k)
         if len(self.found) >= self.question.top_k:
-            self.found.sort(key=lambda scored: -scored.score)
             self.floor = max(self.floor, self.found[self.question.top_k - 1].score)
-            self.found = [scored for scored in self.found if scored.score >= self.floor]
 
 
 async def _pieces(objects: SegmentObjects, segments: Sequence[Segment], question: Question) -> list[_Piece]:
