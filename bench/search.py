@@ -65,10 +65,10 @@ def peer(name: str) -> ModuleType:
         raise SystemExit("This bench compares with two other libraries: pip install faiss-cpu usearch") from None
 
 
-def normal_rows(count: int, seed: int) -> Vectors:
-    """(count, 768) float32, rows normalised."""
+def normal_rows(count: int, seed: int, dimensions: int = DIMENSIONS) -> Vectors:
+    """(count, dimensions) float32, rows normalised."""
     random = np.random.default_rng(seed)
-    rows = random.standard_normal((count, DIMENSIONS), dtype=np.float32)
+    rows = random.standard_normal((count, dimensions), dtype=np.float32)
     for start in range(0, count, 65_536):
         block = rows[start : start + 65_536]
         block /= np.linalg.norm(block, axis=1, keepdims=True)

@@ -101,19 +101,22 @@ def emulated_aws() -> Iterator[dict[str, str]]:
         yield leading
 
 
-def write_config(folder: Path, upstream: str) -> dict[str, str]:
-    """A gateway.yaml with one priced model at ``upstream`` and one agent on it; gives the environment that names them."""
+def write_config(folder: Path, upstream: str, embedding_model: str = "all-minilm-l6-v2") -> dict[str, str]:
+    """A gateway.yaml with one priced model and one embedding model at ``upstream`` and one agent; gives the environment that
+    names them. Indices are embedded by ``embedding_model``: the gateway's own, or bench-embedding."""
     (folder / "gateway.yaml").write_text(
         f"""
 llm:
   strategy: failover
   backends:
-    - {{name: upstream, provider: openai, base_url: {upstream}/v1, api_key_env: BENCH_KEY, supported_models: [bench-model]}}
+    - {{name: upstream, provider: openai, base_url: {upstream}/v1, api_key_env: BENCH_KEY,
+       supported_models: [bench-model, bench-embedding]}}
     - {{name: embedded, provider: embedded}}
 models:
   - {{name: bench-model, context_window: 128000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
   - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
-defaults: {{embedding_model: all-minilm-l6-v2, compact_summary_model: bench-model}}
+  - {{name: bench-embedding, kind: embedding, dimensions: 768, context_window: 8192}}
+defaults: {{embedding_model: {embedding_model}, compact_summary_model: bench-model}}
 usd_to_eur: 0.92
 tenants:
   - id: bench

@@ -1,14 +1,17 @@
 """An upstream that answers at once, and the smallest honest proxy in front of one: what the gateway is measured against."""
 
+import base64
 import json
 import os
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
+import numpy as np
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 ANSWER = json.dumps(
@@ -28,6 +31,20 @@ async def answer(request: Request) -> Response:
     return Response(ANSWER, media_type="application/json")
 
 
+def vector(text: str) -> str:
+    """A vector of 768 numbers as the OpenAI wire writes it in base64: the same for the same text."""
+    rows = np.random.default_rng(zlib.crc32(text.encode())).standard_normal(768, dtype=np.float32)
+    return base64.b64encode(rows.tobytes()).decode()
+
+
+async def embed(request: Request) -> Response:
+    asked = await request.json()
+    texts = asked["input"] if isinstance(asked["input"], list) else [asked["input"]]
+    data = [{"object": "embedding", "index": n, "embedding": vector(text)} for n, text in enumerate(texts)]
+    usage = {"prompt_tokens": len(texts), "total_tokens": len(texts)}
+    return JSONResponse({"object": "list", "model": asked["model"], "data": data, "usage": usage})
+
+
 async def forward(request: Request) -> Response:
     client: httpx.AsyncClient = request.app.state.client
     reply = await client.post(
@@ -45,5 +62,10 @@ async def with_client(app: Starlette) -> AsyncIterator[None]:
         yield
 
 
-upstream = Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])
+upstream = Starlette(
+    routes=[
+        Route("/v1/chat/completions", answer, methods=["POST"]),
+        Route("/v1/embeddings", embed, methods=["POST"]),
+    ]
+)
 passthrough = Starlette(routes=[Route("/v1/chat/completions", forward, methods=["POST"])], lifespan=with_client)

@@ -152,8 +152,9 @@ class _Values(Sequence[Key]):
         return len(self._ends)
 
     def __getitem__(self, place: int) -> Key:  # type: ignore[override]  # values are asked for one by one
-        start = int(self._ends[place - 1]) if place else 0
-        return key(json.loads(bytes(self._text[start : int(self._ends[place])])))
+        place = place if place >= 0 else place + len(self)
+        start = self._ends[place - 1] if place else 0
+        return key(json.loads(str(self._text[start : self._ends[place]], "utf-8")))
 
     def __iter__(self) -> Iterator[Key]:
         return (self[place] for place in range(len(self)))

@@ -102,16 +102,23 @@ class Condition:
     def _range(self, keys: Sequence[Key]) -> Span:
         low, high = 0, len(keys)
         for bound in (self.least, self.most):
-            if bound is not None and bound.kind not in _ORDERED:
-                return Span(0, 0)
             if bound is not None:  # a bound keeps to its own kind on both sides
-                low = max(low, bisect_left(keys, Key(bound.kind, -math.inf)))
-                high = min(high, bisect_left(keys, Key(Kind(bound.kind + 1), -math.inf)))
-        if self.least is not None:
-            low = max(low, bisect_left(keys, self.least))
-        if self.most is not None:
-            high = min(high, bisect_right(keys, self.most))
+                of_kind = _of_kind(bound.kind, keys)
+                low, high = max(low, of_kind.first), min(high, of_kind.end)
+        if self.least is not None and low < high:
+            low = bisect_left(keys, self.least, low, high)
+        if self.most is not None and low < high:
+            high = bisect_right(keys, self.most, low, high)
         return Span(low, high)
+
+
+def _of_kind(kind: Kind, keys: Sequence[Key]) -> Span:
+    """Where the keys of a ``kind`` that has an order stand; mostly a field's values are all of one kind."""
+    if kind not in _ORDERED or not keys:
+        return Span(0, 0)
+    first = 0 if keys[0].kind == kind else bisect_left(keys, Key(kind, -math.inf))
+    end = len(keys) if keys[-1].kind == kind else bisect_left(keys, Key(Kind(kind + 1), -math.inf))
+    return Span(first, end)
 
 
 def _comparable(found: Key, bound: Key) -> bool:

@@ -65,6 +65,7 @@ async def nearest(objects: SegmentObjects, segments: Sequence[Segment], question
     finally:
         if ahead is not None:
             ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)  # also what it may have failed with meanwhile
     return await _named(objects, segments, best_yet.found, question.top_k)
 
 
