@@ -1,0 +1,338 @@
+"""The whole life of an index against a dictionary: writes, merges and sweeps by several workers, overtaken by one another in the
+middle, on an AWS that throttles, loses replies and outlives the workers that call it.
+
+A step that broke off took place or did not: one look says which, and it has to be one of the two.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spass.aws.clients import Aws
+from spass.aws.faults import Crash, Fault, inject
+from spass.aws.objects import Listed, TenantObjects
+from spass.core.errors import DocumentNotFound, IndexNotFound, StorageUnavailable
+from spass.core.ids import DocumentId, IndexId
+from spass.core.messages import Json
+from spass.core.time import Deadline
+from spass.rag.cache import ObjectCache
+from spass.rag.documents import DocumentPatch, NewDocument
+from spass.rag.merger import merge
+from spass.rag.service import Rag
+from spass.rag.swap import read_manifest
+from spass.rag.sweep import ORPHAN_SECONDS, RETIRED_SECONDS, sweep
+from tests.unit.rag.conftest import Overtaken, World
+from tests.unit.rag.test_against_a_dictionary import cosine, paths, within
+
+INDEX: Final = IndexId("berlin")
+NAMES: Final = [f"d{n}" for n in range(10)]
+WORKERS: Final = 3
+HOUR, DAY = RETIRED_SECONDS, ORPHAN_SECONDS
+
+
+@dataclass(frozen=True)
+class Held:
+    """A document as it must be."""
+
+    text: str
+    metadata: Mapping[str, Json]
+
+
+@dataclass(frozen=True)
+class State:
+    """What the index must be; ``documents`` is None where there is none."""
+
+    documents: Mapping[str, Held] | None = None
+    version: int = 0
+
+    def best(self, query: str, top_k: int) -> list[tuple[str, float]]:
+        scores = [(name, cosine(query, held.text)) for name, held in (self.documents or {}).items()]
+        return sorted(scores, key=lambda pair: (-pair[1], pair[0]))[:top_k]
+
+
+class Clock:
+    """The time by which things are retired, leases end and sweeps judge; it moves only between steps."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.seconds = 1_000_000_000
+        self.put: dict[str, int] = {}
+        for room in ("writer", "indices", "patch", "merger"):
+            patch.setattr(f"spass.rag.{room}.now_s", lambda: self.seconds)
+        put, listed_under = TenantObjects.put, TenantObjects.listed_under
+
+        async def put_now(objects: TenantObjects, key: str, body: bytes, *, transient: bool = False) -> None:
+            self.put[f"{objects._prefix}{key}"] = self.seconds
+            await put(objects, key, body, transient=transient)
+
+        async def listed_by_clock(objects: TenantObjects, prefix: str) -> AsyncIterator[Listed]:
+            async for listed in listed_under(objects, prefix):
+                yield listed._replace(modified=self.put[f"{objects._prefix}{listed.key}"])
+
+        patch.setattr(TenantObjects, "put", put_now)
+        patch.setattr(TenantObjects, "listed_under", listed_by_clock)
+
+
+class Troubled(Overtaken):
+    """Lets others be faster, and makes one of the step's own calls go wrong."""
+
+    def __init__(self, trouble: "Trouble | None", rivals: Sequence[Callable[[], Awaitable[object]]]) -> None:
+        super().__init__(*rivals)
+        if trouble:
+            self.fault, self.at = trouble.fault, trouble.at
+
+
+@dataclass(frozen=True)
+class Trouble:
+    fault: Fault
+    at: int
+
+
+@dataclass
+class Life:
+    """An index, the workers that work on it, and what must come of it."""
+
+    world: World
+    clock: Clock
+    workers: list[Rag] = field(init=False)
+    state: State = State()
+
+    def __post_init__(self) -> None:
+        self.workers = [self.world.cold() for _ in range(WORKERS)]
+
+    async def take(self, step: "Step", worker: int, trouble: Trouble | None, rivals: Sequence["Step"]) -> None:
+        """One step of one worker. ``rivals`` are steps of another one, each taken before one of its swaps."""
+        rival = (worker + 1) % WORKERS
+        plan = Troubled(trouble, [partial(self.take, other, rival, None, ()) for other in rivals])
+        try:
+            with inject(plan):
+                answer = await step.taken(self, self.workers[worker])
+        except (Crash, StorageUnavailable):
+            assert trouble, "nothing went wrong, and yet it broke off"
+            if plan.crashed:
+                self.workers[worker] = self.world.cold()
+            with inject(Overtaken()):
+                seen = await self.seen()
+            before, after = self.state, step.after(self.state)
+            assert seen in (before, after), f"{step} with {trouble}"
+            self.state = seen
+        else:
+            before, self.state = self.state, step.after(self.state)
+            assert answer == step.answer(before, self.state), f"{step} with {trouble}"
+
+    async def seen(self, worker: Rag | None = None) -> State:
+        """What the index is, as a worker sees it."""
+        scope = self.world.scope
+        manifest = await read_manifest(scope.store, INDEX)
+        if not manifest.exists:
+            return State(None, manifest.version)
+        found = (await (worker or self.world.cold()).documents(scope, INDEX)).documents
+        assert len({document.id for document in found}) == len(found) == manifest.doc_count
+        assert manifest.text_bytes == sum(len(document.text.encode()) for document in found)
+        return State({document.id: Held(document.text, document.metadata) for document in found}, manifest.version)
+
+    async def agrees(self, worker: int, query: str) -> None:
+        assert await self.seen(self.workers[worker]) == self.state
+        if self.state.documents is not None:
+            answer = await self.workers[worker].query(self.world.scope, INDEX, query, 5)
+            assert [(hit.id, hit.score) for hit in answer.results] == self.state.best(query, 5)
+            assert answer.version == self.state.version
+
+    async def leaves_nothing_behind(self) -> None:
+        """Days later, the sweep has left what the version in force lists, all of it and nothing else."""
+        for _ in range(2):
+            self.clock.seconds += DAY + HOUR
+            await sweep(self.world.scope.store, self.clock.seconds, Deadline.after(60))
+        manifest = await read_manifest(self.world.scope.store, INDEX)
+        stored = [key.removeprefix(f"rag/{INDEX}/") for key in await self.world.scope.store.objects.keys_under("rag/")]
+        listed = {path for path in paths(manifest) if path.count("/") == 1}
+        bitmaps = {path for path in paths(manifest) if path.count("/") == 2}
+        assert manifest.retired == ()
+        assert {path for path in stored if "/dead-" in path} == bitmaps
+        assert len(stored) == 5 * len(listed) + len(bitmaps)
+        assert all(within(path, listed) for path in stored)
+
+
+class Step(Protocol):
+    """Something that happens to an index: ``taken`` by a worker, the state ``after`` it, and the ``answer`` that it gets."""
+
+    def after(self, state: State, /) -> State: ...
+
+    def answer(self, before: State, after: State, /) -> object: ...
+
+    async def taken(self, life: Life, worker: Rag, /) -> object: ...
+
+
+@dataclass(frozen=True)
+class Write:
+    """A replace, or else an append."""
+
+    batch: Sequence[NewDocument]
+    replaces: bool
+
+    def after(self, state: State, /) -> State:
+        held = {} if self.replaces else dict(state.documents or {})
+        held |= {document.id: Held(document.text, document.metadata) for document in self.batch}
+        return State(held, state.version + 1)
+
+    def answer(self, before: State, after: State, /) -> object:
+        names = {document.id for document in self.batch}
+        replaced = [name for name in before.documents or {} if self.replaces or name in names]
+        return len(after.documents or {}), len(self.batch), len(replaced), after.version
+
+    async def taken(self, life: Life, worker: Rag, /) -> object:
+        write = worker.replace if self.replaces else worker.append
+        answer = await write(life.world.scope, INDEX, self.batch)
+        return answer.doc_count, answer.ingested, answer.replaced, answer.version
+
+
+@dataclass(frozen=True)
+class Patch:
+    name: str
+    change: DocumentPatch
+
+    def after(self, state: State, /) -> State:
+        old = (state.documents or {}).get(self.name)
+        if old is None:
+            return state
+        new = Held(self.change.text_after(old.text), self.change.metadata_after(old.metadata))
+        return State({**(state.documents or {}), self.name: new}, state.version + 1)
+
+    def answer(self, before: State, after: State, /) -> object:
+        return (after.documents or {}).get(self.name)
+
+    async def taken(self, life: Life, worker: Rag, /) -> object:
+        try:
+            found = await worker.patch(life.world.scope, INDEX, DocumentId(self.name), self.change)
+        except (IndexNotFound, DocumentNotFound):
+            return None
+        return Held(found.text, found.metadata)
+
+
+@dataclass(frozen=True)
+class Remove:
+    name: str
+
+    def after(self, state: State, /) -> State:
+        if self.name not in (state.documents or {}):
+            return state
+        left = {name: held for name, held in (state.documents or {}).items() if name != self.name}
+        return State(left, state.version + 1)
+
+    def answer(self, before: State, after: State, /) -> object:
+        return before != after
+
+    async def taken(self, life: Life, worker: Rag, /) -> object:
+        return await worker.delete_document(life.world.scope, INDEX, DocumentId(self.name))
+
+
+@dataclass(frozen=True)
+class Destroy:
+    def after(self, state: State, /) -> State:
+        return state if state.documents is None else State(None, state.version + 1)
+
+    def answer(self, before: State, after: State, /) -> object:
+        return before != after
+
+    async def taken(self, life: Life, worker: Rag, /) -> object:
+        return await worker.delete_index(life.world.scope, INDEX)
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What nobody may notice: a merge, a sweep, time that passes."""
+
+    kind: str
+
+    def after(self, state: State, /) -> State:
+        return state
+
+    def answer(self, before: State, after: State, /) -> object:
+        return None
+
+    async def taken(self, life: Life, worker: Rag, /) -> object:
+        match self.kind:
+            case "merge":
+                await merge(life.world.scope.store, ObjectCache(), INDEX, Deadline.after(3600))
+            case _:
+                await sweep(life.world.scope.store, life.clock.seconds, Deadline.after(60))
+        return None
+
+
+texts = st.text("abü ", min_size=1, max_size=6).filter(str.strip)
+metadata = st.dictionaries(st.sampled_from("kl"), st.integers(0, 3), max_size=2)
+names = st.sampled_from(NAMES)
+batches = st.lists(
+    st.builds(NewDocument, id=names, text=texts, metadata=metadata),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda document: document.id,
+)
+changes = (
+    st.builds(DocumentPatch, text=texts)
+    | st.builds(DocumentPatch, metadata=metadata)
+    | st.builds(DocumentPatch, text=texts, metadata=metadata)
+)
+appends = st.builds(Write, batches, st.just(False))
+removals = st.builds(Remove, names)
+replaces = st.builds(Write, batches, st.just(True))
+upkeep = st.sampled_from([Upkeep("merge"), Upkeep("merge"), Upkeep("sweep")])
+kinds: list[st.SearchStrategy[Step]] = [
+    *[appends] * 8,
+    *[st.builds(Patch, names, changes)] * 2,
+    *[removals] * 4,
+    *[upkeep] * 5,
+    replaces,
+    st.builds(Destroy),
+]
+steps = st.sampled_from(kinds).flatmap(lambda kind: kind)
+troubles = st.none() | st.none() | st.builds(Trouble, st.sampled_from(list(Fault)), st.integers(0, 24))
+scripts = st.lists(
+    st.tuples(steps, st.integers(0, WORKERS - 1), troubles, st.lists(steps, max_size=3), st.sampled_from([0, 0, 70, HOUR, DAY])),
+    min_size=8,
+    max_size=24,
+)
+
+
+def small(patch: pytest.MonkeyPatch, *, merging: bool, bitmaps_in_objects: bool) -> None:
+    """Everything that takes thousands of rows, with a few: a job merges any two segments, an append up to four rows (if
+    ``merging``, else none), six segments crowd an index, and four things retired are all that it remembers."""
+    patch.setattr("spass.rag.swap._LONGEST_PAUSE", 0)
+    patch.setattr("spass.rag.merge.MERGE_ROWS", 4 if merging else 1)
+    patch.setattr("spass.rag.merge._SMALL", 2)
+    patch.setattr("spass.rag.merge._CROWDED", 1)
+    patch.setattr("spass.rag.merge._ROTTEN_ROWS", 1)
+    patch.setattr("spass.rag.merge.HEADROOM", 2)
+    for room in ("merge", "addition", "manifest"):
+        patch.setattr(f"spass.rag.{room}.MAX_SEGMENTS", 6)
+    patch.setattr("spass.rag.manifest._MAX_RETIRED", 4)
+    if bitmaps_in_objects:
+        patch.setattr("spass.rag.kill.INLINE_DEAD_BYTES", 0)
+
+
+@settings(max_examples=max(25, settings().max_examples // 10))
+@given(scripts, texts, st.booleans(), st.booleans())
+def test_an_index_is_a_dictionary_whatever_goes_wrong_whoever_comes_between_and_whenever_it_is_tidied_up(
+    aws: Aws,
+    script: list[tuple[Step, int, Trouble | None, list[Step], int]],
+    query: str,
+    merging: bool,
+    bitmaps_in_objects: bool,
+) -> None:
+    async def run(patch: pytest.MonkeyPatch) -> None:
+        life = Life(World(aws), Clock(patch))
+        for step, worker, trouble, rivals, later in script:
+            await life.take(step, worker, trouble, rivals)
+            await life.agrees((worker + 1) % WORKERS, query)
+            life.clock.seconds += later
+        await life.leaves_nothing_behind()
+        await life.agrees(0, query)
+
+    with pytest.MonkeyPatch.context() as patch:
+        small(patch, merging=merging, bitmaps_in_objects=bitmaps_in_objects)
+        asyncio.run(run(patch))
