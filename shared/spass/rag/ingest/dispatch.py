@@ -26,11 +26,17 @@ class Dispatch:
         """Whether the message is done with; else it shall be delivered again.
 
         Raises:
-            SpassError: a merge failed.
+            Exception: what the first of its events met that nobody expected, once the others have been carried out.
         """
         done = True
+        failures: list[Exception] = []
         for job in jobs_of(body):
-            done = await self._job(job, delivery, deadline) and done
+            try:
+                done = await self._job(job, delivery, deadline) and done
+            except Exception as failure:  # noqa: BLE001 (what one event met shall not keep the next one waiting)
+                failures.append(failure)
+        if failures:
+            raise failures[0]
         return done
 
     async def _job(self, job: Job, delivery: Delivery, deadline: Deadline) -> bool:

@@ -200,6 +200,14 @@ async def test_a_message_with_a_bad_event_carries_out_the_good_ones(stage: Stage
     assert await stage.texts() == numbered(2)
 
 
+async def test_a_bug_met_by_one_event_of_a_message_does_not_keep_the_next_one_waiting(stage: Stage) -> None:
+    events = [json.loads(stage.put(f"{INDEX}/{name}.txt", name.encode()))["Records"][0] for name in ("bad", "good")]
+    stage.calls.before = Failing(ZeroDivisionError(), texts=["bad"])
+    with pytest.raises(ZeroDivisionError):
+        await stage.deliver(json.dumps({"Records": events}))
+    assert list((await stage.texts()).values()) == ["good"]
+
+
 async def test_trouble_that_may_pass_brings_the_message_back_and_nothing_is_embedded_twice(
     stage: Stage, small_batches: int
 ) -> None:
@@ -393,3 +401,18 @@ async def test_a_hand_over_that_may_not_have_been_heard_brings_the_message_back(
         assert await stage.deliver(body)
     assert await stage.texts(other) == numbered(6)
     assert (await stage.only_upload(other)).documents_ingested == 6
+
+
+@pytest.mark.parametrize("fault", [Fault.REPEATED, Fault.LOST_REPLY, Fault.TIMEOUT])
+async def test_a_batch_of_nothing_but_bad_lines_counts_once_however_it_is_heard_of(stage: Stage, fault: Fault) -> None:
+    """The emulated transaction knows no tokens here: sent again, it fails by its own effect."""
+    body = b"no json\n" * 1500
+    with inject(FaultPlan()) as plan:
+        await stage.deliver(stage.put(PATH, body))
+    first = [call.operation for call in plan.calls].index("TransactWriteItems")
+    other = IndexId("other")
+    event = stage.put(f"{other}/a.jsonl", body)
+    with inject(FaultPlan(fault, at=first)):
+        assert await stage.deliver(event)
+    upload = await stage.only_upload(other)
+    assert (upload.status, upload.documents_failed, upload.bytes_done) == ("failed", 1500, len(body))
