@@ -189,7 +189,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         path=f"{_INDEX}/documents/{{doc_id}}",
         module="rag.documents_delete",
         surface=Surface.RAG,
-        permissions=_RAG_WRITE,
+        permissions=_RAG_WRITE | {Permission.JOBS_SEND},
         memory=1024,
     ),
     Route(

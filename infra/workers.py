@@ -46,5 +46,6 @@ WORKERS: Final[tuple[Worker, ...]] = (
     Worker(module="jobs", trigger=Trigger.QUEUE, permissions=_INGEST | {Permission.INGEST_START}, memory=3008),
     # One whole vCPU: most of its time goes into embedding.
     Worker(module="ingest_step", trigger=Trigger.MACHINE, permissions=_INGEST, memory=1769),
-    Worker(module="sweep", trigger=Trigger.HOURLY, permissions=_STORE, memory=1024),
+    # It asks for merges whose request was lost.
+    Worker(module="sweep", trigger=Trigger.HOURLY, permissions=_STORE | {Permission.JOBS_SEND}, memory=1024),
 )
