@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
@@ -22,6 +22,7 @@ TEMPLATE: Final = ROOT / "local" / "template.json"
 REGION: Final = "eu-central-1"
 STACK: Final = "spass-local"
 _GONE: Final = frozenset({"DELETE_COMPLETE"})
+_STORED: Final = ("AWS::DynamoDB::", "AWS::S3::")
 _STANDS: Final = frozenset({"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE"})
 # Nothing on this machine may lead a call to a real account: neither a profile nor an endpoint of one service.
 _MISLEADING: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE")
@@ -94,8 +95,9 @@ def point_to(endpoint: str) -> None:
     os.environ.pop("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", None)
 
 
-def provision(template: Path = TEMPLATE) -> Stores:
-    """The stateful stack of the CDK definition, made through CloudFormation unless it stands already.
+def provision(template: Path = TEMPLATE, *, damaged: bool = False) -> Stores:
+    """What the CDK defines, made through CloudFormation unless it stands already. After ``damaged`` state was put aside, workers
+    and queue are made anew if something of them has gone with it.
 
     Raises:
         LocalError: the emulator refuses it.
@@ -106,9 +108,11 @@ def provision(template: Path = TEMPLATE) -> Stores:
     try:
         if _status(client) not in _STANDS or not _is_there(_stores(client)):
             _create(client, body)
+        elif damaged and not _works(_stores(client)):
+            _update(client, json.dumps(_without_workers(json.loads(body))))
+            _update(client, body)
         elif client.get_template(StackName=STACK)["TemplateBody"] != json.loads(body):
-            client.update_stack(StackName=STACK, TemplateBody=body, Capabilities=["CAPABILITY_NAMED_IAM"])
-            client.get_waiter("stack_update_complete").wait(StackName=STACK, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+            _update(client, body)
         return _stores(client)
     except EndpointConnectionError:
         raise LocalError(f"No AWS emulator answers at AWS_ENDPOINT_URL={os.environ['AWS_ENDPOINT_URL']}.") from None
@@ -129,6 +133,34 @@ def _is_there(stores: Stores) -> bool:
             return False
         raise
     return True
+
+
+def _works(stores: Stores) -> bool:
+    """Whether there is what the stack remembers of queue and workers."""
+    functions = boto3.client("lambda")
+    try:
+        boto3.client("sqs").get_queue_attributes(QueueUrl=stores.queue)
+        boto3.client("stepfunctions").describe_state_machine(stateMachineArn=stores.machine)
+        schedules = boto3.client("scheduler").list_schedules()["Schedules"]
+        mappings = functions.list_event_source_mappings()["EventSourceMappings"]
+    except ClientError:
+        return False
+    return bool(functions.list_functions()["Functions"] and schedules and mappings)
+
+
+def _without_workers(template: dict[str, Any]) -> dict[str, Any]:
+    """What is stored, and nothing that refers to the rest."""
+    kept = {name: one for name, one in template["Resources"].items() if one["Type"].startswith(_STORED)}
+    for resource in kept.values():
+        resource["Properties"].pop("NotificationConfiguration", None)
+        resource.pop("DependsOn", None)
+    outputs = {name: one for name, one in template["Outputs"].items() if one["Value"].get("Ref") in kept}
+    return {**template, "Resources": kept, "Outputs": outputs}
+
+
+def _update(client: "CloudFormationClient", body: str) -> None:
+    client.update_stack(StackName=STACK, TemplateBody=body, Capabilities=["CAPABILITY_NAMED_IAM"])
+    client.get_waiter("stack_update_complete").wait(StackName=STACK, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
 
 
 def _status(client: "CloudFormationClient") -> str | None:

@@ -73,7 +73,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         choice = _choose_models(config, home, stack, offline=offline)
         workers = Workers()
         point_to(stack.enter_context(emulated_aws(home, lock, workers.urls)))
-        stores = provision()
+        stores = provision(damaged=home.damaged)
         home.mark_started()
         os.environ |= {"SPASS_CONFIG": str(home.config), **stores.variables()}
         os.environ.setdefault("SPASS_AGENTS", str(ROOT / "agents"))

@@ -79,6 +79,12 @@ class Home:
             notes.append("The last run was killed before it could save its tables: they are as they were when it started.")
         return notes
 
+    @property
+    def damaged(self) -> bool:
+        """Whether files had to be put aside since the last start that came to an end."""
+        started = self._mark.stat().st_mtime if self._mark.exists() else 0.0
+        return any(aside.stat().st_mtime > started for aside in self.path.glob("damaged-*"))
+
     def mark_started(self) -> None:
         """Note that there is something to save from now on."""
         self._mark.touch()

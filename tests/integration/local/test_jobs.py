@@ -16,7 +16,7 @@ import pytest
 import functions.workers.ingest_step
 import functions.workers.jobs
 import functions.workers.sweep
-from local.emulator import Stores, emulated_aws, point_to, provision
+from local.emulator import TEMPLATE, Stores, emulated_aws, point_to, provision
 from local.executions import resume_executions
 from local.home import Home
 from local.workers import Workers
@@ -78,7 +78,7 @@ def _worker(given: list[Mapping[str, Any]], answer: Answer) -> Work:
 
 
 @contextmanager
-def _running(home: Home, laptop_of: Callable[[Stores], Laptop], answers: Mapping[str, Answer]) -> Iterator[Laptop]:
+def _running(home: Home, answers: Mapping[str, Answer], template: Path = TEMPLATE) -> Iterator[Laptop]:
     """The emulator and the workers, until the block ends; in the order of the gateway."""
     home.logs.mkdir(parents=True, exist_ok=True)
     workers = Workers()
@@ -88,7 +88,7 @@ def _running(home: Home, laptop_of: Callable[[Stores], Laptop], answers: Mapping
         patch.delenv("AWS_ENDPOINT_URL", raising=False)
         with emulated_aws(home, lock.fileno(), workers.urls) as endpoint:
             point_to(endpoint)
-            laptop = laptop_of(provision())
+            laptop = Laptop(provision(template, damaged=home.damaged))
             for name, module in MODULES.items():
                 given, answer = laptop.given[name], answers.get(name, lambda _: None)
                 patch.setattr(module, "handler", worker_handler(_worker(given, answer)))
@@ -132,7 +132,7 @@ class Steps:
 @pytest.fixture(scope="module")
 def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
     home = Home(tmp_path_factory.mktemp("laptop") / "home")
-    with _running(home, Laptop, {"jobs": _jobs, "step": Steps(), "sweep": lambda _: {"swept": 0}}) as running:
+    with _running(home, {"jobs": _jobs, "step": Steps(), "sweep": lambda _: {"swept": 0}}) as running:
         boto3.client("sqs").set_queue_attributes(QueueUrl=running.stores.queue, Attributes={"VisibilityTimeout": "1"})
         yield running
 
@@ -193,11 +193,11 @@ def test_the_clock_starts_the_sweep(laptop: Laptop) -> None:
 def test_after_a_restart_the_queue_is_worked_off_and_a_cut_off_execution_goes_on_once(tmp_path: Path) -> None:
     home, steps = Home(tmp_path / "home"), Steps()
     answers: dict[str, Answer] = {"jobs": _jobs, "step": steps}
-    with _running(home, Laptop, answers) as first:
+    with _running(home, answers) as first:
         first.start("stuck", tenant="demo", index="berlin", upload="stuck", parts=[0, 1])
         _eventually(lambda: len(first.steps("stuck")) > 2)
     steps.free.set()
-    with _running(home, Laptop, answers) as second:
+    with _running(home, answers) as second:
         assert second.stores == first.stores
         second.send("good")
         _eventually(lambda: second.bodies() == ["good"])
@@ -208,3 +208,40 @@ def test_after_a_restart_the_queue_is_worked_off_and_a_cut_off_execution_goes_on
         resume_executions(second.stores.machine)
         _eventually(lambda: second.status("stuck-2") == "SUCCEEDED")
         assert len(second.steps("stuck")) == 5
+
+
+@pytest.mark.parametrize("lost", ["sqs", "lambda", "stepfunctions", "scheduler"])
+def test_what_is_stored_outlives_damage_to_what_works_on_it(tmp_path: Path, lost: str) -> None:
+    home = Home(tmp_path / "home")
+    answers: dict[str, Answer] = {"jobs": _jobs, "step": Steps()}
+    with _running(home, answers) as first:
+        boto3.client("s3").put_object(Bucket=first.stores.bucket, Key="T/demo/x", Body=b"kept")
+    (home.emulator_state / f"{lost}.json").write_text('{"half')
+    assert home.left_behind()
+    with _running(home, answers) as second:
+        assert (second.stores.table, second.stores.bucket) == (first.stores.table, first.stores.bucket)
+        assert boto3.client("s3").get_object(Bucket=second.stores.bucket, Key="T/demo/x")["Body"].read() == b"kept"
+        boto3.client("s3").put_object(Bucket=second.stores.bucket, Key="uploads/demo/berlin/x.md", Body=b"new")
+        _eventually(lambda: any("uploads" in body for body in second.bodies()))
+        second.start("good", tenant="demo", index="berlin", upload="good", parts=[0])
+        _eventually(lambda: second.status("good") == "SUCCEEDED")
+        assert len(boto3.client("scheduler").list_schedules()["Schedules"]) == 1
+
+
+def test_a_home_from_before_there_were_workers_gets_them_and_keeps_what_it_holds(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    template = json.loads(TEMPLATE.read_text())
+    stored = {name: one for name, one in template["Resources"].items() if one["Type"].startswith(("AWS::DynamoDB", "AWS::S3"))}
+    for resource in stored.values():
+        resource["Properties"].pop("NotificationConfiguration", None)
+        resource.pop("DependsOn", None)
+    outputs = {name: template["Outputs"][name] for name in ("TableName", "BucketName")}
+    before = tmp_path / "before.json"
+    before.write_text(json.dumps({**template, "Resources": stored, "Outputs": outputs}))
+    with _running(home, {}, before) as first:
+        boto3.client("s3").put_object(Bucket=first.stores.bucket, Key="T/demo/x", Body=b"kept")
+    with _running(home, {"jobs": _jobs}) as second:
+        assert (second.stores.table, second.stores.bucket) == (first.stores.table, first.stores.bucket)
+        assert boto3.client("s3").get_object(Bucket=second.stores.bucket, Key="T/demo/x")["Body"].read() == b"kept"
+        boto3.client("s3").put_object(Bucket=second.stores.bucket, Key="uploads/demo/berlin/x.md", Body=b"new")
+        _eventually(lambda: any("uploads" in body for body in second.bodies()))
