@@ -1,4 +1,4 @@
-"""The emulated AWS: ministack as a child process, or whatever ``AWS_ENDPOINT_URL`` names, with the stateful stack in it."""
+"""The emulated AWS: ministack as a child process, or whatever ``AWS_ENDPOINT_URL`` names, with the CDK's stack in it."""
 
 import json
 import os
@@ -22,6 +22,7 @@ TEMPLATE: Final = ROOT / "local" / "template.json"
 REGION: Final = "eu-central-1"
 STACK: Final = "spass-local"
 _GONE: Final = frozenset({"DELETE_COMPLETE"})
+_PROXY: Final = "MINISTACK_LAMBDA_PROXY_URL"  # of a function; its process has one variable for each function's name
 _STORED: Final = ("AWS::DynamoDB::", "AWS::S3::")
 _STANDS: Final = frozenset({"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE"})
 # Nothing on this machine may lead a call to a real account: neither a profile nor an endpoint of one service.
@@ -49,18 +50,14 @@ class Stores:
 
 @contextmanager
 def emulated_aws(home: Home, lock: int, workers: Mapping[str, str]) -> Iterator[str]:
-    """The endpoint of an emulated AWS: what ``AWS_ENDPOINT_URL`` names, else a ministack that runs until the block ends.
+    """The endpoint of a ministack that runs until the block ends.
 
     ``workers`` are the URLs that do the work of its functions, by their names.
     """
-    named = os.environ.get("AWS_ENDPOINT_URL")
-    if named:
-        yield named
-        return
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")} | {
-        **{f"MINISTACK_LAMBDA_PROXY_{name}": url for name, url in workers.items()},
+        **{f"{_PROXY.removesuffix('URL')}{name}": url for name, url in workers.items()},
         "MINISTACK_REGION": REGION,
         "PERSIST_STATE": "1",
         "STATE_DIR": str(home.emulator_state),
@@ -121,6 +118,17 @@ def provision(template: Path = TEMPLATE, *, damaged: bool = False) -> Stores:
             f"The emulated AWS does not make the stack of {template.name}: {error}\n"
             "If its state is from another version, remove its folder (SPASS_HOME, by default .local) and start again."
         ) from error
+
+
+def hand_over(workers: Mapping[str, str]) -> str:
+    """Tell an emulator that we have not started where its functions' work is done, and return what the operator must know."""
+    functions = boto3.client("lambda")
+    try:
+        for name, url in workers.items():
+            functions.update_function_configuration(FunctionName=name, Environment={"Variables": {_PROXY: url}})
+    except (BotoCoreError, ClientError) as error:
+        return f"no file will be ingested, as the emulator at AWS_ENDPOINT_URL does not have the workers: {error}"
+    return "files are ingested only if AWS_ENDPOINT_URL is a ministack on this machine"
 
 
 def _is_there(stores: Stores) -> bool:

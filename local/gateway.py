@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 import yaml
 
 from local.banner import banner
-from local.emulator import emulated_aws, point_to, provision
+from local.emulator import emulated_aws, hand_over, point_to, provision
 from local.environment import DOTENV, check_keys, dotenv_notes, read_dotenv
 from local.executions import resume_executions
 from local.home import ROOT, Home, LocalError, home_from_environment
@@ -72,8 +72,11 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
             notes += dotenv_notes(DOTENV, config)
         choice = _choose_models(config, home, stack, offline=offline)
         workers = Workers()
-        point_to(stack.enter_context(emulated_aws(home, lock, workers.urls)))
+        named = os.environ.get("AWS_ENDPOINT_URL")
+        point_to(named or stack.enter_context(emulated_aws(home, lock, workers.urls)))
         stores = provision(damaged=home.damaged)
+        if named:
+            notes.append(hand_over(workers.urls))
         home.mark_started()
         os.environ |= {"SPASS_CONFIG": str(home.config), **stores.variables()}
         os.environ.setdefault("SPASS_AGENTS", str(ROOT / "agents"))

@@ -16,7 +16,7 @@ import pytest
 import functions.workers.ingest_step
 import functions.workers.jobs
 import functions.workers.sweep
-from local.emulator import TEMPLATE, Stores, emulated_aws, point_to, provision
+from local.emulator import TEMPLATE, Stores, emulated_aws, hand_over, point_to, provision
 from local.executions import resume_executions
 from local.home import Home
 from local.workers import Workers
@@ -78,17 +78,19 @@ def _worker(given: list[Mapping[str, Any]], answer: Answer) -> Work:
 
 
 @contextmanager
-def _running(home: Home, answers: Mapping[str, Answer], template: Path = TEMPLATE) -> Iterator[Laptop]:
-    """The emulator and the workers, until the block ends; in the order of the gateway."""
+def _running(home: Home, answers: Mapping[str, Answer], template: Path = TEMPLATE, *, ours: bool = True) -> Iterator[Laptop]:
+    """The emulator and the workers, until the block ends; in the order of the gateway. One that is not ours was started by
+    somebody who knows nothing of workers."""
     home.logs.mkdir(parents=True, exist_ok=True)
     workers = Workers()
     with pytest.MonkeyPatch.context() as patch, (home.path / "lock").open("a") as lock:
         patch.setattr(os, "environ", os.environ.copy())
         patch.setattr(boto3, "DEFAULT_SESSION", None)
-        patch.delenv("AWS_ENDPOINT_URL", raising=False)
-        with emulated_aws(home, lock.fileno(), workers.urls) as endpoint:
+        with emulated_aws(home, lock.fileno(), workers.urls if ours else {}) as endpoint:
             point_to(endpoint)
             laptop = Laptop(provision(template, damaged=home.damaged))
+            if not ours:
+                assert "ministack" in hand_over(workers.urls)
             for name, module in MODULES.items():
                 given, answer = laptop.given[name], answers.get(name, lambda _: None)
                 patch.setattr(module, "handler", worker_handler(_worker(given, answer)))
@@ -245,3 +247,11 @@ def test_a_home_from_before_there_were_workers_gets_them_and_keeps_what_it_holds
         assert boto3.client("s3").get_object(Bucket=second.stores.bucket, Key="T/demo/x")["Body"].read() == b"kept"
         boto3.client("s3").put_object(Bucket=second.stores.bucket, Key="uploads/demo/berlin/x.md", Body=b"new")
         _eventually(lambda: any("uploads" in body for body in second.bodies()))
+
+
+def test_an_emulator_that_somebody_else_has_started_hands_its_work_to_us_too(tmp_path: Path) -> None:
+    with _running(Home(tmp_path / "home"), {"jobs": _jobs, "step": Steps()}, ours=False) as laptop:
+        laptop.send("good")
+        _eventually(lambda: laptop.bodies() == ["good"])
+        laptop.start("good", tenant="demo", index="berlin", upload="good", parts=[0])
+        _eventually(lambda: laptop.status("good") == "SUCCEEDED")
