@@ -7,6 +7,7 @@ from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import SpassError
 from spass.core.ids import IndexId
 from spass.rag.documents import NewDocument
+from spass.rag.objects import together
 from tests.integration.ingest.conftest import Clock
 from tests.unit.rag.ingest.stage import Stage, lines
 
@@ -41,7 +42,8 @@ async def test_an_ingest_takes_place_once_whichever_call_goes_wrong(stage: Stage
     points = [f"{call.service}:{call.operation}" for call in plan.calls]
     assert points.count("dynamodb:TransactWriteItems") == 2, "one for each batch"
     assert {"s3:HeadObject", "s3:GetObject", "dynamodb:UpdateItem", "dynamodb:PutItem"} < set(points), points
-    for point, name in enumerate(points):
+
+    async def one(point: int, name: str) -> None:
         where = f"{fault} at {point} ({name})"
         index, event = await prepared(stage, f"{fault}-{point}")
         with inject(FaultPlan(fault, at=point)) as plan:
@@ -59,6 +61,8 @@ async def test_an_ingest_takes_place_once_whichever_call_goes_wrong(stage: Stage
         assert (upload.bytes_done, upload.bytes_total) == (len(BODY), len(BODY)), where
         assert await stage.texts(index) == BEFORE | NEW, where
         assert (await stage.rag.describe(stage.scope, index)).version == 3, where
+
+    await together((one(*point) for point in enumerate(points)), at_once=6)
     assert len(points) > 15
 
 
