@@ -10,7 +10,7 @@ import anyio.to_thread
 from spass.core.ids import DocumentId, new_id
 from spass.rag.documents import NewDocument, metadata_json
 from spass.rag.ids import IdRow
-from spass.rag.joined import Source, put_joined
+from spass.rag.joined import Source, make_room, put_joined
 from spass.rag.kill import Found, LiveIds, kill, write_all_dead
 from spass.rag.manifest import MAX_SEGMENTS, Segment
 from spass.rag.merge import choose_merge
@@ -96,6 +96,7 @@ class Addition:
         return put.segment
 
     async def _put_merged(self, objects: SegmentObjects, created: Mapping[DocumentId, int], inputs: Sequence[LiveIds]) -> Segment:
+        make_room(objects, [live.segment for live in inputs], self.new.vectors.shape[1])
         new = await anyio.to_thread.run_sync(Source.of_rows, self.new.rows(created))
         return (await put_joined(objects, [new, *(Source.of(objects, live) for live in inputs)])).segment
 

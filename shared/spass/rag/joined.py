@@ -19,6 +19,7 @@ from spass.rag.columns import decode_meta, encode_meta
 from spass.rag.ids import IdRow, Ids, encode_ids
 from spass.rag.kill import LiveIds
 from spass.rag.manifest import Segment
+from spass.rag.merge import stored_bytes
 from spass.rag.objects import DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects, together
 from spass.rag.segments import Offsets, Rows, Vectors, decode_offsets, decode_vectors, encode, encode_array
 
@@ -26,6 +27,7 @@ RowNumbers = npt.NDArray[np.int64]
 
 _READ_AT_ONCE: Final = 4  # objects of one kind
 _LINE_FEED: Final = 10
+_HELD_PER_BYTE: Final = 2  # of what is read: that and what is made of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,11 @@ def live_rows(rows: int, dead: Bitmap) -> RowNumbers:
     bits = np.unpackbits(np.frombuffer(dead.bits, np.uint8), bitorder="little")[:rows]
     alive[: len(bits)] = bits == 0
     return np.flatnonzero(alive)
+
+
+def make_room(objects: SegmentObjects, segments: Sequence[Segment], dimensions: int) -> None:
+    """Let go of what is cached, as far as joining ``segments`` needs the memory."""
+    objects.leave_free(_HELD_PER_BYTE * sum(stored_bytes(segment, dimensions) for segment in segments))
 
 
 async def put_joined(objects: SegmentObjects, sources: Sequence[Source]) -> Joined:

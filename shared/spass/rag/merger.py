@@ -21,14 +21,13 @@ from spass.core.ids import IndexId, random_suffix
 from spass.core.time import Deadline, now_s
 from spass.rag.bitmap import Bitmap
 from spass.rag.cache import ObjectCache
-from spass.rag.joined import Joined, Source, put_joined
+from spass.rag.joined import Joined, Source, make_room, put_joined
 from spass.rag.kill import LiveIds, live_ids, outdated, write_dead
 from spass.rag.manifest import Manifest, Segment
-from spass.rag.merge import choose_job, merge_due, stored_bytes
+from spass.rag.merge import choose_job, merge_due
 from spass.rag.objects import SegmentObjects
 from spass.rag.swap import Step, read_manifest, swap
 
-_HELD_PER_BYTE: Final = 2  # of the inputs: they and what is made of them
 _ENOUGH_SECONDS: Final = 60.0  # for a large merge
 
 
@@ -65,9 +64,9 @@ async def _merge(
 ) -> bool:
     """Make one segment of ``inputs``; False if another writer took one of them out first. What was put then is left to the
     sweep."""
-    cache.leave_free(_HELD_PER_BYTE * sum(stored_bytes(segment, dimensions) for segment in inputs))
     through = SegmentObjects(store, index_id, generation, ObjectCache(0))  # what is read once only would push all else out
     objects = SegmentObjects(store, index_id, generation, cache)
+    make_room(objects, inputs, dimensions)
     loaded = await live_ids(objects, inputs)
     joined = await put_joined(through, [Source.of(through, live) for live in loaded])
 

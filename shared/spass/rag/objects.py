@@ -30,6 +30,9 @@ _OFFSET_BYTES: Final = 8
 _OFFSETS: Final = struct.Struct("<QQ")
 _FLOAT_BYTES: Final = 4
 
+# Up to how many bytes these are kept whole.
+_LARGE: Final = {VECTORS: BLOCK_BYTES + HEADER_BYTES, DOCS: _WHOLE_DOCS_BYTES, META: HEAD_BYTES}
+
 
 class Block(NamedTuple):
     """Rows of a segment whose vectors are read together: ``rows`` of them from ``first`` on, the bytes from ``start`` up to
@@ -72,11 +75,21 @@ class SegmentObjects:
     async def read(self, segment: str, part: str) -> bytes:
         """A whole object."""
         name = self._name(segment, part)
+        if part not in _LARGE:
+            return await self._loaded(name)
         body = self._cache.get(name)
         if body is None:
             body = await self._store.objects.get(name.key)
             self._keep(name, part, body)
         return body
+
+    async def _loaded(self, name: ObjectName) -> bytes:
+        """A whole object that is kept whatever its size; whoever wants it meanwhile waits for the one read."""
+        return await self._cache.load(name, lambda: self._store.objects.get(name.key))
+
+    def leave_free(self, size: int) -> None:
+        """Let go of what was read, until ``size`` bytes of what may be held are free."""
+        self._cache.leave_free(size)
 
     async def write(self, segment: str, parts: Mapping[str, bytes]) -> None:
         """Put a new segment's objects, or a new bitmap of an old one. They stay in the cache: who writes reads next."""
@@ -92,13 +105,11 @@ class SegmentObjects:
 
     def _keep(self, name: ObjectName, part: str, body: bytes) -> None:
         """A large object is held in parts or not at all, so whoever reads it whole gets it and holds it alone."""
-        most = {VECTORS: BLOCK_BYTES + HEADER_BYTES, DOCS: _WHOLE_DOCS_BYTES, META: HEAD_BYTES}.get(part)
-        if most is None or len(body) <= most:
+        if part not in _LARGE or len(body) <= _LARGE[part]:
             self._cache.put(name, body)
 
     async def ids(self, segment: Segment) -> Ids:
-        name = self._name(segment.id, IDS)
-        return Ids(await self._cache.load(name, lambda: self._store.objects.get(name.key)))
+        return Ids(await self.read(segment.id, IDS))
 
     async def dead(self, segment: Segment) -> Bitmap:
         packed = await self.read(segment.id, segment.dead_object) if segment.dead_object else segment.dead_inline
@@ -114,8 +125,7 @@ class SegmentObjects:
     async def block(self, block: Block) -> bytes:
         """The bytes of ``block``."""
         if block.alone:
-            name = self._name(block.segment, VECTORS)
-            return await self._cache.load(name, lambda: self._store.objects.get(name.key))
+            return await self._loaded(self._name(block.segment, VECTORS))
         return await self._range(block.segment, VECTORS, block.start, block.end)
 
     def _block_name(self, block: Block) -> ObjectName:
@@ -147,9 +157,7 @@ class SegmentObjects:
     async def spans(self, segment: Segment, rows: Sequence[int]) -> list[tuple[int, int]]:
         """Where the texts of ``rows`` lie, (start, end) in bytes."""
         if segment.rows <= _WHOLE_OFFSETS_ROWS:
-            name = self._name(segment.id, OFFSETS)
-            body = await self._cache.load(name, lambda: self._store.objects.get(name.key))
-            offsets = memoryview(body)[HEADER_BYTES:].cast("Q")
+            offsets = memoryview(await self.read(segment.id, OFFSETS))[HEADER_BYTES:].cast("Q")
             return [(offsets[row], offsets[row + 1]) for row in rows]
         starts = [HEADER_BYTES + row * _OFFSET_BYTES for row in rows]
         pairs = await self._ranges(segment, OFFSETS, [(start, start + 2 * _OFFSET_BYTES) for start in starts])
@@ -160,8 +168,7 @@ class SegmentObjects:
         small."""
         if segment.docs_bytes > _WHOLE_DOCS_BYTES:
             return await self._ranges(segment, DOCS, spans)
-        name = self._name(segment.id, DOCS)
-        whole = await self._cache.load(name, lambda: self._store.objects.get(name.key))
+        whole = await self._loaded(self._name(segment.id, DOCS))
         return [whole[start:end] for start, end in spans]
 
     async def _ranges(self, segment: Segment, part: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
