@@ -17,6 +17,11 @@ from tests.functions.gateway import BUCKET, Gateway
 UPLOADS = "/a1/rag/indices/books/uploads"
 
 
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", ())
+
+
 @pytest.fixture
 def queue(gateway: Gateway) -> Iterator[WorkerFunction]:
     handler = worker_handler(jobs.work, gateway.services)

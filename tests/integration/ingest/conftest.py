@@ -33,3 +33,9 @@ def stage(aws: Aws, tenant: TenantId) -> Stage:
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.rag.ingest.batches.MAX_DOCUMENTS", 4)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker leaves to the queue at once what does not work."""
+    monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", ())

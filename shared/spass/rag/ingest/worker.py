@@ -1,5 +1,7 @@
 """What a worker does with an upload: look at the file, plan its parts, work through them, or leave them to the state machine."""
 
+import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from spass.rag.ingest import custody
 from spass.rag.ingest.custody import Hand, Standing
 from spass.rag.ingest.events import ObjectPut
 from spass.rag.ingest.location import Location
-from spass.rag.ingest.part import PartEnd, PartRun
+from spass.rag.ingest.part import LAST_SECONDS, PartEnd, PartRun
 from spass.rag.ingest.plan import FileRefused, kind_of
 from spass.rag.ingest.progress import first_errors, put_parts
 from spass.rag.ingest.reading import survey
@@ -31,6 +33,9 @@ MAX_RECEIVES: Final = 5
 SMALL_BYTES: Final = 16 * 2**20
 """A file up to this size is one part: its worker is done with it sooner than a state machine has started."""
 PART_BYTES: Final = 8 * 2**20
+
+PAUSES: Final = (5.0, 20.0, 60.0)
+"""Seconds, at most, before a worker tries again what did not work; then it leaves it to the queue."""
 
 PASSING: Final = (Unavailable, Upstream, TimedOut, Limited, Internal)
 """What may go better another time."""
@@ -76,7 +81,7 @@ class Ingest:
             return taken is not Standing.HELD_FOR_THIS
         try:
             async with renewing(lambda: custody.renew(store, taken)):
-                return await self._run(store, taken, deadline)
+                return await self._run_on(store, taken, deadline)
         except LeaseLost:
             return False
         except (FileRefused, ObjectMissing, SpassError) as error:
@@ -97,6 +102,25 @@ class Ingest:
                 await fail(store, record, error)
             else:
                 await custody.put_back(store, record)
+
+    async def _run_on(self, store: TenantStore, record: UploadRecord, deadline: Deadline) -> bool:
+        """``_run``, and again after a pause where trouble is of the passing sort: the queue would hold the message back for as
+        long as a worker may live."""
+        owner = record.owner
+        for pause in PAUSES:
+            try:
+                return await self._run(store, record, deadline)
+            except LeaseLost:
+                raise
+            except (Unavailable, Upstream, TimedOut, Limited) as error:
+                if deadline.remaining() < pause + LAST_SECONDS:
+                    raise
+                log_trouble(record, error)
+            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 (jitter)
+            record = await read_record(store, record.index, record.id)
+            if record.owner != owner:
+                raise LeaseLost("Another worker has this upload.", retry_after=1)
+        return await self._run(store, record, deadline)
 
     async def _run(self, store: TenantStore, record: UploadRecord, deadline: Deadline) -> bool:
         if record.parts is None:

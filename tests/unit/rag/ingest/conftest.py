@@ -42,6 +42,12 @@ def stage(aws: Aws, queue: str) -> Stage:
     return stage
 
 
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker leaves to the queue at once what does not work."""
+    monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", ())
+
+
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> int:
     """The number of documents that a batch takes now."""

@@ -222,6 +222,26 @@ async def test_trouble_that_may_pass_brings_the_message_back_and_nothing_is_embe
     assert stage.calls.asked == list(numbered(10).values())
 
 
+async def test_a_worker_with_time_tries_again_itself_what_may_pass(
+    stage: Stage, small_batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", (0.0, 0.0))
+    event = stage.put(PATH, file_of(numbered(10)))
+    stage.calls.before = Failing(UpstreamError("down"), 1, 3)
+    assert await stage.deliver(event)
+    assert (await stage.only_upload()).status == "succeeded"
+    assert stage.calls.asked == list(numbered(10).values())
+
+
+async def test_a_worker_without_time_leaves_it_to_the_next(
+    stage: Stage, small_batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", (60.0,))
+    stage.calls.before = Failing(UpstreamError("down"), 0)
+    assert not await stage.deliver(stage.put(PATH, file_of(numbered(2))), seconds=100)
+    assert (await stage.only_upload()).status == "queued"
+
+
 @pytest.mark.parametrize("error", [UpstreamError("down"), UpstreamTimeout("late"), RateLimited("slow")])
 async def test_the_last_receive_says_what_the_trouble_was_and_a_redrive_goes_on(
     stage: Stage, small_batches: int, error: UpstreamError
