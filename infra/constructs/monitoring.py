@@ -1,6 +1,6 @@
 """Alarms. Each metric watched bills by the month, so an environment turns them on or leaves them out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from aws_cdk import Duration, Stack
@@ -24,6 +24,8 @@ _OLD: Final = Duration.minutes(45)
 class Monitoring(Construct):
     """A topic, and alarms that tell it of server errors, failing or throttled functions, a throttled table, and of jobs that
     failed or are not taken up.
+
+    ``rare`` are the functions that run too seldom to fail three times in five minutes: their first failure counts.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Monitoring(Construct):
         stage: apigateway.Stage,
         table: dynamodb.ITable,
         functions: Mapping[str, lambda_.IFunction],
+        rare: Collection[str],
         queue: sqs.IQueue,
         failed_jobs: sqs.IQueue,
         ingest: sfn.IStateMachine,
@@ -54,7 +57,7 @@ class Monitoring(Construct):
                 function.metric_errors(period=_PERIOD, statistic="Sum"),
                 function.metric_throttles(period=_PERIOD, statistic="Sum"),
             ]
-            self._alarm(f"Function-{name}", _sum(troubles), threshold=3)
+            self._alarm(f"Function-{name}", _sum(troubles), threshold=1 if name in rare else 3)
         waiting = failed_jobs.metric_approximate_number_of_messages_visible(period=_PERIOD, statistic="Maximum")
         oldest = queue.metric_approximate_age_of_oldest_message(period=_PERIOD, statistic="Maximum")
         self._alarm("FailedJobs", waiting, threshold=1)

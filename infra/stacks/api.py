@@ -14,6 +14,7 @@ from infra.routes import ROUTES, Surface
 from infra.stacks.data import DataStack
 from infra.stacks.jobs import JobsStack
 from infra.stacks.surface import SurfaceStack
+from infra.workers import WORKERS, Trigger
 
 
 class ApiStack(Stack):
@@ -67,6 +68,7 @@ class ApiStack(Stack):
                 stage=api.resource.deployment_stage,
                 table=dynamodb.Table.from_table_name(self, "Items", data.stored.table),
                 functions={name: one.resource for functions in made for name, one in functions.items()},
+                rare={worker.function_name for worker in WORKERS if worker.trigger is Trigger.HOURLY},
                 queue=sqs.Queue.from_queue_arn(self, "Queue", data.stored.queue_arn),
                 failed_jobs=sqs.Queue.from_queue_arn(self, "FailedJobs", data.stored.failed_jobs_arn),
                 ingest=self.jobs.machine.resource,

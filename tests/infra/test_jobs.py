@@ -232,6 +232,16 @@ def test_one_failed_job_or_ingest_raises_an_alarm_and_so_does_a_job_that_nobody_
     assert "spass-prod-QueueArn" in queues["ApproximateAgeOfOldestMessage"]
 
 
+def test_the_first_failure_of_a_sweep_raises_its_alarm_and_the_third_of_what_runs_often(prod: Deployment) -> None:
+    """A sweep that takes too long fails every hour once."""
+    alarms = {name: alarm["Properties"]["Threshold"] for name, alarm in prod.resources("AWS::CloudWatch::Alarm")}
+    of_functions = {name: threshold for name, threshold in alarms.items() if "MonitoringFunction" in name}
+    assert {name for name, threshold in of_functions.items() if threshold == 1} == {
+        name for name in of_functions if "workersweep" in name
+    }
+    assert set(of_functions.values()) == {1, 3}
+
+
 def test_the_laptop_has_every_worker_and_what_starts_it_and_hides_a_message_only_briefly() -> None:
     resources = json.loads(local_template())["Resources"].values()
     functions = {one["Properties"]["FunctionName"] for one in resources if one["Type"] == "AWS::Lambda::Function"}
