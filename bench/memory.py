@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from bench.search import normal_rows
+from bench.stage import with_one_thread
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.objects import TenantObjects
 from spass.core.ids import DocumentId, IndexId, TenantId
@@ -118,6 +119,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000, help="documents (default 100000)")
     parser.add_argument("--dimensions", type=int, default=768, help="numbers of a vector (default 768)")
     options = parser.parse_args()
+    with_one_thread("bench.memory")
     os.environ.setdefault("AWS_DEFAULT_REGION", "eu-central-1")
     asyncio.run(measure(options.rows, options.dimensions))
 

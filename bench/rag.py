@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from bench.search import normal_rows
-from bench.stage import TOKEN, USER, emulated_aws, server, write_config
+from bench.stage import TOKEN, USER, emulated_aws, server, with_one_thread, write_config
 from spass.aws.clients import TenantStore
 from spass.aws.faults import AwsCall, FaultPlan, inject
 from spass.calls.scope import Scope
@@ -182,11 +182,11 @@ def main() -> None:
     parser.add_argument("--documents", type=int, nargs="+", default=[10_000, 100_000], help="sizes (default 10000 100000)")
     parser.add_argument("--queries", type=int, default=150, help="for each size (default 150)")
     options = parser.parse_args()
+    with_one_thread("bench.rag")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         upstream = stack.enter_context(server("bench.upstream:upstream", {}))
         environment = stack.enter_context(emulated_aws()) | write_config(folder, upstream, "bench-embedding") | MEMORY
-        environment |= {"OPENBLAS_NUM_THREADS": "1"}
         os.environ |= environment
         gateway = Http(stack.enter_context(server("bench.gateway:app", environment)))
         ingest(gateway)

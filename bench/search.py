@@ -8,9 +8,7 @@ time in which numpy reads the same bytes. Recall is measured against float64, ti
 """
 
 import argparse
-import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from bench.stage import with_one_thread
 from spass.rag.manifest import MAX_SEGMENTS, Segment
 from spass.rag.merge import MERGE_ROWS
 from spass.rag.objects import blocks
@@ -33,7 +32,6 @@ Answer = Callable[[Vectors], Sequence[int]]
 DIMENSIONS: Final = 768
 TOP_K: Final = 10
 SIZES: Final = (1_000, 10_000, 100_000, 1_000_000)
-ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @dataclass(slots=True)
@@ -181,8 +179,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows (default 1000 10000 100000 1000000)")
     parser.add_argument("--seconds", type=float, default=10, help="for each size (default 10)")
     options = parser.parse_args()
-    if ONE_THREAD.items() - os.environ.items():  # libraries read these when they are loaded
-        os.execve(sys.executable, [sys.executable, "-m", "bench.search", *sys.argv[1:]], {**os.environ, **ONE_THREAD})
+    with_one_thread("bench.search")
     peer("faiss")
     peer("usearch.index")
     vectors = normal_rows(max(options.sizes), seed=1)

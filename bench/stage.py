@@ -29,6 +29,14 @@ def free_port() -> int:
         return port
 
 
+def with_one_thread(module: str) -> None:
+    """Begin anew, as ``python -m module``, where numerical libraries would start more threads than one: they read their limits
+    when they are loaded."""
+    limits = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    if limits.items() - os.environ.items():
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], {**os.environ, **limits})
+
+
 @contextmanager
 def process(command: list[str], port: int, environment: Mapping[str, str]) -> Iterator[str]:
     """Runs ``command`` until the block ends; gives its base URL once something listens on ``port``."""

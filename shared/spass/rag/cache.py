@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from spass.core.ids import TenantId
 
 _DEFAULT_BUDGET: Final = 256 * 2**20
-_SHARE_OF_MEMORY: Final = 0.5  # the rest is for the interpreter, a scan's scores and the vectors being streamed
+_STREAMED: Final = 64 * 2**20  # vectors that pass through when there is no room for them, and a scan's scores
 
 _ENTRY_BYTES: Final = 512  # of a name, a body's header and the places in two dictionaries
 _MOST_USES: Final = 7
@@ -28,9 +28,10 @@ class ObjectName(NamedTuple):
 
 
 def memory_budget() -> int:
-    """Bytes the cache may hold: half of the function's memory, 256 MiB outside of Lambda."""
-    megabytes = os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE")
-    return int(int(megabytes) * 2**20 * _SHARE_OF_MEMORY) if megabytes else _DEFAULT_BUDGET
+    """Bytes the cache may hold: half of the function's memory less what streams past it, at least a quarter; the rest is the
+    interpreter's and a write's. 256 MiB outside of Lambda."""
+    memory = int(os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "0")) * 2**20
+    return max(memory // 4, memory // 2 - _STREAMED) if memory else _DEFAULT_BUDGET
 
 
 class ObjectCache:

@@ -109,8 +109,12 @@ def test_a_read_that_another_event_loop_left_behind_keeps_nobody_waiting() -> No
     assert asyncio.run(asyncio.wait_for(cache.load(name("a"), Bucket().read), 1)) == bytes(SIZE)
 
 
-def test_the_budget_is_half_of_the_functions_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "1024")
-    assert memory_budget() == 512 * 2**20
-    monkeypatch.delenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE")
+@pytest.mark.parametrize(("megabytes", "budget"), [("128", 32), ("512", 192), ("1024", 448), ("3008", 1440)])
+def test_the_budget_leaves_room_in_the_functions_memory(monkeypatch: pytest.MonkeyPatch, megabytes: str, budget: int) -> None:
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", megabytes)
+    assert memory_budget() == budget * 2**20
+
+
+def test_outside_of_lambda_the_budget_is_a_quarter_of_a_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", raising=False)
     assert memory_budget() == 256 * 2**20

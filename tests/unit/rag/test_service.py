@@ -182,7 +182,7 @@ async def test_a_page_fits_the_response_of_a_lambda_where_its_body_is_a_json_str
 async def test_a_page_over_many_segments_reads_them_side_by_side_but_not_all_at_once(
     world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spass.rag.merge.MERGE_ROWS", 0)
+    monkeypatch.setattr("spass.rag.merge.MERGE_ROWS", 1)
     monkeypatch.setattr("spass.rag.reader._READS_AT_ONCE", 4)
     for n in range(12):
         await world.rag.append(world.scope, index, documents((f"d{n}", f"text {n}")))
@@ -195,7 +195,7 @@ async def test_a_page_over_many_segments_reads_them_side_by_side_but_not_all_at_
 
 async def test_a_merge_reads_its_segments_side_by_side(world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("spass.rag.merge.MERGE_ROWS", 0)
+        patch.setattr("spass.rag.merge.MERGE_ROWS", 1)
         for n in range(9):
             await world.rag.append(world.scope, index, documents((f"d{n}", f"text {n}")))
     plan = Reads("docs.jsonl")
