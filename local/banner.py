@@ -7,8 +7,10 @@ from local.models import TOKENS, Choice
 from spass.tenancy.config import GatewayConfig
 
 
-def banner(url: str, config: GatewayConfig, choice: Choice, home: Home, notes: Sequence[str]) -> str:
-    """Where the gateway is, for whom, who answers, and what to try first. ``config`` is the operator's."""
+def banner(url: str, config: GatewayConfig, choice: Choice, home: Home, bucket: str, notes: Sequence[str]) -> str:
+    """Where the gateway is, for whom, who answers, and what to try first. ``config`` is the operator's, ``bucket`` the URL of the
+    emulated bucket.
+    """
     lines = [
         "",
         f"  Spass serves on {url}    (docs: {url}/docs)",
@@ -23,6 +25,7 @@ def banner(url: str, config: GatewayConfig, choice: Choice, home: Home, notes: S
         f"    curl -s {url}/v1/chat/completions -H 'Authorization: Bearer demo-token' \\",
         '      -H \'Content-Type: application/json\' -d \'{"model": "llama-4-scout", "messages": [',
         '        {"role": "user", "content": "Mein Sport ist Tennis. Was ist mein Sport?"}]}\'',
+        f"    curl -T notes.md {bucket}/uploads/demo/my-index/",
         "    make demo      (in another terminal: the whole walk, on a gateway of its own)",
         "",
         "  Ctrl-C stops it.",

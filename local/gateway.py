@@ -73,7 +73,8 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         choice = _choose_models(config, home, stack, offline=offline)
         workers = Workers()
         named = os.environ.get("AWS_ENDPOINT_URL")
-        point_to(named or stack.enter_context(emulated_aws(home, lock, workers.urls)))
+        endpoint = named or stack.enter_context(emulated_aws(home, lock, workers.urls))
+        point_to(endpoint)
         stores = provision(damaged=home.damaged)
         if named:
             notes.append(hand_over(workers.urls))
@@ -83,7 +84,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         app = local_app()
         stack.enter_context(workers.serving(stores.queue))
         threading.Thread(target=resume_executions, args=[stores.machine], daemon=True).start()
-        print(banner(f"http://{HOST}:{port}", config, choice, home, notes), flush=True)
+        print(banner(f"http://{HOST}:{port}", config, choice, home, f"{endpoint}/{stores.bucket}", notes), flush=True)
         server(app).run(sockets=[listener])
 
 

@@ -19,7 +19,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     file.write_text(f"{shipped}\ntenants:\n  - {{id: acme}}\n  - {{id: demo}}\n  - {{id: zeta}}\n")
     config: GatewayConfig = load_gateway_config(file)
     choice = choose(config, ollama=None, standin_url="http://127.0.0.1:4999/v1")
-    return banner("http://127.0.0.1:3000", config, choice, Home(tmp_path), ["gateway.yaml:3: something"])
+    bucket = "http://127.0.0.1:4999/spass-local"
+    return banner("http://127.0.0.1:3000", config, choice, Home(tmp_path), bucket, ["gateway.yaml:3: something"])
 
 
 def test_it_names_the_laptops_tenants_with_their_tokens_and_the_operators_own(shown: str) -> None:
@@ -32,6 +33,10 @@ def test_it_says_who_answers_and_for_what_nobody_does(shown: str) -> None:
     assert "stand-in answers for claude-opus-4.7, " in shown
     assert "embedded embeds with all-minilm-l6-v2\n" in shown
     assert "nobody answers for text-embedding-3-small: set OPENAI_API_KEY\n" in shown
+
+
+def test_it_says_how_a_file_is_put(shown: str) -> None:
+    assert "    curl -T notes.md http://127.0.0.1:4999/spass-local/uploads/demo/my-index/\n" in shown
 
 
 def test_it_ends_with_notes_of_what_has_no_effect(shown: str) -> None:
