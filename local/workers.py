@@ -14,7 +14,8 @@ from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from typing import Any, Final, TypeVar
 
 from infra.workers import WORKERS
@@ -47,8 +48,8 @@ class Workers:
     @property
     def urls(self) -> Mapping[str, str]:
         """Where each function's invocations go, by its name in the emulator."""
-        host, port = self._server.server_address[:2]
-        return {f"{_PREFIX}{name}": f"http://{host!s}:{port}/{name}" for name in self._modules}
+        _, port = self._server.server_address
+        return {f"{_PREFIX}{name}": f"http://127.0.0.1:{port}/{name}" for name in self._modules}
 
     @contextmanager
     def serving(self, queue: str) -> Iterator[None]:
@@ -106,7 +107,9 @@ class Workers:
         await self._loop.shutdown_default_executor()
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(ThreadingTCPServer):
+    """Not the HTTP server of the standard library, which asks a name server for the name of our own address."""
+
     daemon_threads = True
     request_queue_size = 128
     workers: Workers
