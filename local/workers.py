@@ -48,7 +48,7 @@ class Workers:
     @property
     def urls(self) -> Mapping[str, str]:
         """Where each function's invocations go, by its name in the emulator."""
-        _, port = self._server.server_address
+        port = self._server.server_address[1]
         return {f"{_PREFIX}{name}": f"http://127.0.0.1:{port}/{name}" for name in self._modules}
 
     @contextmanager
