@@ -12,7 +12,7 @@ All are in the order of ids. The headers of both arrays are 128 bytes long, so t
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -23,8 +23,8 @@ from spass.core.ids import DocumentId
 from spass.core.messages import Json
 from spass.core.time import timestamp
 from spass.rag.answers import Document
-from spass.rag.columns import decode_meta, encode_meta
-from spass.rag.ids import IdRow, Ids, encode_ids
+from spass.rag.columns import encode_meta
+from spass.rag.ids import IdRow, encode_ids
 from spass.rag.objects import DOCS, HEADER_BYTES, IDS, META, OFFSETS, VECTORS
 
 Vectors = npt.NDArray[np.float32]
@@ -54,16 +54,6 @@ def json_line(value: Json) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def join(parts: Sequence[Rows]) -> Rows:
-    """The rows of all ``parts``, in the order of ids. No id may stand in two of them."""
-    ids = [row for part in parts for row in part.ids]
-    docs = [line for part in parts for line in part.docs]
-    meta = [line for part in parts for line in part.meta]
-    order = sorted(range(len(ids)), key=lambda n: ids[n].id)
-    vectors = np.concatenate([part.vectors for part in parts])[order]
-    return Rows([ids[n] for n in order], [docs[n] for n in order], [meta[n] for n in order], vectors)
-
-
 def encode(rows: Rows) -> dict[str, bytes]:
     """The segment's objects by name. ``rows`` are in the order of ids."""
     docs = b"".join(line + b"\n" for line in rows.docs)
@@ -76,20 +66,6 @@ def encode(rows: Rows) -> dict[str, bytes]:
         DOCS: docs,
         OFFSETS: encode_array(offsets),
     }
-
-
-def decode(parts: Mapping[str, bytes], live: Sequence[int]) -> Rows:
-    """The rows ``live`` (ascending) out of a segment's objects."""
-    ids = Ids(parts[IDS])
-    offsets = decode_offsets(parts[OFFSETS])
-    meta = decode_meta(parts[META]).split(b"\n")
-    docs = parts[DOCS]
-    return Rows(
-        [ids.row(row) for row in live],
-        [docs[int(offsets[row]) : int(offsets[row + 1]) - 1] for row in live],
-        [meta[row] for row in live],
-        decode_vectors(parts[VECTORS])[list(live)],
-    )
 
 
 def decode_vectors(stored: bytes) -> Vectors:
