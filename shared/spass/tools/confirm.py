@@ -49,8 +49,8 @@ class Operation:
     def fingerprint(self, caller: Caller) -> bytes:
         """SHA-256 over whose call it is and all that it says. The order in which members of an object are written makes no
         difference."""
-        body = hashlib.sha256(_canonical(self.body)).hexdigest()
-        return hashlib.sha256(_canonical([caller.tenant, caller.user, self.op, self.index, self.document, body])).digest()
+        body = hashlib.sha256(canonical(self.body)).hexdigest()
+        return hashlib.sha256(canonical([caller.tenant, caller.user, self.op, self.index, self.document, body])).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,8 @@ def _item(store: TenantStore, token: str) -> keys.Key:
     return keys.confirm(store.tenant, hashlib.sha256(token.encode()).hexdigest())
 
 
-def _canonical(value: Json) -> bytes:
+def canonical(value: Json) -> bytes:
+    """``value`` as JSON in which the order of an object's members makes no difference, and ``True`` is not ``1``."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 

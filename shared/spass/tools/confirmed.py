@@ -71,7 +71,9 @@ class ConfirmedTool(Tool):
 class DocumentTool(ConfirmedTool):
     """One that changes one document."""
 
-    doc_id: Annotated[str, Field(pattern=DOCUMENT_ID, description="The document's id, exactly as you were given it.")]
+    doc_id: Annotated[
+        str, Field(pattern=DOCUMENT_ID, max_length=128, description="The document's id, exactly as you were given it.")
+    ]
 
     @property
     def document(self) -> DocumentId:

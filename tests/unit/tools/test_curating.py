@@ -138,6 +138,7 @@ async def test_the_preview_of_an_addition_names_all_ids_that_are_there(berlin: D
         ({"text": "Größe", "metadata": {"a": None}}, ["text", "metadata"], 7),
         ({"text": "Das Tor.", "metadata": {"year": 1788}}, [], 8),
         ({"text": None, "metadata": {"year": 1788.5}}, ["metadata"], 8),
+        ({"metadata": {"year": 1788.0}}, ["metadata"], 8),
     ],
 )
 async def test_the_preview_of_a_patch_says_what_changes(berlin: Desk, given: Any, changed: list[str], size: int) -> None:
@@ -147,6 +148,13 @@ async def test_the_preview_of_a_patch_says_what_changes(berlin: Desk, given: Any
         "changed_fields": changed,
         "new_text_size_bytes": size,
     }
+
+
+async def test_true_is_not_one_and_the_order_of_members_is_no_change(desk: Desk) -> None:
+    await desk.world.rag.append(desk.scope, BERLIN, [NewDocument(id="gate", text="Das Tor.", metadata={"a": 1, "b": [2]})])
+    patch = {"index_id": "berlin", "doc_id": "gate"}
+    assert (await desk.preview("rag_doc_patch", {**patch, "metadata": {"a": True, "b": [2]}}))["changed_fields"] == ["metadata"]
+    assert (await desk.preview("rag_doc_patch", {**patch, "metadata": {"b": [2], "a": 1}}))["changed_fields"] == []
 
 
 @pytest.mark.parametrize(("text", "truncated"), [("ü" * 200, False), ("ü" * 201, True), ("kurz", False)])
@@ -309,6 +317,8 @@ async def test_nothing_is_confirmed_that_the_configured_model_cannot_embed(berli
         ("rag_index_delete", {"index_id": "../x"}),
         ("rag_index_delete", {"index_id": "berlin", "confirm_token": 7}),
         ("rag_doc_get", {"index_id": "berlin", "doc_id": "a#0"}),
+        ("rag_doc_get", {"index_id": "berlin", "doc_id": f"a#{'1' * 127}"}),
+        ("rag_doc_delete", {"index_id": "berlin", "doc_id": f"a#{'1' * 127}"}),
         ("rag_doc_list", {"index_id": "berlin", "limit": 0}),
         ("rag_index_list", {"limit": 1}),
     ],
@@ -395,6 +405,14 @@ async def test_a_document_is_read_whole(berlin: Desk) -> None:
     await berlin.world.rag.append(berlin.scope, BERLIN, [NewDocument(id="worst", text="x" + "\x01" * 8191)])
     worst = await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "worst"})
     assert worst["text"] == "x" + "\x01" * 8191
+
+
+async def test_passages_are_left_out_rather_than_cut_whatever_they_are_made_of(desk: Desk) -> None:
+    await desk.world.rag.append(desk.scope, BERLIN, [NewDocument(id=f"d{n:02}", text='\x01"\n' * 900) for n in range(20)])
+    found = await desk.call("rag_query", {"index_id": "berlin", "query": "x", "top_k": 20})
+    assert set(found) == {"index_id", "version", "results", "omitted"}
+    assert len(found["results"]) + found["omitted"] == 20
+    assert len(found["results"]) > 1
 
 
 async def test_documents_are_listed_in_pages_that_a_model_can_read(desk: Desk) -> None:

@@ -23,7 +23,9 @@ class RagDocGet(Tool):
     tool_name: ClassVar[str] = "rag_doc_get"
 
     index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
-    doc_id: Annotated[str, Field(pattern=DOCUMENT_ID, description="The document's id, exactly as you were given it.")]
+    doc_id: Annotated[
+        str, Field(pattern=DOCUMENT_ID, max_length=128, description="The document's id, exactly as you were given it.")
+    ]
 
     async def run(self, context: ToolContext, /) -> Json:
         return asdict(await context.rag.document(context.scope, IndexId(self.index_id), DocumentId(self.doc_id)))

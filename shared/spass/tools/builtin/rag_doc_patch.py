@@ -10,7 +10,7 @@ from pydantic.json_schema import SkipJsonSchema
 from spass.core.messages import Json
 from spass.rag.documents import DocumentPatch, Text, check_patch
 from spass.tools.base import ToolContext
-from spass.tools.confirm import Redemption
+from spass.tools.confirm import Redemption, canonical
 from spass.tools.confirmed import DocumentTool
 
 
@@ -51,7 +51,7 @@ class RagDocPatch(DocumentTool):
         if text != stored.text:
             await context.rag.existing_ids(context.scope, self.index, [self.document])  # refuses what could not be embedded
             changed.append("text")
-        if metadata != stored.metadata:
+        if canonical(metadata) != canonical(dict(stored.metadata)):
             changed.append("metadata")
         return {
             "index_id": self.index_id,

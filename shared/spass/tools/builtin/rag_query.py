@@ -1,5 +1,6 @@
 """The tool ``rag_query``."""
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Final
 
@@ -52,8 +53,9 @@ def _fitting(hits: Sequence[Hit]) -> list[Json]:
     kept: list[Json] = []
     size = 0
     for hit in hits:
-        size += len(hit.text.encode()) + 2048 * bool(hit.metadata)
+        shown: Json = {"id": hit.id, "text": hit.text, "metadata": dict(hit.metadata), "score": hit.score}
+        size += len(json.dumps(shown, ensure_ascii=False).encode())
         if kept and size > _MAX_RESULT_BYTES:
             break
-        kept.append({"id": hit.id, "text": hit.text, "metadata": dict(hit.metadata), "score": hit.score})
+        kept.append(shown)
     return kept
