@@ -17,7 +17,6 @@ from spass.rag.selection import ALL, Selection, select
 
 _STREAMED_BYTES: Final = 24 * 2**20  # of vectors read at once; as many again are being scanned meanwhile
 _READS_AT_ONCE: Final = 16
-_SELECTIONS_AT_ONCE: Final = 16
 _INLINE_SCAN: Final = 2_000_000  # numbers that are scanned faster than a worker thread is reached and heard of
 
 
@@ -90,7 +89,7 @@ class _BestYet:
 async def _pieces(objects: SegmentObjects, segments: Sequence[Segment], question: Question) -> list[_Piece]:
     """What has to be scanned; a block without a row that may be found is not."""
     asked = [n for n, segment in enumerate(segments) if question.filter is not None or segment.dead_rows]
-    selections = await together((select(objects, segments[n], question.filter) for n in asked), at_once=_SELECTIONS_AT_ONCE)
+    selections = await together((select(objects, segments[n], question.filter) for n in asked), at_once=_READS_AT_ONCE)
     selected = dict(zip(asked, selections, strict=True))
     pieces = []
     for number, segment in enumerate(segments):

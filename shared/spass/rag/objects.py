@@ -71,6 +71,7 @@ class SegmentObjects:
         self._store = store
         self._prefix = f"rag/{index}/{generation}"
         self._cache = cache
+        self._large = asyncio.Semaphore(1)
 
     async def read(self, segment: str, part: str) -> bytes:
         """A whole object."""
@@ -145,7 +146,12 @@ class SegmentObjects:
     async def meta_range(self, segment: Segment, start: int, end: int) -> bytes:
         """The bytes from ``start`` up to ``end`` of the metadata."""
         head = await self.meta_head(segment)
-        return head[start:end] if end <= len(head) else await self._range(segment.id, META, start, end)
+        if end <= len(head):
+            return head[start:end]
+        if end - start <= BLOCK_BYTES:
+            return await self._range(segment.id, META, start, end)
+        async with self._large:  # long texts in metadata: those of one segment at a time
+            return await self._range(segment.id, META, start, end)
 
     def derived(self, segment: Segment, what: str) -> bytes | None:
         """What was made of the segment's objects and kept with ``keep_derived``."""
