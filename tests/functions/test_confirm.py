@@ -68,6 +68,27 @@ def test_a_key_replays_the_execution_and_keeps_no_refusal(gateway: Gateway, conf
     assert [reply.code for reply in refused] == ["confirm_token_invalid"] * 2
 
 
+def test_who_may_not_embed_gets_no_token_for_what_must_be_embedded(gateway: Gateway) -> None:
+    documents = [{"id": "a", "text": "alpha"}]
+    assert gateway.send("POST", f"{NOTES}/documents", body={"documents": documents}).status == 200
+    calls: list[tuple[str, dict[str, object], bool]] = [
+        ("rag_index_create", {"documents": documents}, True),
+        ("rag_doc_append", {"documents": documents}, True),
+        ("rag_doc_patch", {"doc_id": "a", "text": "beta"}, True),
+        ("rag_doc_patch", {"doc_id": "a", "text": "alpha"}, False),
+        ("rag_doc_patch", {"doc_id": "a", "metadata": {"checked": True}}, False),
+        ("rag_doc_delete", {"doc_id": "a"}, False),
+        ("rag_index_delete", {}, False),
+    ]
+    for name, arguments, refused in calls:
+        reply = gateway.send("POST", EXECUTE, token="chat-only-token", body=body(name, {"index_id": "notes", **arguments}))
+        result = reply.json["result"]
+        assert ("confirm_token" in result) is not refused, (name, arguments)
+        if refused:
+            assert result["error"]["code"] == "model_not_allowed"
+            assert "spass-cost-usd" not in reply.headers
+
+
 def test_what_a_tool_cannot_do_is_its_result(gateway: Gateway) -> None:
     calls: list[tuple[str, dict[str, object], str]] = [
         ("rag_doc_get", {"index_id": "nothing", "doc_id": "a"}, "index_not_found"),

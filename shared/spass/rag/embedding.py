@@ -16,7 +16,7 @@ class Embeds(Protocol):
     """Whoever embeds texts: the pipeline, or a test's arithmetic."""
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
-        """One vector per text, by the configured embedding model."""
+        """One vector per text, by the configured embedding model. Without texts nobody is called; who may not call is refused."""
         ...
 
 
@@ -26,6 +26,14 @@ class Embedder:
     def __init__(self, calls: Embeds, model: EmbeddingModel) -> None:
         self._calls = calls
         self.model = model
+
+    async def check_may_embed(self, scope: Scope) -> None:
+        """Refuse who may not embed, before anything is embedded.
+
+        Raises:
+            ModelNotAllowed: this token may not use the model.
+        """
+        await self._calls.embed(scope, ())
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> Vectors:
         """(n, d) float32, rows normalised; a row of zeros stays one.

@@ -27,6 +27,7 @@ class Rag:
         name = config.defaults.embedding_model
         # The loader refuses a catalogue in which an embedding model has no dimensions.
         embedder = Embedder(calls, EmbeddingModel(name, cast(int, config.model(name).dimensions)))
+        self._embedder = embedder
         self._indices = Indices(cache)
         self._writer = Writer(embedder, cache)
         self._patcher = Patcher(embedder, cache)
@@ -83,6 +84,10 @@ class Rag:
     async def document(self, scope: Scope, index_id: IndexId, document_id: DocumentId) -> Document:
         """See ``Reader.document``."""
         return await self._reader.document(scope, index_id, document_id)
+
+    async def check_may_embed(self, scope: Scope) -> None:
+        """See ``Embedder.check_may_embed``."""
+        await self._embedder.check_may_embed(scope)
 
     async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> Sequence[DocumentId]:
         """See ``Reader.existing_ids``."""

@@ -78,6 +78,9 @@ class Closed:
     async def document(self, scope: Scope, index_id: IndexId, document_id: DocumentId) -> Document:
         raise nobody_curates()
 
+    async def check_may_embed(self, scope: Scope) -> None:
+        raise nobody_curates()
+
     async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> Sequence[DocumentId]:
         raise nobody_curates()
 

@@ -24,6 +24,7 @@ class RagDocAppend(DocumentsTool):
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
         check_limits(self.documents)
+        await context.rag.check_may_embed(context.scope)
         ids = [document.document_id for document in self.documents]
         existing = await context.rag.existing_ids(context.scope, self.index, ids)
         return {"index_id": self.index_id, "shape_summary": self.shape, "conflicting_existing_ids": [*existing]}

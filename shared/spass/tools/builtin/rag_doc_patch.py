@@ -49,6 +49,7 @@ class RagDocPatch(DocumentTool):
         text, metadata = patch.text_after(stored.text), patch.metadata_after(dict(stored.metadata))
         changed: list[Json] = []
         if text != stored.text:
+            await context.rag.check_may_embed(context.scope)
             await context.rag.existing_ids(context.scope, self.index, [self.document])  # refuses what could not be embedded
             changed.append("text")
         if canonical(metadata) != canonical(dict(stored.metadata)):

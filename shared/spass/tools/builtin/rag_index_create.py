@@ -26,6 +26,7 @@ class RagIndexCreate(DocumentsTool):
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
         check_limits(self.documents)
+        await context.rag.check_may_embed(context.scope)
         try:
             lost = (await context.rag.describe(context.scope, self.index)).doc_count
         except IndexNotFound:
