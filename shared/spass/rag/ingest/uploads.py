@@ -34,6 +34,7 @@ DEFAULT_LIMIT: Final = 100
 _WAIT_SECONDS: Final = 7 * 24 * 3600  # a file's event comes within seconds of it, as a rule
 _FILENAME_BYTES: Final = 765  # an object's key has 1024, of which the folders before it take 232 at most
 _FILENAME_CHARACTERS: Final = 255
+_FORMS_OWN: Final = "${filename}"  # S3 writes the name of the file that is sent in its place: the key would be another
 _NO_CHARACTERS: Final = ("Cc", "Cs")  # controls, and halves of surrogate pairs, which UTF-8 cannot write
 _LISTED_AT_ONCE: Final = 50
 _SWEPT_AT_ONCE: Final = 200
@@ -197,6 +198,8 @@ def _check_file(filename: str, size: int) -> None:
     if unfit or not 1 <= len(filename) <= _FILENAME_CHARACTERS:
         message = f"The name of a file has 1 to {_FILENAME_CHARACTERS} characters, no control characters, and no folders."
         raise InvalidRequest(message, param="filename")
+    if _FORMS_OWN in filename:
+        raise InvalidRequest(f"The name of a file cannot hold {_FORMS_OWN}.", param="filename")
     if len(filename.encode()) > _FILENAME_BYTES:
         raise InvalidRequest(f"The name of a file has at most {_FILENAME_BYTES} bytes of UTF-8.", param="filename")
     if kind_of(filename) is None:

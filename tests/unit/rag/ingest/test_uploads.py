@@ -93,6 +93,7 @@ async def test_embedding_is_recorded_under_the_request_that_asked_for_the_form(s
         "a\n.md",
         "a\x00.md",
         "a\x7f.md",
+        "${filename}.md",
         f"{'a' * 253}.md",
         f"{'😀' * 200}.md",
     ],
