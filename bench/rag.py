@@ -139,6 +139,7 @@ async def measure(gateway: Http, documents: int, queries: int) -> None:
     by_http, in_process = Timed("POST …/query"), Timed("the same query as a call in this process")
     table, search = Timed("of it: the manifest read"), Timed("of it: the search")
     path = f"/a1/rag/indices/{index}/query"
+    gateway.connection.close()  # the server has, after so long; the next request opens another
     for number in range(queries + 10):
         if number == 10:  # warm
             for timed in (by_http, in_process, table, search):
