@@ -8,6 +8,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
+from spass.calls.scope import MAX_DEPTH
 from spass.web.answers import SCHEMAS, SUCCESSES
 from spass.web.app import TITLE
 from spass.web.routing import CallerRoute
@@ -21,10 +22,25 @@ _FAILURE: Final = {
 _USER: Final = {
     "name": "SPASS-User-Id",
     "in": "header",
-    "required": True,
     "description": "The user for whom the caller acts.",
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9._@:+-]{1,128}$"},
 }
+_ANYWHERE: Final = (
+    {
+        "name": "SPASS-Caller-Depth",
+        "in": "header",
+        "required": False,
+        "description": "How many sub-calls of gateways led to this request.",
+        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_DEPTH - 1},
+    },
+    {
+        "name": "SPASS-Parent-Request-Id",
+        "in": "header",
+        "required": False,
+        "description": "The request that this one is a sub-call of.",
+        "schema": {"type": "string", "pattern": "^[!-~]{1,128}$"},
+    },
+)
 _IDEMPOTENCY: Final = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -77,8 +93,7 @@ def _add_answers(path: str, method: str, operation: dict[str, Any]) -> None:
 def _add_caller(path: str, method: str, operation: dict[str, Any]) -> None:
     operation["security"] = [{"token": []}]
     parameters = operation.setdefault("parameters", [])
-    if path.startswith("/a1/"):
-        parameters.append(_USER)
+    parameters += [{**_USER, "required": path.startswith("/a1/")}, *_ANYWHERE]
     if method == "POST":
         parameters.append(_IDEMPOTENCY)
     if path == "/v1/chat/completions":
