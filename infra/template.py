@@ -36,8 +36,9 @@ _ROLE: Final = "arn:aws:iam::000000000000:role/nobody-checks"
 # What the emulator is told of a function. Its code is the gateway's own: see `local/workers.py`.
 _OF_A_FUNCTION: Final = frozenset({"Description", "Handler", "MemorySize", "Runtime", "Timeout"})
 # Seconds. A Lambda ends by its own deadline, so what it has taken may stay hidden until then. A laptop is closed at any time:
-# the gateway hides a message for as long as it works on it, again and again, and what it leaves comes back soon.
-_HIDDEN: Final = 30
+# the gateway hides a message for as long as it works on it, again and again, and what it leaves comes back soon: but only when
+# the lease of a minute that the dead worker has on its file has run out, else the message would have come in vain.
+_HIDDEN: Final = 75
 _ELSEWHERE: Final = {"ZipFile": "def handler(event, context):\n    raise RuntimeError('the gateway runs this function')\n"}
 
 

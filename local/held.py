@@ -12,9 +12,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-# As long as the queue itself hides a message here (`infra/template.py`); two renewals may be lost.
-_HIDDEN_SECONDS: Final = 30
-_RENEWED_EVERY: Final = 8.0
+# As long as the queue itself hides a message here (`infra/template.py`, which says why); several renewals may be lost.
+_HIDDEN_SECONDS: Final = 75
+_RENEWED_EVERY: Final = 15.0
 
 
 class Held:
@@ -25,7 +25,7 @@ class Held:
 
     @asynccontextmanager
     async def while_worked_on(self, event: Mapping[str, Any]) -> AsyncIterator[None]:
-        """Nobody else gets the messages of this event, if it has any, until the block ends, and half a minute after."""
+        """Nobody else gets the messages of this event, if it has any, until the block ends, and about a minute after."""
         handles = [record["receiptHandle"] for record in event.get("Records", ()) if "receiptHandle" in record]
         renewing = asyncio.create_task(self._renew(handles)) if handles else None
         try:

@@ -13,7 +13,7 @@ from botocore.config import Config
 from tests.e2e.conftest import Gateway
 
 PLACES = b"# Berlin\n\nDas Brandenburger Tor steht am Pariser Platz.\n\n# Hamburg\n\nDer Michel ist eine Kirche am Hafen.\n"
-SECONDS = 120.0
+SECONDS = 240.0
 ENDED = ("succeeded", "failed")
 
 
@@ -86,10 +86,12 @@ def test_a_file_that_an_operator_puts_into_the_bucket_is_ingested_too(gateway: G
 
 
 def _large(good: int) -> bytes:
-    """A file of three parts: lines that are refused, which is quick, and so many that are not."""
+    """A file for the state machine: lines that are refused, which is quick, and so many that are not."""
     refused = json.dumps({"id": "refused", "text": "x" * 9000, "metadata": {}}) + "\n"
     lines = [json.dumps({"id": f"d{number}", "text": f"Dokument {number}", "metadata": {}}) + "\n" for number in range(good)]
-    return "".join(line + refused * (18 * 2**20 // len(refused) // good) for line in lines).encode()
+    content = "".join(line + refused * (1 + 18 * 2**20 // len(refused) // good) for line in lines).encode()
+    assert len(content) > 16 * 2**20, "a worker of the queue would ingest it alone"
+    return content
 
 
 def test_a_large_file_goes_on_where_ctrl_c_stopped_it_and_has_each_document_once(new_gateway: Callable[[], Gateway]) -> None:
