@@ -17,7 +17,9 @@ from spass.rag.ingest.plan import EntryError
 MAX_ERRORS: Final = 100
 """So many errors of one upload are kept; all are counted."""
 ABANDONED_SECONDS: Final = 2 * 3600
-"""An upload that nobody has worked on for so long will not be gone on with by itself."""
+"""An upload in work that nobody has worked on for so long will not be gone on with by itself."""
+QUEUED_SECONDS: Final = 4 * 24 * 3600
+"""So long the queue keeps the message of an upload that waits for a worker, behind however many others."""
 KEEP_SECONDS: Final = 90 * 24 * 3600
 _MESSAGE_CHARACTERS: Final = 200
 
@@ -102,7 +104,8 @@ class UploadRecord:
 
     def abandoned(self, now_s: int) -> bool:
         """Whether nobody has worked on it for so long that nobody will."""
-        return self.active and max(self.touched, self.lease_until) + ABANDONED_SECONDS < now_s
+        patience = QUEUED_SECONDS if self.status is Status.QUEUED else ABANDONED_SECONDS
+        return self.active and max(self.touched, self.lease_until) + patience < now_s
 
 
 def record_of(item: Item) -> UploadRecord:

@@ -161,7 +161,7 @@ class Uploads:
 
 
 async def abandon_stale(store: TenantStore, now_s: int, deadline: Deadline) -> int:
-    """Fail what nobody has worked on for two hours, as its reader is told already; how many uploads that were."""
+    """Fail what nobody works on any more, as its reader is told already; how many uploads that were."""
     failed = 0
     for manifest in await store.table.query(keys.rag_partition(store.tenant), prefix=keys.RAG_INDEX_PREFIX, consistent=False):
         index = IndexId(str(manifest["sk"]).removeprefix(keys.RAG_INDEX_PREFIX))

@@ -1,11 +1,13 @@
 """A form for a file, and what its tenant sees of the upload."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import httpx
 import pytest
 
 from spass.aws.clients import Aws
+from spass.aws.faults import Crash
 from spass.core.errors import EmbeddingModelMismatch, InvalidRequest, ModelNotAllowed, UploadNotFound
 from spass.core.ids import IndexId, UploadId
 from spass.core.time import Deadline, now_s
@@ -180,13 +182,26 @@ async def test_an_upload_is_found_by_its_own_tenant_and_index_only(stage: Stage,
         await stage.uploads.list(other.scope, INDEX, cursor, 1)
 
 
-async def test_work_that_stopped_without_an_end_is_failed_after_two_hours(
-    stage: Stage, small_batches: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("status", "patience"), [("running", 2 * 3600), ("queued", 4 * 24 * 3600)])
+async def test_work_that_stopped_without_an_end_is_failed(
+    stage: Stage, small_batches: int, monkeypatch: pytest.MonkeyPatch, status: str, patience: int
 ) -> None:
+    """In two hours; but what waits for a worker, behind however many others, waits for as long as the queue keeps its message."""
     event = stage.put(f"{INDEX}/a.jsonl", file_of(numbered(9)))
-    assert await stage.deliver(event, seconds=1), "handed over to nobody"
-    assert (await stage.only_upload()).status == "queued"
-    later = now_s() + 2 * 3600 - 60
+    if status == "queued":
+        assert await stage.deliver(event, seconds=1), "handed over to nobody"
+    else:
+
+        def die(texts: Sequence[str]) -> None:
+            if "text 4" in texts:
+                raise Crash
+
+        stage.calls.before = die
+        with pytest.raises(Crash):
+            await stage.deliver(event)
+        stage.calls.before = lambda _: None
+    assert (await stage.only_upload()).status == status
+    later = now_s() + patience - 60
     assert await abandon_stale(stage.store, later, Deadline.after(10)) == 0
     later += 240
     with monkeypatch.context() as patch:
