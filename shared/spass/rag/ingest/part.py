@@ -10,7 +10,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.leases import LeaseLost
 from spass.aws.table import TransactionFailed
 from spass.calls.scope import Scope
-from spass.core.errors import InvalidInput, StorageUnavailable
+from spass.core.errors import InvalidInput, StorageUnavailable, TooManyDocuments
 from spass.core.ids import random_suffix
 from spass.core.time import Deadline
 from spass.rag.ingest.batches import Batch, batches
@@ -23,7 +23,7 @@ from spass.rag.service import Rag
 ROUTE: Final = "ingest"
 """What the audit calls the embedding of an upload."""
 LAST_SECONDS: Final = 90.0
-"""With less left of its time than this a worker begins no further batch."""
+"""With less left of its time than this, or than its slowest batch took, a worker begins no further batch."""
 _TRIES: Final = 3  # of one batch, while others change where it goes
 _MAX_REFUSED: Final = 20  # documents that the embedding model refuses; then it is the model and not the documents
 
@@ -34,7 +34,7 @@ class PartEnd(Enum):
 
 
 class PartRun:
-    """The run of ``owner`` through part ``number``. However short its time, it works on one batch."""
+    """The run of an ``owner`` through parts, one after another. However short its time, it works on one batch."""
 
     def __init__(self, rag: Rag, store: TenantStore, record: UploadRecord, deadline: Deadline) -> None:
         self._rag = rag
@@ -43,6 +43,7 @@ class PartRun:
         self._deadline = deadline
         self._scope = Scope.of_job(store, deadline, route=ROUTE, user=record.user, request_id=record.request_id)
         self._refused = 0
+        self._slowest: float | None = None  # seconds that a batch took
 
     async def run(self, number: int, owner: str) -> PartEnd:
         """Raises:
@@ -51,6 +52,8 @@ class PartRun:
         ObjectMissing: the file is gone.
         SpassError: what embedding and appending raise.
         """
+        if self._time_up:
+            return PartEnd.TIME_UP
         part = await take_part(self._store, self._record, number, owner)
         if part.done:
             return PartEnd.DONE
@@ -61,15 +64,24 @@ class PartRun:
             read = entries(Kind(record.kind), record.columns, source, blocks, start, part.end)
             async with aclosing(batches(read, start)) as gathered:
                 async for batch in gathered:
+                    before = self._deadline.remaining()
                     part = await self._store_batch(part, batch)
-                    if not part.done and self._deadline.remaining() < LAST_SECONDS:
+                    self._slowest = max(self._slowest or 0.0, before - self._deadline.remaining())
+                    if not part.done and self._time_up:
                         return PartEnd.TIME_UP
         return PartEnd.DONE
+
+    @property
+    def _time_up(self) -> bool:
+        """Whether what a further batch costs might be spent in vain."""
+        return self._slowest is not None and self._deadline.remaining() < max(LAST_SECONDS, self._slowest)
 
     async def _store_batch(self, part: PartRecord, batch: Batch) -> PartRecord:
         """The part after ``batch``. What the embedding model refuses of it fails alone."""
         try:
             return await self._advance(part, batch)
+        except TooManyDocuments:  # the index is full, whichever documents come
+            raise
         except InvalidInput as error:
             if len(batch.documents) > 1:
                 fore, rear = batch.halves()

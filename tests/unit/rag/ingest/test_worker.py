@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Sequence
+from typing import ClassVar
 
 import pytest
 
 from spass.aws import keys
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.calls.scope import Scope
-from spass.core.errors import IndexNotFound, RateLimited, UpstreamError, UpstreamRejected, UpstreamTimeout
+from spass.core.errors import IndexNotFound, RateLimited, TooManyDocuments, UpstreamError, UpstreamRejected, UpstreamTimeout
 from spass.core.ids import DocumentId, IndexId
-from spass.core.time import now_s
+from spass.core.time import Deadline, now_s
 from spass.llm.types import EmbeddingReply
 from spass.rag.documents import DocumentPatch, NewDocument
+from spass.rag.ingest.dispatch import Dispatch
+from spass.rag.ingest.worker import Delivery, Ingest
 from tests.unit.rag.ingest.stage import INDEX, Calls, Stage, config_with, file_of, lines, numbered, put_event
 
 pytestmark = pytest.mark.anyio
@@ -286,6 +289,20 @@ async def test_a_model_that_refuses_everything_fails_the_upload(stage: Stage) ->
     assert stage.calls.before.calls < 100
 
 
+async def test_a_full_index_fails_the_upload_without_embedding_anything_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise TooManyDocuments("The index is full; use another one beside it.")
+
+    monkeypatch.setattr("spass.rag.addition.choose_merge", full)
+    assert await stage.deliver(stage.put(PATH, file_of(numbered(200))))
+    upload = await stage.only_upload()
+    assert (upload.status, upload.documents_failed) == ("failed", 0)
+    assert [(error.line, error.code) for error in upload.errors] == [(None, "too_many_documents")]
+    assert stage.calls.asked == list(numbered(200).values())
+
+
 @pytest.mark.parametrize("then", ["deleted", "replaced"])
 async def test_an_index_that_ends_meanwhile_takes_the_upload_with_it(stage: Stage, small_batches: int, then: str) -> None:
     stage.calls.before = Failing(UpstreamError("down"), 1)
@@ -327,6 +344,42 @@ async def test_a_worker_whose_time_is_up_hands_over_after_each_batch(stage: Stag
     assert await stage.texts() == numbered(10)
     assert await stage.deliver(event)
     assert stage.calls.asked == list(numbered(10).values())
+
+
+class Clock(Deadline):
+    """The rest of a worker's time, which passes by what it does."""
+
+    left: ClassVar[float]
+
+    def remaining(self) -> float:
+        return Clock.left
+
+
+async def test_no_batch_is_begun_that_may_take_longer_than_there_is_time(stage: Stage, small_batches: int) -> None:
+    """Its embedding would be paid for twice."""
+    Clock.left = 700.0
+
+    def take_long(_: Sequence[str]) -> None:
+        Clock.left -= 250
+
+    stage.calls.before = take_long
+    dispatch = Dispatch({stage.tenant}, stage.aws.for_tenant, Ingest(stage.rag), stage._merge)
+    assert await dispatch.message(stage.put(PATH, file_of(numbered(20))), Delivery("m", 1), Clock(0))
+    assert (Clock.left, (await stage.only_upload()).documents_ingested) == (200, 8)
+    assert len(stage.queued()) == 1
+
+
+async def test_a_worker_whose_time_is_up_begins_no_further_part(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 100)
+    monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 100)
+    event = stage.put(PATH, file_of(numbered(30)))
+    assert await stage.deliver(event, seconds=60)
+    once = (await stage.only_upload()).documents_ingested
+    assert 0 < once < 30 / 5
+    for more in (2, 3):
+        (handed_over,) = stage.queued()
+        assert await stage.deliver(handed_over, seconds=60)
+        assert (await stage.only_upload()).documents_ingested == more * once
 
 
 async def test_what_a_dead_worker_held_goes_on_with_its_own_message_when_the_lease_runs_out(
