@@ -228,13 +228,19 @@ async def end_finished(store: TenantStore, record: UploadRecord, errors: Sequenc
 
 
 async def revive(store: TenantStore, record: UploadRecord) -> UploadRecord:
-    """Let the state machine go on with an upload on which it failed.
+    """Let the state machine go on with an upload on which it failed, or which the worker that started it put back, as it could
+    not learn that it had.
 
     Raises:
         LeaseLost: it is in other hands, or at its end.
     """
-    changes: dict[str, Value] = {"status": Status.RUNNING.value, "by_machine": True, "touched": now_s()}
-    return await _change_or_lose(store, record, changes, gone=("errors", "resumable"), of=(Status.FAILED,))
+    changes: dict[str, Value] = {
+        "status": Status.RUNNING.value,
+        "by_machine": True,
+        "machine_started": True,
+        "touched": now_s(),
+    }
+    return await _change_or_lose(store, record, changes, gone=("errors", "resumable"), of=(Status.QUEUED, Status.FAILED))
 
 
 async def _change_or_lose(

@@ -33,7 +33,7 @@ class Steps:
         if record is None:
             return True
         try:
-            if record.status is Status.FAILED:
+            if record.status is not Status.RUNNING:
                 record = await custody.revive(self._store, record)
             end = await PartRun(self._rag, self._store, record, deadline).run(number, random_suffix())
         except LeaseLost:

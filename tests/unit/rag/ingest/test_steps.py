@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from spass.core.errors import InternalError, UpstreamError, UpstreamRejected
+from spass.core.errors import InternalError, StorageUnavailable, UpstreamError, UpstreamRejected
 from spass.core.ids import DocumentId, IndexId, UploadId
 from spass.core.time import Deadline
 from spass.rag.ingest.steps import Steps
@@ -120,6 +120,31 @@ async def test_a_machine_that_gives_up_says_why_and_the_queue_may_go_on(
     assert (await stage.only_upload()).status == "succeeded"
     assert await stage.texts() == numbered(12)
     assert sorted(stage.calls.asked) == sorted(numbered(12).values())
+
+
+async def test_a_machine_whose_start_was_not_heard_of_goes_on_and_embeds_nothing_in_vain(
+    stage: Stage, started: list[tuple[str, list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker that started it put the upload back: its message comes again a quarter of an hour later."""
+
+    async def unheard(*_: object) -> None:
+        raise StorageUnavailable("no answer")
+
+    event = stage.put(PATH, file_of(numbered(12)))
+    with monkeypatch.context() as patch:
+        patch.setattr("spass.rag.ingest.custody.give_to_machine", unheard)
+        assert not await stage.deliver(event, message="m")
+    upload = await stage.only_upload()
+    assert (upload.status, len(started)) == ("queued", 1)
+    steps = stage.steps(upload.id)
+    assert await steps.part(0, Deadline.after(MINUTES))
+    assert await stage.deliver(event, message="m", receives=2), "the machine has it"
+    for number in started[0][1]:
+        assert await steps.part(number, Deadline.after(MINUTES))
+    await steps.finish()
+    assert (await stage.only_upload()).status == "succeeded"
+    assert sorted(stage.calls.asked) == sorted(numbered(12).values())
+    assert len(started) == 1
 
 
 async def test_the_model_refusing_everything_is_no_reason_to_try_again(
