@@ -28,9 +28,10 @@ async def execute(body: ToolExecution, exchange: Current) -> Response:
     """Run a tool and get its result. What the tool itself could not do is a result `{"error": …}` too, which no key keeps. A tool
     that changes knowledge answers first what it would change and a `confirm_token`, and does it when called again with that."""
 
-    async def executed(_: Claim | None) -> Answer:
-        answer = await exchange.services.toolbox.execute_direct(exchange.scope, body.name, body.arguments)
-        return Answer(answer.to_json(), failed=answer.failed)
+    async def executed(claim: Claim | None) -> Answer:
+        run = exchange.services.toolbox.execute_direct
+        answer = await run(exchange.scope, body.name, body.arguments, claim, exchange.cost_headers)
+        return Answer(answer.to_json(), kept=answer.kept, failed=answer.failed)
 
     return await once(exchange, executed)
 

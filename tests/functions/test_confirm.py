@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from spass.aws.idempotency import Claim, StoredAnswer
+from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
 from spass.tools import confirm
 from tests.functions.gateway import Gateway
@@ -66,6 +68,39 @@ def test_a_key_replays_the_execution_and_keeps_no_refusal(gateway: Gateway, conf
         gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed), headers={"Idempotency-Key": "two"}) for _ in "ab"
     ]
     assert [reply.code for reply in refused] == ["confirm_token_invalid"] * 2
+
+
+WRITES: list[tuple[str, dict[str, object]]] = [
+    ("rag_index_create", {"documents": [{"id": "c", "text": "gamma"}]}),
+    ("rag_doc_append", {"documents": [{"id": "c", "text": "gamma"}]}),
+    ("rag_doc_patch", {"doc_id": "a", "text": "gamma"}),
+    ("rag_doc_delete", {"doc_id": "a"}),
+    ("rag_index_delete", {}),
+]
+
+
+@pytest.mark.usefixtures("confirmed")
+@pytest.mark.parametrize(("name", "arguments"), WRITES)
+def test_who_hears_no_answer_gets_it_when_asking_again(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, name: str, arguments: dict[str, object]
+) -> None:
+    """The change and its answer under the key are one: nothing that breaks between the two leaves a key that answers a
+    conflict."""
+    arguments = {"index_id": "notes", **arguments}
+    asked = gateway.send("POST", EXECUTE, body=body(name, arguments))
+    call = body(name, {**arguments, "confirm_token": asked.json["result"]["confirm_token"]})
+
+    async def breaks(self: Claim, answer: StoredAnswer) -> None:
+        raise StorageUnavailable("The store does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Claim, "complete", breaks)
+        first = gateway.send("POST", EXECUTE, body=call, headers={"Idempotency-Key": name})
+    again = gateway.send("POST", EXECUTE, body=call, headers={"Idempotency-Key": name})
+    assert (first.status, again.status) == (200, 200)
+    assert again.json == first.json
+    assert again.headers["idempotency-replayed"] == "true"
+    assert again.headers.get("spass-cost-usd") == first.headers.get("spass-cost-usd")
 
 
 def test_who_may_not_embed_gets_no_token_for_what_must_be_embedded(gateway: Gateway) -> None:

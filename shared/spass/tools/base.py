@@ -18,7 +18,7 @@ from spass.core.messages import Json, ToolSpec
 from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
 from spass.rag.documents import DocumentPatch, NewDocument
 from spass.rag.swap import Beside
-from spass.tools.confirm import Confirmations
+from spass.tools.confirm import Confirmations, Keep
 
 
 class ToolError(Exception):
@@ -87,11 +87,13 @@ class Library(Knowledge, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may act with. A tool acts inside the tenant of ``scope`` only."""
+    """What a tool may act with. A tool acts inside the tenant of ``scope`` only. What it changes it changes together with the
+    writes that ``keep`` its result, if there are any."""
 
     scope: Scope
     rag: Library
     confirmations: Confirmations = field(default_factory=Confirmations)
+    keep: Keep | None = None
 
 
 class Tool(BaseModel):

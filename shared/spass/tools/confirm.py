@@ -11,9 +11,9 @@ import hmac
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final, TypeAlias
 
 from spass.aws import keys
 from spass.aws.again import again
@@ -24,6 +24,7 @@ from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid, Internal
 from spass.core.ids import DocumentId, IndexId, TenantId
 from spass.core.messages import Json
 from spass.core.time import now_s
+from spass.rag.answers import Document, WriteAnswer
 from spass.tenancy.identity import Caller
 
 CONFIRM_SECONDS: Final = 60
@@ -34,6 +35,18 @@ _KEY_BYTES: Final = 32
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{72}")  # 54 bytes fill it to the last bit, so no two texts are the same token
 _KEPT_SECONDS: Final = 3600  # after its expiry: a call confirmed in time may take until its deadline
 _UNUSED: Final = Condition("attribute_exists(pk)")
+
+Written: TypeAlias = WriteAnswer | Document | bool
+"""What a confirmed write comes to; ``bool`` says whether something was deleted."""
+Keep: TypeAlias = Callable[[Json], Awaitable[Sequence[Write]]]
+"""The writes that keep a tool's result for whoever sends the same request again."""
+
+
+def result_of(written: Written) -> dict[str, Json]:
+    """``written`` as the HTTP route answers that does the same."""
+    if isinstance(written, bool):
+        return {"deleted": written}
+    return written.body() if isinstance(written, WriteAnswer) else asdict(written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +68,15 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Redemption:
-    """The use of a token, which takes effect together with the write that it confirms (a ``Beside``)."""
+    """The use of a token, which takes effect together with the write that it confirms, and with what is to ``keep`` its result (a
+    ``Beside``)."""
 
     token: keys.Key
+    keep: Keep | None = None
 
-    async def writes(self, _answer: object, /) -> Sequence[Write]:
-        return [Delete(self.token, _UNUSED)]
+    async def writes(self, written: Written, /) -> Sequence[Write]:
+        kept = await self.keep(result_of(written)) if self.keep else ()
+        return [Delete(self.token, _UNUSED), *kept]
 
     def refused(self) -> SpassError:
         return _invalid()

@@ -1,6 +1,7 @@
 """Tools that change knowledge: the first call says what would happen, the same call with a token does it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 from pydantic import FailFast, Field
@@ -10,7 +11,7 @@ from spass.core.ids import DOCUMENT_ID, RAG_ID, DocumentId, IndexId
 from spass.core.messages import Json
 from spass.rag.documents import MAX_DOCUMENTS, NewDocument
 from spass.tools.base import Tool, ToolContext
-from spass.tools.confirm import CONFIRM_SECONDS, Operation, Redemption
+from spass.tools.confirm import CONFIRM_SECONDS, Operation, Redemption, Written, result_of
 
 
 class ConfirmedTool(Tool):
@@ -40,14 +41,14 @@ class ConfirmedTool(Tool):
         """
         raise NotImplementedError
 
-    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Json:
-        """Carry it out and use up the token, both or neither; the result is what the HTTP route answers that does the same."""
+    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
+        """Carry it out and use up the token, both or neither."""
         raise NotImplementedError
 
     async def run(self, context: ToolContext, /) -> Json:
         if self.confirm_token is not None:
             redemption = await context.confirmations.redeem(context.scope, self._operation(), self.confirm_token)
-            return await self.execute(context, redemption)
+            return result_of(await self.execute(context, replace(redemption, keep=context.keep)))
         preview = await self.preview(context)
         return {
             "confirm_required": True,

@@ -19,7 +19,12 @@ class ToolRecorder:
         self._started = time.monotonic()
         self.duration_ms = 0
 
+    @property
+    def elapsed_ms(self) -> int:
+        """The time since the call began."""
+        return round((time.monotonic() - self._started) * 1000)
+
     async def finish(self, status: str) -> None:
         """Keep the record; not even a cancelled caller leaves before it is."""
-        self.duration_ms = round((time.monotonic() - self._started) * 1000)
+        self.duration_ms = self.elapsed_ms
         await audit.keep(self._scope.store, replace(self._record, status=status, latency_ms=self.duration_ms))

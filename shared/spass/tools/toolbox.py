@@ -13,6 +13,8 @@ from typing import Final, cast
 
 from pydantic import ValidationError
 
+from spass.aws.idempotency import Claim, StoredAnswer
+from spass.aws.table import Write
 from spass.calls.scope import Scope
 from spass.core.errors import (
     ConfirmTokenExpired,
@@ -34,7 +36,7 @@ from spass.metering import audit
 from spass.tools import arguments as tool_arguments
 from spass.tools.arguments import InvalidArguments
 from spass.tools.base import Library, Tool, ToolContext, ToolError
-from spass.tools.confirm import Confirmations
+from spass.tools.confirm import Confirmations, Keep
 from spass.tools.recorder import ToolRecorder
 from spass.tools.registry import TOOLS, load
 
@@ -50,12 +52,14 @@ _REFUSED_CONFIRMATION: Final = (ConfirmTokenInvalid, ConfirmTokenExpired)
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """What a tool called directly answers. ``result`` is JSON of at most ``MAX_RESULT_BYTES``."""
+    """What a tool called directly answers. ``result`` is JSON of at most ``MAX_RESULT_BYTES``. ``kept``: it stands under the
+    claim of its request already, together with what the tool changed."""
 
     name: str
     result: Json
     duration_ms: int
     failed: bool
+    kept: bool = False
 
     def to_json(self) -> dict[str, Json]:
         return {"name": self.name, "result": self.result, "duration_ms": self.duration_ms}
@@ -104,8 +108,16 @@ class Toolbox:
         message = Message(Role.TOOL, text, tool_call_id=call.id)
         return ToolCallFinished(call, arguments, result, message, recorder.duration_ms)
 
-    async def execute_direct(self, scope: Scope, name: str, arguments: Mapping[str, Json]) -> ToolAnswer:
-        """Runs the tool ``name`` for a caller who is no model. A tool that fails answers ``{"error": …}`` here too.
+    async def execute_direct(
+        self,
+        scope: Scope,
+        name: str,
+        arguments: Mapping[str, Json],
+        claim: Claim | None = None,
+        headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> ToolAnswer:
+        """Runs the tool ``name`` for a caller who is no model. A tool that fails answers ``{"error": …}`` here too. What a tool
+        changes and its answer under the ``claim``, with the ``headers`` that belong to it by then, are one transaction.
 
         Raises:
             ToolNotFound: there is no such tool.
@@ -118,12 +130,28 @@ class Toolbox:
         except InvalidArguments as error:
             raise _invalid_request(error) from None
         recorder = ToolRecorder(scope, name)
-        attempt = await self._attempt(scope, recorder, lambda: prepared, (*_NOT_THE_CALLS, *_REFUSED_CONFIRMATION))
+        kept: ToolAnswer | None = None
+
+        async def keep(result: Json) -> Sequence[Write]:
+            nonlocal kept
+            if claim is None:
+                return ()
+            kept = ToolAnswer(name, _bounded(result)[0], recorder.elapsed_ms, failed=False, kept=True)
+            return [await claim.completion(StoredAnswer(kept.to_json(), headers()))]
+
+        attempt = await self._attempt(scope, recorder, lambda: prepared, (*_NOT_THE_CALLS, *_REFUSED_CONFIRMATION), keep)
+        if kept is not None and not attempt.failed:
+            return kept
         result, _ = _bounded(attempt.result)
         return ToolAnswer(name, result, recorder.duration_ms, attempt.failed)
 
     async def _attempt(
-        self, scope: Scope, recorder: ToolRecorder, prepare: Callable[[], Tool], raised: tuple[type[SpassError], ...]
+        self,
+        scope: Scope,
+        recorder: ToolRecorder,
+        prepare: Callable[[], Tool],
+        raised: tuple[type[SpassError], ...],
+        keep: Keep | None = None,
     ) -> "_Attempt":
         """The tool's result, or the error that stands for one; audited either way.
 
@@ -134,7 +162,7 @@ class Toolbox:
         try:
             call = prepare()
             seconds = min(call.timeout, scope.deadline.remaining())
-            result = await asyncio.wait_for(call.run(ToolContext(scope, self._rag, self._confirmations)), seconds)
+            result = await asyncio.wait_for(call.run(ToolContext(scope, self._rag, self._confirmations, keep)), seconds)
             status = audit.OK
             return _Attempt(result)
         except TimeoutError:

@@ -116,7 +116,7 @@ async def test_a_token_is_good_once(scope: Scope) -> None:
     confirmations = Confirmations()
     token = await confirmations.issue(scope, PATCH)
     first, second = [await confirmations.redeem(scope, PATCH, token) for _ in range(2)]
-    await scope.store.table.transact(await first.writes("answer"), token="one")
+    await scope.store.table.transact(await first.writes(True), token="one")
     with pytest.raises(ConfirmTokenInvalid):
         await confirmations.redeem(scope, PATCH, token)
     assert second == first

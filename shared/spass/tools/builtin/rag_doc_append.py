@@ -6,7 +6,7 @@ from typing import ClassVar
 from spass.core.messages import Json
 from spass.rag.documents import check_limits
 from spass.tools.base import ToolContext
-from spass.tools.confirm import Redemption
+from spass.tools.confirm import Redemption, Written
 from spass.tools.confirmed import DocumentsTool
 
 
@@ -29,5 +29,5 @@ class RagDocAppend(DocumentsTool):
         existing = await context.rag.existing_ids(context.scope, self.index, ids)
         return {"index_id": self.index_id, "shape_summary": self.shape, "conflicting_existing_ids": [*existing]}
 
-    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Json:
-        return (await context.rag.append(context.scope, self.index, self.documents, redemption)).body()
+    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
+        return await context.rag.append(context.scope, self.index, self.documents, redemption)

@@ -5,7 +5,7 @@ from typing import ClassVar, Final
 
 from spass.core.messages import Json
 from spass.tools.base import ToolContext
-from spass.tools.confirm import Redemption
+from spass.tools.confirm import Redemption, Written
 from spass.tools.confirmed import DocumentTool
 
 _EXCERPT_CHARACTERS: Final = 200
@@ -33,5 +33,5 @@ class RagDocDelete(DocumentTool):
             "metadata": dict(stored.metadata),
         }
 
-    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Json:
-        return {"deleted": await context.rag.delete_document(context.scope, self.index, self.document, redemption)}
+    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
+        return await context.rag.delete_document(context.scope, self.index, self.document, redemption)

@@ -1,7 +1,6 @@
 """The tool ``rag_doc_patch``."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -10,7 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 from spass.core.messages import Json
 from spass.rag.documents import DocumentPatch, Text, check_patch
 from spass.tools.base import ToolContext
-from spass.tools.confirm import Redemption, canonical
+from spass.tools.confirm import Redemption, Written, canonical
 from spass.tools.confirmed import DocumentTool
 
 
@@ -61,5 +60,5 @@ class RagDocPatch(DocumentTool):
             "new_text_size_bytes": len(text.encode()),
         }
 
-    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Json:
-        return asdict(await context.rag.patch(context.scope, self.index, self.document, self.patch, redemption))
+    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
+        return await context.rag.patch(context.scope, self.index, self.document, self.patch, redemption)

@@ -7,7 +7,7 @@ from spass.core.errors import IndexNotFound
 from spass.core.messages import Json
 from spass.rag.documents import check_limits
 from spass.tools.base import ToolContext
-from spass.tools.confirm import Redemption
+from spass.tools.confirm import Redemption, Written
 from spass.tools.confirmed import DocumentsTool
 
 
@@ -35,5 +35,5 @@ class RagIndexCreate(DocumentsTool):
             semantics = f"The index exists. All of its {lost} documents are deleted, and these take their place."
         return {"index_id": self.index_id, "shape_summary": {**self.shape, "replace_semantics": semantics}}
 
-    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Json:
-        return (await context.rag.replace(context.scope, self.index, self.documents, redemption)).body()
+    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
+        return await context.rag.replace(context.scope, self.index, self.documents, redemption)

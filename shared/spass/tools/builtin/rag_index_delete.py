@@ -5,7 +5,7 @@ from typing import ClassVar, Final
 
 from spass.core.messages import Json
 from spass.tools.base import ToolContext
-from spass.tools.confirm import Redemption
+from spass.tools.confirm import Redemption, Written
 from spass.tools.confirmed import ConfirmedTool
 
 _SAMPLE: Final = 10
@@ -35,5 +35,5 @@ class RagIndexDelete(ConfirmedTool):
             "sample_truncated_at": _SAMPLE,
         }
 
-    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Json:
-        return {"deleted": await context.rag.delete_index(context.scope, self.index, redemption)}
+    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
+        return await context.rag.delete_index(context.scope, self.index, redemption)
