@@ -191,12 +191,28 @@ def test_every_step_of_the_machine_is_tried_again_and_what_fails_for_good_is_tol
     tasks = _tasks(definition["States"])
     assert set(tasks) == {"Part", "Finish", "Fail"}
     for task in tasks.values():
-        (retry,) = task["Retry"]
+        *_, retry = task["Retry"]
         assert retry["ErrorEquals"] == ["States.ALL"]
         assert retry["JitterStrategy"] == "FULL"
         assert task["TimeoutSeconds"] > FIFTEEN_MINUTES, "the function itself ends first, and says where it stands"
     for name in ("Parts", "Finish"):
         assert [catch["Next"] for catch in definition["States"][name]["Catch"]] == ["Fail"]
+
+
+def test_a_part_waits_for_a_function_as_long_as_others_have_them_all_and_outlives_an_outage() -> None:
+    """One part that fails for good ends all others. Files run eight parts each, so a hundred files may want all functions of an
+    account. A message of the queue is tried for more than an hour, too."""
+    definition = json.loads(DEFINITION.read_text(encoding="utf-8"))
+    throttled, other = definition["States"]["Parts"]["ItemProcessor"]["States"]["Part"]["Retry"]
+    assert throttled["ErrorEquals"] == ["Lambda.TooManyRequestsException"]
+    assert _longest(throttled) > 24 * 3600
+    assert 3600 < _longest(other) < 2 * 3600, "then its record says so"
+
+
+def _longest(retry: dict[str, Any]) -> float:
+    """Seconds until the last try."""
+    pauses = (retry["IntervalSeconds"] * float(retry["BackoffRate"]) ** n for n in range(retry["MaxAttempts"]))
+    return sum(min(pause, retry["MaxDelaySeconds"]) for pause in pauses)
 
 
 def test_the_machine_hands_on_nothing_but_ids() -> None:
