@@ -7,7 +7,7 @@ from typing import Final
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-# What the emulator says of them. AWS has no such stop; there an operator redrives a failed execution, which the emulator cannot.
+# What the emulator says of them. AWS has no such stop, and the emulator cannot redrive them.
 _CUT_OFF: Final = "States.ServiceRestart"
 
 

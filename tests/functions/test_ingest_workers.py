@@ -99,7 +99,7 @@ def test_a_step_answers_what_the_machine_goes_by(
 ) -> None:
     started: list[str] = []
 
-    async def start(_: object, index: str, upload: str, parts: object) -> None:
+    async def start(_: object, index: str, upload: str, parts: object, *, failures: int) -> None:
         started.append(upload)
 
     jobs_of_tenant = "spass.aws.jobs.TenantJobs"

@@ -53,8 +53,9 @@ class TenantJobs:
         """Ask for an upload to be worked on from where it stands; raises as ``merge``."""
         await self._send({"job": "ingest", "tenant": self._tenant, "index": index, "upload": upload})
 
-    async def start_parts(self, index: IndexId, upload: UploadId, parts: Sequence[int]) -> None:
-        """Start the state machine on the parts of an upload. An upload has one execution, however often it is started.
+    async def start_parts(self, index: IndexId, upload: UploadId, parts: Sequence[int], *, failures: int = 0) -> None:
+        """Start the state machine on the parts of an upload, after so many ``failures`` of earlier executions: after each there
+        is one more, however often it is started.
 
         Raises:
             StorageUnavailable: it may or may not have been started.
@@ -62,7 +63,8 @@ class TenantJobs:
         if self._machine is None:
             raise RuntimeError("there is no state machine")
         work = {"tenant": self._tenant, "index": index, "upload": upload, "parts": list(parts)}
-        parameters = {"stateMachineArn": self._machine, "name": upload, "input": json.dumps(work)}
+        name = f"{upload}_{failures}" if failures else upload
+        parameters = {"stateMachineArn": self._machine, "name": name, "input": json.dumps(work)}
         try:
             await _call("states", "StartExecution", self._states().start_execution, parameters)
         except ClientError as error:

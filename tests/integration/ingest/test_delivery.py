@@ -176,7 +176,7 @@ async def test_parts_side_by_side_store_each_document_once(stage: Stage, monkeyp
     monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 200)
     started: list[tuple[IndexId, str, list[int]]] = []
 
-    async def start(_: object, index: IndexId, upload: str, parts: Sequence[int]) -> None:
+    async def start(_: object, index: IndexId, upload: str, parts: Sequence[int], *, failures: int) -> None:
         started.append((index, upload, list(parts)))
 
     jobs = type(stage.store.jobs)

@@ -169,7 +169,7 @@ async def set_planned(store: TenantStore, record: UploadRecord, size: int, plan:
 
 async def give_to_machine(store: TenantStore, record: UploadRecord) -> None:
     """The state machine works on it now: nobody else's turn until that fails."""
-    await _change_or_lose(store, record, {"by_machine": True, "machine_started": True}, gone=("lease_until",))
+    await _change_or_lose(store, record, {"by_machine": True}, gone=("lease_until",))
 
 
 async def put_back(store: TenantStore, record: UploadRecord) -> None:
@@ -195,13 +195,13 @@ async def end_failed(
     resumable: bool,
     by_machine: bool = False,
 ) -> None:
-    """Fail the upload if it is where ``record`` says: in the same hands, and not ended. What failed ``by_machine`` is gone on
-    with by hand: an upload has one execution."""
+    """Fail the upload if it is where ``record`` says: in the same hands, and not ended. When an execution of the state machine
+    has come to its end ``by_machine``, who goes on starts another."""
     changes: dict[str, Value] = {"status": Status.FAILED.value, "finished_at": now(), TTL: now_s() + KEEP_SECONDS}
     if resumable:
         changes["resumable"] = True
     if by_machine:
-        changes["machine_started"] = True
+        changes["machine_failures"] = record.machine_failures + 1
     errors = [kept.attributes() for kept in (error, *others)[:MAX_ERRORS]]
     gone = ("lease_until", "message", "by_machine")
     try:
@@ -234,12 +234,7 @@ async def revive(store: TenantStore, record: UploadRecord) -> UploadRecord:
     Raises:
         LeaseLost: it is in other hands, or at its end.
     """
-    changes: dict[str, Value] = {
-        "status": Status.RUNNING.value,
-        "by_machine": True,
-        "machine_started": True,
-        "touched": now_s(),
-    }
+    changes: dict[str, Value] = {"status": Status.RUNNING.value, "by_machine": True, "touched": now_s()}
     return await _change_or_lose(store, record, changes, gone=("errors", "resumable"), of=(Status.QUEUED, Status.FAILED))
 
 

@@ -60,9 +60,9 @@ class UploadRecord:
     ``key`` (relative to ``uploads/<tenant>/``) and ``version`` name the object, ``revision`` tells it from others under the key.
     ``owner`` is the worker that holds it until ``lease_until``, for the queue's ``message``. ``parts`` is None until the file has
     been surveyed, ``kind`` and ``columns`` say how to read it then. ``generation`` is the life of the index that it goes into,
-    once that has begun. ``by_machine``: the state machine works on it; ``machine_started``: it once did; ``trouble`` is what last
-    stopped it. A ``resumable`` failure is gone on from by whoever is told to. ``touched`` is the second at which somebody last
-    worked on it.
+    once that has begun. ``by_machine``: the state machine works on it; ``machine_failures`` of its executions have failed;
+    ``trouble`` is what last stopped it. A ``resumable`` failure is gone on from by whoever is told to. ``touched`` is the second
+    at which somebody last worked on it.
     """
 
     index: IndexId
@@ -87,7 +87,7 @@ class UploadRecord:
     columns: tuple[str, ...]
     generation: str
     by_machine: bool
-    machine_started: bool
+    machine_failures: int
     resumable: bool
     trouble: UploadError | None
     user: UserId | None
@@ -134,7 +134,7 @@ def record_of(item: Item) -> UploadRecord:
         columns=tuple(columns),
         generation=_text(item, "generation"),
         by_machine=bool(item.get("by_machine")),
-        machine_started=bool(item.get("machine_started")),
+        machine_failures=_number(item, "machine_failures"),
         resumable=bool(item.get("resumable")),
         trouble=_error_of(cast("Mapping[str, Any]", item["trouble"])) if "trouble" in item else None,
         user=UserId(_text(item, "user")) if "user" in item else None,

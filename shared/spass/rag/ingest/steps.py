@@ -60,7 +60,7 @@ class Steps:
             raise InternalError("Parts of the upload are left.")
 
     async def fail(self) -> None:
-        """The machine gives up: the upload has failed, until the machine or the queue is told to go on."""
+        """The machine gives up: the upload has failed, until the queue is told to go on, which starts the machine anew."""
         record = await self._record()
         if record is not None:
             error = record.trouble or UploadError(None, InternalError.code, "The work on this file failed.")

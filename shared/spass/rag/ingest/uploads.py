@@ -174,7 +174,7 @@ async def abandon_stale(store: TenantStore, now_s: int, deadline: Deadline) -> i
             for record in map(record_of, items):
                 if record.abandoned(now_s):
                     others = await first_errors(store, record)
-                    await custody.end_failed(store, record, ABANDONED, others, resumable=True)
+                    await custody.end_failed(store, record, ABANDONED, others, resumable=True, by_machine=record.by_machine)
                     failed += 1
             if len(items) < _SWEPT_AT_ONCE:
                 break

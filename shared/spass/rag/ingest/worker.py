@@ -126,8 +126,8 @@ class Ingest:
         if record.parts is None:
             record = await self._surveyed(store, record, deadline)
         parts = range(record.parts or 0)
-        if store.jobs.in_parts and len(parts) > 1 and not record.machine_started:
-            await store.jobs.start_parts(record.index, record.id, parts)
+        if store.jobs.in_parts and len(parts) > 1:
+            await store.jobs.start_parts(record.index, record.id, parts, failures=record.machine_failures)
             await custody.give_to_machine(store, record)
             return True
         run = PartRun(self._rag, store, record, deadline)

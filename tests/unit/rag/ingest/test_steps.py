@@ -24,8 +24,8 @@ def started(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> list[tuple[str, li
     monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 4 * LINE)
     executions: list[tuple[str, list[int]]] = []
 
-    async def start(_: object, index: IndexId, upload: UploadId, parts: Sequence[int]) -> None:
-        executions.append((upload, list(parts)))
+    async def start(_: object, index: IndexId, upload: UploadId, parts: Sequence[int], *, failures: int) -> None:
+        executions.append((f"{upload}+{failures}" if failures else upload, list(parts)))
 
     jobs = type(stage.store.jobs)
     monkeypatch.setattr(jobs, "in_parts", property(lambda _: True))
@@ -93,7 +93,7 @@ async def test_what_is_wrong_for_good_ends_all_parts(stage: Stage, started: list
     assert (upload.status, upload.documents_ingested, upload.errors[0].code) == ("failed", 4, "index_replaced")
 
 
-async def test_a_machine_that_gives_up_says_why_and_the_queue_may_go_on(
+async def test_a_machine_that_gives_up_says_why_and_the_queue_may_start_another(
     stage: Stage, started: list[tuple[str, list[int]]]
 ) -> None:
     event, steps = await begun(stage)
@@ -112,11 +112,16 @@ async def test_a_machine_that_gives_up_says_why_and_the_queue_may_go_on(
     assert (upload.status, upload.documents_ingested) == ("failed", 4)
     assert [(error.line, error.code) for error in upload.errors] == [(None, "upstream_error")]
     stage.calls.before = lambda _: None
-    assert await steps.part(1, Deadline.after(MINUTES)), "the machine may be told to go on"
+    assert await steps.part(1, Deadline.after(MINUTES)), "an execution that was started by hand goes on"
     assert (await stage.only_upload()).status == "running"
     await steps.fail()
-    assert await stage.deliver(event), "and so may the queue, which does it itself"
-    assert len(started) == 1
+    assert await stage.deliver(event), "and so does the queue, by a machine of its own"
+    assert await stage.deliver(event), "which is started once"
+    assert [name for name, _ in started] == [upload.id, f"{upload.id}+2"]
+    assert (await stage.only_upload()).status == "running"
+    for number in started[1][1]:
+        assert await steps.part(number, Deadline.after(MINUTES))
+    await steps.finish()
     assert (await stage.only_upload()).status == "succeeded"
     assert await stage.texts() == numbered(12)
     assert sorted(stage.calls.asked) == sorted(numbered(12).values())
