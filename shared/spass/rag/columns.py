@@ -9,13 +9,15 @@ Starts and ends count from the directory's end. Where documents have more differ
 frequent are columns, ``complete`` is false, and any other field is looked for in the lines.
 """
 
+import io
 import json
 import struct
-from collections import defaultdict
+from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +28,7 @@ from spass.rag.filters import NULL, Condition, Key, Kind, canonical, key
 Mask = npt.NDArray[np.bool_]
 
 MAX_COLUMNS: Final = 256
+_COUNTED: Final = 2**16  # different fields at a time
 _SIZE: Final = struct.Struct("<Q")
 _HEADER: Final = struct.Struct("<IIII")  # rows with a value, row numbers stored, different values, bytes of a code
 _CODES: Final[dict[int, np.dtype[np.unsignedinteger]]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
@@ -42,13 +45,13 @@ class Directory:
 
 def encode_meta(lines: bytes) -> bytes:
     """The object for ``lines`` of one JSON object each."""
-    columns = {field: encode_column(*found) for field, found in _fields(lines).items()}
-    kept = sorted(columns, key=lambda field: (-_HEADER.unpack_from(columns[field])[0], field))[:MAX_COLUMNS]
-    bodies = [*(columns[field] for field in kept), lines]
+    counts = _counts(lines)
+    kept = sorted(counts.fields, key=lambda field: (-counts.fields[field], field))[:MAX_COLUMNS]
+    bodies = [*_columns(lines, kept), lines]
     ends = list(accumulate(map(len, bodies)))
     spans = list(pairwise([0, *ends]))
     entries = dict(zip(kept, spans, strict=False))
-    whole = {"lines": spans[-1], "complete": len(kept) == len(columns), "columns": entries}
+    whole = {"lines": spans[-1], "complete": counts.complete and len(kept) == len(counts.fields), "columns": entries}
     directory = json.dumps(whole, separators=(",", ":")).encode()
     return b"".join((_SIZE.pack(len(directory)), directory, *bodies))
 
@@ -75,22 +78,50 @@ def decode_meta(stored: bytes) -> bytes:
 
 def column_of(lines: bytes, field: str) -> bytes:
     """The column of a field that the directory does not list."""
-    found = _fields(lines).get(field)
-    return encode_column(*found) if found else encode_column([], [])
+    return _columns(lines, [field])[0]
 
 
-def _fields(lines: bytes) -> dict[str, tuple[list[int], list[Key]]]:
-    """Per field the rows that have a value, and the values; null is none."""
-    fields: dict[str, tuple[list[int], list[Key]]] = defaultdict(lambda: ([], []))
-    for row, line in enumerate(lines.split(b"\n")[:-1]):
-        if line == b"{}":
-            continue
-        for field, value in json.loads(line).items():
-            if value is not None:
-                rows, keys = fields[field]
+class _Counts(NamedTuple):
+    """In how many rows ``fields`` have a value; ``complete`` if these are all the fields there are."""
+
+    fields: Counter[str]
+    complete: bool
+
+
+def _counts(lines: bytes) -> _Counts:
+    """Where every document has fields of its own, only those that are frequent are remembered, and those roughly (lossy counting,
+    https://doi.org/10.1016/B978-155860869-6/50038-X): which of them are columns is for speed alone."""
+    fields: Counter[str] = Counter()
+    complete = True
+    for _, metadata in _rows(lines):
+        fields.update(field for field, value in metadata.items() if value is not None)
+        if len(fields) > _COUNTED:
+            fields = Counter(dict(fields.most_common(2 * MAX_COLUMNS)))
+            complete = False
+    return _Counts(fields, complete)
+
+
+def _columns(lines: bytes, fields: Sequence[str]) -> list[bytes]:
+    """The columns of ``fields``, in their order; null is no value."""
+    found: dict[str, tuple[array[int], list[Json]]] = {field: (array("I"), []) for field in fields}
+    for row, metadata in _rows(lines):
+        for field in metadata.keys() & found.keys():
+            if metadata[field] is not None:
+                rows, values = found[field]
                 rows.append(row)
-                keys.append(key(value))
-    return fields
+                values.append(metadata[field])
+    columns = []
+    for field in fields:
+        rows, values = found.pop(field)
+        columns.append(encode_column(rows, list(map(key, values))))
+    return columns
+
+
+def _rows(lines: bytes) -> Iterator[tuple[int, Mapping[str, Json]]]:
+    """The rows that have metadata."""
+    for row, line in enumerate(io.BytesIO(lines)):
+        if line != b"{}\n":
+            yield row, json.loads(line)
 
 
 def encode_column(rows: Sequence[int], keys: Sequence[Key]) -> bytes:

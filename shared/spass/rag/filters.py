@@ -37,6 +37,7 @@ class Key(NamedTuple):
 
 NULL: Final = Key(Kind.NULL)
 _ORDERED: Final = (Kind.NUMBER, Kind.STRING)
+_CANONICAL: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
 def key(value: Json) -> Key:
@@ -52,7 +53,7 @@ def key(value: Json) -> Key:
 
 def canonical(value: Json) -> str:
     """JSON text that is the same for equal values: members in order, whole numbers without a fraction."""
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return _CANONICAL.encode(_plain(value))
 
 
 def _plain(value: Json) -> Json:

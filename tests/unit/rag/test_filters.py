@@ -1,6 +1,7 @@
 """A filter over columns is the filter over each document's metadata."""
 
 import json
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,10 +52,13 @@ def columns_match(metadata: list[dict[str, Json]], raw: Mapping[str, Json]) -> l
     return found
 
 
-@given(documents, filters, st.sampled_from([0, 1, 256]))
-def test_columns_say_what_each_document_says(metadata: list[dict[str, Json]], raw: dict[str, Json], most: int) -> None:
+@given(documents, filters, st.sampled_from([0, 1, 256]), st.sampled_from([1, 2**16]))
+def test_columns_say_what_each_document_says(
+    metadata: list[dict[str, Json]], raw: dict[str, Json], most: int, counted: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spass.rag.columns.MAX_COLUMNS", most)
+        patch.setattr("spass.rag.columns._COUNTED", counted)
         assert columns_match(metadata, raw) == [parse_filter(raw).matches(one) for one in metadata]
 
 
@@ -168,3 +172,17 @@ def test_a_column_of_few_values_is_a_byte_a_row() -> None:
     sizes = {field: end - start for field, (start, end) in directory.columns.items()}
     assert sizes["lang"] < 10_100
     assert sizes["n"] < 12 * 10_000
+
+
+def test_documents_that_each_have_fields_of_their_own_take_no_more_memory_than_others() -> None:
+    """Ten times their own bytes at most; or a merge of many such documents would be the end of its worker, again and again."""
+    fields = ([b'"%x-%x":1' % (row, n) for n in range(120)] for row in range(2000))
+    lines = b"".join(b'{"lang":"de",%s}\n' % b",".join(own) for own in fields)
+    tracemalloc.start()
+    directory = decode_directory(encode_meta(lines))
+    column_of(lines, "7-7")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 * len(lines)
+    assert "lang" in directory.columns
+    assert not directory.complete
