@@ -14,7 +14,7 @@ from spass.web.routing import Index, api_router
 router = api_router()
 
 
-@router.post("/a1/rag/indices/{index_id}/uploads", status_code=201)
+@router.post("/a1/rag/indices/{index_id}/uploads")
 async def create(index_id: Index, body: UploadRequest, exchange: Current) -> Response:
     """A presigned POST: send its `fields` and then the file, as a form, to its `url`. The file's documents are appended to the
     index, which is created if there is none."""
@@ -24,7 +24,7 @@ async def create(index_id: Index, body: UploadRequest, exchange: Current) -> Res
         ticket = await create(exchange.scope, index_id, body.filename, body.content_type, body.size, claim)
         return Answer(asdict(ticket), kept=True)
 
-    return await once(exchange, created, status=201)
+    return await once(exchange, created)
 
 
 handler = lambda_handler(router)

@@ -215,7 +215,7 @@ SUCCESSES: Final[Mapping[tuple[str, str], Mapping[str, str]]] = {
     ("PATCH", f"{_INDEX}/documents/{{doc_id}}"): {"200": "Document"},
     ("DELETE", f"{_INDEX}/documents/{{doc_id}}"): {"200": "Deletion"},
     ("POST", f"{_INDEX}/query"): {"200": "Findings"},
-    ("POST", f"{_INDEX}/uploads"): {"201": "UploadTicket"},
+    ("POST", f"{_INDEX}/uploads"): {"200": "UploadTicket"},
     ("GET", f"{_INDEX}/uploads"): {"200": "UploadList"},
     ("GET", f"{_INDEX}/uploads/{{upload_id}}"): {"200": "Upload"},
 }
