@@ -16,7 +16,7 @@ from spass.aws.keys import rag_merge
 from spass.aws.leases import LEASE_SECONDS, renewing
 from spass.aws.objects import ObjectMissing
 from spass.aws.table import TTL, Condition, ConditionFailed, Delete, Put, Update
-from spass.core.errors import SpassError
+from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.ids import IndexId, random_suffix
 from spass.core.time import Deadline, now_s
 from spass.rag.bitmap import Bitmap
@@ -36,18 +36,24 @@ async def merge(store: TenantStore, cache: ObjectCache, index_id: IndexId, deadl
     worker at a time does: whoever finds another one at it leaves it to that one. True if segments were merged.
 
     Raises:
-        StorageUnavailable: the table or bucket does not answer; what was merged by then stays merged.
+        StorageUnavailable: the table or bucket does not answer, or a segment is not whole; what was merged by then stays merged.
         LeaseLost: a worker that was thought dead by another one stopped.
     """
     merged = False
+    gone: list[str] = []
     async with _alone(store, index_id) as alone:
         while alone and deadline.remaining() > _ENOUGH_SECONDS:
             before = await read_manifest(store, index_id)
             inputs = choose_job(before.segments, before.dimensions)
             if not inputs:
                 return merged
-            with suppress(ObjectMissing):  # inputs were retired, and swept
+            try:
                 merged |= await _merge(store, cache, index_id, deadline, before.generation, before.dimensions, inputs)
+            except ObjectMissing:  # inputs were retired, and swept; unless they are listed still
+                names = [segment.id for segment in inputs]
+                if names == gone:
+                    raise StorageUnavailable("The index has a segment that is not whole.", retry_after=60) from None
+                gone = names
     if alone and merge_due(await read_manifest(store, index_id)):
         await store.jobs.merge(index_id)
     return merged

@@ -57,7 +57,7 @@ def best(parts: Sequence[Part], query: Vectors, top_k: int, floor: float = _LOWE
         return []
     scores = _scan(parts, ends, query)
     error = margin(len(query))
-    threshold = max(_bound(scores, top_k) - 2 * error, floor - error, _LOWEST)
+    threshold = min(max(_bound(scores, top_k) - 2 * error, floor - error, _LOWEST), -_LOWEST)
     places = (scores >= threshold).nonzero()[0]
     wide = query.astype(np.float64)
     found: list[Scored] = []

@@ -248,3 +248,16 @@ async def test_a_merge_that_has_no_time_hands_over(world: World, index: IndexId)
     assert await merge(store, ObjectCache(), index, Deadline.after(1)) is False
     assert jobs.merges == [index]
     assert merge_due(await read_manifest(store, index))
+
+
+async def test_a_segment_that_is_not_whole_is_not_read_again_and_again(world: World, index: IndexId) -> None:
+    """Somebody took an object away by hand: the job fails, for an operator to see, and the lease is free."""
+    await filled(world, index)
+    (vectors, *_) = [key for key in await world.scope.store.objects.keys_under("rag/") if key.endswith("/vectors.npy")]
+    await world.scope.store.objects.delete([vectors])
+    with inject(FaultPlan()) as plan, pytest.raises(StorageUnavailable):
+        await merge(world.scope.store, ObjectCache(), index, Deadline.after(62))
+    assert sum(call.operation == "PutItem" for call in plan.calls) == 1
+    assert len(plan.calls) < 100
+    with pytest.raises(StorageUnavailable):
+        await merged(world, index)

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from spass.aws.faults import inject
+from spass.aws.keys import rag_manifest
+from spass.aws.table import Delete
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.merge import HEADROOM
 from spass.rag.swap import read_manifest
@@ -90,6 +92,23 @@ async def test_rows_follow_into_another_life_of_the_index(world: World, index: I
         await world.rag.append(world.scope, index, documents(("a", "neu")))
     found = await world.cold().documents(world.scope, index)
     assert {document.id: document.text for document in found.documents} == {"a": "neu", "r": "x"}
+
+
+async def test_rows_stay_out_of_another_life_also_where_revisions_began_anew(world: World, index: IndexId) -> None:
+    """The item was removed by hand, tombstone and all, and the new life has come just as far as the old one."""
+    rival = world.cold()
+    await rival.append(world.scope, index, documents(("old", "alt")))
+    before = await read_manifest(world.scope.store, index)
+
+    async def removed_and_reborn() -> None:
+        await world.scope.store.table.write(Delete(rag_manifest(world.scope.store.tenant, index)))
+        await rival.append(world.scope, index, documents(("r", "x")))
+        assert (await read_manifest(world.scope.store, index)).revision == before.revision
+
+    with inject(Overtaken(removed_and_reborn)):
+        await world.rag.append(world.scope, index, documents(("a", "neu")))
+    found = await world.cold().documents(world.scope, index)
+    assert {document.id for document in found.documents} == {"a", "r"}
 
 
 async def test_it_merges_after_all_when_no_place_for_a_segment_is_left(

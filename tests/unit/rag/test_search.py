@@ -80,6 +80,13 @@ def test_scores_stay_within_their_range_and_know_no_negative_zero() -> None:
     assert math.copysign(1, best(vectors, -vectors[2], 3)[0][1]) == 1
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("floor", "count"), [(-1e308, 2), (-1.0, 2), (1.0, 1), (1.000001, 0), (1e308, 0)])
+def test_a_least_score_may_be_any_number(floor: float, count: int) -> None:
+    vectors = normalised(np.array([[1.0], [-1.0]], np.float32))
+    assert len(best_of([Part(0, 0, vectors)], vectors[0], 5, floor)) == count
+
+
 def test_nothing_alive_finds_nothing() -> None:
     vectors = normalised(np.ones((2, 3), np.float32))
     assert best(vectors, vectors[0], 5, [False, False]) == []
