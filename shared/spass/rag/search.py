@@ -107,7 +107,7 @@ def _streamed(vectors: Vectors, query: Vectors, out: Vectors) -> None:
     """The product of ``vectors``, which come out of memory, and ``query``. Row by row and from two places by turns, that is
     faster than a matrix-vector product: a processor reads two streams ahead sooner than one."""
     half = len(vectors) // 2
-    by_turns = vectors[: 2 * half].reshape(2, half, -1).swapaxes(0, 1)
+    by_turns = vectors[: 2 * half].reshape(2, half, len(query)).swapaxes(0, 1)
     out[: 2 * half].reshape(2, half)[:] = np.vecdot(by_turns, query, out=np.empty((half, 2), np.float32)).T
     if len(vectors) > 2 * half:
         out[-1] = np.vecdot(vectors[-1], query)

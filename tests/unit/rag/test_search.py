@@ -55,6 +55,21 @@ def test_random_and_nearly_equal_rows_agree_with_brute_force(seed: int) -> None:
     assert best(vectors, query, 50) == brute_force(vectors, query, 50, [True] * 2000)
 
 
+@given(st.lists(st.sampled_from([0, 1, 2, 3, 40, 700]), min_size=1, max_size=8), st.integers(1, 20), st.integers(0, 2**32 - 1))
+def test_segments_of_any_sizes_beside_each_other_agree_with_brute_force(sizes: list[int], top_k: int, seed: int) -> None:
+    """Together they are more or less than a processor's cache holds, and are scanned in one of two ways."""
+    random = np.random.default_rng(seed)
+    vectors = normalised(random.integers(-1, 2, size=(sum(sizes), 4)).astype(np.float32))
+    query = normalised(np.array([[1, 2, 3, 4]], np.float32))[0]
+    pieces = np.split(vectors, np.cumsum(sizes)[:-1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spass.rag.search._CACHED_NUMBERS", 1000 * 4)
+        found = best_of([Part(number, 0, piece) for number, piece in enumerate(pieces)], query, top_k)
+    firsts = [0, *np.cumsum(sizes).tolist()]
+    placed = sorted((-score, firsts[number] + row) for score, number, row in found)[:top_k]
+    assert [(row, -score) for score, row in placed] == brute_force(vectors, query, top_k, [True] * len(vectors))
+
+
 @pytest.mark.parametrize("rows", [3, 17, 1025])
 def test_equal_vectors_get_equal_scores_wherever_they_stand(rows: int) -> None:
     random = np.random.default_rng(rows)
