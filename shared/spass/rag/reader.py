@@ -2,6 +2,7 @@
 
 import heapq
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple, TypeVar
@@ -10,7 +11,7 @@ from spass.aws.objects import ObjectMissing
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import DocumentNotFound, InvalidRequest, StorageUnavailable
-from spass.core.ids import DocumentId, IndexId
+from spass.core.ids import DOCUMENT_ID, DocumentId, IndexId
 from spass.core.pages import PAGE_BYTES, PageRoom
 from spass.rag.answers import Document, DocumentPage, Hit, QueryAnswer
 from spass.rag.cache import ObjectCache
@@ -28,6 +29,7 @@ from spass.rag.swap import read_manifest
 A = TypeVar("A")
 
 _READS_AT_ONCE: Final = 16
+_POSITION: Final = re.compile(DOCUMENT_ID)
 
 _TIMES: Final = b',"created_at":"2026-04-30T08:14:22.123Z","updated_at":"2026-04-30T08:14:22.123Z"'
 """What a listed document holds beside its line in the bucket."""
@@ -118,7 +120,7 @@ class Reader:
             InvalidRequest: the cursor is not of this list.
         """
         owner = f"documents:{scope.store.tenant}:{index_id}"
-        after = decode_cursor(owner, cursor) if cursor is not None else ""
+        after = decode_cursor(owner, cursor, _POSITION) if cursor is not None else ""
 
         async def page(manifest: Manifest, objects: SegmentObjects) -> DocumentPage:
             loaded = await live_ids(objects, manifest.segments)

@@ -215,6 +215,12 @@ async def test_pages_of_any_size_hold_every_document_once(world: World, index: I
     assert await all_documents(world, index, limit) == wanted
 
 
+async def test_pieces_of_a_file_are_paged_like_any_documents(world: World, index: IndexId) -> None:
+    names = ["a", *(f"handbook.md#{number}" for number in (1, 10, 2)), "z"]
+    await world.rag.append(world.scope, index, [NewDocument.model_construct(id=name, text="x", metadata={}) for name in names])
+    assert list(await all_documents(world, index, limit=1)) == names
+
+
 async def test_a_cursor_is_useless_for_another_index_or_tenant(world: World, index: IndexId) -> None:
     other = world.tenant("other")
     for scope, name in ((world.scope, index), (world.scope, IndexId("two")), (other, index)):
