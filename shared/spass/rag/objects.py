@@ -129,6 +129,16 @@ class SegmentObjects:
             return await self._loaded(self._name(block.segment, VECTORS))
         return await self._range(block.segment, VECTORS, block.start, block.end)
 
+    async def vector(self, segment: Segment, row: int, dimensions: int) -> bytes:
+        """The bytes of one row: out of its block if the process has that, else no more than them is read."""
+        width = dimensions * _FLOAT_BYTES
+        start = HEADER_BYTES + row * width
+        (block,) = (block for block in blocks(segment, dimensions) if block.start <= start < block.end)
+        if held := self.held(block):
+            return held[start - block.start : start - block.start + width]
+        (piece,) = await self._ranges(segment, VECTORS, [(start, start + width)])
+        return piece
+
     def _block_name(self, block: Block) -> ObjectName:
         return self._name(block.segment, VECTORS if block.alone else _ranged(VECTORS, block.start, block.end))
 

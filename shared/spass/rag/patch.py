@@ -18,7 +18,7 @@ from spass.rag.indices import index_not_found
 from spass.rag.kill import Found, find_all, live_ids, outdated
 from spass.rag.manifest import Manifest
 from spass.rag.model import check_model
-from spass.rag.objects import SegmentObjects, blocks
+from spass.rag.objects import SegmentObjects
 from spass.rag.segments import Vectors, decode_rows, document
 from spass.rag.swap import Beside, Step, swap
 
@@ -107,9 +107,7 @@ async def _stored(objects: SegmentObjects, found: Found) -> Document:
 
 async def _stored_vector(objects: SegmentObjects, found: Found, dimensions: int) -> Vectors:
     """(1, d) float32: the very numbers that are stored."""
-    (block,) = (block for block in blocks(found.segment, dimensions) if 0 <= found.row - block.first < block.rows)
-    rows = decode_rows(await objects.block(block), block.rows, header=block.first == 0)
-    return rows[found.row - block.first : found.row - block.first + 1]
+    return decode_rows(await objects.vector(found.segment, found.row, dimensions), 1, header=False)
 
 
 def _same(one: Embedded, other: Embedded) -> bool:

@@ -217,26 +217,32 @@ async def test_many_patches_stay_within_a_few_segments(world: World, index: Inde
     assert await score_of(world, index, "eins") == 1.0
 
 
-async def test_a_patch_in_a_large_segment_does_not_read_its_texts_whole(world: World, index: IndexId) -> None:
+async def test_a_patch_in_a_large_segment_reads_neither_its_texts_nor_its_vectors_whole(world: World, index: IndexId) -> None:
     texts = [NewDocument(id=f"d{number:03}", text=f"{number} {'x' * 8000}") for number in range(64)]
     await world.rag.append(world.scope, index, texts)
     with inject(FaultPlan()) as plan:
         await world.cold().patch(world.scope, index, DocumentId("d017"), DocumentPatch(metadata={"n": 1}))
     reads = [call.parameters for call in plan.calls if call.operation == "GetObject"]
     assert all("Range" in read for read in reads if str(read["Key"]).endswith("docs.jsonl"))
+    (row,) = [read["Range"] for read in reads if str(read["Key"]).endswith("vectors.npy")]
+    assert row == f"bytes={128 + 17 * 4 * DIMENSIONS}-{127 + 18 * 4 * DIMENSIONS}"
     found = await world.cold().document(world.scope, index, DocumentId("d017"))
     assert (found.text, found.metadata) == (texts[17].text, {"n": 1})
 
 
+@pytest.mark.parametrize("warm", [True, False], ids=["held", "not held"])
 async def test_a_vector_is_copied_out_of_any_block_of_a_segment(
-    world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch
+    world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch, *, warm: bool
 ) -> None:
     monkeypatch.setattr("spass.rag.objects.BLOCK_BYTES", 3 * 4 * DIMENSIONS)  # three rows
     await world.rag.append(world.scope, index, documents(*((f"d{number:02}", f"text {number}") for number in range(11))))
     for number in (0, 2, 3, 7, 10):
         name = DocumentId(f"d{number:02}")
         before = await _scores(world, index, f"text {number}")
-        await world.cold().patch(world.scope, index, name, DocumentPatch(metadata={"n": number}))
+        worker = world.cold()
+        if warm:
+            await worker.query(world.scope, index, "x", 1)
+        await worker.patch(world.scope, index, name, DocumentPatch(metadata={"n": number}))
         assert await _scores(world, index, f"text {number}") == before
 
 
