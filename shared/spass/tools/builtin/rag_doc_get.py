@@ -21,6 +21,7 @@ class RagDocGet(Tool):
     """
 
     tool_name: ClassVar[str] = "rag_doc_get"
+    timeout: ClassVar[float] = 60.0
 
     index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
     doc_id: Annotated[

@@ -28,6 +28,7 @@ class RagDocList(Tool):
     """
 
     tool_name: ClassVar[str] = "rag_doc_list"
+    timeout: ClassVar[float] = 60.0
 
     index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
     limit: Annotated[

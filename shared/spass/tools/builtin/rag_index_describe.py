@@ -20,6 +20,7 @@ class RagIndexDescribe(Tool):
     """
 
     tool_name: ClassVar[str] = "rag_index_describe"
+    timeout: ClassVar[float] = 60.0
 
     index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
 
