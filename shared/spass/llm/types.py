@@ -123,6 +123,8 @@ class ReplyBuilder:
         calls = tuple(call.whole(index) for index, call in sorted(self._calls.items()))
         message = Message(Role.ASSISTANT, "".join(self._content), tool_calls=calls)
         reason = self._finish_reason or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
+        if reason is FinishReason.TOOL_CALLS and not calls:  # some providers say so all the same
+            reason = FinishReason.STOP
         return ChatReply(message, reason, self._usage, self._cost_usd, "".join(self._refusal))
 
 
