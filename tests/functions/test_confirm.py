@@ -124,12 +124,40 @@ def test_who_may_not_embed_gets_no_token_for_what_must_be_embedded(gateway: Gate
             assert "spass-cost-usd" not in reply.headers
 
 
-def test_what_a_tool_cannot_do_is_its_result(gateway: Gateway) -> None:
+@pytest.mark.usefixtures("confirmed")
+def test_what_is_not_there_is_a_result(gateway: Gateway) -> None:
     calls: list[tuple[str, dict[str, object], str]] = [
         ("rag_doc_get", {"index_id": "nothing", "doc_id": "a"}, "index_not_found"),
         ("rag_index_delete", {"index_id": "nothing"}, "index_not_found"),
-        ("rag_doc_append", {"index_id": "notes", "documents": [{"id": "a", "text": "x" * 8193}]}, "document_too_large"),
+        ("rag_doc_delete", {"index_id": "notes", "doc_id": "nothing"}, "document_not_found"),
     ]
     for name, arguments, code in calls:
         reply = gateway.send("POST", EXECUTE, body=body(name, arguments))
         assert (reply.status, reply.json["result"]["error"]["code"]) == (200, code)
+
+
+def numbered(count: int) -> list[dict[str, object]]:
+    return [{"id": f"d{number}", "text": "x"} for number in range(count)]
+
+
+WRONG: list[tuple[str, dict[str, object], str, str]] = [
+    ("rag_doc_append", {"documents": numbered(257)}, "too_many_documents", "arguments.documents"),
+    ("rag_index_create", {"documents": [{"id": "a", "text": "x" * 8193}]}, "document_too_large", "arguments.documents.0.text"),
+    ("rag_doc_patch", {"doc_id": "a", "metadata": {"a": "x" * 2048}}, "document_too_large", "arguments.metadata"),
+    ("rag_doc_append", {"documents": numbered(1) * 2}, "duplicate_document_id", "arguments.documents.1.id"),
+    ("rag_doc_list", {"cursor": "of another list"}, "invalid_request", "arguments.cursor"),
+    ("rag_doc_list", {"limit": 0}, "invalid_request", "arguments.limit"),
+    ("rag_doc_patch", {"doc_id": "a"}, "invalid_request", "arguments"),
+]
+
+
+@pytest.mark.usefixtures("confirmed")
+@pytest.mark.parametrize(("name", "arguments", "code", "param"), WRONG)
+def test_what_is_wrong_with_the_request_is_a_400_as_on_the_routes(
+    gateway: Gateway, name: str, arguments: dict[str, object], code: str, param: str
+) -> None:
+    replies = [
+        gateway.send("POST", EXECUTE, body=body(name, {"index_id": "notes", **arguments}), headers={"Idempotency-Key": "k"})
+        for _ in "ab"
+    ]
+    assert [(reply.status, reply.code, reply.json["error"]["param"]) for reply in replies] == [(400, code, param)] * 2

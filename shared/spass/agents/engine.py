@@ -1,9 +1,8 @@
 """Runs agents: gives a kind its context, made of the pipeline of model calls, the tools and the agent's knowledge index."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from spass.agents.kinds.context import ModelEvent
@@ -20,7 +19,6 @@ from spass.rag.prompt import render_context
 from spass.tools.base import Knowledge
 from spass.tools.toolbox import Toolbox
 
-_TOOLS_AT_ONCE: Final = 8
 _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 """Of a message, what is searched for: a longer text says no more about what it asks, and embedding it takes seconds."""
 
@@ -79,9 +77,8 @@ class _Context:
     toolbox: Toolbox
     scope: Scope
     agent: AgentSpec
-    tools: tuple[ToolSpec, ...]
+    offered: tuple[ToolSpec, ...]
     stream: bool
-    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_TOOLS_AT_ONCE))
 
     @property
     def max_turns(self) -> int:
@@ -100,9 +97,8 @@ class _Context:
         if reply.usage is not None:
             yield Usage(reply.usage)
 
-    async def tool(self, call: ToolCall) -> ToolCallFinished:
-        async with self.slots:
-            return await self.toolbox.execute(self.scope, call, allowed=self.agent.tools)
+    async def tools(self, calls: Sequence[ToolCall]) -> Sequence[ToolCallFinished]:
+        return await self.toolbox.execute_all(self.scope, calls, allowed=self.agent.tools)
 
     def _request(self, conversation: Sequence[Message], *, may_call_tools: bool) -> ChatRequest:
         system = (Message(Role.SYSTEM, self.agent.system_prompt),) if self.agent.system_prompt.strip() else ()
@@ -111,8 +107,8 @@ class _Context:
             messages=(*system, *conversation),
             # Tools are named even when they may not be called: some providers refuse a conversation that holds calls of unnamed
             # tools.
-            tools=self.tools,
-            tool_choice="none" if self.tools and not may_call_tools else None,
+            tools=self.offered,
+            tool_choice="none" if self.offered and not may_call_tools else None,
             temperature=self.agent.temperature,
             max_tokens=self.agent.max_tokens,
             stream=self.stream,

@@ -13,6 +13,9 @@ from spass.completions.messages import Strict, WireMessage, check_tool_answers
 from spass.core.messages import Json, ToolSpec
 from spass.llm.types import ChatRequest, NamedTool, ToolChoice
 
+MAX_TOOLS: Final = 128
+"""Of one call of a model: OpenAI's limit."""
+
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 # Passed on to whoever speaks OpenAI's protocol, as they are.
@@ -111,7 +114,7 @@ class ChatCompletionRequest(Strict):
     model: Annotated[str, Field(min_length=1, max_length=128)]
     messages: Annotated[list[WireMessage], Field(min_length=1), FailFast(), AfterValidator(check_tool_answers)]
 
-    tools: Annotated[list[ToolDefinition], Field(max_length=128), AfterValidator(_unique_names)] | None = None
+    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS), AfterValidator(_unique_names)] | None = None
     tool_choice: ToolChoiceBody = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None

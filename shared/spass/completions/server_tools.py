@@ -10,7 +10,6 @@ The caller gets one assistant message, as from a model without them:
 - What the gateway's tools answered is not part of the conversation that the caller goes on with.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 MAX_MODEL_CALLS: Final = 10
 """Of one request. In the last the model may call no tool, so that it answers."""
 
-_TOOLS_AT_ONCE: Final = 8
 _BETWEEN_TEXTS: Final = "\n\n"
 _CUT_OFF: Final = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
 
@@ -77,19 +75,9 @@ class ServerTools:
             answer = calls.chat(scope, request)
 
     async def _run(self, scope: Scope, asked: Sequence[ToolCall]) -> Sequence[Message]:
-        """The answers to ``asked``, in the same order. All tools have ended before a failure is raised."""
-        slots = asyncio.Semaphore(_TOOLS_AT_ONCE)
+        """The answers to ``asked``, in the same order."""
         names = [tool.name for tool in self.specs]
-
-        async def run(call: ToolCall) -> Message:
-            async with slots:
-                return (await self.toolbox.execute(scope, call, allowed=names)).message
-
-        answers = await asyncio.gather(*map(run, asked), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return [answer for answer in answers if isinstance(answer, Message)]
+        return [answer.message for answer in await self.toolbox.execute_all(scope, asked, allowed=names)]
 
 
 def _wants_json(request: ChatRequest) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
-from spass.completions.chat_request import ChatCompletionRequest
+from spass.completions.chat_request import MAX_TOOLS, ChatCompletionRequest
 from spass.completions.chunks import Answer, Chunk, ChunkWriter, collect_chunks
 from spass.completions.embeddings import EmbeddingsRequest, check_dimensions, embeddings_answer
 from spass.completions.server_tools import ServerTools
@@ -62,12 +62,13 @@ class Completions:
 
     def _offer(self, scope: Scope, request: ChatCompletionRequest) -> ServerTools | None:
         """The gateway's tools for this chat. A caller who says which tool to call, or that none may be, has decided what the
-        answer is; and a tool of the caller's takes the place of the gateway's of the same name."""
+        answer is; a tool of the caller's takes the place of the gateway's of the same name; and of ``MAX_TOOLS`` the caller's
+        come first."""
         if request.tool_choice not in (None, "auto"):
             return None
         own = {tool.function.name for tool in request.tools or ()}
         enabled = effective(self._config, scope.caller.tenant).tools_enabled_default
-        names = [name for name in dict.fromkeys(enabled) if name not in own]
+        names = [name for name in dict.fromkeys(enabled) if name not in own][: MAX_TOOLS - len(own)]
         if not names:
             return None
         toolbox = self._toolbox()

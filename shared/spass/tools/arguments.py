@@ -41,6 +41,14 @@ def parse(text: str) -> Mapping[str, Json]:
         raise InvalidArguments(f"The arguments cannot be read: {error.reason}. Write one JSON object.") from None
 
 
+def shown(text: str) -> Json:
+    """``text`` for whoever reads what was called: as the object that it is, or, where it is none, its beginning."""
+    try:
+        return parse(text)
+    except InvalidArguments:
+        return text[:MAX_BYTES].encode("utf-8", "replace").decode()
+
+
 def explained(error: ValidationError) -> InvalidArguments:
     """What pydantic found wrong, for the model: field by field."""
     found = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_REPORTED]

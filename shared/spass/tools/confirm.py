@@ -165,12 +165,12 @@ def _invalid() -> ConfirmTokenInvalid:
     return ConfirmTokenInvalid(
         "This confirm_token was not given for this very call, or it was used already. Check whether the change has been made; if "
         "not, call again without confirm_token, and then with the new token and exactly the same arguments.",
-        param="arguments.confirm_token",
+        param="confirm_token",
     )
 
 
 def _expired() -> ConfirmTokenExpired:
     return ConfirmTokenExpired(
         f"This confirm_token is older than {CONFIRM_SECONDS} seconds. Call again without confirm_token to get a new one.",
-        param="arguments.confirm_token",
+        param="confirm_token",
     )

@@ -1,13 +1,12 @@
 """Runs tool calls: finds the tool, checks its arguments, bounds its time and its result, and leaves one audit record.
 
 What goes wrong in a call is its result, ``{"error": {"code", "message"}}``, so that the model reads it and can do better. Only
-what the model cannot help at all is raised: see ``_FATAL`` and, for callers who are no models, ``_NOT_THE_CALLS``.
+what the model cannot help at all is raised: see ``_FATAL`` and, for callers who are no models, ``_RAISED_TO_CALLERS``.
 """
 
 import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -19,7 +18,9 @@ from spass.calls.scope import Scope
 from spass.core.errors import (
     ConfirmTokenExpired,
     ConfirmTokenInvalid,
+    EmbeddingModelMismatch,
     Internal,
+    InvalidInput,
     InvalidRequest,
     Limited,
     SpassError,
@@ -41,13 +42,17 @@ from spass.tools.recorder import ToolRecorder
 from spass.tools.registry import TOOLS, load
 
 MAX_RESULT_BYTES: Final = 64 * 1024
+MAX_CALLS: Final = 32
+"""Of one answer of a model: what one sentence of it may set going."""
 
+_AT_ONCE: Final = 8
 _FATAL: Final = (StorageUnavailable, Internal)
 """With these a turn could not be recorded either: it fails, and may be sent again. A failed upstream costs a turn one tool."""
-_NOT_THE_CALLS: Final = (*_FATAL, Limited, Upstream, Unavailable, TimedOut, TooDeep)
-"""What no other arguments would have avoided: a caller who is no model hears of it as of any other failure."""
-_REFUSED_CONFIRMATION: Final = (ConfirmTokenInvalid, ConfirmTokenExpired)
-"""A model reads of it and begins anew; any other caller gets the status that the contract has for it."""
+_RAISED_TO_CALLERS: Final = (
+    *(*_FATAL, Limited, Upstream, Unavailable, TimedOut, TooDeep),  # no other arguments would have avoided it
+    *(InvalidInput, EmbeddingModelMismatch, ConfirmTokenInvalid, ConfirmTokenExpired),  # the request itself is refused
+)
+"""What a caller who is no model hears of by a status, as on the other routes. A model reads of it as far as it is not fatal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +98,37 @@ class Toolbox:
         """
         known = call.name in TOOLS and call.name in allowed
         recorder = ToolRecorder(scope, call.name if known else None)
-        arguments: Json = call.arguments[: tool_arguments.MAX_BYTES].encode("utf-8", "replace").decode()
 
         def prepare() -> Tool:
-            nonlocal arguments
             if not known:
-                with suppress(InvalidArguments):
-                    arguments = tool_arguments.parse(call.arguments)
                 raise ToolError(_no_such_tool(call.name, allowed), code=ToolNotFound.code)
-            arguments = parsed = tool_arguments.parse(call.arguments)
-            return _call_of(load(call.name), parsed)
+            return _call_of(load(call.name), tool_arguments.parse(call.arguments))
 
-        result, text = _bounded((await self._attempt(scope, recorder, prepare, _FATAL)).result)
-        message = Message(Role.TOOL, text, tool_call_id=call.id)
-        return ToolCallFinished(call, arguments, result, message, recorder.duration_ms)
+        attempt = await self._attempt(scope, recorder, prepare, _FATAL)
+        return _finished(call, attempt, recorder.duration_ms)
+
+    async def execute_all(
+        self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str]
+    ) -> Sequence[ToolCallFinished]:
+        """Runs what a model asked for in one answer, several at the same time; what they come to, in the order of ``calls``. Of
+        more than ``MAX_CALLS`` the rest is not run, and the model told so. All have ended before a failure is raised.
+
+        Raises:
+            as ``execute``.
+        """
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def run(call: ToolCall) -> ToolCallFinished:
+            async with slots:
+                return await self.execute(scope, call, allowed=allowed)
+
+        answers = await asyncio.gather(*map(run, calls[:MAX_CALLS]), return_exceptions=True)
+        finished: list[ToolCallFinished] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            finished.append(answer)
+        return [*finished, *(_finished(call, _failed(_too_many())) for call in calls[MAX_CALLS:])]
 
     async def execute_direct(
         self,
@@ -122,7 +144,7 @@ class Toolbox:
         Raises:
             ToolNotFound: there is no such tool.
             InvalidRequest: the arguments do not fit it.
-            SpassError: it failed for a reason that is not the call's.
+            SpassError: one of ``_RAISED_TO_CALLERS``; its ``param`` is a path into the body.
         """
         tool = _existing(name)
         try:
@@ -139,7 +161,12 @@ class Toolbox:
             kept = ToolAnswer(name, _bounded(result)[0], recorder.elapsed_ms, failed=False, kept=True)
             return [await claim.completion(StoredAnswer(kept.to_json(), headers()))]
 
-        attempt = await self._attempt(scope, recorder, lambda: prepared, (*_NOT_THE_CALLS, *_REFUSED_CONFIRMATION), keep)
+        try:
+            attempt = await self._attempt(scope, recorder, lambda: prepared, _RAISED_TO_CALLERS, keep)
+        except SpassError as error:
+            if error.param and error.param.split(".")[0] in tool.model_fields:
+                error.param = f"arguments.{error.param}"
+            raise
         if kept is not None and not attempt.failed:
             return kept
         result, _ = _bounded(attempt.result)
@@ -197,6 +224,13 @@ def _no_such_tool(name: str, known: Collection[str]) -> str:
     return f"There is no tool {shown!r}. There are: {', '.join(known) or 'none'}."
 
 
+def _too_many() -> ToolError:
+    message = (
+        f"This call was not made: an answer may ask for {MAX_CALLS} tool calls. Ask for fewer at once, and for the rest then."
+    )
+    return ToolError(message, code="too_many_tool_calls")
+
+
 def _call_of(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
     try:
         return tool.model_validate(arguments)
@@ -207,8 +241,10 @@ def _call_of(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
 def _invalid_request(error: InvalidArguments) -> InvalidRequest:
     """``error``, said to a caller who sent the arguments as part of a body."""
     found = error.errors or ({"loc": [], "message": error.message, "type": error.code},)
-    errors: list[Json] = [{**one, "loc": ["body", "arguments", *cast("list[Json]", one["loc"])]} for one in found]
-    return InvalidRequest(error.message, param="arguments", details={"errors": errors})
+    places = [["arguments", *cast("list[Json]", one["loc"])] for one in found]
+    errors: list[Json] = [{**one, "loc": ["body", *place]} for one, place in zip(found, places, strict=True)]
+    # Below the argument a place may name members of a union, which are not the caller's.
+    return InvalidRequest(error.message, param=".".join(map(str, places[0][:2])), details={"errors": errors})
 
 
 def _failed(error: ToolError | SpassError) -> _Attempt:
@@ -216,6 +252,12 @@ def _failed(error: ToolError | SpassError) -> _Attempt:
     if isinstance(error, InvalidArguments) and error.errors:
         said["errors"] = [*error.errors]
     return _Attempt({"error": said}, failed=True)
+
+
+def _finished(call: ToolCall, attempt: _Attempt, duration_ms: int = 0) -> ToolCallFinished:
+    result, text = _bounded(attempt.result)
+    message = Message(Role.TOOL, text, tool_call_id=call.id)
+    return ToolCallFinished(call, tool_arguments.shown(call.arguments), result, message, duration_ms)
 
 
 def _bounded(result: Json) -> tuple[Json, str]:

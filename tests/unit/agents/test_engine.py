@@ -103,6 +103,14 @@ async def test_a_tool_runs_in_the_callers_tenant_and_every_call_leaves_one_recor
     assert scope.tally.total.usd == Decimal("0.00004")
 
 
+async def test_an_answer_that_asks_for_too_much_at_once_is_told_so(stage: Stage, scope: Scope) -> None:
+    stage.will_say(says("", *[("calculator", '{"expression": "1+1"}')] * 40), says("2, mostly."))
+    outcome = collect([event async for event in stage.engine.run(scope, agent(tools=["calculator"]), (), "?")])
+    results = [json.loads(message.content) for message in outcome.messages if message.role is Role.TOOL]
+    assert [result.get("error", {}).get("code") for result in results] == [None] * 32 + ["too_many_tool_calls"] * 8
+    assert outcome.content == "2, mostly."
+
+
 async def test_a_tool_the_agent_lacks_is_refused_and_the_model_goes_on(stage: Stage, scope: Scope) -> None:
     stage.will_say(says("", ("rag_query", '{"index_id": "berlin-info", "query": "Tor"}')), says("Schade."))
     outcome = collect([event async for event in stage.engine.run(scope, agent(tools=["calculator"]), (), "Tor?")])

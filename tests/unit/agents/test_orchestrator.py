@@ -1,6 +1,5 @@
 """The tool loop: whatever a model says, the turn ends, and the conversation it leaves can be gone on with."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
@@ -46,8 +45,7 @@ class Script:
     max_turns: int = 10
     seen: list[Sequence[Message]] = field(default_factory=list)
     allowed: list[bool] = field(default_factory=list)
-    running: int = 0
-    most_running: int = 0
+    asked: list[tuple[str, ...]] = field(default_factory=list)
 
     async def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
         number = len(self.seen)
@@ -61,16 +59,12 @@ class Script:
         yield InferenceFinished(Message(Role.ASSISTANT, line.text.replace(" ", ""), calls), line.reason)
         yield Usage(TokenUsage(10, 1))
 
-    async def tool(self, call: ToolCall) -> ToolCallFinished:
-        self.running += 1
-        self.most_running = max(self.most_running, self.running)
-        for _ in range(len(call.name)):
-            await asyncio.sleep(0)
-        self.running -= 1
-        if call.name == "broken":
+    async def tools(self, calls: Sequence[ToolCall]) -> Sequence[ToolCallFinished]:
+        self.asked.append(tuple(call.name for call in calls))
+        if "broken" in self.asked[-1]:
             raise UpstreamError("The tool's room fell in.")
-        answer = Message(Role.TOOL, f'"{call.id}"', tool_call_id=call.id)
-        return ToolCallFinished(call, {}, call.id, answer, 1)
+        answers = [Message(Role.TOOL, f'"{call.id}"', tool_call_id=call.id) for call in calls]
+        return [ToolCallFinished(call, {}, call.id, answer, 1) for call, answer in zip(calls, answers, strict=True)]
 
 
 async def turn(script: Script) -> list[Event]:
@@ -114,10 +108,10 @@ async def test_a_tool_is_run_and_its_result_read() -> None:
     assert (outcome.turns, outcome.usage, outcome.finish_reason) == (2, TokenUsage(20, 2), FinishReason.STOP)
 
 
-async def test_several_calls_run_together_and_are_reported_in_order() -> None:
+async def test_the_calls_of_one_answer_are_made_together_and_reported_in_order() -> None:
     script = Script([Line("", ("slowest", "slow", "x")), Line("done")])
     events = await turn(script)
-    assert script.most_running == 3
+    assert script.asked == [("slowest", "slow", "x")]
     kinds = [(type(event), event.call.name) for event in events if isinstance(event, ToolCallStarted | ToolCallFinished)]
     names = ["slowest", "slow", "x"]
     assert kinds == [(ToolCallStarted, name) for name in names] + [(ToolCallFinished, name) for name in names]
@@ -162,13 +156,12 @@ async def test_an_empty_answer_is_an_answer() -> None:
     check_well_formed(outcome.messages)
 
 
-async def test_a_failure_waits_for_the_calls_beside_it_and_is_raised() -> None:
-    script = Script([Line("", ("broken", "much longer than that"))])
+async def test_a_failure_of_the_tools_fails_the_turn() -> None:
+    script = Script([Line("", ("x", "broken"))])
     events: list[Event] = []
     with pytest.raises(UpstreamError):
         async for event in orchestrator.run(script, QUESTION):
             events.append(event)
-    assert script.running == 0
     assert not any(isinstance(event, TurnFinished) for event in events)
 
 

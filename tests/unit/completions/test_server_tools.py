@@ -279,6 +279,37 @@ async def test_a_call_that_was_cut_off_is_not_run(store: TenantStore) -> None:
     assert "tool_calls" not in message_of(answer)
 
 
+async def test_an_answer_that_only_says_it_calls_tools_has_come_to_its_end(store: TenantStore) -> None:
+    empty = [ChatDelta("Done."), ChatDelta(finish_reason=FinishReason.TOOL_CALLS)]
+    assert reason_of(await both(Model(turns=[calling("calculator"), empty]), make_scope(store))) == "stop"
+    assert reason_of(await both(Model(turns=[empty]), make_scope(store), CONFIG, tools=[WEATHER])) == "stop"
+    assert [record.get("finish_reason") for record in await audit_of(store)].count("tool_calls") == 2  # the calculator's
+
+
+async def test_what_is_asked_for_at_once_is_bounded(store: TenantStore) -> None:
+    model = Model(turns=[calling(*["calculator"] * 40), says("42, mostly.")])
+    answer = await model.completions().complete(make_scope(store), chat())
+    assert message_of(answer)["content"] == "42, mostly."
+    told = [json.loads(message.content) for message in model.asked[1].messages if message.role is Role.TOOL]
+    assert [result.get("error", {}).get("code") for result in told] == [None] * 32 + ["too_many_tool_calls"] * 8
+
+
+@pytest.mark.parametrize(("own", "room"), [(125, 2), (127, 1), (128, 0)])
+async def test_a_call_names_as_many_tools_as_a_provider_takes_the_callers_first(store: TenantStore, own: int, room: int) -> None:
+    mine = [{"type": "function", "function": {"name": f"mine_{number}"}} for number in range(own)]
+    model = Model(turns=[says("Hello.")])
+    await both(model, make_scope(store), tools=mine)
+    named = names_offered(model.asked[0])
+    assert named == [*(f"mine_{number}" for number in range(own)), *["calculator", "rag_query"][:room]]
+
+
+async def test_a_tool_for_which_there_was_no_room_does_not_exist_for_the_model(store: TenantStore) -> None:
+    mine = [{"type": "function", "function": {"name": f"mine_{number}"}} for number in range(127)]
+    model = Model(turns=[calling("rag_query"), says("No idea.")])
+    await model.completions().complete(make_scope(store), chat(tools=mine))
+    assert json.loads(model.asked[1].messages[-1].content)["error"]["code"] == "tool_not_found"
+
+
 async def test_switched_off_there_are_none(store: TenantStore) -> None:
     model = Model(turns=[says("Hello.")])
     await model.completions().complete(make_scope(store), chat(), server_tools=False)

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -9,13 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.calls.scope import Scope
-from spass.core.errors import DocumentNotFound, InvalidRequest, StorageUnavailable, ToolNotFound, UpstreamError
+from spass.core.errors import (
+    DocumentNotFound,
+    DocumentTooLarge,
+    EmbeddingModelMismatch,
+    InvalidRequest,
+    SpassError,
+    StorageUnavailable,
+    ToolNotFound,
+    UpstreamError,
+)
 from spass.core.events import ToolCallFinished
 from spass.core.messages import Json, Role, ToolCall
 from spass.tools import registry, toolbox
 from spass.tools.base import Tool, ToolContext, ToolError
 from spass.tools.registry import TOOLS
-from spass.tools.toolbox import MAX_RESULT_BYTES, Toolbox
+from spass.tools.toolbox import MAX_CALLS, MAX_RESULT_BYTES, Toolbox
 from tests.unit.tools.scopes import Shelf, scope_for, table_of
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +55,10 @@ class Echo(Tool):
                 raise StorageUnavailable("The storage did not answer in time; try again.")
             case "mine":
                 raise DocumentNotFound("There is no such document.")
+            case "large":
+                raise DocumentTooLarge("text is 9 bytes long; 8 are allowed.", param="text")
+            case "mismatch":
+                raise EmbeddingModelMismatch("The index was built with another model.")
             case "half":
                 return {"half \udc00": ["\ud800"]}
         return {"echo": self.text * self.times}
@@ -100,6 +116,8 @@ async def test_a_good_call_is_answered_as_compact_json(box: Toolbox, scope: Scop
         ("echo", '{"failure": "tool"}', "tool_failed", "otherwise"),
         ("echo", '{"failure": "spass"}', "upstream_error", "model side"),
         ("echo", '{"failure": "slow"}', "tool_timeout", "in time"),
+        ("echo", '{"failure": "large"}', "document_too_large", "8 are allowed"),
+        ("echo", '{"failure": "mismatch"}', "embedding_model_mismatch", "another model"),
     ],
 )
 async def test_a_bad_call_is_answered_with_an_error_to_learn_from(
@@ -178,12 +196,21 @@ async def test_a_store_that_is_away_fails_the_turn_and_is_audited(box: Toolbox, 
     assert table_of(scope).audited("tool") == [("echo", "storage_unavailable")]
 
 
-@pytest.mark.parametrize(("failure", "kind"), [("spass", UpstreamError), ("storage", StorageUnavailable)])
-async def test_a_direct_call_fails_where_no_other_arguments_would_have_helped(
-    box: Toolbox, scope: Scope, failure: str, kind: type[Exception]
+@pytest.mark.parametrize(
+    ("failure", "kind", "param"),
+    [
+        ("spass", UpstreamError, None),
+        ("storage", StorageUnavailable, None),
+        ("large", DocumentTooLarge, "arguments.text"),
+        ("mismatch", EmbeddingModelMismatch, None),
+    ],
+)
+async def test_a_direct_call_fails_for_what_any_other_route_fails_for(
+    box: Toolbox, scope: Scope, failure: str, kind: type[SpassError], param: str | None
 ) -> None:
-    with pytest.raises(kind):
+    with pytest.raises(kind) as caught:
         await box.execute_direct(scope, "echo", {"failure": failure})
+    assert caught.value.param == param
     assert len(table_of(scope).audited("tool")) == 1
     for own in ("tool", "mine", "slow"):
         assert (await box.execute_direct(scope, "echo", {"failure": own})).failed
@@ -200,7 +227,84 @@ async def test_a_direct_call_of_no_tool_or_with_wrong_arguments_is_the_callers_e
     ]
     with pytest.raises(InvalidRequest) as caught:
         await box.execute_direct(scope, "calculator", {"x" * 60_000: 1})
-    assert len(str(caught.value.details)) + len(caught.value.message) < 1000, "an error is no echo"
+    assert len(str(caught.value.details)) + len(caught.value.message) + len(str(caught.value.param)) < 1000, "an error is no echo"
+
+
+@dataclass(slots=True)
+class Crowd:
+    """Counts who is at work together, in ``Waits``."""
+
+    now: int = 0
+    most: int = 0
+
+
+CROWD: ContextVar[Crowd] = ContextVar("CROWD")
+
+
+class Waits(Tool):
+    """Takes its time. Test tool."""
+
+    tool_name: ClassVar[str] = "echo"
+
+    steps: int = 3
+    broken: bool = False
+
+    async def run(self, _context: ToolContext, /) -> Json:
+        crowd = CROWD.get()
+        crowd.now += 1
+        crowd.most = max(crowd.most, crowd.now)
+        try:
+            for _ in range(self.steps):
+                await asyncio.sleep(0)
+        finally:
+            crowd.now -= 1
+        if self.broken:
+            raise StorageUnavailable("The storage did not answer in time; try again.")
+        return self.steps
+
+
+@pytest.fixture
+def crowd(box: Toolbox, monkeypatch: pytest.MonkeyPatch) -> Crowd:
+    monkeypatch.setattr(toolbox, "load", lambda _: Waits)
+    return Crowd()
+
+
+def asked(*arguments: Mapping[str, Json]) -> list[ToolCall]:
+    return [ToolCall(f"call_{at}", "echo", json.dumps(given)) for at, given in enumerate(arguments)]
+
+
+async def test_the_calls_of_one_answer_run_together_and_are_answered_in_order(box: Toolbox, scope: Scope, crowd: Crowd) -> None:
+    CROWD.set(crowd)
+    calls = asked(*({"steps": 30 - at} for at in range(20)))
+    finished = await box.execute_all(scope, calls, allowed=["echo"])
+    assert [(one.call, one.result, one.message.tool_call_id) for one in finished] == [
+        (call, 30 - at, call.id) for at, call in enumerate(calls)
+    ]
+    assert crowd.most == 8
+
+
+async def test_a_failure_waits_for_the_calls_beside_it_and_is_raised(box: Toolbox, scope: Scope, crowd: Crowd) -> None:
+    CROWD.set(crowd)
+    with pytest.raises(StorageUnavailable):
+        await box.execute_all(scope, asked({"broken": True}, *({"steps": 50} for _ in range(12))), allowed=["echo"])
+    assert crowd.now == 0
+    assert len(table_of(scope).audited("tool")) == 13
+
+
+async def test_who_asks_for_too_much_at_once_is_told_so_and_the_rest_is_not_run(box: Toolbox, scope: Scope) -> None:
+    calls = [ToolCall(f"c{at}", "calculator", f'{{"expression": "{at}"}}') for at in range(MAX_CALLS + 3)]
+    finished = await box.execute_all(scope, [*calls, ToolCall("last", "calculator", "six \ud800")], allowed=["calculator"])
+    assert [one.call.id for one in finished] == [*(call.id for call in calls), "last"]
+    *ran, first_left, _, _, last = finished
+    assert [one.result for one in ran] == [{"expression": f"{at}", "result": at} for at in range(MAX_CALLS)]
+    assert table_of(scope).audited("tool") == [("calculator", "ok")] * MAX_CALLS
+    for one in (first_left, last):
+        code, message = error_of(one)
+        assert code == "too_many_tool_calls"
+        assert f"{MAX_CALLS}" in message
+        assert json.loads(one.message.content) == one.result
+        assert one.message.tool_call_id == one.call.id
+    assert (first_left.arguments, last.arguments) == ({"expression": f"{MAX_CALLS}"}, "six ?")
 
 
 @given(name=st.sampled_from([*TOOLS, "nothing"]), arguments=st.text(max_size=60))

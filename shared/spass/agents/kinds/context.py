@@ -26,6 +26,11 @@ class KindContext(Protocol):
         """
         ...
 
-    async def tool(self, call: ToolCall) -> ToolCallFinished:
-        """Runs one tool. A bad call and a failing tool are results too: the model reads the error."""
+    async def tools(self, calls: Sequence[ToolCall]) -> Sequence[ToolCallFinished]:
+        """Runs the tools that one answer of the model asks for; what they come to, in the order of ``calls``. A bad call, a
+        failing tool and a call too many are results too: the model reads the error. All have ended before a failure is raised.
+
+        Raises:
+            SpassError: the turn cannot go on.
+        """
         ...

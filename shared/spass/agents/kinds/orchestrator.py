@@ -1,7 +1,6 @@
 """The kind ``orchestrator``: the model answers, or asks for tools, reads their results and goes on, ``max_turns`` calls at
 most."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -11,12 +10,11 @@ from spass.core.events import (
     Event,
     InferenceFinished,
     InferenceStarted,
-    ToolCallFinished,
     ToolCallStarted,
     TurnFinished,
     TurnStarted,
 )
-from spass.core.messages import FinishReason, Message, ToolCall
+from spass.core.messages import FinishReason, Message
 
 
 async def run(context: KindContext, conversation: Sequence[Message]) -> AsyncGenerator[Event, None]:
@@ -27,7 +25,7 @@ async def run(context: KindContext, conversation: Sequence[Message]) -> AsyncGen
     that still wanted a tool at its end.
 
     Raises:
-        SpassError: a model call failed for good.
+        SpassError: a model call failed for good, or a tool so that the turn cannot go on.
     """
     yield TurnStarted()
     spoken = list(conversation)
@@ -51,7 +49,7 @@ async def run(context: KindContext, conversation: Sequence[Message]) -> AsyncGen
         spoken.append(finished.message)
         for call in calls:
             yield ToolCallStarted(call)
-        for answer in await _all(context, calls):
+        for answer in await context.tools(calls):
             spoken.append(answer.message)
             yield answer
 
@@ -65,12 +63,3 @@ def _settled(finished: InferenceFinished, *, last: bool) -> InferenceFinished:
     if not cut_off and not last:
         return replace(finished, finish_reason=FinishReason.TOOL_CALLS)
     return InferenceFinished(replace(finished.message, tool_calls=()), reason if cut_off else FinishReason.MAX_TURNS)
-
-
-async def _all(context: KindContext, calls: Sequence[ToolCall]) -> Sequence[ToolCallFinished]:
-    """The answers to ``calls``, run at the same time, in the order of the calls. All end before a failure is raised."""
-    answers = await asyncio.gather(*(context.tool(call) for call in calls), return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-    return [answer for answer in answers if not isinstance(answer, BaseException)]
