@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import anyio.to_thread
@@ -25,7 +25,7 @@ def _milliseconds() -> int:
 @dataclass(frozen=True, slots=True)
 class Embedded:
     """New documents with their vectors, (n, d) float32, rows normalised. ``written``, in milliseconds since the epoch, is the
-    time of the write, however often it is tried."""
+    time of the write."""
 
     documents: Sequence[NewDocument]
     vectors: Vectors
@@ -37,7 +37,7 @@ class Embedded:
         ids, docs, meta = [], [], []
         for document in (self.documents[n] for n in order):
             first = created.get(document.document_id, self.written)
-            ids.append(IdRow(document.id, first, max(first, self.written), len(document.text.encode())))
+            ids.append(IdRow(document.id, first, self.written, len(document.text.encode())))
             docs.append(json_line({"id": document.id, "text": document.text, "metadata": document.metadata}))
             meta.append(metadata_json(document.metadata))
         return Rows(ids, docs, meta, self.vectors[order])
@@ -45,9 +45,11 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class _Put:
-    """The new rows alone, as they lie in the bucket: in the life ``generation``, and true of what was ``created`` when."""
+    """The new rows alone, as they lie in the bucket: in the life ``generation``, ``written`` then, and true of what was
+    ``created`` when."""
 
     generation: str
+    written: int
     created: Mapping[DocumentId, int]
     segment: Segment
 
@@ -59,7 +61,7 @@ class Addition:
     The first merges small segments into the new one. Whoever swaps meanwhile makes that work void, and a busy index has always
     somebody who swaps sooner than a merge is read and put. So a later try does nearly nothing between reading the version in
     force and swapping: its rows were put by themselves, once, and are put anew only if another life of the index has begun or
-    another writer changed when one of the documents was created.
+    another writer wrote one of the documents later than this one, or changed when it was created.
     """
 
     new: Embedded
@@ -70,6 +72,7 @@ class Addition:
         self, objects: SegmentObjects, loaded: Sequence[LiveIds], found: Mapping[DocumentId, Found], name: str
     ) -> tuple[Segment, ...]:
         """The segments of the next version, all put: those ``loaded`` with the rows ``found`` dead, and the new rows."""
+        self._come_after(place.stored for place in found.values())
         killed = kill(loaded, found.values())
         created = {document: place.stored.created_at for document, place in found.items()}
         merged = {segment.id for segment in self._to_merge(killed.left)}
@@ -82,6 +85,13 @@ class Addition:
         segment, rest = await asyncio.gather(put, left)
         return (*rest, segment)
 
+    def _come_after(self, replaced: Iterable[IdRow]) -> None:
+        """No document is written before what it takes the place of, which another writer may have put meanwhile, or by another
+        clock. A time that has to change becomes the present one: that is after all writers who are under way already."""
+        latest = max((row.updated_at for row in replaced), default=0)
+        if latest > self.new.written:
+            self.new = replace(self.new, written=max(latest, _milliseconds()))
+
     def _to_merge(self, segments: Sequence[Segment]) -> Sequence[Segment]:
         first, self._tried = not self._tried, True
         if first or len(segments) >= MAX_SEGMENTS:
@@ -89,9 +99,9 @@ class Addition:
         return ()
 
     async def _put_alone(self, objects: SegmentObjects, created: Mapping[DocumentId, int]) -> Segment:
-        put = self._put
-        if put is None or (put.generation, put.created) != (objects.generation, created):
-            put = _Put(objects.generation, created, await put_segment(objects, self.new.rows(created)))
+        put, new = self._put, self.new
+        if put is None or (put.generation, put.written, put.created) != (objects.generation, new.written, created):
+            put = _Put(objects.generation, new.written, created, await put_segment(objects, new.rows(created)))
             self._put = put
         return put.segment
 

@@ -111,7 +111,8 @@ async def _stored_vector(objects: SegmentObjects, found: Found, dimensions: int)
 
 
 def _same(one: Embedded, other: Embedded) -> bool:
-    """Whether the rows come out the same, to the byte: in Python, ``True`` is ``1``."""
+    """Whether the rows come out the same but for their times, which the addition settles; to the byte: in Python, ``True`` is
+    ``1``."""
     (left,), (right,) = one.documents, other.documents
     same_document = left.text == right.text and metadata_json(left.metadata) == metadata_json(right.metadata)
     return same_document and np.array_equal(one.vectors, other.vectors)

@@ -69,6 +69,25 @@ async def test_a_document_keeps_when_it_was_created_also_if_that_changed_meanwhi
     assert found.updated_at >= found.created_at
 
 
+async def test_an_append_that_was_overtaken_is_no_earlier_than_what_overtook_it(world: World, index: IndexId) -> None:
+    rival = world.cold()
+    await rival.append(world.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))
+    times: list[str] = []
+
+    async def faster() -> None:
+        await asyncio.sleep(0.003)
+        await rival.append(world.scope, index, documents(("a", "anders")))
+        times.append((await rival.document(world.scope, index, A)).updated_at)
+
+    with inject(Overtaken(faster, faster, faster)):
+        await world.rag.append(world.scope, index, documents(("a", "neu"), ("b", "neu")))
+    found = await rival.document(world.scope, index, A)
+    assert found.text == "neu"
+    assert [*times, found.updated_at] == sorted([*times, found.updated_at])
+    new = await rival.document(world.scope, index, DocumentId("b"))
+    assert new.created_at <= new.updated_at
+
+
 async def test_a_document_that_was_deleted_meanwhile_is_a_new_one(world: World, index: IndexId) -> None:
     rival = world.cold()
     await rival.append(world.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))

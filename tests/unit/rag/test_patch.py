@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -205,6 +206,42 @@ async def test_two_patches_of_one_document_both_hold(world: World, index: IndexI
         answer = await world.rag.patch(world.scope, index, A, DocumentPatch(text="neu"))
     assert (answer.text, answer.metadata) == ("neu", {"n": 2})
     assert (await rival.describe(world.scope, index)).version == 3
+
+
+@pytest.mark.parametrize("change", [DocumentPatch(metadata={"x": 1}), DocumentPatch(text="anders")])
+@pytest.mark.parametrize("patch", [DocumentPatch(metadata={"n": 2}), DocumentPatch(text="neu")])
+async def test_a_patch_that_was_overtaken_is_no_earlier_than_what_overtook_it(
+    world: World, index: IndexId, patch: DocumentPatch, change: DocumentPatch
+) -> None:
+    """Also where the row comes out the same and its segment was put already."""
+    before = await begun(world, index)
+    rival = world.cold()
+    overtook: list[Document] = []
+
+    async def faster() -> None:
+        await asyncio.sleep(0.003)
+        overtook.append(await rival.patch(world.scope, index, A, change))
+
+    with inject(Overtaken(faster, faster, faster)):
+        answer = await world.rag.patch(world.scope, index, A, patch)
+    times = [before.updated_at, *(document.updated_at for document in overtook), answer.updated_at]
+    assert times == sorted(times)
+    assert len({*times[:-1]}) == 4
+    assert answer.created_at == before.created_at
+    assert await world.cold().document(world.scope, index, A) == answer
+
+
+async def test_a_clock_that_is_behind_turns_no_time_back(world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch) -> None:
+    await begun(world, index)
+    await asyncio.sleep(0.002)
+    before = await world.rag.patch(world.scope, index, A, DocumentPatch(metadata={"n": 1}))
+    late = time.time_ns
+    monkeypatch.setattr("time.time_ns", lambda: late() - 60 * 10**9)
+    patched = await world.rag.patch(world.scope, index, A, DocumentPatch(metadata={"n": 2}))
+    await world.rag.append(world.scope, index, [NewDocument(id="a", text="neu")])
+    appended = await world.rag.document(world.scope, index, A)
+    assert before.updated_at == patched.updated_at == appended.updated_at
+    assert before.created_at == patched.created_at == appended.created_at < before.updated_at
 
 
 async def test_many_patches_stay_within_a_few_segments(world: World, index: IndexId) -> None:
