@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
-from spass.aws.faults import Crash, Fault, inject
+from spass.aws.faults import AwsCall, Crash, Fault, inject
 from spass.aws.objects import Listed, TenantObjects
 from spass.core.errors import DocumentNotFound, IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
@@ -30,10 +30,14 @@ from spass.rag.sweep import ORPHAN_SECONDS, RETIRED_SECONDS, sweep
 from tests.unit.rag.conftest import Overtaken, World
 from tests.unit.rag.test_against_a_dictionary import cosine, paths, within
 
+T = TypeVar("T")
+
 INDEX: Final = IndexId("berlin")
 NAMES: Final = [f"d{n}" for n in range(10)]
 WORKERS: Final = 3
 HOUR, DAY = RETIRED_SECONDS, ORPHAN_SECONDS
+SWAP: Final = "TransactWriteItems"
+OPERATIONS: Final = [SWAP] * 4 + ["GetObject", "PutObject", "DeleteObjects", "UpdateItem", "ListObjectsV2"]
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,18 @@ class Clock:
 
 
 class Troubled(Overtaken):
-    """Lets others be faster, and makes one of the step's own calls go wrong."""
+    """Lets others be faster, and makes one of the step's own calls go wrong. Its calls are made one at a time, so that none of
+    them is under way beside a rival."""
 
-    def __init__(self, trouble: "Trouble | None", rivals: Sequence[Callable[[], Awaitable[object]]]) -> None:
-        super().__init__(*rivals)
+    def __init__(self, trouble: "Trouble | None", rivals: Sequence[Callable[[], Awaitable[object]]], operation: str) -> None:
+        super().__init__(*rivals, operation=operation)
+        self.one = asyncio.Lock()
         if trouble:
             self.fault, self.at = trouble.fault, trouble.at
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        async with self.one:
+            return await super().around(call, run)
 
 
 @dataclass(frozen=True)
@@ -105,10 +115,14 @@ class Life:
     def __post_init__(self) -> None:
         self.workers = [self.world.cold() for _ in range(WORKERS)]
 
-    async def take(self, step: "Step", worker: int, trouble: Trouble | None, rivals: Sequence["Step"]) -> None:
-        """One step of one worker. ``rivals`` are steps of another one, each taken before one of its swaps."""
+    async def take(
+        self, step: "Step", worker: int, trouble: Trouble | None, rivals: Sequence["Step"], operation: str = SWAP
+    ) -> None:
+        """One step of one worker. ``rivals`` are steps of another one, each taken before one of its swaps; or before another
+        ``operation``, if it then still comes after them, as a write does, or nobody can tell, and nothing else goes wrong."""
         rival = (worker + 1) % WORKERS
-        plan = Troubled(trouble, [partial(self.take, other, rival, None, ()) for other in rivals])
+        operation = operation if isinstance(step, Write | Upkeep) and not trouble else SWAP
+        plan = Troubled(trouble, [partial(self.take, other, rival, None, ()) for other in rivals], operation)
         try:
             with inject(plan):
                 answer = await step.taken(self, self.workers[worker])
@@ -293,7 +307,14 @@ kinds: list[st.SearchStrategy[Step]] = [
 steps = st.sampled_from(kinds).flatmap(lambda kind: kind)
 troubles = st.none() | st.none() | st.builds(Trouble, st.sampled_from(list(Fault)), st.integers(0, 24))
 scripts = st.lists(
-    st.tuples(steps, st.integers(0, WORKERS - 1), troubles, st.lists(steps, max_size=3), st.sampled_from([0, 0, 70, HOUR, DAY])),
+    st.tuples(
+        steps,
+        st.integers(0, WORKERS - 1),
+        troubles,
+        st.lists(steps, max_size=3),
+        st.sampled_from(OPERATIONS),
+        st.sampled_from([0, 0, 70, HOUR, DAY]),
+    ),
     min_size=8,
     max_size=24,
 )
@@ -319,15 +340,15 @@ def small(patch: pytest.MonkeyPatch, *, merging: bool, bitmaps_in_objects: bool)
 @given(scripts, texts, st.booleans(), st.booleans())
 def test_an_index_is_a_dictionary_whatever_goes_wrong_whoever_comes_between_and_whenever_it_is_tidied_up(
     aws: Aws,
-    script: list[tuple[Step, int, Trouble | None, list[Step], int]],
+    script: list[tuple[Step, int, Trouble | None, list[Step], str, int]],
     query: str,
     merging: bool,
     bitmaps_in_objects: bool,
 ) -> None:
     async def run(patch: pytest.MonkeyPatch) -> None:
         life = Life(World(aws), Clock(patch))
-        for step, worker, trouble, rivals, later in script:
-            await life.take(step, worker, trouble, rivals)
+        for step, worker, trouble, rivals, operation, later in script:
+            await life.take(step, worker, trouble, rivals, operation)
             await life.agrees((worker + 1) % WORKERS, query)
             life.clock.seconds += later
         await life.leaves_nothing_behind()
