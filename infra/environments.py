@@ -21,6 +21,9 @@ class Environment:
     messages. ``contact`` (an address or a page) is what the Wikipedia tools tell Wikipedia about who calls. ``snap_start``
     restores the routes that call models from a snapshot instead of starting them cold; snapshots bill while idle. Nothing of ours
     runs after a restore: no client opens a socket while it starts, and ids are read from the system at every call.
+    ``ingest_steps`` is how many functions work on large files at once, over all files together; None bounds only each file, at
+    eight. They are reserved: nothing else of the account gets them, and Lambda wants 100 left to the rest. What finds none free
+    waits for days.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Environment:
     alarm_email: str | None = None
     contact: str | None = None
     snap_start: bool = False
+    ingest_steps: int | None = None
 
     @property
     def keys_path(self) -> str:

@@ -38,7 +38,8 @@ class Function(Construct):
     """One Lambda, of a route or a worker: arm64, with a log group of its own and a role that it shares with its equals.
 
     ``modules`` are those of the routes it serves; only a short function can serve several. ``embeds`` adds the weights of the
-    embedded model. The construct's id is the function's name in the table of routes or workers, and a tag says it.
+    embedded model. No more than ``at_once`` of it run at a time, if that is given. The construct's id is the function's name in
+    the table of routes or workers, and a tag says it.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Function(Construct):
         snap_start: bool,
         log_retention: logs.RetentionDays,
         log_removal: RemovalPolicy,
+        at_once: int | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
         # CloudFormation names function and log group. A name of ours would still be taken: by a log group that was retained,
@@ -89,6 +91,7 @@ class Function(Construct):
             architecture=ARCHITECTURE,
             memory_size=memory,
             timeout=SHORT if kind is Kind.SHORT else LONG,
+            reserved_concurrent_executions=at_once,
             environment=variables,
             layers=attached,
             role=role.without_policy_updates(),

@@ -78,6 +78,7 @@ class JobsStack(NestedStack):
             snap_start=False,
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,
+            at_once=environment.ingest_steps if worker.trigger is Trigger.MACHINE else None,
         )
         function.log_group.grant_write(role)
         self.functions[worker.function_name] = function
