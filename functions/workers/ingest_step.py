@@ -14,7 +14,7 @@ from spass.web.services import Services
 async def work(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
     """``part`` works on one part and answers whether it is ``done``; ``finish`` and ``fail`` end the upload."""
     store = services.aws.for_tenant(TenantId(event["tenant"]))
-    steps = Steps(services.rag, store, IndexId(event["index"]), UploadId(event["upload"]))
+    steps = Steps(services.rag, store, IndexId(event["index"]), UploadId(event["upload"]), int(event["execution"]))
     match event["step"]:
         case "part":
             return {"done": await steps.part(int(event["part"]), deadline)}

@@ -109,7 +109,7 @@ def test_a_step_answers_what_the_machine_goes_by(
     monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 20)
     body = b'{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n'
     assert invoke(queue, messages(put("uploads/demo/books/a.jsonl", body))) == {"batchItemFailures": []}
-    event = {"tenant": "demo", "index": "books", "upload": started[0]}
+    event = {"tenant": "demo", "index": "books", "upload": started[0], "execution": 0}
     assert [invoke(machine, event | {"step": "part", "part": part}) for part in (1, 0)] == [{"done": True}] * 2
     invoke(machine, event | {"step": "finish"})
     (upload,) = gateway.send("GET", UPLOADS).json["uploads"]

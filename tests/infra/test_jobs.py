@@ -1,13 +1,15 @@
 """What works without being called: who may tell it what, what happens to what fails, and what that costs."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from infra.constructs.function import TAG
 from infra.constructs.machine import DEFINITION
-from infra.environments import ENVIRONMENTS
+from infra.environments import DEV, ENVIRONMENTS, Environment
 from infra.routes import Permission
 from infra.template import local_template
 from infra.workers import WORKERS, Trigger, Worker
@@ -209,6 +211,31 @@ def test_a_part_waits_for_a_function_as_long_as_others_have_them_all_and_outlive
     assert 3600 < _longest(other) < 2 * 3600, "then its record says so"
 
 
+def test_no_step_fails_for_want_of_a_function() -> None:
+    """Else a file that is done, or one whose failure is to be told, would wait in vain while others have all functions."""
+    for task in _tasks(json.loads(DEFINITION.read_text(encoding="utf-8"))["States"]).values():
+        throttled, _ = task["Retry"]
+        assert throttled["ErrorEquals"] == ["Lambda.TooManyRequestsException"]
+        assert _longest(throttled) > 24 * 3600
+
+
+def test_an_environment_may_bound_how_many_steps_run_at_once_over_all_files(
+    synthesize: Callable[[Environment], Deployment],
+) -> None:
+    functions = synthesize(replace(DEV, ingest_steps=24)).functions()
+    reserved = {
+        name: one["ReservedConcurrentExecutions"] for name, one in functions.items() if "ReservedConcurrentExecutions" in one
+    }
+    assert reserved == {"worker-ingest-step": 24}
+
+
+def test_each_execution_tells_its_steps_which_one_it_is() -> None:
+    """So that what is left of one that has failed can do nothing more."""
+    states = json.loads(DEFINITION.read_text(encoding="utf-8"))["States"]
+    for told in (states["Parts"]["ItemSelector"], states["Finish"]["Parameters"], states["Fail"]["Parameters"]):
+        assert told["execution.$"] == "$.execution"
+
+
 def _longest(retry: dict[str, Any]) -> float:
     """Seconds until the last try."""
     pauses = (retry["IntervalSeconds"] * float(retry["BackoffRate"]) ** n for n in range(retry["MaxAttempts"]))
@@ -218,7 +245,7 @@ def _longest(retry: dict[str, Any]) -> float:
 def test_the_machine_hands_on_nothing_but_ids() -> None:
     definition = json.loads(DEFINITION.read_text(encoding="utf-8"))
     parts = definition["States"]["Parts"]
-    assert set(parts["ItemSelector"]) == {"step", "tenant.$", "index.$", "upload.$", "part.$"}
+    assert set(parts["ItemSelector"]) == {"step", "tenant.$", "index.$", "upload.$", "execution.$", "part.$"}
     assert parts["ResultPath"] is None
     assert parts["ItemProcessor"]["States"]["Done"]["Result"] == {}, "the results of all parts together are limited to 256 KiB"
 

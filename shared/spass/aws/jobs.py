@@ -55,14 +55,14 @@ class TenantJobs:
 
     async def start_parts(self, index: IndexId, upload: UploadId, parts: Sequence[int], *, failures: int = 0) -> None:
         """Start the state machine on the parts of an upload, after so many ``failures`` of earlier executions: after each there
-        is one more, however often it is started.
+        is one more, however often it is started. The number tells its steps from those of the others.
 
         Raises:
             StorageUnavailable: it may or may not have been started.
         """
         if self._machine is None:
             raise RuntimeError("there is no state machine")
-        work = {"tenant": self._tenant, "index": index, "upload": upload, "parts": list(parts)}
+        work = {"tenant": self._tenant, "index": index, "upload": upload, "execution": failures, "parts": list(parts)}
         name = f"{upload}_{failures}" if failures else upload
         parameters = {"stateMachineArn": self._machine, "name": name, "input": json.dumps(work)}
         try:

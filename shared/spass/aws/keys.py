@@ -86,6 +86,11 @@ def upload_part(tenant: TenantId, index: IndexId, upload: UploadId, number: int)
     return Key(uploads_partition(tenant, index), f"{upload_part_prefix(upload)}{number:0{_PART_DIGITS}d}")
 
 
+def upload_newest(tenant: TenantId, index: IndexId, digest: str) -> Key:
+    """When the newest object was put whose key has this digest."""
+    return Key(uploads_partition(tenant, index), f"NEWEST#{digest}")
+
+
 def confirm(tenant: TenantId, digest: str) -> Key:
     return Key(f"{tenant_prefix(tenant)}CONFIRM#{digest}", "CONFIRM")
 

@@ -106,7 +106,43 @@ async def test_two_versions_of_a_file_at_once_are_two_uploads(stage: Stage) -> N
     assert len({*events, *bodies}) == 4
     assert all(await asyncio.gather(*(stage.deliver(event) for event in (*events, *bodies, *events, *bodies))))
     uploads = (await stage.uploads.list(stage.scope, INDEX)).uploads
-    assert [(upload.status, upload.documents_ingested) for upload in uploads] == [("succeeded", 6)] * 4
+    assert len(uploads) == 4
+    for upload in uploads:
+        superseded = [error.code for error in upload.errors] == ["superseded"]
+        assert superseded if upload.status == "failed" else upload.documents_ingested == 6
+    assert sum(upload.status == "failed" for upload in uploads) <= 1
+    assert {f"{name}{n}" for name in "bcd" for n in range(6)} <= (await stage.texts()).keys()
+
+
+@pytest.mark.parametrize("seed", range(40 if SOAK else 3))
+async def test_of_versions_that_come_at_once_and_in_any_order_the_newest_stays(stage: Stage, clock: Clock, seed: int) -> None:
+    """Three deliveries of each, workers that die, and those that come after."""
+    chance = random.Random(seed)
+    stage.calls = Slow()
+    texts = ["first", "second", "third"]
+    events = [stage.put(PATH, file_of(numbered(18, text))) for text in texts]
+    deliveries = [(event, f"m{n}") for n, event in enumerate(events)] * 3
+    chance.shuffle(deliveries)
+
+    async def deliver(body: str, message: str) -> None:
+        await asyncio.sleep(chance.uniform(0, 0.3))
+        with inject(FaultPlan(chance.choice([None, None, *Fault]), at=chance.randrange(60))):
+            try:
+                await stage.deliver(body, message=message)
+            except (Crash, SpassError):
+                return
+
+    await asyncio.gather(*(deliver(*delivery) for delivery in deliveries))
+    for _ in range(3):
+        clock.seconds += LEASE_SECONDS + 1
+        chance.shuffle(deliveries)
+        for body, message in deliveries:
+            await stage.deliver(body, message=message)
+    assert await stage.texts() == numbered(18, "third")
+    uploads = (await stage.uploads.list(stage.scope, INDEX)).uploads
+    ends = [(upload.status, [error.code for error in upload.errors]) for upload in uploads]
+    assert len(ends) == 3
+    assert all(end in (("succeeded", []), ("failed", ["superseded"])) for end in ends)
 
 
 async def test_an_index_deleted_while_files_go_into_it_stays_deleted(stage: Stage) -> None:

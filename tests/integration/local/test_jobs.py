@@ -160,7 +160,7 @@ def test_a_message_that_fails_comes_again_and_is_a_dead_letter_after_the_fifth_t
 
 
 def test_the_state_machine_calls_each_part_until_it_is_done_and_then_finishes(laptop: Laptop) -> None:
-    laptop.start("good", tenant="demo", index="berlin", upload="good", parts=[0, 1, 2])
+    laptop.start("good", tenant="demo", index="berlin", upload="good", execution=0, parts=[0, 1, 2])
     _eventually(lambda: laptop.status("good") == "SUCCEEDED")
     steps = laptop.steps("good")
     assert sorted(steps[:-1]) == ["part 0", "part 0", "part 1", "part 1", "part 2", "part 2"]
@@ -177,7 +177,7 @@ def test_a_part_that_fails_for_good_fails_the_upload(laptop: Laptop) -> None:
     assert impatient != definition
     states.update_state_machine(stateMachineArn=laptop.stores.machine, definition=impatient)
     try:
-        laptop.start("bad", tenant="demo", index="berlin", upload="bad", parts=[0])
+        laptop.start("bad", tenant="demo", index="berlin", upload="bad", execution=0, parts=[0])
         _eventually(lambda: laptop.status("bad") == "FAILED")
     finally:
         states.update_state_machine(stateMachineArn=laptop.stores.machine, definition=definition)
@@ -197,7 +197,7 @@ def test_after_a_restart_the_queue_is_worked_off_and_a_cut_off_execution_goes_on
     home, steps = Home(tmp_path / "home"), Steps()
     answers: dict[str, Answer] = {"jobs": _jobs, "step": steps}
     with _running(home, answers) as first:
-        first.start("stuck", tenant="demo", index="berlin", upload="stuck", parts=[0, 1])
+        first.start("stuck", tenant="demo", index="berlin", upload="stuck", execution=0, parts=[0, 1])
         _eventually(lambda: len(first.steps("stuck")) > 2)
     steps.free.set()
     with _running(home, answers) as second:
@@ -226,7 +226,7 @@ def test_what_is_stored_outlives_damage_to_what_works_on_it(tmp_path: Path, lost
         assert boto3.client("s3").get_object(Bucket=second.stores.bucket, Key="T/demo/x")["Body"].read() == b"kept"
         boto3.client("s3").put_object(Bucket=second.stores.bucket, Key="uploads/demo/berlin/x.md", Body=b"new")
         _eventually(lambda: any("uploads" in body for body in second.bodies()))
-        second.start("good", tenant="demo", index="berlin", upload="good", parts=[0])
+        second.start("good", tenant="demo", index="berlin", upload="good", execution=0, parts=[0])
         _eventually(lambda: second.status("good") == "SUCCEEDED")
         assert len(boto3.client("scheduler").list_schedules()["Schedules"]) == 1
 
@@ -254,5 +254,5 @@ def test_an_emulator_that_somebody_else_has_started_hands_its_work_to_us_too(tmp
     with _running(Home(tmp_path / "home"), {"jobs": _jobs, "step": Steps()}, ours=False) as laptop:
         laptop.send("good")
         _eventually(lambda: laptop.bodies() == ["good"])
-        laptop.start("good", tenant="demo", index="berlin", upload="good", parts=[0])
+        laptop.start("good", tenant="demo", index="berlin", upload="good", execution=0, parts=[0])
         _eventually(lambda: laptop.status("good") == "SUCCEEDED")

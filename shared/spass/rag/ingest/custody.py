@@ -83,6 +83,8 @@ async def _take_put(
         "version": put.version,
         "filename": location.filename,
     }
+    if put.sequencer:
+        always["sequencer"] = put.sequencer
     try:
         return await _take(store, location.index, upload, hand, always, {"created_at": now()}, condition)
     except ConditionFailed as failure:
@@ -169,7 +171,8 @@ async def set_planned(store: TenantStore, record: UploadRecord, size: int, plan:
 
 async def give_to_machine(store: TenantStore, record: UploadRecord) -> None:
     """The state machine works on it now: nobody else's turn until that fails."""
-    await _change_or_lose(store, record, {"by_machine": True}, gone=("lease_until",))
+    changes: dict[str, Value] = {"by_machine": True, "execution": record.machine_failures}
+    await _change_or_lose(store, record, changes, gone=("lease_until",))
 
 
 async def put_back(store: TenantStore, record: UploadRecord) -> None:
@@ -194,14 +197,17 @@ async def end_failed(
     *,
     resumable: bool,
     by_machine: bool = False,
+    execution_ended: bool = False,
 ) -> None:
-    """Fail the upload if it is where ``record`` says: in the same hands, and not ended. When an execution of the state machine
-    has come to its end ``by_machine``, who goes on starts another."""
+    """Fail the upload if it is where ``record`` says: in the same hands, and not ended. When the state machine had it, who goes
+    on starts another execution; what is left of one that says so itself (``execution_ended``) then changes nothing more."""
     changes: dict[str, Value] = {"status": Status.FAILED.value, "finished_at": now(), TTL: now_s() + KEEP_SECONDS}
     if resumable:
         changes["resumable"] = True
     if by_machine:
         changes["machine_failures"] = record.machine_failures + 1
+    if execution_ended:
+        changes["execution"] = record.machine_failures + 1
     errors = [kept.attributes() for kept in (error, *others)[:MAX_ERRORS]]
     gone = ("lease_until", "message", "by_machine")
     try:
@@ -227,15 +233,22 @@ async def end_finished(store: TenantStore, record: UploadRecord, errors: Sequenc
         return
 
 
-async def revive(store: TenantStore, record: UploadRecord) -> UploadRecord:
-    """Let the state machine go on with an upload on which it failed, or which the worker that started it put back, as it could
-    not learn that it had.
+async def revive(store: TenantStore, record: UploadRecord, execution: int) -> UploadRecord:
+    """Let this ``execution`` of the state machine go on with an upload that was taken for abandoned, or that the worker which
+    started it put back, as it could not learn that it had.
 
     Raises:
-        LeaseLost: it is in other hands, or at its end.
+        LeaseLost: it is in other hands, or at its end, or a later execution's.
     """
-    changes: dict[str, Value] = {"status": Status.RUNNING.value, "by_machine": True, "touched": now_s()}
-    return await _change_or_lose(store, record, changes, gone=("errors", "resumable"), of=(Status.QUEUED, Status.FAILED))
+    changes: dict[str, Value] = {"status": Status.RUNNING.value, "by_machine": True, "touched": now_s(), "execution": execution}
+    same = _in_hand_as(record)
+    still = Condition(
+        f"{same.expression} AND (attribute_not_exists(#execution) OR #execution <= :execution)",
+        {**same.names, **_names("execution")},
+        {**same.values, ":execution": execution},
+    )
+    of = (Status.QUEUED, Status.FAILED)
+    return await _change_or_lose(store, record, changes, gone=("errors", "resumable"), of=of, still=still)
 
 
 async def _change_or_lose(
@@ -245,9 +258,10 @@ async def _change_or_lose(
     *,
     gone: Sequence[str] = (),
     of: Sequence[Status] = _ACTIVE,
+    still: Condition | None = None,
 ) -> UploadRecord:
     try:
-        return await _change(store, record, changes, gone=gone, of=of)
+        return await _change(store, record, changes, gone=gone, of=of, still=still)
     except ConditionFailed:
         raise LeaseLost("Somebody else works on this upload.", retry_after=1) from None
 

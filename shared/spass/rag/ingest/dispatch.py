@@ -43,6 +43,8 @@ class Dispatch:
         match job:
             case Unknown():
                 return _dropped(job.why, delivery)
+            case ObjectPut() if job.is_folder:
+                return True
             case ObjectPut():
                 location = locate(job.key)
                 if location is None:

@@ -14,6 +14,7 @@ from spass.core.errors import InvalidInput, StorageUnavailable, TooManyDocuments
 from spass.core.ids import random_suffix
 from spass.core.time import Deadline
 from spass.rag.ingest.batches import Batch, batches
+from spass.rag.ingest.newest import check_newest
 from spass.rag.ingest.plan import Kind, Source
 from spass.rag.ingest.progress import Advance, Overtaken, PartRecord, read_part, take_part
 from spass.rag.ingest.reading import entries
@@ -49,6 +50,7 @@ class PartRun:
         """Raises:
         LeaseLost: the part or the upload went into other hands, or the upload has ended.
         IndexReplaced: the index is not the one that the upload began to go into.
+        Superseded: a newer object was put under the file's key.
         ObjectMissing: the file is gone.
         SpassError: what embedding and appending raise.
         """
@@ -102,7 +104,9 @@ class PartRun:
                     raise LeaseLost("Another worker has this part of the upload.", retry_after=1) from None
                 if found.batch > part.batch:
                     return found
-                # Not the part, then: the upload has ended, or another part of it was first to create the index.
+                # Not the part, then: the file is not the newest, the upload has ended, or another part of it was first to create
+                # the index.
+                await check_newest(self._store, self._record)
                 self._record = await read_record(self._store, self._record.index, self._record.id)
                 if self._record.status is not Status.RUNNING:
                     raise LeaseLost("The upload is not in work any more.", retry_after=1) from None

@@ -15,6 +15,7 @@ from spass.core.messages import Json
 from spass.core.time import now_s
 from spass.rag.answers import WriteAnswer
 from spass.rag.ingest.batches import Batch
+from spass.rag.ingest.newest import while_newest
 from spass.rag.ingest.plan import Part, Position
 from spass.rag.ingest.record import KEEP_SECONDS, MAX_ERRORS, Status, UploadError, UploadRecord, errors_of, updated
 from spass.rag.objects import together
@@ -133,14 +134,14 @@ class Advance:
         """
         if self.record.generation and self.record.generation != answer.generation:
             raise index_replaced()
-        return [self._part(), self._upload(answer.generation)]
+        return [self._part(), self._upload(answer.generation), *while_newest(self.store, self.record)]
 
     def refused(self) -> SpassError:
         return Overtaken("The batch was overtaken.")
 
     def alone(self) -> Sequence[Write]:
         """The writes of a batch that has no documents."""
-        return [self._part(), self._upload("")]
+        return [self._part(), self._upload(""), *while_newest(self.store, self.record)]
 
     @property
     def after(self) -> PartRecord:

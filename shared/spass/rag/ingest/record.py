@@ -18,6 +18,8 @@ MAX_ERRORS: Final = 100
 """So many errors of one upload are kept; all are counted."""
 ABANDONED_SECONDS: Final = 2 * 3600
 """An upload in work that nobody has worked on for so long will not be gone on with by itself."""
+MACHINE_SECONDS: Final = 24 * 3600
+"""So long a part may wait for a function, where as many as there may be work on other files."""
 QUEUED_SECONDS: Final = 4 * 24 * 3600
 """So long the queue keeps the message of an upload that waits for a worker, behind however many others."""
 KEEP_SECONDS: Final = 90 * 24 * 3600
@@ -61,8 +63,9 @@ class UploadRecord:
     ``owner`` is the worker that holds it until ``lease_until``, for the queue's ``message``. ``parts`` is None until the file has
     been surveyed, ``kind`` and ``columns`` say how to read it then. ``generation`` is the life of the index that it goes into,
     once that has begun. ``by_machine``: the state machine works on it; ``machine_failures`` of its executions have failed;
-    ``trouble`` is what last stopped it. A ``resumable`` failure is gone on from by whoever is told to. ``touched`` is the second
-    at which somebody last worked on it.
+    executions below the number ``execution`` have nothing more to do with it; ``trouble`` is what last stopped it. A
+    ``resumable`` failure is gone on from by whoever is told to. ``touched`` is the second at which somebody last worked on it.
+    ``sequencer`` says when the object was put (see ``ObjectPut``), empty if that is not known.
     """
 
     index: IndexId
@@ -88,10 +91,12 @@ class UploadRecord:
     generation: str
     by_machine: bool
     machine_failures: int
+    execution: int
     resumable: bool
     trouble: UploadError | None
     user: UserId | None
     request_id: RequestId | None
+    sequencer: str
 
     @property
     def ended(self) -> bool:
@@ -104,7 +109,9 @@ class UploadRecord:
 
     def abandoned(self, now_s: int) -> bool:
         """Whether nobody has worked on it for so long that nobody will."""
-        patience = QUEUED_SECONDS if self.status is Status.QUEUED else ABANDONED_SECONDS
+        patience = MACHINE_SECONDS if self.by_machine else ABANDONED_SECONDS
+        if self.status is Status.QUEUED:
+            patience = QUEUED_SECONDS
         return self.active and max(self.touched, self.lease_until) + patience < now_s
 
 
@@ -135,10 +142,12 @@ def record_of(item: Item) -> UploadRecord:
         generation=_text(item, "generation"),
         by_machine=bool(item.get("by_machine")),
         machine_failures=_number(item, "machine_failures"),
+        execution=_number(item, "execution"),
         resumable=bool(item.get("resumable")),
         trouble=_error_of(cast("Mapping[str, Any]", item["trouble"])) if "trouble" in item else None,
         user=UserId(_text(item, "user")) if "user" in item else None,
         request_id=RequestId(_text(item, "request_id")) if "request_id" in item else None,
+        sequencer=_text(item, "sequencer"),
     )
 
 

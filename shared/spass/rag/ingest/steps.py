@@ -7,6 +7,7 @@ from spass.core.errors import InternalError, SpassError, UploadNotFound
 from spass.core.ids import IndexId, UploadId, random_suffix
 from spass.core.time import Deadline
 from spass.rag.ingest import custody
+from spass.rag.ingest.newest import check_newest
 from spass.rag.ingest.part import PartEnd, PartRun
 from spass.rag.ingest.progress import first_errors
 from spass.rag.ingest.record import Status, UploadError, UploadRecord, read_record
@@ -15,13 +16,15 @@ from spass.rag.service import Rag
 
 
 class Steps:
-    """The machine's steps on one upload."""
+    """The steps of one ``execution`` of the machine on one upload, by how many of its executions had failed when it started. Once
+    it has failed itself, or a later one works on the upload, its steps have nothing to do."""
 
-    def __init__(self, rag: Rag, store: TenantStore, index: IndexId, upload: UploadId) -> None:
+    def __init__(self, rag: Rag, store: TenantStore, index: IndexId, upload: UploadId, execution: int) -> None:
         self._rag = rag
         self._store = store
         self._index = index
         self._upload = upload
+        self._execution = execution
 
     async def part(self, number: int, deadline: Deadline) -> bool:
         """Work on a part; whether nothing is left to do on it.
@@ -34,7 +37,8 @@ class Steps:
             return True
         try:
             if record.status is not Status.RUNNING:
-                record = await custody.revive(self._store, record)
+                record = await custody.revive(self._store, record, self._execution)
+            await check_newest(self._store, record)
             end = await PartRun(self._rag, self._store, record, deadline).run(number, random_suffix())
         except LeaseLost:
             return False
@@ -65,7 +69,7 @@ class Steps:
         if record is not None:
             error = record.trouble or UploadError(None, InternalError.code, "The work on this file failed.")
             others = await first_errors(self._store, record)
-            await custody.end_failed(self._store, record, error, others, resumable=True, by_machine=True)
+            await custody.end_failed(self._store, record, error, others, resumable=True, by_machine=True, execution_ended=True)
 
     async def _record(self) -> UploadRecord | None:
         """None when there is nothing left to do."""
@@ -73,4 +77,4 @@ class Steps:
             record = await read_record(self._store, self._index, self._upload)
         except UploadNotFound:
             return None
-        return None if record.ended else record
+        return None if record.ended or self._execution < record.execution else record

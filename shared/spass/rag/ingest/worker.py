@@ -20,6 +20,7 @@ from spass.rag.ingest import custody
 from spass.rag.ingest.custody import Hand, Standing
 from spass.rag.ingest.events import ObjectPut
 from spass.rag.ingest.location import Location
+from spass.rag.ingest.newest import check_newest, note_newest
 from spass.rag.ingest.part import LAST_SECONDS, PartEnd, PartRun
 from spass.rag.ingest.plan import FileRefused, kind_of
 from spass.rag.ingest.progress import first_errors, put_parts
@@ -37,6 +38,10 @@ PART_BYTES: Final = 8 * 2**20
 PAUSES: Final = (5.0, 20.0, 60.0)
 """Seconds, at most, before a worker tries again what did not work; then it leaves it to the queue."""
 
+SURVEY_SECONDS: Final = 600.0
+"""A file that cannot be looked through in so long a time will not be another time."""
+SURVEY_TIMEOUT: Final = "survey_timeout"
+
 PASSING: Final = (Unavailable, Upstream, TimedOut, Limited, Internal)
 """What may go better another time."""
 
@@ -44,7 +49,7 @@ PASSING: Final = (Unavailable, Upstream, TimedOut, Limited, Internal)
 class SurveyTooLong(TimedOut):
     """Looking a file through is not gone on with, but begun again."""
 
-    code = "survey_timeout"
+    code = SURVEY_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,9 @@ class Ingest:
         self._rag = rag
 
     async def put(self, store: TenantStore, location: Location, put: ObjectPut, delivery: Delivery, deadline: Deadline) -> bool:
-        """Ingest the object that was put, unless that was done, or is being done, already."""
+        """Ingest the object that was put, unless that was done, or is being done, already. An older one under its key is not
+        gone on with."""
+        await note_newest(store, location.index, location.key, put.sequencer)
         taken = await custody.take_put(store, location, put, Hand(delivery.message))
         return await self._work(store, taken, delivery, deadline)
 
@@ -123,6 +130,7 @@ class Ingest:
         return await self._run(store, record, deadline)
 
     async def _run(self, store: TenantStore, record: UploadRecord, deadline: Deadline) -> bool:
+        await check_newest(store, record)
         if record.parts is None:
             record = await self._surveyed(store, record, deadline)
         parts = range(record.parts or 0)
@@ -145,7 +153,7 @@ class Ingest:
         Raises:
             FileRefused: the file cannot be ingested.
             ObjectMissing: it is gone.
-            SurveyTooLong: the time is up.
+            SurveyTooLong: the time is up, of which there was little left.
         """
         kind = kind_of(record.filename)
         if kind is None:
@@ -170,9 +178,11 @@ def log_trouble(record: UploadRecord, error: SpassError) -> None:
 
 
 async def _in_time(blocks: AsyncIterator[bytes], deadline: Deadline) -> AsyncIterator[bytes]:
+    message = "The file could not be looked through in the time that a worker has."
+    had_time = deadline.remaining() >= SURVEY_SECONDS
     async for block in blocks:
         if not deadline.remaining():
-            raise SurveyTooLong("The file could not be looked through in the time that a worker has.")
+            raise FileRefused(SURVEY_TIMEOUT, message) if had_time else SurveyTooLong(message)
         yield block
 
 

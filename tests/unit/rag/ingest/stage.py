@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final
 from urllib.parse import quote_plus
 
@@ -26,6 +27,7 @@ from spass.tenancy.identity import Caller, Identity
 
 DIMENSIONS: Final = 4
 INDEX: Final = IndexId("books")
+_PUTS: Final = count(0x55AED6DCD90281E5)
 
 
 def config_with(model: str = "arithmetic") -> GatewayConfig:
@@ -87,15 +89,15 @@ class Stage:
     def uploads(self) -> Uploads:
         return Uploads(self.calls, self.calls.config)
 
-    def steps(self, upload: UploadId, index: IndexId = INDEX) -> Steps:
-        return Steps(self.rag, self.store, index, upload)
+    def steps(self, upload: UploadId, index: IndexId = INDEX, execution: int = 0) -> Steps:
+        return Steps(self.rag, self.store, index, upload, execution)
 
     def put(self, path: str, body: bytes) -> str:
         """Put a file under ``uploads/<tenant>/``; the body of the message that says so."""
         s3 = self.aws._s3
         key = f"uploads/{self.tenant}/{path}"
         answer = s3.put_object(Bucket="spass", Key=key, Body=body)
-        return put_event(key, answer.get("VersionId"), answer["ETag"])
+        return put_event(key, answer.get("VersionId"), answer["ETag"], sequencer=f"{next(_PUTS):018X}", size=len(body))
 
     def remove(self, path: str) -> None:
         key = f"uploads/{self.tenant}/{path}"
@@ -144,9 +146,17 @@ class Stage:
         return found
 
 
-def put_event(key: str, version: str | None, tag: str = "tag", name: str = "ObjectCreated:Put") -> str:
+def put_event(
+    key: str,
+    version: str | None,
+    tag: str = "tag",
+    name: str = "ObjectCreated:Put",
+    *,
+    sequencer: str | None = None,
+    size: int = 1,
+) -> str:
     """An event of the bucket as the queue brings it."""
-    entry: dict[str, Any] = {"key": quote_plus(key, safe="/"), "size": 1, "eTag": tag, "sequencer": f"00{tag}"}
+    entry: dict[str, Any] = {"key": quote_plus(key, safe="/"), "size": size, "eTag": tag, "sequencer": sequencer or f"00{tag}"}
     if version is not None:
         entry["versionId"] = version
     return json.dumps({"Records": [{"eventSource": "aws:s3", "eventName": name, "s3": {"object": entry}}]})

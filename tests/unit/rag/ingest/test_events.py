@@ -16,13 +16,50 @@ UPLOAD = UploadId("upl_01k9s3f5k2abcdefghjkmnpqrs")
 
 def test_an_event_names_the_object_by_its_key_unescaped_and_its_version() -> None:
     (job,) = jobs_of(put_event("uploads/t/books/große Datei+1.md", "v1"))
-    assert job == ObjectPut("uploads/t/books/große Datei+1.md", "v1", "v1")
+    assert job == ObjectPut("uploads/t/books/große Datei+1.md", "v1", "v1", size=1)
 
 
 @pytest.mark.parametrize("version", [None, "null", ""])
 def test_an_object_without_a_version_is_told_by_the_events_order(version: str | None) -> None:
     (job,) = jobs_of(put_event("uploads/t/books/a.md", version, "tag"))
-    assert job == ObjectPut("uploads/t/books/a.md", None, "00tag")
+    assert job == ObjectPut("uploads/t/books/a.md", None, "00tag", size=1)
+
+
+@given(st.text("0123456789ABCDEF", min_size=1, max_size=20), st.text("0123456789ABCDEF", min_size=1, max_size=20))
+def test_sequencers_compare_as_strings_once_the_shorter_is_filled_with_zeros_on_the_right(one: str, other: str) -> None:
+    """https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html"""
+    length = max(len(one), len(other))
+    first, second = (one.ljust(length, "0"), other.ljust(length, "0"))
+    assert (_sequencer(one) < _sequencer(other)) == (first < second)
+    assert (_sequencer(one) == _sequencer(other)) == (first == second)
+    assert _sequencer(one) == _sequencer(one.lower())
+
+
+@pytest.mark.parametrize("sequencer", ["no hex", "0x1", "1" * 65, "-1"])
+def test_what_is_no_sequencer_orders_nothing(sequencer: str) -> None:
+    assert _sequencer(sequencer) == ""
+
+
+def _sequencer(sequencer: str) -> str:
+    (job,) = jobs_of(put_event("uploads/t/books/a.md", "v", sequencer=sequencer))
+    assert isinstance(job, ObjectPut)
+    return job.sequencer
+
+
+@pytest.mark.parametrize(
+    ("key", "size", "folder"),
+    [
+        ("uploads/t/books/", 0, True),
+        ("uploads/t/books/2026/", 0, True),
+        ("uploads/t/", 0, True),
+        ("uploads/t/books/2026/", 1, False),
+        ("uploads/t/books/a.md", 0, False),
+    ],
+)
+def test_a_folder_of_the_console_is_a_key_with_a_slash_at_its_end_and_nothing_in_it(key: str, size: int, folder: bool) -> None:
+    (job,) = jobs_of(put_event(key, "v", size=size))
+    assert isinstance(job, ObjectPut)
+    assert job.is_folder is folder
 
 
 def test_a_message_may_hold_several_events() -> None:

@@ -4,10 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from spass.aws.clients import TenantStore
 from spass.core.errors import InternalError, StorageUnavailable, UpstreamError, UpstreamRejected
 from spass.core.ids import DocumentId, IndexId, UploadId
-from spass.core.time import Deadline
+from spass.core.time import Deadline, now_s
+from spass.rag.ingest import custody
+from spass.rag.ingest.record import UploadRecord
 from spass.rag.ingest.steps import Steps
+from spass.rag.ingest.uploads import abandon_stale
 from tests.unit.rag.ingest.stage import INDEX, Stage, file_of, lines, numbered
 
 pytestmark = pytest.mark.anyio
@@ -15,6 +19,7 @@ PATH = f"{INDEX}/a.jsonl"
 SIZE = len(file_of(numbered(12)))
 LINE = len(lines(("d0000", "text 0")))
 MINUTES = 870.0
+WEEK = 7 * 24 * 3600
 
 
 @pytest.fixture
@@ -112,19 +117,88 @@ async def test_a_machine_that_gives_up_says_why_and_the_queue_may_start_another(
     assert (upload.status, upload.documents_ingested) == ("failed", 4)
     assert [(error.line, error.code) for error in upload.errors] == [(None, "upstream_error")]
     stage.calls.before = lambda _: None
-    assert await steps.part(1, Deadline.after(MINUTES)), "an execution that was started by hand goes on"
-    assert (await stage.only_upload()).status == "running"
-    await steps.fail()
-    assert await stage.deliver(event), "and so does the queue, by a machine of its own"
+    assert await stage.deliver(event), "it goes on by a machine of its own"
     assert await stage.deliver(event), "which is started once"
-    assert [name for name, _ in started] == [upload.id, f"{upload.id}+2"]
+    assert [name for name, _ in started] == [upload.id, f"{upload.id}+1"]
     assert (await stage.only_upload()).status == "running"
+    steps = stage.steps(upload.id, execution=1)
     for number in started[1][1]:
         assert await steps.part(number, Deadline.after(MINUTES))
     await steps.finish()
     assert (await stage.only_upload()).status == "succeeded"
     assert await stage.texts() == numbered(12)
     assert sorted(stage.calls.asked) == sorted(numbered(12).values())
+
+
+async def test_a_part_that_was_called_before_its_machine_gave_up_and_begins_after_does_not_bring_the_upload_back(
+    stage: Stage, started: list[tuple[str, list[int]]]
+) -> None:
+    """It would be in work for ever: nobody is left to end it, and the queue believes that the machine has it."""
+    event, late = await begun(stage)
+    assert await late.part(0, Deadline.after(MINUTES))
+    await late.fail()
+    assert await late.part(1, Deadline.after(MINUTES)), "there is nothing left to do"
+    assert (await stage.only_upload()).status == "failed"
+    assert await stage.deliver(event)
+    steps = stage.steps((await stage.only_upload()).id, execution=1)
+    assert await steps.part(1, Deadline.after(MINUTES))
+    await late.fail()
+    assert await late.part(2, Deadline.after(MINUTES))
+    upload = await stage.only_upload()
+    assert (upload.status, upload.documents_ingested) == ("running", 8), "the execution in force has not failed"
+    for number in started[1][1]:
+        assert await steps.part(number, Deadline.after(MINUTES))
+    await steps.finish()
+    assert (await stage.only_upload()).status == "succeeded"
+    assert sorted(stage.calls.asked) == sorted(numbered(12).values())
+
+
+async def test_a_part_whose_machine_gives_up_between_its_look_and_its_step_does_not_bring_the_upload_back(
+    stage: Stage, started: list[tuple[str, list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, steps = await begun(stage)
+    assert await abandon_stale(stage.store, now_s() + WEEK, Deadline.after(10)) == 0, "there is no index yet"
+    assert await steps.part(0, Deadline.after(MINUTES))
+    assert await abandon_stale(stage.store, now_s() + WEEK, Deadline.after(10)) == 1
+    revive = custody.revive
+
+    async def late(store: TenantStore, record: UploadRecord, execution: int) -> UploadRecord:
+        await revive(store, record, execution)
+        await steps.fail()
+        return await revive(store, record, execution)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spass.rag.ingest.custody.revive", late)
+        assert not await steps.part(1, Deadline.after(MINUTES))
+    assert await steps.part(1, Deadline.after(MINUTES))
+    assert (await stage.only_upload()).status == "failed"
+
+
+async def test_an_execution_that_was_taken_for_dead_goes_on_unless_another_was_started(
+    stage: Stage, started: list[tuple[str, list[int]]]
+) -> None:
+    """The laptop starts one that its last stop cut off again, with the same input, however long it was off."""
+    event, steps = await begun(stage)
+    assert await steps.part(0, Deadline.after(MINUTES))
+    assert await abandon_stale(stage.store, now_s() + WEEK, Deadline.after(10)) == 1
+    assert (await stage.only_upload()).errors[0].code == "abandoned"
+    assert await steps.part(1, Deadline.after(MINUTES))
+    upload = await stage.only_upload()
+    assert (upload.status, upload.documents_ingested) == ("running", 8)
+    assert await abandon_stale(stage.store, now_s() + WEEK, Deadline.after(10)) == 1
+    assert await stage.deliver(event)
+    assert [name for name, _ in started] == [upload.id, f"{upload.id}+2"]
+    assert await steps.part(2, Deadline.after(MINUTES)), "another has it"
+    assert (await stage.only_upload()).documents_ingested == 8
+    assert await stage.steps(upload.id, execution=2).part(2, Deadline.after(MINUTES))
+    assert (await stage.only_upload()).documents_ingested == 12
+
+
+async def test_a_part_may_wait_a_day_for_a_function(stage: Stage, started: list[tuple[str, list[int]]]) -> None:
+    _, steps = await begun(stage)
+    assert await steps.part(0, Deadline.after(MINUTES))
+    assert await abandon_stale(stage.store, now_s() + 23 * 3600, Deadline.after(10)) == 0
+    assert await abandon_stale(stage.store, now_s() + 25 * 3600, Deadline.after(10)) == 1
 
 
 async def test_a_machine_whose_start_was_not_heard_of_goes_on_and_embeds_nothing_in_vain(

@@ -1,13 +1,14 @@
 """A file in the bucket becomes documents, each once, whatever its messages and its workers do."""
 
 import json
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, ClassVar
 
 import pytest
 
 from spass.aws import keys
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.uploads import TenantUploads
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, RateLimited, TooManyDocuments, UpstreamError, UpstreamRejected, UpstreamTimeout
 from spass.core.ids import DocumentId, IndexId
@@ -139,7 +140,7 @@ async def test_progress_moves_batch_by_batch_up_to_the_files_size(stage: Stage, 
     [
         ("a.exe", b"MZ", "unsupported_file_type"),
         ("a", b"text", "unsupported_file_type"),
-        ("folder/", b"", "unsupported_file_type"),
+        ("folder/", b"text", "unsupported_file_type"),
         ("a.jsonl", b"", "empty_file"),
         ("a.md", b"", "empty_file"),
         ("a.md", b"caf\xe9", ""),
@@ -159,6 +160,17 @@ async def test_a_file_that_cannot_be_ingested_says_why_and_stores_nothing(
     assert upload.errors[0].code
     with pytest.raises(IndexNotFound):
         await stage.texts()
+
+
+@pytest.mark.parametrize("path", [f"{INDEX}/", f"{INDEX}/2026/", ""])
+async def test_a_folder_made_in_the_console_leaves_nothing_behind(
+    stage: Stage, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with inject(FaultPlan()) as plan:
+        assert await stage.deliver(stage.put(path, b""))
+    assert plan.calls == []
+    assert capsys.readouterr().out == ""
+    assert not (await stage.uploads.list(stage.scope, INDEX)).uploads
 
 
 async def test_a_line_longer_than_any_document_fails_alone(stage: Stage) -> None:
@@ -367,6 +379,29 @@ async def test_no_batch_is_begun_that_may_take_longer_than_there_is_time(stage: 
     assert await dispatch.message(stage.put(PATH, file_of(numbered(20))), Delivery("m", 1), Clock(0))
     assert (Clock.left, (await stage.only_upload()).documents_ingested) == (200, 8)
     assert len(stage.queued()) == 1
+
+
+@pytest.mark.parametrize(("left", "ends"), [(870.0, True), (300.0, False)])
+async def test_a_file_that_a_whole_workers_time_is_too_short_to_look_through_is_not_looked_at_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, left: float, ends: bool
+) -> None:
+    """Four more times of a quarter of an hour would end the same."""
+    Clock.left = left
+    blocks = TenantUploads.blocks
+
+    async def slow(*arguments: Any) -> AsyncIterator[bytes]:
+        async for block in blocks(*arguments):
+            yield block
+            Clock.left = 0.0
+            yield b""
+
+    monkeypatch.setattr(TenantUploads, "blocks", slow)
+    dispatch = Dispatch({stage.tenant}, stage.aws.for_tenant, Ingest(stage.rag), stage._merge)
+    assert await dispatch.message(stage.put(PATH, file_of(numbered(3))), Delivery("m", 1), Clock(0)) is ends
+    upload = await stage.only_upload()
+    expected = ("failed", ["survey_timeout"]) if ends else ("queued", [])
+    assert (upload.status, [error.code for error in upload.errors]) == expected
+    assert stage.calls.asked == []
 
 
 async def test_a_worker_whose_time_is_up_begins_no_further_part(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,199 @@
+"""Of the objects put under one key the newest wins, in whatever order their events come."""
+
+import json
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+import pytest
+
+from spass.aws import keys
+from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
+from spass.core.errors import SpassError, UpstreamError
+from spass.core.ids import IndexId, UploadId
+from spass.core.time import Deadline, now_s
+from spass.rag.ingest.record import KEEP_SECONDS
+from tests.unit.rag.ingest.stage import INDEX, Stage, file_of, lines, numbered
+
+pytestmark = pytest.mark.anyio
+PATH = f"{INDEX}/a.jsonl"
+MINUTES = 870.0
+T = TypeVar("T")
+
+
+class Between(FaultPlan):
+    """Nothing goes wrong, but ``meanwhile`` takes place before the first call of ``operation``."""
+
+    def __init__(self, operation: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        super().__init__()
+        self.operation, self.meanwhile = operation, [meanwhile]
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        if call.operation == self.operation and self.meanwhile:
+            await self.meanwhile.pop()()
+        return await super().around(call, run)
+
+
+async def ends(stage: Stage, index: IndexId = INDEX) -> list[tuple[str, list[str], int]]:
+    uploads = (await stage.uploads.list(stage.scope, index)).uploads
+    return sorted((upload.status.value, [error.code for error in upload.errors], upload.documents_ingested) for upload in uploads)
+
+
+def without_sequencer(event: str) -> str:
+    said = json.loads(event)
+    del said["Records"][0]["s3"]["object"]["sequencer"]
+    return json.dumps(said)
+
+
+async def test_the_event_of_an_older_version_that_comes_late_changes_nothing(stage: Stage) -> None:
+    older, newer = (stage.put(PATH, file_of(numbered(3, text))) for text in ("old", "new"))
+    assert await stage.deliver(newer)
+    for _ in range(2):
+        assert await stage.deliver(older), "it is done with"
+    assert await stage.texts() == numbered(3, "new")
+    assert await ends(stage) == [("failed", ["superseded"], 0), ("succeeded", [], 3)]
+    assert stage.calls.asked == list(numbered(3, "new").values())
+
+
+async def test_a_version_that_is_half_way_when_a_newer_one_comes_stores_nothing_more(stage: Stage, small_batches: int) -> None:
+    older, newer = (stage.put(PATH, file_of(numbered(10, text))) for text in ("old", "new"))
+    assert await stage.deliver(older, seconds=1)
+    (handed_over,) = stage.queued()
+    assert (await stage.only_upload()).documents_ingested == small_batches
+    assert await stage.deliver(newer)
+    assert await stage.deliver(handed_over)
+    assert await stage.texts() == numbered(10, "new")
+    assert await ends(stage) == [("failed", ["superseded"], small_batches), ("succeeded", [], 10)]
+
+
+@pytest.mark.parametrize("body", [file_of(numbered(10, "old")), lines(*["no json"] * 2500)], ids=["documents", "errors alone"])
+async def test_a_batch_that_is_being_embedded_when_a_newer_version_comes_does_not_take_effect(
+    stage: Stage, small_batches: int, body: bytes
+) -> None:
+    """The newer one is taken, and done, between the older one's embedding and its append."""
+    older, newer = stage.put(PATH, body), stage.put(PATH, file_of(numbered(10, "new")))
+    rival = Stage(stage.aws, stage.queue, tenant=stage.tenant)
+    with inject(Between("TransactWriteItems", lambda: rival.deliver(newer))):
+        assert await stage.deliver(older)
+    assert await stage.texts() == numbered(10, "new")
+    assert await ends(stage) == [("failed", ["superseded"], 0), ("succeeded", [], 10)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_in_whatever_order_and_however_often_events_come_the_newest_wins(
+    stage: Stage, small_batches: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    texts = ["first", "second", "third"]
+    events = [stage.put(PATH, file_of(numbered(chance.choice([3, 9]), text) | numbered(3, text))) for text in texts]
+    waiting = [(event, f"m{n}") for n, event in enumerate(events)] * 2
+    newest = json.loads(events[-1])["Records"][0]["s3"]["object"]["versionId"]
+    while waiting:
+        chance.shuffle(waiting)
+        body, message = waiting.pop()
+        await stage.deliver(body, message=message, seconds=chance.choice([1, 870]))
+        waiting += [(handed_over, f"h{chance.random()}") for handed_over in stage.queued()]
+    found = await stage.texts()
+    record = {item["version"]: item for item in await records(stage)}[newest]
+    assert record["status"] == "succeeded"
+    count = int(str(record["ingested"]))
+    expected = numbered(count, "third")
+    assert {name: found[name] for name in expected} == expected
+    for status, codes, _ in await ends(stage):
+        assert (status, codes) in (("succeeded", []), ("failed", ["superseded"]))
+
+
+async def records(stage: Stage) -> list[dict[str, object]]:
+    items = await stage.store.table.query(keys.uploads_partition(stage.tenant, INDEX), prefix=keys.UPLOAD_PREFIX)
+    return [dict(item) for item in items]
+
+
+async def test_a_form_that_is_used_twice_ingests_what_was_sent_last(stage: Stage) -> None:
+    ticket = await stage.uploads.create(stage.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
+    path = f"{INDEX}/{ticket.upload_id}/a.jsonl"
+    older, newer = (stage.put(path, file_of(numbered(2, text))) for text in ("old", "new"))
+    assert await stage.deliver(newer)
+    assert await stage.deliver(older)
+    assert await stage.texts() == numbered(2, "new")
+    assert (await stage.uploads.get(stage.scope, INDEX, ticket.upload_id)).status == "succeeded"
+    assert await ends(stage) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
+
+
+async def test_other_keys_and_other_indices_have_an_order_of_their_own(stage: Stage) -> None:
+    paths = [PATH, f"{INDEX}/b.jsonl", "other/a.jsonl"]
+    events = [stage.put(path, lines((path.replace("/", "-"), path))) for path in paths]
+    for event in reversed(events):
+        assert await stage.deliver(event)
+    assert await ends(stage) == [("succeeded", [], 1)] * 2
+    assert await ends(stage, IndexId("other")) == [("succeeded", [], 1)]
+
+
+async def test_an_event_that_does_not_say_when_it_was_is_ingested_when_it_comes(stage: Stage) -> None:
+    older, newer = (stage.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
+    assert await stage.deliver(newer)
+    assert await stage.deliver(without_sequencer(older))
+    assert await stage.texts() == numbered(2, "old")
+
+
+async def test_a_message_to_go_on_with_an_older_version_ends_it(stage: Stage) -> None:
+    older, newer = (stage.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
+
+    def fail(_: Sequence[str]) -> None:
+        raise UpstreamError("down")
+
+    stage.calls.before = fail
+    assert not await stage.deliver(older, receives=5)
+    upload = (await stage.only_upload()).id
+    stage.calls.before = lambda _: None
+    assert await stage.deliver(newer)
+    assert await stage.deliver(job_of(stage, upload))
+    assert await stage.texts() == numbered(2, "new")
+    assert await ends(stage) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
+
+
+def job_of(stage: Stage, upload: UploadId) -> str:
+    return json.dumps({"job": "ingest", "tenant": stage.tenant, "index": INDEX, "upload": upload})
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_an_event_whose_worker_died_before_there_was_a_record_is_taken_when_it_comes_again(
+    stage: Stage, fault: Fault
+) -> None:
+    older, newer = (stage.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
+    with inject(FaultPlan(fault, at=0)), suppress(Crash, SpassError):
+        await stage.deliver(newer, message="m")
+    assert await stage.deliver(older)
+    assert await stage.deliver(newer, message="m", receives=2)
+    assert await stage.texts() == numbered(2, "new")
+
+
+async def test_what_is_known_of_a_key_is_forgotten_with_its_upload(stage: Stage) -> None:
+    assert await stage.deliver(stage.put(PATH, file_of(numbered(1))))
+    (item,) = await stage.store.table.query(keys.uploads_partition(stage.tenant, INDEX), prefix="NEWEST#")
+    assert abs(int(str(item["ttl"])) - now_s() - KEEP_SECONDS) < 60
+
+
+async def test_a_part_of_an_older_version_ends_the_upload_without_embedding_anything(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(*_: object, failures: int) -> None:
+        """Nobody: the parts are called here."""
+
+    monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 100)
+    monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 100)
+    with monkeypatch.context() as patch:
+        jobs = type(stage.store.jobs)
+        patch.setattr(jobs, "in_parts", property(lambda _: True))
+        patch.setattr(jobs, "start_parts", start)
+        older, newer = (stage.put(PATH, file_of(numbered(9, text))) for text in ("old", "new"))
+        assert await stage.deliver(older)
+    steps = stage.steps((await stage.only_upload()).id)
+    assert await steps.part(0, Deadline.after(MINUTES))
+    assert await stage.deliver(newer)
+    asked = len(stage.calls.asked)
+    assert await steps.part(1, Deadline.after(MINUTES))
+    await steps.finish()
+    assert len(stage.calls.asked) == asked
+    assert await stage.texts() == numbered(9, "new")
+    assert [(status, codes) for status, codes, _ in await ends(stage)] == [("failed", ["superseded"]), ("succeeded", [])]
