@@ -138,8 +138,8 @@ class Toolbox:
         claim: Claim | None = None,
         headers: Callable[[], Mapping[str, str]] = dict,
     ) -> ToolAnswer:
-        """Runs the tool ``name`` for a caller who is no model. What it could not do answers ``{"error": …}`` here too. What a tool
-        changes and its answer under the ``claim``, with the ``headers`` that belong to it by then, are one transaction.
+        """Runs the tool ``name`` for a caller who is no model. What it could not do is ``{"error": …}`` here too. What it changes
+        and its answer under the ``claim``, with the ``headers`` that belong to it by then, are one transaction.
 
         Raises:
             ToolNotFound: there is no such tool.

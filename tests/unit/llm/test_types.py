@@ -25,6 +25,13 @@ def test_pieces_of_two_tool_calls_join_by_index() -> None:
     assert (reply.finish_reason, reply.usage, reply.cost_usd) == (FinishReason.TOOL_CALLS, TokenUsage(3, 4), Decimal("0.5"))
 
 
+def test_an_answer_that_calls_no_tool_does_not_end_for_calling_one() -> None:
+    said = collect_deltas([ChatDelta("Done."), ChatDelta(finish_reason=FinishReason.TOOL_CALLS)])
+    assert said.finish_reason is FinishReason.STOP
+    assert collect_deltas([ChatDelta(finish_reason=FinishReason.LENGTH)]).finish_reason is FinishReason.LENGTH
+    assert collect_deltas([ChatDelta(tool_calls=(ToolCallDelta(0, "a", "one"),))]).finish_reason is FinishReason.TOOL_CALLS
+
+
 def test_a_refusal_is_apart_from_the_text_until_it_is_spoken() -> None:
     reply = collect_deltas([ChatDelta(refusal="I can"), ChatDelta(refusal="not.", finish_reason=FinishReason.STOP)])
     assert (reply.message.content, reply.refusal) == ("", "I cannot.")

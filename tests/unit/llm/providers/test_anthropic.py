@@ -329,9 +329,10 @@ def test_whatever_is_said_the_collected_stream_is_the_blocking_reply(
     ],
 )
 async def test_stop_reasons_are_mapped(said_reason: str, meant: FinishReason) -> None:
-    assert (await reply_of(anthropic(Upstream(whole(answer(stop=said_reason)))))).finish_reason is meant
-    stream = sse(start(), end(said_reason), STOP)
-    assert (await reply_of(anthropic(Upstream(text(stream))), request(stream=True))).finish_reason is meant
+    blocking = await deltas_of(anthropic(Upstream(whole(answer(stop=said_reason)))))
+    streamed = await deltas_of(anthropic(Upstream(text(sse(start(), end(said_reason), STOP)))), request(stream=True))
+    for deltas in (blocking, streamed):
+        assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [meant]
 
 
 @pytest.mark.parametrize(
