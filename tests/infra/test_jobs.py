@@ -239,7 +239,7 @@ def test_each_execution_tells_its_steps_which_one_it_is() -> None:
 def _longest(retry: dict[str, Any]) -> float:
     """Seconds until the last try."""
     pauses = (retry["IntervalSeconds"] * float(retry["BackoffRate"]) ** n for n in range(retry["MaxAttempts"]))
-    return sum(min(pause, retry["MaxDelaySeconds"]) for pause in pauses)
+    return float(sum(min(pause, retry["MaxDelaySeconds"]) for pause in pauses))
 
 
 def test_the_machine_hands_on_nothing_but_ids() -> None:

@@ -165,7 +165,7 @@ def test_the_state_machine_calls_each_part_until_it_is_done_and_then_finishes(la
     steps = laptop.steps("good")
     assert sorted(steps[:-1]) == ["part 0", "part 0", "part 1", "part 1", "part 2", "part 2"]
     assert steps[-1] == "finish"
-    assert {"tenant": "demo", "index": "berlin", "upload": "good", "step": "part", "part": 1} in [
+    assert {"tenant": "demo", "index": "berlin", "upload": "good", "execution": 0, "step": "part", "part": 1} in [
         {key: value for key, value in event.items() if key != "result"} for event in laptop.given["step"]
     ]
 
@@ -182,6 +182,7 @@ def test_a_part_that_fails_for_good_fails_the_upload(laptop: Laptop) -> None:
     finally:
         states.update_state_machine(stateMachineArn=laptop.stores.machine, definition=definition)
     assert laptop.steps("bad") == ["part 0", "fail"]
+    assert {event["execution"] for event in laptop.given["step"] if event["upload"] == "bad"} == {0}
 
 
 def test_the_clock_starts_the_sweep(laptop: Laptop) -> None:
@@ -197,7 +198,7 @@ def test_after_a_restart_the_queue_is_worked_off_and_a_cut_off_execution_goes_on
     home, steps = Home(tmp_path / "home"), Steps()
     answers: dict[str, Answer] = {"jobs": _jobs, "step": steps}
     with _running(home, answers) as first:
-        first.start("stuck", tenant="demo", index="berlin", upload="stuck", execution=0, parts=[0, 1])
+        first.start("stuck", tenant="demo", index="berlin", upload="stuck", execution=1, parts=[0, 1])
         _eventually(lambda: len(first.steps("stuck")) > 2)
     steps.free.set()
     with _running(home, answers) as second:
@@ -207,6 +208,7 @@ def test_after_a_restart_the_queue_is_worked_off_and_a_cut_off_execution_goes_on
         assert second.status("stuck") == "FAILED"
         resume_executions(second.stores.machine)
         _eventually(lambda: second.status("stuck-2") == "SUCCEEDED")
+        assert {event["execution"] for event in second.given["step"]} == {1}, "it is the one in force still"
         assert sorted(second.steps("stuck")) == ["finish", "part 0", "part 0", "part 1", "part 1"]
         resume_executions(second.stores.machine)
         _eventually(lambda: second.status("stuck-2") == "SUCCEEDED")
