@@ -23,7 +23,7 @@ _FULL_BYTES: Final = 256 * 2**20
 
 # What a job reads for one merge: it grows with the index, so that a large one has few segments, up to what a worker can hold.
 _JOB_BYTES: Final = 256 * 2**20
-_JOB_MOST_BYTES: Final = 768 * 2**20
+_JOB_MOST_BYTES: Final = 640 * 2**20
 _JOB_SHARE: Final = 12
 
 _FAN: Final = 4  # segments of one tier that make one of the next

@@ -219,11 +219,17 @@ def _neighbours(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]
 
 
 async def together(work: Iterable[Awaitable[T]], *, at_once: int) -> list[T]:
-    """What all of ``work`` comes to, in its order, ``at_once`` of it under way at any time."""
+    """What all of ``work`` comes to, in its order, ``at_once`` of it under way at any time. When one piece fails, the others are
+    stopped: nobody waits for what they would hold."""
     free = asyncio.Semaphore(at_once)
 
     async def one(piece: Awaitable[T]) -> T:
         async with free:
             return await piece
 
-    return list(await asyncio.gather(*map(one, work)))
+    pieces = [asyncio.ensure_future(one(piece)) for piece in work]
+    try:
+        return await asyncio.gather(*pieces)
+    finally:
+        for piece in pieces:
+            piece.cancel()

@@ -16,7 +16,7 @@ BATCH = 256
 MILLION = 10**6
 MIB = 2**20
 FUNCTION_MERGE = 256 * MIB  # a merge holds twice what it reads: beside half of 1769 MiB for the cache, that is what fits
-WORKER_MERGE = 768 * MIB  # and in 3008 MiB, where a merge empties the cache first
+WORKER_MERGE = 640 * MIB  # and in 3008 MiB, where a merge empties the cache first
 
 
 @dataclass

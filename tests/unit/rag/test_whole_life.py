@@ -5,6 +5,8 @@ A step that broke off took place or did not: one look says which, and it has to 
 """
 
 import asyncio
+import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +37,8 @@ T = TypeVar("T")
 INDEX: Final = IndexId("berlin")
 NAMES: Final = [f"d{n}" for n in range(10)]
 WORKERS: Final = 3
+TAKEN: Final = Counter[str]()
+"""Steps and scripts so far: ``pytest -s`` prints them as they grow."""
 HOUR, DAY = RETIRED_SECONDS, ORPHAN_SECONDS
 SWAP: Final = "TransactWriteItems"
 OPERATIONS: Final = [SWAP] * 4 + ["GetObject", "PutObject", "DeleteObjects", "UpdateItem", "ListObjectsV2"]
@@ -353,6 +357,10 @@ def test_an_index_is_a_dictionary_whatever_goes_wrong_whoever_comes_between_and_
             life.clock.seconds += later
         await life.leaves_nothing_behind()
         await life.agrees(0, query)
+        TAKEN.update(scripts=1, steps=len(script), rivals=sum(len(rivals) for _, _, _, rivals, _, _ in script))
+        if not TAKEN["scripts"] % 25:
+            said = f"{TAKEN['steps']} steps and {TAKEN['rivals']} rivals in {TAKEN['scripts']} scripts: no difference"
+            sys.stdout.write(f"\n{said}\n")
 
     with pytest.MonkeyPatch.context() as patch:
         small(patch, merging=merging, bitmaps_in_objects=bitmaps_in_objects)
