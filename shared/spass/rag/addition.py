@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import anyio.to_thread
 
@@ -16,6 +17,8 @@ from spass.rag.manifest import MAX_SEGMENTS, Segment
 from spass.rag.merge import choose_merge
 from spass.rag.objects import DOCS, SegmentObjects
 from spass.rag.segments import Rows, Vectors, encode, json_line
+
+_PUTS: Final = 2  # of one append's rows, before only what is right makes another one needed
 
 
 def _milliseconds() -> int:
@@ -61,20 +64,21 @@ class Addition:
     The first merges small segments into the new one. Whoever swaps meanwhile makes that work void, and a busy index has always
     somebody who swaps sooner than a merge is read and put. So a later try does nearly nothing between reading the version in
     force and swapping: its rows were put by themselves, once, and are put anew only if another life of the index has begun or
-    another writer wrote one of the documents later than this one, or changed when it was created.
+    another writer changed when one of the documents was created; for one that wrote a document later, only once.
     """
 
     new: Embedded
     _tried: bool = False
+    _puts: int = 0
     _put: _Put | None = None
 
     async def segments(
         self, objects: SegmentObjects, loaded: Sequence[LiveIds], found: Mapping[DocumentId, Found], name: str
     ) -> tuple[Segment, ...]:
         """The segments of the next version, all put: those ``loaded`` with the rows ``found`` dead, and the new rows."""
-        self._come_after(place.stored for place in found.values())
-        killed = kill(loaded, found.values())
         created = {document: place.stored.created_at for document, place in found.items()}
+        self._come_after([place.stored for place in found.values()], anew=not self._fits(objects.generation, created))
+        killed = kill(loaded, found.values())
         merged = {segment.id for segment in self._to_merge(killed.left)}
         left = write_all_dead(objects, [other for other in killed.left if other.id not in merged], killed.changed, name)
         if merged:
@@ -85,12 +89,19 @@ class Addition:
         segment, rest = await asyncio.gather(put, left)
         return (*rest, segment)
 
-    def _come_after(self, replaced: Iterable[IdRow]) -> None:
+    def _come_after(self, replaced: Sequence[IdRow], *, anew: bool) -> None:
         """No document is written before what it takes the place of, which another writer may have put meanwhile, or by another
-        clock. A time that has to change becomes the present one: that is after all writers who are under way already."""
+        clock. A time that has to change becomes the present one: that is after all writers who are under way already. Rows that
+        were put twice, and need not be put ``anew`` for another reason, keep theirs: who is overtaken time and again shall not put
+        them time and again."""
         latest = max((row.updated_at for row in replaced), default=0)
-        if latest > self.new.written:
+        if latest > self.new.written and (anew or self._puts < _PUTS):
             self.new = replace(self.new, written=max(latest, _milliseconds()))
+
+    def _fits(self, generation: str, created: Mapping[DocumentId, int]) -> bool:
+        """Whether the rows lie in the bucket as this version of the index needs them."""
+        put = self._put
+        return put is not None and (put.generation, put.created) == (generation, created)
 
     def _to_merge(self, segments: Sequence[Segment]) -> Sequence[Segment]:
         first, self._tried = not self._tried, True
@@ -100,12 +111,14 @@ class Addition:
 
     async def _put_alone(self, objects: SegmentObjects, created: Mapping[DocumentId, int]) -> Segment:
         put, new = self._put, self.new
-        if put is None or (put.generation, put.written, put.created) != (objects.generation, new.written, created):
+        if put is None or put.written != new.written or not self._fits(objects.generation, created):
             put = _Put(objects.generation, new.written, created, await put_segment(objects, new.rows(created)))
             self._put = put
+            self._puts += 1
         return put.segment
 
     async def _put_merged(self, objects: SegmentObjects, created: Mapping[DocumentId, int], inputs: Sequence[LiveIds]) -> Segment:
+        self._puts += 1
         make_room(objects, [live.segment for live in inputs], self.new.vectors.shape[1])
         new = await anyio.to_thread.run_sync(Source.of_rows, self.new.rows(created))
         return (await put_joined(objects, [new, *(Source.of(objects, live) for live in inputs)])).segment

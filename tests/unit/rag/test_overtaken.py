@@ -79,7 +79,7 @@ async def test_an_append_that_was_overtaken_is_no_earlier_than_what_overtook_it(
         await rival.append(world.scope, index, documents(("a", "anders")))
         times.append((await rival.document(world.scope, index, A)).updated_at)
 
-    with inject(Overtaken(faster, faster, faster)):
+    with inject(Overtaken(faster)):
         await world.rag.append(world.scope, index, documents(("a", "neu"), ("b", "neu")))
     found = await rival.document(world.scope, index, A)
     assert found.text == "neu"
