@@ -55,7 +55,7 @@ bench: $(ENV)/bench.stamp ## measure overhead, cold start, AWS calls, search and
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
 	@$(PY) -m local.validate
 
-synth: validate $(INFRA_ENV)/infra.stamp node_modules/.stamp ## synthesize the CDK app of every environment into cdk.out/
+synth: $(INFRA_ENV)/infra.stamp node_modules/.stamp ## validate, then synthesize the CDK app of every environment into cdk.out/
 	PATH="$(abspath $(INFRA_ENV))/bin:$$PATH" npx --no-install cdk synth --quiet $(ARGS)
 
 template: $(INFRA_ENV)/infra.stamp node ## write local/template.json anew from the CDK definition

@@ -84,10 +84,10 @@ def model_layer(output: Path, requirements: Path) -> None:
 
 
 def config_layer(output: Path, *, gateway: Path, agents: Path) -> None:
-    """Copy the operator's file and the agents' specs."""
+    """Copy the operator's file, whatever its name, and the agents' specs."""
     target = output / "config"
     shutil.copytree(agents, target / "agents", ignore=_all_but(".yaml"))
-    shutil.copyfile(gateway, target / gateway.name)
+    shutil.copyfile(gateway, target / "gateway.yaml")
 
 
 def requirements_for_lambda(pinned: str) -> list[str]:

@@ -4,6 +4,7 @@ Each bundle's asset hash is taken from its inputs, so that the same inputs are n
 """
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -70,7 +71,9 @@ class Layers(Construct):
         super().__init__(scope, construct_id)
         requirements = ROOT / "requirements"
         runtime, model = requirements / "runtime.txt", requirements / "model.txt"
-        gateway, agents = ROOT / "gateway.yaml", ROOT / "agents"
+        # As `make validate` reads them: what is checked is what is deployed.
+        gateway = Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml")
+        agents = Path(os.environ.get("SPASS_AGENTS") or ROOT / "agents")
         # The folder an asset names is not what fills it, only where CDK looks when bundling is switched off, as tests do.
         assets = ROOT / "infra" / "assets"
         self.runtime = self._layer("Runtime", _asset(assets, [runtime], lambda output: bundling.runtime_layer(output, runtime)))

@@ -102,7 +102,7 @@ def test_the_configuration_is_the_operators_file_and_the_agents(tmp_path: Path) 
     agents.mkdir()
     (agents / "librarian.yaml").write_text("name: librarian")
     (agents / "README.md").write_text("not a spec")
-    gateway = tmp_path / "gateway.yaml"
+    gateway = tmp_path / "gateway-of-prod.yaml"  # as SPASS_CONFIG may name it
     gateway.write_text("tenants: []")
     bundling.config_layer(tmp_path / "output", gateway=gateway, agents=agents)
     files = {path.relative_to(tmp_path / "output").as_posix() for path in (tmp_path / "output").rglob("*") if path.is_file()}

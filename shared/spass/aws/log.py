@@ -3,11 +3,13 @@
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 from spass.core.messages import Json
 
 
 def write_line(line: Mapping[str, Json]) -> None:
-    """One line."""
-    sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
-    sys.stdout.flush()
+    """One line. Where nobody reads the log any more, as behind a closed terminal, the work goes on without it."""
+    with suppress(OSError):
+        sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
+        sys.stdout.flush()

@@ -92,8 +92,8 @@ class Addition:
     def _come_after(self, replaced: Sequence[IdRow], *, anew: bool) -> None:
         """No document is written before what it takes the place of, which another writer may have put meanwhile, or by another
         clock. A time that has to change becomes the present one: that is after all writers who are under way already. Rows that
-        were put twice, and need not be put ``anew`` for another reason, keep theirs: who is overtaken time and again shall not put
-        them time and again."""
+        were put twice, and need not be put ``anew`` for another reason, keep theirs: who is overtaken time and again shall not
+        put them time and again."""
         latest = max((row.updated_at for row in replaced), default=0)
         if latest > self.new.written and (anew or self._puts < _PUTS):
             self.new = replace(self.new, written=max(latest, _milliseconds()))

@@ -16,6 +16,7 @@ from spass.core.errors import InvalidRequest
 from spass.core.messages import Json
 
 MAX_FILTER_BYTES: Final = 8192
+_SHOWN: Final = 64  # characters of a name that the caller chose
 _MAX_DEPTH: Final = 32  # as deep as metadata may be
 
 
@@ -145,9 +146,13 @@ def parse_filter(raw: Mapping[str, Json]) -> Filter:
     """The filter that ``raw`` writes: equality by a plain value, or an object of ``$in``, ``$gte``, ``$lte``, ``$ne``.
 
     Raises:
-        InvalidRequest: an unknown operator, no operator at all, an ``$in`` without a list, or more than 8192 bytes.
+        InvalidRequest: an unknown operator, one where a field should stand, no operator at all, an ``$in`` without a list, or
+            more than 8192 bytes.
     """
     _check_size(raw)
+    for field in raw:
+        if field.startswith("$"):
+            raise _refused(f"names {field[:_SHOWN]!r} where a field of the metadata should stand")
     return Filter({field: _condition(field, asked) for field, asked in raw.items()})
 
 

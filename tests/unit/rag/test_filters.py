@@ -135,6 +135,7 @@ def test_what_matches_and_what_does_not(raw: dict[str, Json], matching: dict[str
 @pytest.mark.parametrize(
     "raw",
     [
+        {"$or": [{"n": 1}, {"n": 2}]},
         {"n": {"$gt": 1}},
         {"n": {"$gte": 1, "plain": 2}},
         {"n": {}},
