@@ -13,6 +13,8 @@ INFRA_PY := $(INFRA_ENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --require-hashes
 COMPILE := $(abspath $(LOCK_ENV))/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
 PYTEST := -m pytest
+# Files side by side, so that a wait in one of them is not everybody's.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 ARGS ?=
 
 export PYTHONPATH := shared:.
@@ -29,7 +31,7 @@ demo: $(ENV)/local.stamp ## walk through the main job on a gateway of its own, p
 	@exec $(PY) -m local.demo $(ARGS)
 
 test: $(ENV)/dev.stamp ## run every test
-	$(PY) $(PYTEST) $(ARGS)
+	$(PY) $(PYTEST) $(PARALLEL) $(ARGS)
 	@$(MAKE) --no-print-directory test-infra
 
 test-infra: $(INFRA_ENV)/infra.stamp node ## run the tests of the CDK templates alone (they need Node 20)
@@ -50,7 +52,7 @@ format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 	$(PY) -m ruff check --fix .
 
 bench: $(ENV)/bench.stamp ## measure overhead, cold start, AWS calls, search and retrieval (see bench/)
-	@for bench in overhead coldstart calls search rag; do $(PY) -m bench.$$bench; done
+	@for bench in overhead coldstart calls search rag memory; do $(PY) -m bench.$$bench; done
 
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
 	@$(PY) -m local.validate
