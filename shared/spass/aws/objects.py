@@ -151,6 +151,20 @@ class TenantObjects(Folder):
                 return
             parameters["ContinuationToken"] = response["NextContinuationToken"]
 
+    async def folders_under(self, prefix: str) -> AsyncIterator[tuple[str, list[Listed]]]:
+        """The objects whose keys begin with ``prefix``, which ends with a slash, by the folder right below it: one folder after
+        the other, for the keys of one are neighbours. Raises as ``listed_under``."""
+        folder, group = "", list[Listed]()
+        async for listed in self.listed_under(prefix):
+            name = listed.key.removeprefix(prefix).partition("/")[0]
+            if group and name != folder:
+                yield folder, group
+                group = []
+            folder = name
+            group.append(listed)
+        if group:
+            yield folder, group
+
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; those that are not there do not matter.
 

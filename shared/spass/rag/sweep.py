@@ -13,7 +13,6 @@ from typing import Final
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
-from spass.aws.objects import Listed
 from spass.aws.table import Condition, ConditionFailed, Update
 from spass.core.ids import IndexId
 from spass.core.time import Deadline
@@ -101,7 +100,8 @@ async def _objects(store: TenantStore, path: str) -> Sequence[str]:
 
 async def _sweep_orphans(store: TenantStore, at: int, deadline: Deadline) -> int:
     removed = 0
-    async for index, listed in _by_index(store):
+    async for name, listed in store.objects.folders_under(_FOLDER):
+        index = IndexId(name)
         if not deadline.remaining():
             break
         old = [entry.key for entry in listed if entry.modified + ORPHAN_SECONDS <= at]
@@ -111,21 +111,6 @@ async def _sweep_orphans(store: TenantStore, at: int, deadline: Deadline) -> int
             await store.objects.delete(orphans)
             removed += len(orphans)
     return removed
-
-
-async def _by_index(store: TenantStore) -> AsyncIterator[tuple[IndexId, Sequence[Listed]]]:
-    """All objects of one index after another: their common prefix makes them neighbours."""
-    group: list[Listed] = []
-    index = ""
-    async for listed in store.objects.listed_under(_FOLDER):
-        name = listed.key.split("/", 2)[1]
-        if group and name != index:
-            yield IndexId(index), group
-            group = []
-        index = name
-        group.append(listed)
-    if group:
-        yield IndexId(index), group
 
 
 def _needed(manifest: Manifest, path: str) -> bool:

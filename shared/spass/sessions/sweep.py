@@ -1,11 +1,9 @@
 """Removing bodies of turns that were never committed: a process died between putting one and its turn."""
 
-from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.objects import Listed
 from spass.core.ids import SessionId
 from spass.core.time import Deadline
 from spass.sessions.record import OVERFLOW_FOLDER, overflow_of
@@ -25,31 +23,16 @@ async def sweep_bodies(store: TenantStore, at: int, deadline: Deadline) -> int:
         StorageUnavailable: the table or bucket does not answer; what was removed by then is gone.
     """
     removed = 0
-    async for session, listed in _by_session(store):
+    async for session, listed in store.objects.folders_under(OVERFLOW_FOLDER):
         if not deadline.remaining():
             break
         old = [body.key for body in listed if UNCOMMITTED_SECONDS <= at - body.modified < _LOOKED_AT_SECONDS]
         if old:
-            pointed_at = await _pointed_at(store, session)
+            pointed_at = await _pointed_at(store, SessionId(session))
             uncommitted = [key for key in old if key not in pointed_at]
             await store.objects.delete(uncommitted)
             removed += len(uncommitted)
     return removed
-
-
-async def _by_session(store: TenantStore) -> AsyncIterator[tuple[SessionId, Sequence[Listed]]]:
-    """All bodies of one session after another: their common prefix makes them neighbours."""
-    group: list[Listed] = []
-    session = ""
-    async for listed in store.objects.listed_under(OVERFLOW_FOLDER):
-        name = listed.key.removeprefix(OVERFLOW_FOLDER).split("/")[0]
-        if group and name != session:
-            yield SessionId(session), group
-            group = []
-        session = name
-        group.append(listed)
-    if group:
-        yield SessionId(session), group
 
 
 async def _pointed_at(store: TenantStore, session: SessionId) -> set[str]:
