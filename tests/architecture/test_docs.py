@@ -17,7 +17,8 @@ from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec
 from spass.core.events import ToolCallFinished
 from spass.core.messages import ToolCall
-from spass.tenancy.config import WITHOUT_EFFECT, GatewayConfig, TenantDefaults, load_gateway_config
+from spass.tenancy.config import GatewayConfig, TenantDefaults, load_gateway_config
+from spass.tenancy.settings import Cascade
 from spass.tools import registry
 from spass.tools.toolbox import Toolbox
 from tests.unit.tools.scopes import Shelf, scope_for
@@ -77,10 +78,6 @@ def plain(default: Any) -> object:
     return [*default] if isinstance(default, tuple) else default if isinstance(default, int | str | dict) else float(default)
 
 
-def test_the_table_says_which_keys_have_no_effect() -> None:
-    assert {key.rpartition(".")[2] for key, (meaning, _) in rows().items() if "no effect yet" in meaning} == set(WITHOUT_EFFECT)
-
-
 def test_every_key_of_an_agent_is_explained() -> None:
     assert [name for name in AgentSpec.model_fields if f"`{name}`" not in AGENTS] == []
 
@@ -112,7 +109,7 @@ def test_the_example_of_a_tool_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch
     def answer(arguments: str) -> ToolCallFinished:
         return asyncio.run(toolbox.execute(scope_for(), ToolCall("c1", name, arguments), allowed=[name]))
 
-    toolbox = Toolbox(Shelf())
+    toolbox = Toolbox(Shelf(), Cascade(GatewayConfig()))
     try:
         (described,) = toolbox.specs([name])
         assert described.description.startswith("Tells when a shop is open.")

@@ -16,6 +16,7 @@ from spass.core.ids import AgentName, IndexId
 from spass.core.messages import Message, Role, ToolCall, ToolSpec
 from spass.llm.types import ChatRequest, ReplyBuilder
 from spass.rag.prompt import render_context
+from spass.tenancy.settings import Cascade
 from spass.tools.base import Knowledge
 from spass.tools.toolbox import Toolbox
 
@@ -26,8 +27,9 @@ _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 class Engine:
     """Every agent's turns, for one caller after another."""
 
-    def __init__(self, calls: Calls, toolbox: Toolbox, rag: Knowledge) -> None:
+    def __init__(self, calls: Calls, toolbox: Toolbox, rag: Knowledge, cascade: Cascade) -> None:
         self._calls = calls
+        self._cascade = cascade
         self._toolbox = toolbox
         self._rag = rag
 
@@ -66,7 +68,7 @@ class Engine:
         index = IndexId(agent.rag_index)
         hits = await self._rag.retrieve(scope, index, message[:_MAX_RETRIEVAL_CHARACTERS], agent.rag_top_k)
         text = render_context(hits, index)
-        return (Message(Role.USER, text),) if text else ()
+        return (Message(Role.USER, text, data=True),) if text else ()
 
 
 @dataclass(frozen=True, slots=True)

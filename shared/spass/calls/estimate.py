@@ -3,10 +3,15 @@
 import json
 from typing import Final
 
-from spass.core.messages import Message, TokenUsage
+from spass.core.messages import Message, Role, TokenUsage
 from spass.llm.types import ChatRequest
 
 CHARACTERS_PER_TOKEN: Final = 4
+
+USUAL_ANSWER: Final = 1024
+"""Tokens reserved for an answer whose length nobody bounds."""
+
+_NOTHING_SAID: Final = Message(Role.ASSISTANT, "")
 
 
 def estimated_tokens(characters: int) -> int:
@@ -18,6 +23,11 @@ def estimated_usage(request: ChatRequest, answer: Message) -> TokenUsage:
     asked = sum(map(_characters, request.messages))
     offered = sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in request.tools)
     return TokenUsage(estimated_tokens(asked + offered), estimated_tokens(_characters(answer)))
+
+
+def expected_usage(request: ChatRequest) -> TokenUsage:
+    """What ``request`` will probably take at most, for reservations: the answer as long as it may be, or ``USUAL_ANSWER``."""
+    return TokenUsage(estimated_usage(request, _NOTHING_SAID).prompt_tokens, request.max_tokens or USUAL_ANSWER)
 
 
 def _characters(message: Message) -> int:

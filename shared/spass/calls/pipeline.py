@@ -1,12 +1,18 @@
-"""The one way to call a model: allow-list, depth, router, scrubbing, cost, audit, in this order, wherever the call starts."""
+"""The one way to call a model: allow-list, depth, admission, defence, router, scrubbing, cost, audit, in this order, wherever the
+call starts."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final, Literal
 
+import anyio
+
+from spass.calls.admission import Admission
+from spass.calls.defence import defended
 from spass.calls.embedding import EmbeddingRequests
-from spass.calls.estimate import estimated_usage
+from spass.calls.estimate import estimated_tokens, estimated_usage, expected_usage
+from spass.calls.leaks import Leaks
 from spass.calls.recorder import Recorder
 from spass.calls.scope import MAX_DEPTH, Scope
 from spass.core.cost import Cost, CostSource
@@ -19,6 +25,7 @@ from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.metering.cost import price
 from spass.tenancy.config import GatewayConfig, ModelConfig
+from spass.tenancy.settings import Cascade
 
 _NOTHING: Final = TokenUsage()
 
@@ -26,9 +33,11 @@ _NOTHING: Final = TokenUsage()
 class Calls:
     """The pipeline of every model call."""
 
-    def __init__(self, config: GatewayConfig, router: Router) -> None:
+    def __init__(self, config: GatewayConfig, router: Router, cascade: Cascade) -> None:
         self._config = config
         self._router = router
+        self._admission = Admission(cascade)
+        self._leaks = Leaks(config, router.keys)
 
     def chat(self, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """The answer in pieces. The last piece holds no text but the finish reason, the usage (estimated where the provider said
@@ -47,18 +56,26 @@ class Calls:
         return self._chat(scope, model, request)
 
     async def _chat(self, scope: Scope, model: ModelConfig, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+        admitted = await self._admission.admit(scope, model, expected_usage(request))
         recorder = Recorder(scope, CallKind.CHAT, model.name)
-        built = ReplyBuilder()
+        status, usage, estimated, cost = audit.FAILED, _NOTHING, False, Cost()
+        try:
+            harmless = defended(request)
+        except SpassError:
+            await admitted.settle(usage, cost)
+            raise
+        heard, scrubber = ReplyBuilder(), self._leaks.scrubber()
         begun = False
-        status = audit.FAILED
-        routed = self._router.chat(request, recorder.context)
+        routed = self._router.chat(harmless.request, recorder.context)
         try:
             async with aclosing(routed) as deltas:
                 async for delta in deltas:
                     begun = True
-                    built.add(delta)
-                    if delta.content or delta.tool_calls or delta.refusal:
-                        yield ChatDelta(delta.content, delta.tool_calls, refusal=delta.refusal)
+                    heard.add(delta)
+                    if said := _spoken(scrubber.passed(harmless.heard(delta))):
+                        yield said
+            if said := _spoken(scrubber.rest()):
+                yield said
             status = audit.OK
         except SpassError as error:
             status = error.code
@@ -67,20 +84,24 @@ class Calls:
             status = audit.CANCELLED
             raise
         finally:
-            reply = built.reply
-            usage = reply.usage or (estimated_usage(request, reply.spoken.message) if begun else _NOTHING)
-            cost = self._price(model, usage, reply) if begun else Cost()
-            await recorder.finish(
-                status=status,
-                backend=routed.backend,
-                attempts=routed.attempts,
-                usage=usage,
-                estimated=begun and reply.usage is None,
-                cost=cost,
-                finish_reason=reply.finish_reason if status == audit.OK else None,
-            )
-        said = None if cost.source is CostSource.NONE else cost.usd
-        yield ChatDelta(finish_reason=reply.finish_reason, usage=usage, cost_usd=said)
+            reply = heard.reply
+            if begun:
+                estimated = reply.usage is None
+                usage = reply.usage or estimated_usage(request, reply.spoken.message)
+                cost = self._price(model, usage, reply)
+            with anyio.CancelScope(shield=True):
+                await admitted.settle(usage, cost)
+                await recorder.finish(
+                    status=status,
+                    backend=routed.backend,
+                    attempts=routed.attempts,
+                    usage=usage,
+                    estimated=estimated,
+                    cost=cost,
+                    finish_reason=reply.finish_reason if status == audit.OK else None,
+                )
+        price_said = None if cost.source is CostSource.NONE else cost.usd
+        yield ChatDelta(finish_reason=reply.finish_reason, usage=usage, cost_usd=price_said)
 
     async def embed(self, scope: Scope, texts: Sequence[str], model: str | None = None) -> EmbeddingReply:
         """One vector per text, in their order, by the configured embedding model or, where a caller names one, by that. All of
@@ -92,6 +113,8 @@ class Calls:
         admitted = self.embedding_model(scope, model)
         if not texts:
             return EmbeddingReply(b"", 0, admitted.dimensions or 0, _NOTHING)
+        expected = TokenUsage(sum(estimated_tokens(len(text)) for text in texts))
+        reserved = await self._admission.admit(scope, admitted, expected)
         recorder = Recorder(scope, CallKind.EMBEDDING, admitted.name)
         requests = EmbeddingRequests(self._router, admitted.name, recorder.context)
         status = audit.FAILED
@@ -105,14 +128,17 @@ class Calls:
             status = audit.CANCELLED
             raise
         finally:
-            await recorder.finish(
-                status=status,
-                backend=requests.backend,
-                attempts=requests.attempts,
-                usage=requests.usage,
-                estimated=requests.estimated,
-                cost=self._price(admitted, requests.usage, None) if requests.answered else Cost(),
-            )
+            cost = self._price(admitted, requests.usage, None) if requests.answered else Cost()
+            with anyio.CancelScope(shield=True):
+                await reserved.settle(requests.usage, cost)
+                await recorder.finish(
+                    status=status,
+                    backend=requests.backend,
+                    attempts=requests.attempts,
+                    usage=requests.usage,
+                    estimated=requests.estimated,
+                    cost=cost,
+                )
         return EmbeddingReply(data, len(texts), admitted.dimensions or 0, requests.usage)
 
     def embedding_model(self, scope: Scope, name: str | None = None) -> ModelConfig:
@@ -136,6 +162,13 @@ class Calls:
     def _price(self, model: ModelConfig, usage: TokenUsage, reply: ChatReply | None) -> Cost:
         said = reply.cost_usd if reply else None
         return price(model, usage, said_usd=said, usd_to_eur=self._config.usd_to_eur)
+
+
+def _spoken(delta: ChatDelta) -> ChatDelta | None:
+    """``delta`` without the figures that come last; None if nothing is left of it."""
+    if delta.content or delta.tool_calls or delta.refusal:
+        return ChatDelta(delta.content, delta.tool_calls, refusal=delta.refusal)
+    return None
 
 
 def _scrubbed(error: SpassError) -> SpassError:

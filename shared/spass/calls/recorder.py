@@ -20,7 +20,7 @@ def begun(scope: Scope, kind: CallKind) -> AuditRecord:
     return AuditRecord(
         request_id=RequestId(new_id("req")),
         outer_request_id=caller.request_id,
-        parent_request_id=caller.request_id,
+        parent_request_id=scope.parent or caller.request_id,
         origin_request_id=caller.parent_request_id,
         at=now(),
         kind=kind,

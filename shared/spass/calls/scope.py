@@ -25,6 +25,7 @@ class Scope:
     """One request's surroundings, handed down to whatever works for it.
 
     ``tally`` and ``deadline`` are shared by everything the request does. ``depth`` is how many calls of gateways led here.
+    ``parent`` is the call that this work is done for; None if it is the request itself.
     """
 
     caller: Caller
@@ -34,6 +35,7 @@ class Scope:
     depth: int
     agent: AgentName | None = None
     session: SessionId | None = None
+    parent: RequestId | None = None
 
     @classmethod
     def of(cls, caller: Caller, store: TenantStore, *, seconds: float = REQUEST_SECONDS) -> Self:
@@ -60,6 +62,10 @@ class Scope:
     def streaming(self) -> "Scope":
         """The same work, answered with a stream of events."""
         return replace(self, deadline=Deadline(self.deadline.at + STREAM_SECONDS - REQUEST_SECONDS))
+
+    def below(self, call: RequestId) -> "Scope":
+        """What is done for ``call``, which is itself done for the request."""
+        return replace(self, parent=call)
 
     def within(self, agent: AgentName, session: SessionId | None = None) -> "Scope":
         """The same work, done by ``agent``, in ``session`` if there is one."""

@@ -13,7 +13,7 @@ from spass.completions.server_tools import ServerTools
 from spass.core.messages import Json
 from spass.llm.types import ChatDelta
 from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import effective
+from spass.tenancy.settings import Cascade, effective
 
 if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox
@@ -25,9 +25,10 @@ class Completions:
     ``toolbox`` is called when a tenant has tools of the gateway in its chats, and not before: it brings numpy along.
     """
 
-    def __init__(self, calls: Calls, config: GatewayConfig, toolbox: "Callable[[], Toolbox]") -> None:
+    def __init__(self, calls: Calls, config: GatewayConfig, cascade: Cascade, toolbox: "Callable[[], Toolbox]") -> None:
         self._calls = calls
         self._config = config
+        self._cascade = cascade
         self._toolbox = toolbox
 
     def prepare(self) -> None:

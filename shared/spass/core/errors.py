@@ -10,13 +10,13 @@ Only ``web`` knows that branches are HTTP statuses.
     ├── Unauthenticated        MissingToken · InvalidToken
     ├── Forbidden              ModelNotAllowed · AdminRequired
     ├── NotFound               AgentNotFound · SessionNotFound · IndexNotFound · DocumentNotFound · ModelNotFound · ToolNotFound ·
-    │                          UploadNotFound · RouteNotFound
+    │                          UploadNotFound · RequestNotFound · RouteNotFound
     ├── WrongMethod            MethodNotAllowed
     ├── Conflict               SessionBusy · SessionArchived · CompactionInProgress · EmbeddingModelMismatch ·
     │                          ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress
     ├── TooLarge               PayloadTooLarge
     ├── Reused                 IdempotencyKeyReused
-    ├── Limited                RateLimited
+    ├── Limited                RateLimited · BudgetExceeded
     ├── Upstream               UpstreamError
     ├── Unavailable            NoBackendAvailable · StorageUnavailable
     ├── TimedOut               UpstreamTimeout
@@ -162,6 +162,10 @@ class UploadNotFound(NotFound):
     code = "upload_not_found"
 
 
+class RequestNotFound(NotFound):
+    code = "request_not_found"
+
+
 class RouteNotFound(NotFound):
     code = "route_not_found"
 
@@ -230,6 +234,12 @@ class Limited(SpassError):
 
 class RateLimited(Limited):
     code = "rate_limited"
+
+
+class BudgetExceeded(Limited):
+    """The tenant's money for this month is spent or reserved."""
+
+    code = "budget_exceeded"
 
 
 class Upstream(SpassError):

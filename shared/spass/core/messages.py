@@ -1,9 +1,9 @@
 """What is said in a conversation, in the form that agents, sessions and models share."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
 """A value that JSON can write."""
@@ -26,15 +26,36 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """A picture in a user's message: ``url`` is an ``https:`` address or a ``data:`` URL with the bytes in base64. ``detail`` is
+    how closely a model shall look at it, where its provider lets one say."""
+
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One message. A tool message answers the call ``tool_call_id``; an assistant message may ask for ``tool_calls``. ``name``
-    tells speakers of one role apart, where a provider knows such a thing."""
+    tells speakers of one role apart, where a provider knows such a thing.
+
+    A message with pictures has ``parts``, texts and pictures in their order; ``content`` is then the texts alone, joined by line
+    breaks. ``data`` says that the words are nobody's in this conversation: they were looked up for it.
+    """
 
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
+    parts: tuple[str | Image, ...] = ()
+    data: bool = False
+
+    def rewritten(self, change: Callable[[str], str]) -> "Message":
+        """The same message with ``change`` made to each of its texts."""
+        parts = tuple(change(part) if isinstance(part, str) else part for part in self.parts)
+        content = "\n".join(part for part in parts if isinstance(part, str)) if parts else change(self.content)
+        return replace(self, content=content, parts=parts)
 
 
 @dataclass(frozen=True, slots=True)

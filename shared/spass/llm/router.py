@@ -94,6 +94,10 @@ class Router:
         """Whether any backend is configured for ``model``; its key may still be missing."""
         return bool(self._serving(model))
 
+    def keys(self) -> list[str]:
+        """The keys in use, which nobody outside may see."""
+        return [key for key in self._keys.values() if key]
+
     def embedding_limits(self, model: str) -> EmbeddingLimits:
         """What one ``embed`` may hold, wherever it is routed, and how many may be under way together."""
         known = self._models.get(model)

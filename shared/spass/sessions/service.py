@@ -19,8 +19,7 @@ from spass.sessions.deletion import delete_session
 from spass.sessions.history import HistoryPage, read_history
 from spass.sessions.session import CreateSession, Session, owned, session_of
 from spass.sessions.turn import Clock, Render, Respond, Turn, TurnRequest
-from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import effective
+from spass.tenancy.settings import Cascade
 
 _POSITION: Final = re.compile(r"ses_[0-9a-z]{26}")
 
@@ -36,8 +35,8 @@ class SessionPage:
 class Sessions:
     """The sessions of all tenants. ``clock`` gives seconds since the epoch."""
 
-    def __init__(self, config: GatewayConfig, clock: Clock = time.time) -> None:
-        self._config = config
+    def __init__(self, cascade: Cascade, clock: Clock = time.time) -> None:
+        self._cascade = cascade
         self._clock = clock
 
     async def create(self, scope: Scope, agent: AgentName, options: CreateSession, claim: Claim | None = None) -> Session:
@@ -47,7 +46,7 @@ class Sessions:
             LeaseLost: the claim has passed to another try; nothing was created.
             StorageUnavailable: throttled or unreachable through all retries.
         """
-        store, session = scope.store, self._new(scope, agent, options)
+        store, session = scope.store, await self._new(scope, agent, options)
         head = keys.session_head(store.tenant, session.id)
         writes: list[Write] = [
             Put(head, session.attributes(), ABSENT),
@@ -112,8 +111,8 @@ class Sessions:
         request = TurnRequest(session, agent, _user(scope), message, idempotency)
         return Turn(scope.store, request, respond, render, self._clock)
 
-    def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:
-        settings = effective(self._config, scope.store.tenant)
+    async def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:
+        settings = await self._cascade.effective(scope.store)
         at = timestamp(self._clock())
         chosen = {
             name: value

@@ -1,10 +1,11 @@
 """``gateway.yaml``: the operator's one file."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
@@ -13,30 +14,6 @@ from spass.tenancy.scalars import BaseUrl, Count, EnvironmentVariable, Name, Pos
 from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, did_you_mean, load_yaml, validate
 
 ANY_MODEL: Final = "*"
-
-_LATER_STRATEGIES: Final = frozenset({"round-robin", "least-loaded"})
-
-WITHOUT_EFFECT: Final[Mapping[str, str]] = {
-    "rate_limit_tpm": "nothing is held to it",
-    "tokens_per_minute": "nothing is held to it",
-    "monthly_budget_usd": "nothing is held to it",
-    "system_prompt": "write it in the agents' files",
-    "memory": "write it in the agents' files",
-    "rag_top_k": "write it in the agents' files",
-}
-"""Keys that are read and checked but that nothing acts on yet, and what an operator should know or do."""
-
-
-def _only_failover(value: object) -> object:
-    if value in _LATER_STRATEGIES:
-        raise ValueError(f"'{value}' is not available in this version; write failover")
-    return value
-
-
-def _only_built(value: object) -> object:
-    if value == "bedrock":
-        raise ValueError("'bedrock' is not available in this version; use xai, anthropic, openai, ollama or embedded")
-    return value
 
 
 def _absent_is_empty(value: object) -> object:
@@ -58,7 +35,7 @@ class BackendConfig(_Section):
     }
 
     name: Name
-    provider: Annotated[Literal["xai", "anthropic", "openai", "ollama", "embedded"], BeforeValidator(_only_built)]
+    provider: Literal["xai", "anthropic", "openai", "ollama", "bedrock", "embedded"]
     api_key_env: EnvironmentVariable | None = None
     base_url: BaseUrl | None = None
     priority: Count = 1
@@ -79,7 +56,7 @@ class BackendConfig(_Section):
 class LlmConfig(_Section):
     """How models are reached. ``retries`` come after the first try and count over all backends; delays are in seconds."""
 
-    strategy: Annotated[Literal["failover"], BeforeValidator(_only_failover)] = "failover"
+    strategy: Literal["failover", "round-robin", "least-loaded"] = "failover"
     retries: Annotated[int, Field(ge=0, le=20, strict=True)] = 3
     retry_base_delay: Annotated[float, Field(ge=0, le=900, allow_inf_nan=False)] = 1.0
     retry_max_delay: Annotated[float, Field(ge=0, le=900, allow_inf_nan=False)] = 60.0
@@ -197,18 +174,19 @@ def load_gateway_config(path: Path, tool_names: Collection[str] | None = None) -
         problems += _unknown_tools(source, config, tool_names)
     if problems:
         raise ConfigError(problems)
-    return config.noted(map(str, sorted(_ineffective(source, config), key=lambda notice: notice.line or 0)))
+    return config.noted(map(str, sorted(_worrying(source, config), key=lambda notice: notice.line or 0)))
 
 
-def _ineffective(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:
-    """Settings that somebody may count on, and that do nothing yet."""
-    sections: list[tuple[Loc, _Section]] = [*_cascading(config)]
-    sections += [(("llm", "backends", number), backend) for number, backend in enumerate(config.llm.backends)]
-    for at, section in sections:
-        for key in section.model_fields_set & WITHOUT_EFFECT.keys():
-            if getattr(section, key) is not None:
-                message = f"{key} has no effect in this version; {WITHOUT_EFFECT[key]}"
-                yield Problem(source.file, source.line_of((*at, key)), message)
+def _worrying(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:
+    """What works, and yet should not stay so."""
+    for number, backend in enumerate(config.llm.backends):
+        if backend.api_key_env and backend.base_url and backend.base_url.startswith("http://") and not _is_here(backend.base_url):
+            message = f"{backend.name}'s key goes over the network in the clear; write https"
+            yield Problem(source.file, source.line_of(("llm", "backends", number, "base_url")), message)
+
+
+def _is_here(url: str) -> bool:
+    return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def _references(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""A tenant's effective settings: the process's, overlaid by the file's for this tenant."""
+"""A tenant's effective settings: the process's, overlaid by the file's for this tenant, overlaid by what the tenant stored."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Literal
 
+from spass.aws.clients import TenantStore
 from spass.core.ids import TenantId
 from spass.tenancy.config import GatewayConfig, TenantDefaults
 
@@ -15,6 +16,7 @@ class Source(StrEnum):
 
     PROCESS = "process"
     YAML = "yaml"
+    DB = "db"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,21 @@ class TenantSettings:
     monthly_budget_usd: Decimal | None
     tokens_per_minute: int | None
     sources: Mapping[str, Source]
+
+
+class Cascade:
+    """The settings of every tenant. One for the process."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+
+    async def effective(self, store: TenantStore) -> TenantSettings:
+        """What holds for the tenant of ``store`` now.
+
+        Raises:
+            StorageUnavailable: what the tenant stored could not be read, and never was in this process.
+        """
+        return effective(self._config, store.tenant)
 
 
 def effective(config: GatewayConfig, tenant: TenantId) -> TenantSettings:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from spass.calls.recorder import begun
 from spass.calls.scope import Scope
+from spass.core.ids import RequestId
 from spass.metering import audit
 from spass.metering.audit import CallKind
 
@@ -18,6 +19,10 @@ class ToolRecorder:
         self._record = replace(begun(scope, CallKind.TOOL), tool=tool)
         self._started = time.monotonic()
         self.duration_ms = 0
+
+    @property
+    def request_id(self) -> RequestId:
+        return self._record.request_id
 
     @property
     def elapsed_ms(self) -> int:

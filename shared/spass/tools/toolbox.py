@@ -34,6 +34,7 @@ from spass.core.errors import (
 from spass.core.events import ToolCallFinished
 from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
 from spass.metering import audit
+from spass.tenancy.settings import Cascade
 from spass.tools import arguments as tool_arguments
 from spass.tools.arguments import InvalidArguments
 from spass.tools.base import Library, Tool, ToolContext, ToolError
@@ -73,8 +74,9 @@ class ToolAnswer:
 class Toolbox:
     """Every tool of the gateway, at work for one caller after another."""
 
-    def __init__(self, rag: Library) -> None:
+    def __init__(self, rag: Library, cascade: Cascade) -> None:
         self._rag = rag
+        self._cascade = cascade
         self._confirmations = Confirmations()
 
     @property
@@ -189,7 +191,8 @@ class Toolbox:
         try:
             call = prepare()
             seconds = min(call.timeout, scope.deadline.remaining())
-            result = await asyncio.wait_for(call.run(ToolContext(scope, self._rag, self._confirmations, keep)), seconds)
+            context = ToolContext(scope.below(recorder.request_id), self._rag, self._confirmations, keep)
+            result = await asyncio.wait_for(call.run(context), seconds)
             status = audit.OK
             return _Attempt(result)
         except TimeoutError:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spass.rag.service import Rag
     from spass.sessions.service import Sessions
     from spass.tenancy.config import GatewayConfig
+    from spass.tenancy.settings import Cascade
     from spass.tools.toolbox import Toolbox
 
 
@@ -71,13 +72,18 @@ class Services:
 
         config = load_gateway_config(self.settings.config, TOOLS)
         for notice in config.notices:
-            path = str(self.settings.config)
-            write_line({"at": now(), "level": "warning", "event": "config_notice", "path": path, "notice": notice})
+            write_line({"at": now(), "level": "warning", "event": "config_notice", "notice": notice})
         return config
 
     @cached_property
     def tokens(self) -> Tokens:
         return Tokens(self.config)
+
+    @cached_property
+    def cascade(self) -> "Cascade":
+        from spass.tenancy.settings import Cascade
+
+        return Cascade(self.config)
 
     @cached_property
     def aws(self) -> "Aws":
@@ -97,13 +103,13 @@ class Services:
     def calls(self) -> "Calls":
         from spass.calls.pipeline import Calls
 
-        return Calls(self.config, self.router)
+        return Calls(self.config, self.router, self.cascade)
 
     @cached_property
     def completions(self) -> "Completions":
         from spass.completions.service import Completions
 
-        return Completions(self.calls, self.config, lambda: self.toolbox)
+        return Completions(self.calls, self.config, self.cascade, lambda: self.toolbox)
 
     @cached_property
     def object_cache(self) -> "ObjectCache":
@@ -135,7 +141,7 @@ class Services:
     def toolbox(self) -> "Toolbox":
         from spass.tools.toolbox import Toolbox
 
-        return Toolbox(self.rag)
+        return Toolbox(self.rag, self.cascade)
 
     @cached_property
     def agents(self) -> "AgentRegistry":
@@ -148,13 +154,13 @@ class Services:
     def engine(self) -> "Engine":
         from spass.agents.engine import Engine
 
-        return Engine(self.calls, self.toolbox, self.rag)
+        return Engine(self.calls, self.toolbox, self.rag, self.cascade)
 
     @cached_property
     def sessions(self) -> "Sessions":
         from spass.sessions.service import Sessions
 
-        return Sessions(self.config)
+        return Sessions(self.cascade)
 
     def scope(self, caller: Caller) -> "Scope":
         """Where the work of one request stands."""

@@ -17,6 +17,7 @@ from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
+from spass.tenancy.settings import Cascade
 
 if TYPE_CHECKING:
     from tests.integration.sessions.conftest import World
@@ -33,7 +34,7 @@ def scope(world: "World") -> Scope:
 
 @pytest.fixture
 def sessions(world: "World") -> Sessions:
-    return Sessions(GatewayConfig(), clock=lambda: world.now)
+    return Sessions(Cascade(GatewayConfig()), clock=lambda: world.now)
 
 
 @pytest.mark.parametrize("fault", list(Fault))

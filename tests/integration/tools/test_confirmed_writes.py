@@ -12,6 +12,8 @@ from spass.aws.clients import Aws
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.core.errors import ConfirmTokenInvalid, StorageUnavailable
 from spass.core.ids import IndexId, TenantId
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import Cascade
 from spass.tools.toolbox import Toolbox
 from tests.integration.rag.conftest import World, documents
 
@@ -37,7 +39,7 @@ class Curator:
     world: World
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        box = Toolbox(self.world.worker())
+        box = Toolbox(self.world.worker(), Cascade(GatewayConfig()))
         return (await box.execute_direct(self.world.scope(), name, {"index_id": BERLIN, **arguments})).result
 
     async def asked(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from spass.llm.errors import BackendFailed
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.tenancy.config import BackendConfig, GatewayConfig
+from spass.tenancy.settings import Cascade
 from spass.tools.toolbox import Toolbox
 from tests.unit.tools.scopes import Shelf
 
@@ -74,7 +75,9 @@ def set_stage() -> Stage:
         return provider
 
     router = Router(CONFIG.llm, CONFIG.models, lambda name: "key", provider_of=provider_of)
-    return Stage(provider, shelf, Engine(Calls(CONFIG, router), Toolbox(shelf), shelf))
+    return Stage(
+        provider, shelf, Engine(Calls(CONFIG, router, Cascade(CONFIG)), Toolbox(shelf, Cascade(CONFIG)), shelf, Cascade(CONFIG))
+    )
 
 
 def agent(**fields: object) -> AgentSpec:

@@ -18,6 +18,7 @@ from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.tenancy.config import BackendConfig, GatewayConfig
 from spass.tenancy.identity import Caller, Identity
+from spass.tenancy.settings import Cascade
 
 CONFIG = GatewayConfig.model_validate(
     {
@@ -88,7 +89,7 @@ class ScriptedProvider:
         def provider_of(backend: BackendConfig, key: str | None) -> ScriptedProvider:
             return self
 
-        return Calls(config, Router(config.llm, config.models, lambda _: None, provider_of=provider_of))
+        return Calls(config, Router(config.llm, config.models, lambda _: None, provider_of=provider_of), Cascade(config))
 
 
 @contextmanager

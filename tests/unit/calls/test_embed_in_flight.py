@@ -19,6 +19,7 @@ from spass.llm.retries import Chance
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import Cascade
 from tests.unit.calls.simulated import simulated
 from tests.unit.tools.scopes import scope_for, table_of
 
@@ -81,7 +82,7 @@ class Server:
         )
         chance = Chance(clock=lambda: asyncio.get_running_loop().time(), random=lambda: 1.0)
         router = Router(config.llm, config.models, lambda _: "key", chance=chance, provider_of=lambda *_: self)
-        return Calls(config, router)
+        return Calls(config, router, Cascade(config))
 
 
 def texts(batches: int) -> list[str]:

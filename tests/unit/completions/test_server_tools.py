@@ -22,6 +22,7 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, NamedTool, ToolCallDelta
 from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import Cascade
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted import CONFIG, ScriptedProvider, audit_of, make_scope
 from tests.unit.tools.scopes import Shelf, scope_for, table_of
@@ -51,7 +52,7 @@ class Model(ScriptedProvider):
         yield ChatDelta(usage=TokenUsage(10, 5))
 
     def completions(self, config: GatewayConfig = WITH_TOOLS) -> Completions:
-        return Completions(self.calls(config), config, lambda: Toolbox(Shelf()))
+        return Completions(self.calls(config), config, Cascade(config), lambda: Toolbox(Shelf(), Cascade(config)))
 
 
 def says(text: str) -> list[ChatDelta]:
@@ -330,7 +331,7 @@ async def test_without_tools_nothing_is_made_and_the_model_is_asked_what_the_cal
         raise AssertionError("no tenant has tools")
 
     model = Model(turns=[says("Hello.")])
-    service = Completions(model.calls(), CONFIG, made)
+    service = Completions(model.calls(), CONFIG, Cascade(CONFIG), made)
     service.prepare()
     await service.complete(make_scope(store), chat(tools=[WEATHER]))
     assert model.asked == [chat(tools=[WEATHER]).chat_request()]
@@ -341,11 +342,11 @@ def test_tools_are_made_beforehand_where_any_tenant_has_some() -> None:
 
     def make() -> Toolbox:
         made.append(True)
-        return Toolbox(Shelf())
+        return Toolbox(Shelf(), Cascade(CONFIG))
 
     tenant = {"id": "acme", "defaults": {"tools_enabled_default": ["calculator"]}}
     config = GatewayConfig.model_validate(CONFIG.model_dump() | {"tenants": [tenant]})
-    Completions(Model().calls(config), config, make).prepare()
+    Completions(Model().calls(config), config, Cascade(config), make).prepare()
     assert made == [True]
 
 
@@ -353,7 +354,9 @@ async def test_tools_act_for_the_callers_tenant_and_user() -> None:
     scope = scope_for("demo")
     shelf = Shelf({("demo", "notes"): ["Bonn is a town."]})
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "Bonn?"}'), says("A town.")])
-    await Completions(model.calls(WITH_TOOLS), WITH_TOOLS, lambda: Toolbox(shelf)).complete(scope, chat())
+    await Completions(
+        model.calls(WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(shelf, Cascade(WITH_TOOLS))
+    ).complete(scope, chat())
     assert shelf.asked == [("demo", "notes", "Bonn?", 5)]
     assert table_of(scope).audited("tool") == [("rag_query", "ok")]
 
@@ -372,7 +375,9 @@ async def test_a_store_that_fails_under_a_tool_fails_the_request() -> None:
 
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "x"}'), says("Hm.")])
     with pytest.raises(StorageUnavailable):
-        await Completions(model.calls(WITH_TOOLS), WITH_TOOLS, lambda: Toolbox(Broken())).complete(scope_for(), chat())
+        await Completions(
+            model.calls(WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(Broken(), Cascade(WITH_TOOLS))
+        ).complete(scope_for(), chat())
     assert len(model.asked) == 1
 
 
@@ -388,7 +393,7 @@ async def test_who_leaves_while_tools_run_ends_them(store: TenantStore) -> None:
                 ended.set()
 
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "x"}'), says("Hm.")])
-    service = Completions(model.calls(WITH_TOOLS), WITH_TOOLS, lambda: Toolbox(Slow()))
+    service = Completions(model.calls(WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(Slow(), Cascade(WITH_TOOLS)))
     task = asyncio.create_task(service.complete(make_scope(store), chat()))
     await started.wait()
     task.cancel()

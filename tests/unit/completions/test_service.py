@@ -16,6 +16,7 @@ from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, Up
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.tenancy.settings import Cascade
 from tests.unit.calls.scripted import CONFIG, ScriptedProvider, audit_of, make_scope
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +35,7 @@ def no_toolbox() -> NoReturn:
 
 
 def completions(provider: ScriptedProvider) -> Completions:
-    return Completions(provider.calls(), CONFIG, no_toolbox)
+    return Completions(provider.calls(), CONFIG, Cascade(CONFIG), no_toolbox)
 
 
 def chat(**fields: Any) -> ChatCompletionRequest:

@@ -19,6 +19,7 @@ from spass.sessions.session import CreateSession
 from spass.sessions.turn import Recorded, Respond, Turn
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
+from spass.tenancy.settings import Cascade
 
 AGENT = AgentName("librarian")
 
@@ -38,7 +39,7 @@ class House:
                 "tenants": [{"id": "demo", "defaults": {"compact_observation_mask": False}}, {"id": "demo-2"}],
             }
         )
-        return Sessions(config, clock=lambda: self.now)
+        return Sessions(Cascade(config), clock=lambda: self.now)
 
     def scope(self, user: str = "ana", tenant: str = "demo") -> Scope:
         identity = Identity(TenantId(tenant), "token", False, ("*",))

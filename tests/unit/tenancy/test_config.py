@@ -10,7 +10,7 @@ import pytest
 from local.models import TOKENS
 from spass.core.errors import ModelNotFound
 from spass.llm.serving import serves
-from spass.tenancy.config import WITHOUT_EFFECT, BackendConfig, GatewayConfig, TenantDefaults, load_gateway_config
+from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 
 SHIPPED = Path(__file__).parents[3] / "gateway.yaml"
@@ -279,7 +279,7 @@ def test_an_absent_or_empty_file_says_so(tmp_path: Path) -> None:
     assert complaints(tmp_path, "") == ["gateway.yaml: must be a mapping of keys to values"]
 
 
-EFFECTLESS = """\
+TENANTS = """\
 defaults:
   system_prompt: Be kind.
   monthly_budget_usd: 5
@@ -292,21 +292,23 @@ tenants:
 """
 
 
-def test_settings_without_effect_are_noted_with_their_line(tmp_path: Path) -> None:
-    text = VALID.replace("provider: openai", "provider: openai\n      rate_limit_tpm: 1000") + EFFECTLESS
+@pytest.mark.parametrize(
+    ("url", "noted"),
+    [
+        ("http://gpu.internal:8000/v1", True),
+        ("https://gpu.internal/v1", False),
+        ("http://localhost:8000", False),
+        ("http://127.0.0.1:8000", False),
+    ],
+)
+def test_a_key_that_would_travel_in_the_clear_is_noted_with_its_line(tmp_path: Path, url: str, noted: bool) -> None:
+    text = VALID.replace("provider: openai", f"provider: openai\n      api_key_env: SOME_KEY\n      base_url: {url}")
     notices = load(tmp_path, text).notices
-    assert [notice.partition(";")[0] for notice in notices[:3]] == [
-        "gateway.yaml:4: rate_limit_tpm has no effect in this version",
-        "gateway.yaml:11: system_prompt has no effect in this version",
-        "gateway.yaml:12: monthly_budget_usd has no effect in this version",
-    ]
-    assert {tuple(notice.split(" has ")[0].split(": ")) for notice in notices[3:]} == {
-        ("gateway.yaml:17", key) for key in ("rag_top_k", "memory", "tokens_per_minute")
-    }
+    assert [*notices] == ["gateway.yaml:5: openai's key goes over the network in the clear; write https"] * noted
 
 
 def test_tools_that_do_not_exist_are_named_with_their_lines(tmp_path: Path) -> None:
-    text = EFFECTLESS.replace("[calculator]", "[calculater]") + "    defaults: {tools_enabled_default: [rag_query, nope]}\n"
+    text = TENANTS.replace("[calculator]", "[calculater]") + "    defaults: {tools_enabled_default: [rag_query, nope]}\n"
     path = tmp_path / "gateway.yaml"
     path.write_text(VALID + text)
     with pytest.raises(ConfigError) as caught:
@@ -318,17 +320,7 @@ def test_tools_that_do_not_exist_are_named_with_their_lines(tmp_path: Path) -> N
     ]
 
 
-def test_what_is_not_set_is_not_noted(tmp_path: Path) -> None:
-    assert load(tmp_path, VALID).notices == ()
-    empty = "    rate_limit_tpm: null\n"
-    assert load(tmp_path, VALID.replace("    - provider", f"    - name: a\n  {empty}      provider")).notices == ()
-
-
 def test_notices_are_no_key_of_the_file(tmp_path: Path) -> None:
     (complaint,) = complaints(tmp_path, VALID + "notices: [x]\n")
     assert "unknown key 'notices'" in complaint
-    assert "notices" not in load(tmp_path, VALID + EFFECTLESS).model_dump()
-
-
-def test_every_key_without_effect_exists() -> None:
-    assert WITHOUT_EFFECT.keys() <= BackendConfig.model_fields.keys() | TenantDefaults.model_fields.keys()
+    assert "notices" not in load(tmp_path, VALID + TENANTS).model_dump()

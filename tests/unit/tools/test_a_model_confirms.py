@@ -17,6 +17,7 @@ from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.rag.documents import NewDocument
 from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import Cascade
 from spass.tools.toolbox import Toolbox
 from tests.unit.rag.conftest import World
 
@@ -66,7 +67,8 @@ class Clerk:
 async def turn(world: World, clerk: Clerk) -> Sequence[Any]:
     """The results of the tools that one turn of the model called."""
     router = Router(CONFIG.llm, CONFIG.models, lambda _: "key", provider_of=lambda *_: clerk)
-    engine = Engine(Calls(CONFIG, router), Toolbox(world.rag), world.rag)
+    cascade = Cascade(CONFIG)
+    engine = Engine(Calls(CONFIG, router, cascade), Toolbox(world.rag, cascade), world.rag, cascade)
     agent = AgentSpec.model_validate({"name": "librarian", "model": "clerk", "tools": TOOLS})
     identity = replace(world.scope.caller.identity, allowed_models=("*",))
     scope = replace(world.scope, caller=replace(world.scope.caller, identity=identity, user=UserId("ada")))

@@ -20,6 +20,8 @@ from spass.core.ids import DocumentId, IndexId, UserId
 from spass.core.messages import ToolCall
 from spass.core.time import now_s
 from spass.rag.documents import NewDocument
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import Cascade
 from spass.tools import confirm
 from spass.tools.registry import load
 from spass.tools.toolbox import MAX_RESULT_BYTES, Toolbox
@@ -77,7 +79,7 @@ class Desk:
 @pytest.fixture
 def desk(world: World) -> Desk:
     scope = replace(world.scope, caller=replace(world.scope.caller, user=UserId("ada")))
-    return Desk(world, Toolbox(world.rag), scope)
+    return Desk(world, Toolbox(world.rag, Cascade(GatewayConfig())), scope)
 
 
 @pytest.fixture
@@ -302,7 +304,7 @@ async def test_what_would_be_refused_in_the_end_gets_no_token(berlin: Desk, name
 
 
 async def test_nothing_is_confirmed_that_the_configured_model_cannot_embed(berlin: Desk) -> None:
-    other = Toolbox(berlin.world.cold(config_with("another", 8)))
+    other = Toolbox(berlin.world.cold(config_with("another", 8)), Cascade(GatewayConfig()))
     calls: list[tuple[str, dict[str, Any], bool]] = [
         ("rag_doc_append", CALLS["rag_doc_append"], True),
         ("rag_doc_patch", CALLS["rag_doc_patch"], True),

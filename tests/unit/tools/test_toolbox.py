@@ -24,6 +24,8 @@ from spass.core.errors import (
 )
 from spass.core.events import ToolCallFinished
 from spass.core.messages import Json, Role, ToolCall
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import Cascade
 from spass.tools import registry, toolbox
 from spass.tools.base import Tool, ToolContext, ToolError
 from spass.tools.registry import TOOLS
@@ -75,7 +77,7 @@ def box(monkeypatch: pytest.MonkeyPatch) -> Toolbox:
     monkeypatch.setattr(registry, "TOOLS", tools)
     monkeypatch.setattr(toolbox, "TOOLS", tools)
     monkeypatch.setattr(toolbox, "load", lambda name: Echo if name == "echo" else registry.load(name))
-    return Toolbox(Shelf())
+    return Toolbox(Shelf(), Cascade(GatewayConfig()))
 
 
 async def execute(box: Toolbox, scope: Scope, name: str, arguments: str, *allowed: str) -> ToolCallFinished:
@@ -309,13 +311,15 @@ async def test_who_asks_for_too_much_at_once_is_told_so_and_the_rest_is_not_run(
 
 @given(name=st.sampled_from([*TOOLS, "nothing"]), arguments=st.text(max_size=60))
 async def test_nothing_a_model_writes_raises(name: str, arguments: str) -> None:
-    finished = await Toolbox(Shelf()).execute(scope_for(), ToolCall("c", name, arguments), allowed=[*TOOLS][:2])
+    finished = await Toolbox(Shelf(), Cascade(GatewayConfig())).execute(
+        scope_for(), ToolCall("c", name, arguments), allowed=[*TOOLS][:2]
+    )
     assert json.loads(finished.message.content) == finished.result
 
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_tool_describes_itself_for_a_model(name: str) -> None:
-    (spec,) = Toolbox(Shelf()).specs([name])
+    (spec,) = Toolbox(Shelf(), Cascade(GatewayConfig())).specs([name])
     assert spec.name == name
     assert "Example: {" in spec.description or name == "calculator"
     schema = spec.parameters
@@ -331,7 +335,7 @@ def test_every_tool_describes_itself_for_a_model(name: str) -> None:
 
 
 def test_a_property_called_title_stays_in_the_schema() -> None:
-    (spec,) = Toolbox(Shelf()).specs(["wikipedia_summary"])
+    (spec,) = Toolbox(Shelf(), Cascade(GatewayConfig())).specs(["wikipedia_summary"])
     assert isinstance(spec.parameters["properties"], dict)
     assert set(spec.parameters["properties"]) == {"title", "language"}
     assert spec.parameters["required"] == ["title"]
@@ -339,4 +343,4 @@ def test_a_property_called_title_stays_in_the_schema() -> None:
 
 def test_specs_of_an_unknown_tool_are_not_found() -> None:
     with pytest.raises(ToolNotFound):
-        Toolbox(Shelf()).specs(["calculator", "nothing"])
+        Toolbox(Shelf(), Cascade(GatewayConfig())).specs(["calculator", "nothing"])

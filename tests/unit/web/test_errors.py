@@ -21,7 +21,7 @@ CONTRACT = {
     403: {"model_not_allowed", "admin_required"},
     404: {
         *("agent_not_found", "session_not_found", "index_not_found", "document_not_found"),
-        *("model_not_found", "tool_not_found", "upload_not_found", "route_not_found"),
+        *("model_not_found", "tool_not_found", "upload_not_found", "request_not_found", "route_not_found"),
     },
     405: {"method_not_allowed"},
     409: {

@@ -9,21 +9,22 @@ from spass.tenancy.yaml_source import ConfigError
 from spass.web.services import Services, Settings
 
 CONFIG = """
-llm: {backends: [{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}]}
+llm:
+  backends:
+    - {name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}
+    - {name: far, provider: openai, api_key_env: SOME_KEY, base_url: "http://gpu.example"}
 models: [{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}]
-defaults:
-  monthly_budget_usd: 5
 """
 
 
-def test_a_setting_without_effect_is_logged_once_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_an_operator_should_know_is_logged_once_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "gateway.yaml"
     path.write_text(CONFIG)
     services = Services(Settings(config=path, agents=tmp_path, table="spass", bucket="spass"))
     assert services.config is services.config
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (line["level"], line["event"], line["path"]) == ("warning", "config_notice", str(path))
-    assert line["notice"].startswith("gateway.yaml:5: monthly_budget_usd has no effect in this version")
+    assert (line["level"], line["event"]) == ("warning", "config_notice")
+    assert line["notice"].endswith("goes over the network in the clear; write https")
 
 
 def test_a_tool_that_does_not_exist_stops_the_start(tmp_path: Path) -> None:
