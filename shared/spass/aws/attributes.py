@@ -1,13 +1,15 @@
 """Our values as DynamoDB writes them, and back."""
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
 
-Value: TypeAlias = "None | bool | int | str | bytes | Sequence[Value] | Mapping[str, Value]"
-"""What an attribute holds. Numbers are whole: money and floats are stored as text."""
+Value: TypeAlias = "None | bool | int | Decimal | str | bytes | Sequence[Value] | Mapping[str, Value]"
+"""What an attribute holds. A number that the table adds to is whole or a Decimal; other fractions are stored as text. A Decimal
+that is whole comes back as an int."""
 Item: TypeAlias = dict[str, Value]
 """A stored item, ``pk`` and ``sk`` included."""
 
@@ -24,6 +26,8 @@ def attribute_of(value: Value) -> "AttributeValueTypeDef":
             return {"BOOL": value}
         case int():
             return {"N": str(value)}
+        case Decimal():
+            return {"N": f"{value:f}"}
         case str():
             return {"S": value}
         case bytes():
@@ -40,7 +44,8 @@ def _value(attribute: Mapping[str, object]) -> Value:
         case "NULL":
             return None
         case "N":
-            return int(cast(str, held))
+            number = Decimal(cast(str, held))
+            return int(number) if number == number.to_integral_value() else number
         case "M":
             return {name: _value(inner) for name, inner in cast("Mapping[str, Mapping[str, object]]", held).items()}
         case "L":
