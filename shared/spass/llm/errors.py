@@ -5,6 +5,7 @@ BackendFailed
 ├── BackendUnavailable     not reachable, 5xx, or a stream that broke off
 ├── BackendRateLimited     429
 ├── BackendRefused         it refuses *us*: our key, our account, our address of it
+├── BackendUnable          it has no such thing as the request asks for; another backend may
 └── BackendRejected        it refuses the request itself
     └── BackendContextLength   because the prompt is too long
 """
@@ -41,6 +42,16 @@ class BackendRateLimited(BackendFailed):
 
 class BackendRefused(BackendFailed):
     retryable = False
+
+
+class BackendUnable(BackendFailed):
+    """Nothing was sent. ``param`` is the field of the request, in OpenAI's words, that asks for what this provider has not."""
+
+    retryable = False
+
+    def __init__(self, message: str, *, param: str) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class BackendRejected(BackendFailed):

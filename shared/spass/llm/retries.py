@@ -10,6 +10,7 @@ from typing import Final
 from spass.aws.log import write_line
 from spass.core.errors import (
     ContextLengthExceeded,
+    InvalidRequest,
     RateLimited,
     SpassError,
     UpstreamError,
@@ -24,6 +25,7 @@ from spass.llm.errors import (
     BackendRefused,
     BackendRejected,
     BackendTimedOut,
+    BackendUnable,
 )
 from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig, LlmConfig
@@ -97,7 +99,7 @@ class Tries:
             raise _too_late() from failure
         if begun:
             raise UpstreamError("The model's answer broke off.") from failure
-        if isinstance(failure, BackendRefused):
+        if isinstance(failure, BackendRefused | BackendUnable):
             # It is out of the game and costs no retry: as many such tries as backends, at most.
             self._left.remove(backend)
             return
@@ -128,12 +130,15 @@ class Tries:
 
     @property
     def _last(self) -> BackendFailed | None:
-        return self._failures[-1] if self._failures else None
+        """What the last backend said that could do what is asked, if any could."""
+        able = [failure for failure in self._failures if not isinstance(failure, BackendUnable)]
+        told = able or self._failures
+        return told[-1] if told else None
 
     @property
     def _only_limited(self) -> bool:
         """Whether every backend that would have us said that we ask too much."""
-        heard = [failure for failure in self._failures if not isinstance(failure, BackendRefused)]
+        heard = [failure for failure in self._failures if not isinstance(failure, BackendRefused | BackendUnable)]
         return bool(heard) and all(isinstance(failure, BackendRateLimited) for failure in heard)
 
     def _given_up(self) -> SpassError:
@@ -143,6 +148,8 @@ class Tries:
                 "The model's provider is receiving too many requests. Try again later.",
                 retry_after=min(waits, default=max(1.0, self._config.retry_base_delay)),
             )
+        if isinstance(self._last, BackendUnable):
+            return InvalidRequest(self._last.message, param=self._last.param)
         if isinstance(self._last, BackendRefused):
             return UpstreamError("The model's provider refuses this gateway. Its operator must look at the key and the account.")
         if isinstance(self._last, BackendTimedOut):
