@@ -1,0 +1,113 @@
+"""LangChain's own standard suites (``langchain-tests``) for chat models and embeddings, through a started gateway.
+
+``DEVIATIONS`` lists all that the gateway answers otherwise than they ask, with the reason. Their unit suites are not run: those
+make clients and send nothing.
+"""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, Final
+
+import httpx
+import pytest
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from langchain_tests.integration_tests import ChatModelIntegrationTests, EmbeddingsIntegrationTests
+
+from tests.e2e.conftest import Gateway
+from tests.e2e.scripted_gateway import scripted_gateway
+
+TOKEN: Final = "langchain-token"
+CHAT: Final = "script-chat"
+OTHER_CHAT: Final = "script-chat-2"
+EMBEDDING: Final = "script-embedding"
+PICTURE: Final = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010804000000b51c0c020000000b4944415478da6364f80f00010501012718e3660000000049454e44ae426082"
+)
+"""A PNG of one pixel, in place of what the suite fetches from the internet."""
+
+DEVIATIONS: Final[dict[str, str]] = {
+    "test_image_inputs": "pictures are refused so far",
+    "test_image_tool_message": "OpenAI's chat takes texts from tools; so does the gateway",
+    "test_pdf_inputs": "files are refused: the gateway takes texts and pictures",
+    "test_pdf_tool_message": "files are refused: the gateway takes texts and pictures",
+    "test_audio_inputs": "audio is refused: the gateway takes texts and pictures",
+    "test_anthropic_inputs": "thinking blocks are Anthropic's own form; the gateway speaks OpenAI's, also in front of Anthropic",
+}
+"""Test → why it fails here. Each is expected to fail: one that passes is noticed, and its line goes."""
+
+# What LangChain itself warns of: the class that pydantic finds in its answers, and that pydantic 1 is old.
+_ITS_OWN_WARNINGS: Final = ("ignore:Pydantic serializer warnings", "ignore:Received a Pydantic BaseModel V1 schema")
+
+pytestmark = [pytest.mark.anyio, *map(pytest.mark.filterwarnings, _ITS_OWN_WARNINGS)]
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    folder = tmp_path_factory.mktemp("langchain")
+    with scripted_gateway(folder, token=TOKEN, chat=[CHAT, OTHER_CHAT], embeddings=[EMBEDDING]) as gateway:
+        yield gateway
+
+
+@pytest.fixture(autouse=True)
+def pointed_at_the_gateway(scripted: Gateway, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an operator points an existing LangChain program at it: by two variables."""
+    monkeypatch.setenv("OPENAI_API_KEY", TOKEN)
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{scripted.url}/v1")
+    monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PICTURE))
+    if reason := DEVIATIONS.get(request.node.originalname):
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+@pytest.fixture
+def vcr() -> SimpleNamespace:
+    """No answers are recorded, so ``test_stream_time`` asks for one."""
+    return SimpleNamespace(responses=[])
+
+
+@pytest.fixture
+def benchmark() -> None:
+    """Times nothing: what the gateway adds is measured in ``bench/``."""
+
+
+class TestChat(ChatModelIntegrationTests):
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatOpenAI
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        # No connection outlives its answer: each async test has an event loop of its own, and LangChain closes nothing.
+        return {"model": CHAT, "stream_usage": True, "max_retries": 0, "default_headers": {"Connection": "close"}}
+
+    # Everything is claimed, so that what fails is seen and stands in DEVIATIONS.
+    supports_json_mode = True
+    supports_model_override = True
+    supports_image_inputs = True
+    supports_image_urls = True
+    supports_image_tool_message = True
+    supports_pdf_inputs = True
+    supports_pdf_tool_message = True
+    supports_audio_inputs = True
+    supports_anthropic_inputs = True
+    enable_vcr_tests = True
+
+    @property
+    def model_override_value(self) -> str:
+        return OTHER_CHAT
+
+
+class TestEmbeddings(EmbeddingsIntegrationTests):
+    @property
+    def embeddings_class(self) -> type[Embeddings]:
+        return OpenAIEmbeddings
+
+    @property
+    def embedding_model_params(self) -> dict[str, Any]:
+        # Without this the client sends numbers of tokens in place of texts, as only OpenAI's own models can read them.
+        return {"model": EMBEDDING, "check_embedding_ctx_length": False, "default_headers": {"Connection": "close"}}
+
+
+def test_every_deviation_is_a_test_of_the_suites() -> None:
+    assert set(DEVIATIONS) <= set(dir(ChatModelIntegrationTests)) | set(dir(EmbeddingsIntegrationTests))
