@@ -18,7 +18,7 @@ from spass.llm.providers.anthropic_wire import (
 )
 from spass.llm.providers.failures import failure, words_of
 from spass.llm.providers.http import Connection, malformed
-from spass.llm.providers.sse import ServerSentEvent
+from spass.llm.providers.sse import ServerSentEvent, SseParser
 from spass.llm.providers.texts import Texts, clean, parse
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.tenancy.config import BackendConfig
@@ -76,7 +76,8 @@ class Anthropic:
 
     async def _stream(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         reader = _StreamReader(self._connection.secrets)
-        async with aclosing(self._connection.stream(_PATH, messages_body(request), context, is_last=_is_last)) as events:
+        body = messages_body(request)
+        async with aclosing(self._connection.stream(_PATH, body, context, parser=SseParser(), is_last=_is_last)) as events:
             async for event in events:
                 if (delta := reader.read(event)) is not None:
                     yield delta

@@ -3,18 +3,20 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import httpx
 
 from spass.core.messages import Json
 from spass.llm.errors import BackendFailed, BackendRefused, BackendRejected, BackendTimedOut, BackendUnavailable
 from spass.llm.providers.failures import failure_of
-from spass.llm.providers.sse import EventTooLong, ServerSentEvent, SseParser
+from spass.llm.providers.sse import EventTooLong
 from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig
+
+E = TypeVar("E")
 
 CONNECT_SECONDS: Final = 5.0
 LONGEST_BODY: Final = 64 * 1024 * 1024
@@ -46,13 +48,37 @@ def translated() -> Iterator[None]:
         raise BackendUnavailable("The connection to the provider broke off.") from error
 
 
+class FailureOf(Protocol):
+    """``failures.failure_of``, or a provider's own way to read its errors."""
+
+    def __call__(self, status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendFailed: ...
+
+
 def malformed(what: str) -> BackendUnavailable:
     """The failure of an answer that is not what the protocol says. ``what`` is ours, never a part of the answer."""
     return BackendUnavailable(f"The provider's answer could not be read: {what}.")
 
 
+class StreamParser(Protocol[E]):
+    """Takes the bytes of a stream in whatever pieces they come and gives its events as soon as they are whole."""
+
+    def feed(self, chunk: bytes) -> list[E]:
+        """The events that ``chunk`` completes.
+
+        Raises:
+            EventTooLong: an event does not end.
+            BackendFailed: the bytes are not what the protocol says.
+        """
+        ...
+
+    def close(self) -> list[E]:
+        """The event that the end of the body completes."""
+        ...
+
+
 class Connection:
-    """Requests to one backend. ``headers`` go out with each, among them the key. ``secrets`` are what no caller may read of it.
+    """Requests to one backend. ``headers`` go out with each, among them the key; where there is none, ``auth`` may sign instead.
+    ``secrets`` are what no caller may read of it. ``failure_of`` says what an unsuccessful answer means.
 
     An ``httpx.AsyncClient`` belongs to the event loop it was first used in; a process may see several, one after the other.
     """
@@ -64,9 +90,13 @@ class Connection:
         headers: Mapping[str, str],
         *,
         key: str | None = None,
+        auth: httpx.Auth | None = None,
+        failure_of: FailureOf = failure_of,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._backend = backend
+        self._auth = auth
+        self._failure_of = failure_of
         self._base_url = base_url.rstrip("/")
         self._headers = headers
         self.secrets = _secrets(self._base_url, key)
@@ -80,10 +110,15 @@ class Connection:
             return await answer.read(LONGEST_BODY)
 
     async def stream(
-        self, path: str, body: Mapping[str, Json], context: CallContext, *, is_last: Callable[[ServerSentEvent], bool]
-    ) -> AsyncGenerator[ServerSentEvent, None]:
+        self,
+        path: str,
+        body: Mapping[str, Json],
+        context: CallContext,
+        *,
+        parser: StreamParser[E],
+        is_last: Callable[[E], bool],
+    ) -> AsyncGenerator[E, None]:
         """The events of a successful answer, as they come, up to the one that ``is_last`` or to the end of the body."""
-        parser = SseParser()
         async with self._answer(path, body, context) as answer, aclosing(answer.chunks(LONGEST_BODY)) as chunks:
             try:
                 async for chunk in chunks:
@@ -113,7 +148,7 @@ class Connection:
             timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
             request = client.build_request("POST", self._base_url + path, content=content, headers=headers, timeout=timeout)
             async with asyncio.timeout(seconds):
-                response = await client.send(request, stream=True)
+                response = await client.send(request, stream=True, auth=self._auth)
         answer = _Answer(response, patience)
         try:
             if not response.is_success:
@@ -129,7 +164,7 @@ class Connection:
         with suppress(BackendFailed, TimeoutError):
             async with asyncio.timeout(_ERROR_SECONDS):
                 body = await answer.read(LONGEST_ERROR)
-        return failure_of(response.status_code, response.headers, body, secrets=self.secrets)
+        return self._failure_of(response.status_code, response.headers, body, secrets=self.secrets)
 
     def _open_client(self) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()

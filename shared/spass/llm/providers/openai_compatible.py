@@ -18,7 +18,7 @@ from spass.llm.providers.openai_wire import (
     error_status,
     read_embeddings,
 )
-from spass.llm.providers.sse import ServerSentEvent
+from spass.llm.providers.sse import ServerSentEvent, SseParser
 from spass.llm.providers.texts import parse
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig
@@ -75,7 +75,7 @@ class OpenAiCompatible:
         reader = ChatReader()
         done = False
         async with aclosing(
-            self._connection.stream("/chat/completions", self.body(request), context, is_last=_is_done)
+            self._connection.stream("/chat/completions", self.body(request), context, parser=SseParser(), is_last=_is_done)
         ) as events:
             async for event in events:
                 done = _is_done(event)
