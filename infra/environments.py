@@ -18,7 +18,8 @@ class Environment:
     ``account`` None means the account of whoever deploys. ``rate`` and ``burst`` are the requests per second and at once that API
     Gateway lets through to all routes together. ``recovery_days`` is how far back table and bucket can be restored. ``alarms``
     bill about 10 cents a month for each metric watched, also while idle, so only prod has them; ``alarm_email`` gets their
-    messages. ``contact`` (an address or a page) is what the Wikipedia tools tell Wikipedia about who calls. ``snap_start``
+    messages. ``audit_archive_days`` is how long the archive of the audit keeps a call's line in the bucket; None archives none.
+    ``contact`` (an address or a page) is what the Wikipedia tools tell Wikipedia about who calls. ``snap_start``
     restores the routes that call models from a snapshot instead of starting them cold; snapshots bill while idle. Nothing of ours
     runs after a restore: no client opens a socket while it starts, and ids are read from the system at every call.
     ``ingest_steps`` is how many functions work on large files at once, over all files together; None bounds only each file, at
@@ -39,6 +40,7 @@ class Environment:
     contact: str | None = None
     snap_start: bool = False
     ingest_steps: int | None = None
+    audit_archive_days: int | None = None
 
     @property
     def keys_path(self) -> str:
@@ -53,6 +55,7 @@ DEV: Final = Environment(
     rate=20,
     burst=40,
     recovery_days=1,
+    audit_archive_days=30,
 )
 STAGING: Final = Environment(
     name="staging",
@@ -61,6 +64,7 @@ STAGING: Final = Environment(
     rate=100,
     burst=200,
     recovery_days=7,
+    audit_archive_days=90,
 )
 PROD: Final = Environment(
     name="prod",
@@ -69,6 +73,7 @@ PROD: Final = Environment(
     rate=500,
     burst=1000,
     recovery_days=35,
+    audit_archive_days=400,
     alarms=True,
 )
 

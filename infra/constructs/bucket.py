@@ -1,4 +1,4 @@
-"""The one bucket: segments of indices, turns too large for the table, and the files that tenants upload."""
+"""The one bucket: segments of indices, turns too large for the table, the files that tenants upload, and the audit's archive."""
 
 from typing import Final
 
@@ -15,16 +15,19 @@ _TRANSIENT_DAYS: Final = 2
 # file, or to redrive what failed: failed messages are kept for 14 days.
 _UPLOAD_DAYS: Final = 30
 UPLOADS: Final = "uploads/"
+AUDIT: Final = "audit/"
 
 
 class Bucket(Construct):
     """A private, encrypted, TLS-only, versioned bucket that outlives its stack.
 
     Versions let a mistake be undone for ``recovery_days``, as with the table; after that what a tenant deleted is gone for good.
+    What is archived is deleted after ``archive_days``; with None it stays.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, recovery_days: int) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, recovery_days: int, archive_days: int | None) -> None:
         super().__init__(scope, construct_id)
+        archive = [] if archive_days is None else [_expiring("audit", AUDIT, archive_days)]
         self.resource = s3.Bucket(
             self,
             "Bucket",
@@ -43,7 +46,8 @@ class Bucket(Construct):
                     abort_incomplete_multipart_upload_after=Duration.days(1),
                 ),
                 s3.LifecycleRule(id="transient", tag_filters=_TRANSIENT_TAG, expiration=Duration.days(_TRANSIENT_DAYS)),
-                s3.LifecycleRule(id="uploads", prefix=UPLOADS, expiration=Duration.days(_UPLOAD_DAYS)),
+                _expiring("uploads", UPLOADS, _UPLOAD_DAYS),
+                *archive,
             ],
         )
         acknowledge(
@@ -54,3 +58,7 @@ class Bucket(Construct):
                 "An operator who needs them turns on CloudTrail data events."
             },
         )
+
+
+def _expiring(rule: str, prefix: str, days: int) -> s3.LifecycleRule:
+    return s3.LifecycleRule(id=rule, prefix=prefix, expiration=Duration.days(days))

@@ -4,7 +4,6 @@ Each bundle's asset hash is taken from its inputs, so that the same inputs are n
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -15,8 +14,8 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from infra import bundling
+from infra.operators_file import ROOT, agents_folder, gateway_file
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 ARCHITECTURE: Final = lambda_.Architecture.ARM_64
 RUNTIME: Final = lambda_.Runtime.PYTHON_3_13
 
@@ -37,13 +36,18 @@ class _Recipe:
 def _asset(source: Path, inputs: Iterable[Path], build: Callable[[Path], None]) -> lambda_.AssetCode:
     digest = hashlib.sha256(f"{bundling.RECIPE_VERSION} {bundling.bytecode_interpreter()}".encode())
     for path in sorted(inputs):
-        digest.update(f"\0{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes())
+        digest.update(f"\0{_name(path)}\0".encode() + path.read_bytes())
     return lambda_.Code.from_asset(
         str(source),
         asset_hash_type=AssetHashType.CUSTOM,
         asset_hash=digest.hexdigest(),
         bundling=BundlingOptions(image=DockerImage.from_registry("never-pulled"), local=_Recipe(build)),
     )
+
+
+def _name(path: Path) -> str:
+    """The same on every machine, also of an operator's file that lies elsewhere."""
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
 
 
 def function_code() -> lambda_.AssetCode:
@@ -71,9 +75,7 @@ class Layers(Construct):
         super().__init__(scope, construct_id)
         requirements = ROOT / "requirements"
         runtime, model = requirements / "runtime.txt", requirements / "model.txt"
-        # As `make validate` reads them: what is checked is what is deployed.
-        gateway = Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml")
-        agents = Path(os.environ.get("SPASS_AGENTS") or ROOT / "agents")
+        gateway, agents = gateway_file(), agents_folder()
         # The folder an asset names is not what fills it, only where CDK looks when bundling is switched off, as tests do.
         assets = ROOT / "infra" / "assets"
         self.runtime = self._layer("Runtime", _asset(assets, [runtime], lambda output: bundling.runtime_layer(output, runtime)))

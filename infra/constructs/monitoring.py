@@ -16,14 +16,18 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
+from infra.constructs.archive import AuditArchive
+
 _PERIOD: Final = Duration.minutes(5)
 # A job that failed is tried again after 16 minutes; one that is older than two tries waits for something.
 _OLD: Final = Duration.minutes(45)
+# The archive writes every five minutes. What it cannot write it tries again for a day, and then it is lost.
+_LATE: Final = Duration.hours(1)
 
 
 class Monitoring(Construct):
     """A topic, and alarms that tell it of server errors, failing or throttled functions, a throttled table, and of jobs that
-    failed or are not taken up.
+    failed or are not taken up, and of an archive that cannot be written.
 
     ``rare`` are the functions that run too seldom to fail three times in five minutes: their first failure counts.
     """
@@ -40,6 +44,7 @@ class Monitoring(Construct):
         queue: sqs.IQueue,
         failed_jobs: sqs.IQueue,
         ingest: sfn.IStateMachine,
+        archive: AuditArchive | None,
         email: str | None,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -63,6 +68,8 @@ class Monitoring(Construct):
         self._alarm("FailedJobs", waiting, threshold=1)
         self._alarm("OldestJob", oldest, threshold=_OLD.to_seconds())
         self._alarm("FailedIngests", ingest.metric_failed(period=_PERIOD, statistic="Sum"), threshold=1)
+        if archive is not None:
+            self._alarm("ArchiveLate", _age_of_oldest_record(archive), threshold=_LATE.to_seconds())
 
     def _topic(self) -> sns.Topic:
         """Refuses what is not TLS. That alone would replace the policy SNS starts with, and no alarm could publish."""
@@ -94,4 +101,18 @@ def _sum(metrics: Sequence[cloudwatch.IMetric]) -> cloudwatch.MathExpression:
     using = {f"m{number}": metric for number, metric in enumerate(metrics)}
     return cloudwatch.MathExpression(
         expression=" + ".join(f"FILL({name}, 0)" for name in using), using_metrics=using, period=_PERIOD
+    )
+
+
+def _age_of_oldest_record(archive: AuditArchive) -> cloudwatch.Metric:
+    """Seconds for which the oldest record has waited to be written.
+
+    (https://docs.aws.amazon.com/firehose/latest/dev/cloudwatch-metrics.html)
+    """
+    return cloudwatch.Metric(
+        namespace="AWS/Firehose",
+        metric_name="DeliveryToS3.DataFreshness",
+        dimensions_map={"DeliveryStreamName": archive.name},
+        period=_PERIOD,
+        statistic="Maximum",
     )

@@ -8,7 +8,9 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
+from infra.constructs.bedrock import bedrock_access
 from infra.constructs.bucket import UPLOADS
+from infra.operators_file import bedrock_models, gateway_file
 from infra.routes import Permission
 from infra.stored import Stored
 
@@ -49,6 +51,7 @@ class Roles(Construct):
         self._queue = stored.queue_arn
         self._machine = machine
         self._keys = stack.format_arn(service="ssm", resource="parameter", resource_name=f"{keys_path.strip('/')}/*")
+        self._bedrock = bedrock_access(stack, bedrock_models(gateway_file()))
         self._roles: dict[frozenset[Permission], iam.Role] = {}
         acknowledge(
             self,
@@ -62,6 +65,7 @@ class Roles(Construct):
                 wildcard_finding(
                     stack, self._keys
                 ): "The provider keys of this environment and nothing else; gateway.yaml names them.",
+                **{wildcard_finding(stack, resource): reason for resource, reason in self._bedrock.wildcards.items()},
             },
         )
 
@@ -92,6 +96,7 @@ class Roles(Construct):
             statements.append(iam.PolicyStatement(actions=["s3:ListBucket"], resources=[self._bucket]))
         if Permission.MODELS in permissions:
             statements.append(iam.PolicyStatement(actions=["ssm:GetParameter"], resources=[self._keys]))
+            statements += self._bedrock.statements
         if Permission.JOBS_SEND in permissions:
             statements.append(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[self._queue]))
         if Permission.INGEST_START in permissions:

@@ -1,12 +1,13 @@
 """The stateless stack: layers, the REST API, one nested stack per surface, and one of the workers."""
 
-from aws_cdk import CfnOutput, Stack
+from aws_cdk import Annotations, CfnOutput, Stack
 from aws_cdk import Environment as Target
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.constructs.api import Api
+from infra.constructs.archive import AuditArchive
 from infra.constructs.layer import Layers
 from infra.constructs.monitoring import Monitoring
 from infra.environments import Environment
@@ -14,6 +15,7 @@ from infra.routes import ROUTES, Surface
 from infra.stacks.data import DataStack
 from infra.stacks.jobs import JobsStack
 from infra.stacks.surface import SurfaceStack
+from infra.stored import Stored
 from infra.workers import WORKERS, Trigger
 
 
@@ -45,6 +47,7 @@ class ApiStack(Stack):
         }
         for path in sorted(tops.keys() - {route.path for route in ROUTES}):
             api.refuse(tops[path])
+        archive = self._archive(environment, data.stored)
         self.surfaces = {
             surface: SurfaceStack(
                 self,
@@ -55,10 +58,11 @@ class ApiStack(Stack):
                 tops=tops,
                 layers=layers,
                 stored=data.stored,
+                archive=archive,
             )
             for surface in Surface
         }
-        self.jobs = JobsStack(self, "jobs", environment=environment, layers=layers, stored=data.stored)
+        self.jobs = JobsStack(self, "jobs", environment=environment, layers=layers, stored=data.stored, archive=archive)
         CfnOutput(self, "Url", value=api.resource.url.rstrip("/"))
         if environment.alarms:
             made = [*(stack.functions for stack in self.surfaces.values()), self.jobs.functions]
@@ -72,6 +76,24 @@ class ApiStack(Stack):
                 queue=sqs.Queue.from_queue_arn(self, "Queue", data.stored.queue_arn),
                 failed_jobs=sqs.Queue.from_queue_arn(self, "FailedJobs", data.stored.failed_jobs_arn),
                 ingest=self.jobs.machine.resource,
+                archive=archive,
                 email=environment.alarm_email,
             )
             CfnOutput(self, "AlarmTopic", value=monitoring.topic.topic_arn)
+            if environment.alarm_email is None:
+                Annotations.of(self).add_warning_v2(
+                    "spass:unheard-alarms",
+                    f"Nobody hears of {environment.name}'s alarms: set alarm_email in infra/environments.py, "
+                    "or subscribe to the topic that the output AlarmTopic names.",
+                )
+
+    def _archive(self, environment: Environment, stored: Stored) -> AuditArchive | None:
+        if environment.audit_archive_days is None:
+            return None
+        return AuditArchive(
+            self,
+            "Archive",
+            bucket=stored.bucket,
+            log_retention=environment.log_retention,
+            log_removal=environment.log_removal,
+        )

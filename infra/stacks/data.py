@@ -23,7 +23,9 @@ class DataStack(Stack):
             termination_protection=True,
         )
         table = Table(self, "Items", recovery_days=environment.recovery_days).resource
-        bucket = Bucket(self, "Objects", recovery_days=environment.recovery_days).resource
+        bucket = Bucket(
+            self, "Objects", recovery_days=environment.recovery_days, archive_days=environment.audit_archive_days
+        ).resource
         jobs = JobQueue(self, "Jobs")
         jobs.announce_uploads(bucket)
         self.stored = Stored(

@@ -10,6 +10,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
+from infra.constructs.archive import AuditArchive
 from infra.constructs.function import Function, Kind
 from infra.constructs.layer import Layers, function_code
 from infra.constructs.machine import IngestMachine
@@ -31,10 +32,20 @@ _EMBEDDING: Final = frozenset({Permission.EMBEDDING})
 class JobsStack(NestedStack):
     """The workers of an environment, nested as the surfaces are, and for the same reasons."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, environment: Environment, layers: Layers, stored: Stored) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        environment: Environment,
+        layers: Layers,
+        stored: Stored,
+        archive: AuditArchive | None,
+    ) -> None:
         super().__init__(scope, construct_id, description=f"Spass {environment.name}: workers")
         self._environment = environment
         self._layers = layers
+        self._archive = archive
         self._code = function_code()
         self._variables = variables(environment, stored)
         self.functions: dict[str, Function] = {}
@@ -81,6 +92,8 @@ class JobsStack(NestedStack):
             at_once=environment.ingest_steps if worker.trigger is Trigger.MACHINE else None,
         )
         function.log_group.grant_write(role)
+        if self._archive is not None and Permission.MODELS in worker.permissions:
+            self._archive.subscribe(function)
         self.functions[worker.function_name] = function
         return function
 

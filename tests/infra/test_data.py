@@ -49,13 +49,14 @@ def test_what_a_tenant_deletes_is_gone_once_it_can_no_longer_be_recovered(prod: 
     assert "ExpirationInDays" not in rules["deleted"]
 
 
-def test_only_objects_tagged_as_transient_and_uploaded_files_ever_expire(prod: Deployment) -> None:
+def test_only_objects_tagged_as_transient_uploaded_files_and_the_audits_archive_ever_expire(prod: Deployment) -> None:
     ((_, bucket),) = prod.resources("AWS::S3::Bucket")
     expiring = [rule for rule in bucket["Properties"]["LifecycleConfiguration"]["Rules"] if "ExpirationInDays" in rule]
-    transient, uploads = expiring
+    transient, uploads, archive = expiring
     assert transient["TagFilters"] == [{"Key": "lifetime", "Value": "days"}]
     assert "Prefix" not in transient
     assert (uploads["Prefix"], uploads["ExpirationInDays"]) == ("uploads/", 30)
+    assert (archive["Prefix"], archive["ExpirationInDays"]) == ("audit/", prod.environment.audit_archive_days)
 
 
 def test_nothing_stateful_stands_in_the_stack_that_may_be_thrown_away(prod: Deployment) -> None:

@@ -62,7 +62,8 @@ def test_a_lambda_is_made_in_one_place_only() -> None:
 def test_every_function_is_arm64_and_has_a_log_group_that_forgets(deployments: dict[str, Deployment], name: str) -> None:
     deployment = deployments[name]
     groups = dict(deployment.resources("AWS::Logs::LogGroup"))
-    assert len(groups) == len(deployment.functions()) + 2  # and the API's access log, and the errors of the state machine
+    # And the API's access log, the errors of the state machine, and those of the archive.
+    assert len(groups) == len(deployment.functions()) + 3
     days = {group["Properties"]["RetentionInDays"] for group in groups.values()}
     assert days == {{"dev": 7, "staging": 30, "prod": 180}[name]}
     for function in deployment.functions().values():
@@ -83,6 +84,7 @@ def test_cloudformation_names_what_may_outlive_its_stack_or_move_to_another(
         "AWS::CloudWatch::Alarm": "AlarmName",
         "AWS::DynamoDB::Table": "TableName",
         "AWS::IAM::Role": "RoleName",
+        "AWS::KinesisFirehose::DeliveryStream": "DeliveryStreamName",
         "AWS::Lambda::Function": "FunctionName",
         "AWS::Lambda::LayerVersion": "LayerName",
         "AWS::Logs::LogGroup": "LogGroupName",
@@ -141,7 +143,7 @@ def test_production_allows_more_keeps_longer_and_watches_itself() -> None:
 
 def test_only_an_environment_with_alarms_pays_for_them(deployments: dict[str, Deployment]) -> None:
     counts = {name: len(list(one.resources("AWS::CloudWatch::Alarm"))) for name, one in deployments.items()}
-    assert counts == {"dev": 0, "staging": 0, "prod": len(deployments["prod"].functions()) + 5}
+    assert counts == {"dev": 0, "staging": 0, "prod": len(deployments["prod"].functions()) + 6}
 
 
 def test_every_alarm_tells_the_topic(prod: Deployment) -> None:
@@ -194,6 +196,19 @@ def test_with_snapshots_the_long_routes_are_invoked_by_the_alias_of_a_published_
     for route in ROUTES:
         uri = json.dumps(deployment.methods()[route.method, route.path]["Properties"]["Integration"]["Uri"])
         assert any(f'"Ref": "{alias}"' in uri for alias in aliases) == route.long
+
+
+def test_who_synthesizes_alarms_that_nobody_hears_is_told(tmp_path: Path) -> None:
+    app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=str(tmp_path))
+    heard = replace(PROD, name="heard", alarm_email="operator@example.org")
+    add_stacks(app, [DEV, PROD, heard])
+    stacks = {name: app.node.find_child(f"Spass-{name}-Api") for name in ("dev", "prod", "heard")}
+    told = {name for name, stack in stacks.items() if isinstance(stack, Stack) and _warnings(stack)}
+    assert told == {"prod"}
+
+
+def _warnings(stack: Stack) -> list[object]:
+    return [entry.data for entry in stack.node.metadata if entry.type == "aws:cdk:warning"]
 
 
 def test_an_alarm_address_is_subscribed(synthesize: Callable[[Environment], Deployment]) -> None:

@@ -1,0 +1,140 @@
+"""The archive of the audit: one line of JSON for every call of a model or a tool, from the log into the bucket.
+
+CloudWatch Logs picks the lines, Firehose gathers, unpacks and writes them. Neither bills while no line comes.
+"""
+
+from typing import Final
+
+from aws_cdk import RemovalPolicy, Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kinesisfirehose as firehose
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+from infra.constructs.acknowledge import acknowledge
+from infra.constructs.bucket import AUDIT
+from infra.constructs.function import Function
+from infra.constructs.roles import wildcard_finding
+
+# As the library writes a call's line (`metering/audit.py`).
+_CALLS: Final = '{ $.event = "call" }'
+# Days as Hive writes partitions, which query engines read without being told. They are UTC, of the line's arrival.
+_RECORDS: Final = f"{AUDIT}records/day=!{{timestamp:yyyy-MM-dd}}/"
+_FAILED: Final = f"{AUDIT}failed/!{{firehose:error-output-type}}/day=!{{timestamp:yyyy-MM-dd}}/"
+_GATHER_SECONDS: Final = 300
+_GATHER_MIB: Final = 16
+
+Processor = firehose.CfnDeliveryStream.ProcessorProperty
+Parameter = firehose.CfnDeliveryStream.ProcessorParameterProperty
+
+
+class AuditArchive(Construct):
+    """A delivery stream into the bucket of this name, under ``audit/``. Functions have no right to anything there."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, bucket: str, log_retention: logs.RetentionDays, log_removal: RemovalPolicy
+    ) -> None:
+        super().__init__(scope, construct_id)
+        stack = Stack.of(self)
+        errors = logs.LogGroup(self, "Errors", retention=log_retention, removal_policy=log_removal)
+        stream = logs.LogStream(self, "ErrorStream", log_group=errors, removal_policy=log_removal)
+        writer = self._writer(f"arn:{stack.partition}:s3:::{bucket}", errors)
+        self.resource = firehose.CfnDeliveryStream(
+            self,
+            "Stream",
+            delivery_stream_type="DirectPut",
+            delivery_stream_encryption_configuration_input=firehose.CfnDeliveryStream.DeliveryStreamEncryptionConfigurationInputProperty(
+                key_type="AWS_OWNED_CMK"
+            ),
+            extended_s3_destination_configuration=firehose.CfnDeliveryStream.ExtendedS3DestinationConfigurationProperty(
+                bucket_arn=f"arn:{stack.partition}:s3:::{bucket}",
+                role_arn=writer.role_arn,
+                prefix=_RECORDS,
+                error_output_prefix=_FAILED,
+                compression_format="GZIP",
+                file_extension=".jsonl.gz",
+                buffering_hints=firehose.CfnDeliveryStream.BufferingHintsProperty(
+                    interval_in_seconds=_GATHER_SECONDS, size_in_m_bs=_GATHER_MIB
+                ),
+                cloud_watch_logging_options=firehose.CfnDeliveryStream.CloudWatchLoggingOptionsProperty(
+                    enabled=True, log_group_name=errors.log_group_name, log_stream_name=stream.log_stream_name
+                ),
+                processing_configuration=_unpacking(),
+            ),
+        )
+        self.resource.node.add_dependency(writer)
+        self._sender = self._made_sender()
+
+    @property
+    def name(self) -> str:
+        """The delivery stream's name."""
+        return self.resource.ref
+
+    def subscribe(self, function: Function) -> None:
+        """Archive this function's calls from now on."""
+        logs.CfnSubscriptionFilter(
+            function,
+            "Audit",
+            log_group_name=function.log_group.log_group_name,
+            filter_pattern=_CALLS,
+            destination_arn=self.resource.attr_arn,
+            role_arn=self._sender.role_arn,
+        ).node.add_dependency(self._sender)  # a first message is sent while it is made
+
+    def _writer(self, bucket: str, errors: logs.LogGroup) -> iam.Role:
+        """Firehose, as it writes to the bucket.
+
+        (https://docs.aws.amazon.com/firehose/latest/dev/controlling-access.html#using-iam-s3)
+        """
+        stack = Stack.of(self)
+        objects = f"{bucket}/{AUDIT}*"
+        role = iam.Role(
+            self,
+            "Writer",
+            assumed_by=iam.ServicePrincipal(
+                "firehose.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": stack.account}}
+            ),
+        )
+        role.add_to_policy(
+            iam.PolicyStatement(actions=["s3:PutObject", "s3:AbortMultipartUpload", "s3:GetObject"], resources=[objects])
+        )
+        role.add_to_policy(
+            iam.PolicyStatement(
+                actions=["s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads"], resources=[bucket]
+            )
+        )
+        errors.grant_write(role)
+        acknowledge(
+            role, {wildcard_finding(stack, objects): "The archive is a prefix of its own, which nothing else writes under."}
+        )
+        return role
+
+    def _made_sender(self) -> iam.Role:
+        """CloudWatch Logs, as it hands lines over."""
+        stack = Stack.of(self)
+        role = iam.Role(
+            self,
+            "Sender",
+            assumed_by=iam.ServicePrincipal(
+                "logs.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": stack.account}}
+            ),
+        )
+        role.add_to_policy(
+            iam.PolicyStatement(actions=["firehose:PutRecord", "firehose:PutRecordBatch"], resources=[self.resource.attr_arn])
+        )
+        return role
+
+
+def _unpacking() -> firehose.CfnDeliveryStream.ProcessingConfigurationProperty:
+    """CloudWatch Logs sends lines packed and in an envelope of its own; what is kept is the lines."""
+    return firehose.CfnDeliveryStream.ProcessingConfigurationProperty(
+        enabled=True,
+        processors=[
+            Processor(type="Decompression", parameters=[Parameter(parameter_name="CompressionFormat", parameter_value="GZIP")]),
+            Processor(
+                type="CloudWatchLogProcessing",
+                parameters=[Parameter(parameter_name="DataMessageExtraction", parameter_value="true")],
+            ),
+            Processor(type="AppendDelimiterToRecord"),
+        ],
+    )

@@ -1,0 +1,72 @@
+"""What a function must be allowed in order to call the models of Bedrock that the operator's file names, and no others."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from aws_cdk import Stack
+from aws_cdk import aws_iam as iam
+
+# Converse is allowed by the first, ConverseStream by the second.
+# (https://docs.aws.amazon.com/bedrock/latest/userguide/inference-prereq.html)
+_ACTIONS: Final = ("bedrock:InvokeModel", "bedrock:InvokeModelWithResponseStream")
+# Profiles of AWS's own carry a part of the world before the model's name: eu.anthropic.claude-…, global.anthropic.claude-….
+_OF_A_PROFILE: Final = re.compile(r"(?P<where>[a-z]{2}|us-gov|apac|global)\.(?P<model>[a-z0-9-]+\..+)")
+_ARN: Final = re.compile(r"arn:[^:]+:bedrock:[^:]*:[^:]*:(?P<kind>[a-z-]+)/(?P<name>.+)")
+
+
+class BedrockAccess(NamedTuple):
+    """Statements for a role, and those of their resources that hold a wildcard, with the reason."""
+
+    statements: list[iam.PolicyStatement]
+    wildcards: Mapping[str, str]
+
+
+def bedrock_access(stack: Stack, names: Iterable[str]) -> BedrockAccess:
+    """For the models of these ids or ARNs.
+
+    A profile runs its model in any region of its part of the world, so the model is allowed in all of them, but only through that
+    profile. (https://docs.aws.amazon.com/bedrock/latest/userguide/inference-profiles-prereq.html)
+    """
+    direct: list[str] = []
+    through: dict[str, list[str]] = {}
+    for name in names:
+        profile, model = _profile(stack, name)
+        if profile is None:
+            direct.append(name if name.startswith("arn:") else _foundation(stack, stack.region, name))
+        else:
+            direct.append(profile)
+            # Where a global profile picks the place itself, the model's ARN names no region.
+            through[profile] = [_foundation(stack, "*", model), _foundation(stack, "", model)]
+    statements = [_allow(direct)] if direct else []
+    for profile, models in through.items():
+        statements.append(_allow(models, only_through=profile))
+    reason = "Bedrock picks the region (or, of a profile of the operator's own, the model) when it is called through the profile."
+    return BedrockAccess(statements, {model: reason for models in through.values() for model in models if "*" in model})
+
+
+def _profile(stack: Stack, name: str) -> tuple[str | None, str]:
+    """The ARN of the inference profile that ``name`` means, if it means one, and the model behind it."""
+    arn = _ARN.fullmatch(name)
+    if arn is not None:
+        match arn["kind"]:
+            case "application-inference-profile":
+                return name, "*"
+            case "inference-profile":
+                short = _OF_A_PROFILE.fullmatch(arn["name"])
+                return name, short["model"] if short else "*"
+            case _:
+                return None, arn["name"]
+    short = _OF_A_PROFILE.fullmatch(name)
+    if short is None:
+        return None, name
+    return stack.format_arn(service="bedrock", resource="inference-profile", resource_name=name), short["model"]
+
+
+def _foundation(stack: Stack, region: str, model: str) -> str:
+    return f"arn:{stack.partition}:bedrock:{region}::foundation-model/{model}"
+
+
+def _allow(resources: Iterable[str], *, only_through: str | None = None) -> iam.PolicyStatement:
+    conditions = {"ArnEquals": {"bedrock:InferenceProfileArn": only_through}} if only_through else None
+    return iam.PolicyStatement(actions=[*_ACTIONS], resources=[*resources], conditions=conditions)

@@ -1,0 +1,99 @@
+"""Every call of a model or a tool leaves for the archive, and nothing but the archive's own roles reaches it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infra.environments import DEV, ENVIRONMENTS, Environment
+from infra.routes import ROUTES, Permission
+from infra.workers import WORKERS
+
+from .conftest import Deployment, function_name, statements_of
+
+CALLING = {row.function_name for row in (*ROUTES, *WORKERS) if Permission.MODELS in row.permissions}
+
+
+def _stream(deployment: Deployment) -> tuple[str, dict[str, Any]]:
+    ((logical_id, stream),) = deployment.resources("AWS::KinesisFirehose::DeliveryStream")
+    return logical_id, stream["Properties"]
+
+
+def _role(deployment: Deployment, reference: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Who may assume this role of the parent stack, and what it allows."""
+    name = reference["Fn::GetAtt"][0]
+    (trust,) = deployment.api["Resources"][name]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+    return trust, statements_of(deployment.api, name)
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_log_of_every_function_that_calls_models_or_tools_is_subscribed_to_and_no_other(
+    deployments: dict[str, Deployment], name: str
+) -> None:
+    deployment = deployments[name]
+    groups = dict(deployment.resources("AWS::Logs::LogGroup"))
+    subscribed = []
+    for _, subscription in deployment.resources("AWS::Logs::SubscriptionFilter"):
+        properties = subscription["Properties"]
+        subscribed.append(function_name(groups[properties["LogGroupName"]["Ref"]]["Properties"]))
+        assert properties["FilterPattern"] == '{ $.event = "call" }'
+        assert deployment.argument(properties["DestinationArn"]["Ref"]) == {"Fn::GetAtt": [_stream(deployment)[0], "Arn"]}
+    assert sorted(subscribed) == sorted(CALLING)
+    assert {"chat-completions", "sessions-append", "tools-execute", "worker-jobs"} <= CALLING
+
+
+def test_cloudwatch_logs_may_only_put_lines_into_the_stream(prod: Deployment) -> None:
+    subscriptions = [one["Properties"] for _, one in prod.resources("AWS::Logs::SubscriptionFilter")]
+    (role,) = {json.dumps(prod.argument(one["RoleArn"]["Ref"])) for one in subscriptions}
+    trust, allowed = _role(prod, json.loads(role))
+    assert trust["Principal"] == {"Service": "logs.amazonaws.com"}
+    assert trust["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+    assert allowed == [
+        {
+            "Effect": "Allow",
+            "Action": ["firehose:PutRecord", "firehose:PutRecordBatch"],
+            "Resource": {"Fn::GetAtt": [_stream(prod)[0], "Arn"]},
+        }
+    ]
+
+
+def test_the_archive_is_lines_packed_by_day_under_a_prefix_of_its_own_encrypted_on_the_way(prod: Deployment) -> None:
+    _, stream = _stream(prod)
+    assert stream["DeliveryStreamEncryptionConfigurationInput"] == {"KeyType": "AWS_OWNED_CMK"}
+    target = stream["ExtendedS3DestinationConfiguration"]
+    assert target["BucketARN"]["Fn::Join"][1][-1] == {"Fn::ImportValue": "spass-prod-BucketName"}
+    assert target["CompressionFormat"] == "GZIP"
+    assert target["Prefix"] == "audit/records/day=!{timestamp:yyyy-MM-dd}/"
+    assert target["ErrorOutputPrefix"] == "audit/failed/!{firehose:error-output-type}/day=!{timestamp:yyyy-MM-dd}/"
+    steps = [processor["Type"] for processor in target["ProcessingConfiguration"]["Processors"]]
+    assert steps == ["Decompression", "CloudWatchLogProcessing", "AppendDelimiterToRecord"]
+
+
+def test_firehose_writes_under_the_archives_prefix_and_reads_nothing_of_a_tenant(prod: Deployment) -> None:
+    _, stream = _stream(prod)
+    trust, allowed = _role(prod, stream["ExtendedS3DestinationConfiguration"]["RoleARN"])
+    assert trust["Principal"] == {"Service": "firehose.amazonaws.com"}
+    assert trust["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+    bucket = ["arn:", {"Ref": "AWS::Partition"}, ":s3:::", {"Fn::ImportValue": "spass-prod-BucketName"}]
+    objects, whole, logs = allowed
+    assert (objects["Resource"]["Fn::Join"][1], whole["Resource"]["Fn::Join"][1]) == ([*bucket, "/audit/*"], bucket)
+    assert not [action for action in whole["Action"] if "Object" in action]
+    assert {action.partition(":")[0] for action in logs["Action"]} == {"logs"}
+
+
+def test_an_archive_that_cannot_be_written_is_told(prod: Deployment) -> None:
+    alarms = [alarm["Properties"] for _, alarm in prod.resources("AWS::CloudWatch::Alarm")]
+    (late,) = [alarm for alarm in alarms if alarm.get("Namespace") == "AWS/Firehose"]
+    assert (late["MetricName"], late["Threshold"]) == ("DeliveryToS3.DataFreshness", 3600)
+    assert late["Dimensions"] == [{"Name": "DeliveryStreamName", "Value": {"Ref": _stream(prod)[0]}}]
+
+
+def test_an_environment_may_do_without_an_archive(synthesize: Callable[[Environment], Deployment]) -> None:
+    deployment = synthesize(replace(DEV, audit_archive_days=None, alarms=True))
+    assert not list(deployment.resources("AWS::KinesisFirehose::DeliveryStream"))
+    assert not list(deployment.resources("AWS::Logs::SubscriptionFilter"))
+    ((_, bucket),) = deployment.resources("AWS::S3::Bucket")
+    rules = bucket["Properties"]["LifecycleConfiguration"]["Rules"]
+    assert not [rule for rule in rules if rule.get("Prefix") == "audit/"], "what was archived once is not deleted by accident"

@@ -1,0 +1,105 @@
+"""Bedrock's models are allowed where the operator's file names them, to functions that call models, and nothing else of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.environments import DEV, Environment
+from infra.routes import ROUTES, Permission
+from infra.workers import WORKERS
+
+from .conftest import Deployment, actions_of
+
+REGION = "eu-central-1"
+PARTITION = {"Ref": "AWS::Partition"}
+APPLICATION = f"arn:aws:bedrock:{REGION}:123456789012:application-inference-profile/abc123"
+PROVISIONED = f"arn:aws:bedrock:{REGION}:123456789012:provisioned-model/def456"
+INVOKES = {"bedrock:InvokeModel", "bedrock:InvokeModelWithResponseStream"}
+
+Synthesize = Callable[[Environment], Deployment]
+
+
+@pytest.fixture
+def bundled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Makes this the backends of the file that is bundled."""
+
+    def bundle(backends: str) -> None:
+        file = tmp_path / "operators.yaml"
+        file.write_text(f"llm:\n  backends:\n{backends}\n")
+        monkeypatch.setenv("SPASS_CONFIG", str(file))
+
+    return bundle
+
+
+def _of_bedrock(deployment: Deployment, function: str) -> list[dict[str, Any]]:
+    return [one for one in deployment.statements(function) if any(name.startswith("bedrock:") for name in actions_of(one))]
+
+
+def _resources(statement: dict[str, Any]) -> list[Any]:
+    resources = statement["Resource"]
+    return resources if isinstance(resources, list) else [resources]
+
+
+def _model(region: str, name: str) -> dict[str, Any]:
+    return {"Fn::Join": ["", ["arn:", PARTITION, f":bedrock:{region}::foundation-model/{name}"]]}
+
+
+def _profile(name: str) -> dict[str, Any]:
+    start = ["arn:", PARTITION, f":bedrock:{REGION}:", {"Ref": "AWS::AccountId"}]
+    return {"Fn::Join": ["", [*start, f":inference-profile/{name}"]]}
+
+
+def test_without_a_backend_of_bedrock_nobody_may_call_it(dev: Deployment) -> None:
+    assert not [name for name in dev.functions() if _of_bedrock(dev, name)]
+
+
+def test_only_functions_that_call_models_may_and_only_call(bundled: Callable[[str], None], synthesize: Synthesize) -> None:
+    bundled("    - {provider: bedrock, supported_models: [amazon.titan-embed-text-v2:0]}")
+    deployment = synthesize(DEV)
+    calling = {row.function_name for row in (*ROUTES, *WORKERS) if Permission.MODELS in row.permissions}
+    assert {name for name in deployment.functions() if _of_bedrock(deployment, name)} == calling
+    for name in calling:
+        (statement,) = _of_bedrock(deployment, name)
+        assert set(actions_of(statement)) == INVOKES
+        assert _resources(statement) == [_model(REGION, "amazon.titan-embed-text-v2:0")]
+
+
+def test_models_are_those_that_backends_of_bedrock_call_by_their_own_names(
+    bundled: Callable[[str], None], synthesize: Synthesize
+) -> None:
+    bundled(
+        """
+    - {provider: bedrock, model_names: {claude: anthropic.claude-3-haiku-20240307-v1:0}, supported_models: [claude]}
+    - {name: second, provider: bedrock, supported_models: [cohere.embed-multilingual-v3]}
+    - {provider: openai, supported_models: [gpt-5-mini]}"""
+    )
+    (statement,) = _of_bedrock(synthesize(DEV), "chat-completions")
+    assert _resources(statement) == [
+        _model(REGION, "anthropic.claude-3-haiku-20240307-v1:0"),
+        _model(REGION, "cohere.embed-multilingual-v3"),
+    ]
+
+
+@pytest.mark.parametrize("where", ["eu", "global"])
+def test_a_profile_may_use_its_model_in_any_region_but_only_through_itself(
+    bundled: Callable[[str], None], synthesize: Synthesize, where: str
+) -> None:
+    name = "anthropic.claude-sonnet-4-20250514-v1:0"
+    bundled(f"    - {{provider: bedrock, model_names: {{claude: '{where}.{name}'}}}}")
+    itself, behind = _of_bedrock(synthesize(DEV), "chat-completions")
+    assert _resources(itself) == [_profile(f"{where}.{name}")]
+    assert "Condition" not in itself
+    assert _resources(behind) == [_model("*", name), _model("", name)]
+    assert behind["Condition"] == {"ArnEquals": {"bedrock:InferenceProfileArn": _profile(f"{where}.{name}")}}
+
+
+def test_an_arn_is_allowed_as_it_is_and_a_profile_of_ones_own_whatever_is_behind_it(
+    bundled: Callable[[str], None], synthesize: Synthesize
+) -> None:
+    bundled(f"    - {{provider: bedrock, model_names: {{a: '{APPLICATION}', b: '{PROVISIONED}'}}}}")
+    named, behind = _of_bedrock(synthesize(DEV), "chat-completions")
+    assert _resources(named) == [APPLICATION, PROVISIONED]
+    assert _resources(behind) == [_model("*", "*"), _model("", "*")]
+    assert behind["Condition"] == {"ArnEquals": {"bedrock:InferenceProfileArn": APPLICATION}}
