@@ -120,9 +120,10 @@ async def show(client: httpx.AsyncClient, route: Route, world: World, headers: d
 
 
 def rounds_before_model(plan: Recorder, table: list[str]) -> int:
-    """Rounds before the model: the audit record (a PutItem) is written right after it; without one, all rounds count."""
+    """Rounds before the model: the call's account (the first transaction) is written right after it; without one, all count."""
     spans = sorted(plan.spans)
-    until = spans[table.index("PutItem")][0] if "PutItem" in table and len(spans) == len(table) else float("inf")
+    accounted = "TransactWriteItems" in table and len(spans) == len(table)
+    until = spans[table.index("TransactWriteItems")][0] if accounted else float("inf")
     return plan.rounds(until)
 
 

@@ -8,7 +8,9 @@ from botocore.exceptions import ClientError
 
 from spass.aws.faults import AwsCall, invoke
 from spass.aws.translate import storage_errors
+from spass.core.errors import StorageUnavailable
 from spass.core.ids import IndexId, TenantId, UploadId
+from spass.core.messages import Json
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -53,6 +55,16 @@ class TenantJobs:
         """Ask for an upload to be worked on from where it stands; raises as ``merge``."""
         await self._send({"job": "ingest", "tenant": self._tenant, "index": index, "upload": upload})
 
+    async def account(self, record: Mapping[str, str | int]) -> None:
+        """Ask for the record of a call to be accounted for, which could not be done when the call ended.
+
+        Raises:
+            StorageUnavailable: the queue does not answer, or there is none.
+        """
+        if self._queue is None:
+            raise StorageUnavailable("There is no queue of jobs.")
+        await self._send({"job": "account", "tenant": self._tenant, "record": record})
+
     async def start_parts(self, index: IndexId, upload: UploadId, parts: Sequence[int], *, failures: int = 0) -> None:
         """Start the state machine on the parts of an upload, after so many ``failures`` of earlier executions: after each there
         is one more, however often it is started. The number tells its steps from those of the others.
@@ -71,7 +83,7 @@ class TenantJobs:
             if error.response["Error"]["Code"] != "ExecutionAlreadyExists":
                 raise
 
-    async def _send(self, body: Mapping[str, str]) -> None:
+    async def _send(self, body: Mapping[str, Json]) -> None:
         if self._queue is not None:
             parameters = {"QueueUrl": self._queue, "MessageBody": json.dumps(body)}
             await _call("sqs", "SendMessage", self._sqs().send_message, parameters)

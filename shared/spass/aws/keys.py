@@ -91,6 +91,11 @@ def upload_newest(tenant: TenantId, index: IndexId, digest: str) -> Key:
     return Key(uploads_partition(tenant, index), f"NEWEST#{digest}")
 
 
+def tenant_config(tenant: TenantId) -> Key:
+    """What a tenant has set for itself."""
+    return Key(f"{tenant_prefix(tenant)}CONFIG", "CONFIG")
+
+
 def confirm(tenant: TenantId, digest: str) -> Key:
     return Key(f"{tenant_prefix(tenant)}CONFIRM#{digest}", "CONFIRM")
 
@@ -107,3 +112,14 @@ def audit_partition(tenant: TenantId, outer_request: RequestId) -> str:
 def audit(tenant: TenantId, outer_request: RequestId, at: Timestamp, request: RequestId) -> Key:
     """One call's record below the outer request that caused it, in time order."""
     return Key(audit_partition(tenant, outer_request), f"{at}#{request}")
+
+
+def usage_partition(tenant: TenantId, month: str) -> str:
+    """What a tenant's model calls of a ``month`` (``2026-04``) took."""
+    return f"{tenant_prefix(tenant)}USAGE#{month}"
+
+
+def usage(tenant: TenantId, day: str, agent: str, model: str, user: str, shard: int) -> Key:
+    """One row of it: of a ``day`` (``2026-04-30``). An absent agent or user is empty; neither holds a ``#``, so no two rows share
+    a key whatever a model is called."""
+    return Key(usage_partition(tenant, day[:7]), f"{day}#{agent}#{model}#{user}#{shard}")

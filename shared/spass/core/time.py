@@ -24,6 +24,11 @@ def timestamp(seconds: float) -> Timestamp:
     return Timestamp(moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z")
 
 
+def epoch_s(at: Timestamp) -> int:
+    """The Unix second of ``at``."""
+    return int(datetime.fromisoformat(at).timestamp())
+
+
 @dataclass(frozen=True, slots=True)
 class Deadline:
     """A moment on the monotonic clock by which a request must have ended, all retries included."""

@@ -1,5 +1,6 @@
 """One record for every model and tool call: who called what, how it went and what it cost. Never what was said."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -9,13 +10,15 @@ import anyio
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.log import write_line
-from spass.aws.table import TTL, Put
+from spass.aws.table import ABSENT, TTL, ConditionFailed, Put, TransactionFailed
 from spass.core.cost import Cost
-from spass.core.errors import StorageUnavailable
-from spass.core.ids import AgentName, RequestId, SessionId, UserId
+from spass.core.errors import InternalError, StorageUnavailable
+from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.messages import Json, TokenUsage
-from spass.core.time import Timestamp, now, now_s
+from spass.core.time import Timestamp, epoch_s, now
+from spass.metering import usage
 from spass.metering.cost import decimal_text
+from spass.metering.shards import Shards
 
 KEEP_SECONDS: Final = 90 * 24 * 3600
 
@@ -25,6 +28,7 @@ FAILED: Final = "internal_error"
 
 _NO_TOKENS: Final = TokenUsage()
 _NO_COST: Final = Cost()
+_shards: Final = Shards()
 
 
 class CallKind(StrEnum):
@@ -65,25 +69,47 @@ class AuditRecord:
     finish_reason: str | None = None
 
 
-async def write(store: TenantStore, record: AuditRecord) -> None:
-    """Keep ``record`` for 90 days. Writing the same record again changes nothing.
-
-    Raises:
-        StorageUnavailable: whether it was kept is unknown.
-    """
-    key = keys.audit(store.tenant, record.outer_request_id, record.at, record.request_id)
-    await store.table.write(Put(key, {**attributes(record), TTL: now_s() + KEEP_SECONDS}))
-
-
 async def keep(store: TenantStore, record: AuditRecord) -> None:
-    """As ``write``, at the end of a call. A cancelled caller waits for it, so that no call is paid and unrecorded. A record that
-    finds no place takes no result away; it stands in the log then."""
+    """Account for a call that has ended, and say so in the log. A cancelled caller waits for it, so that no call is paid and
+    unrecorded. A record that finds no place takes no result away: it is left to the queue of jobs, or else stands in the log."""
+    kept = attributes(record)
+    write_line({"level": "info", "event": "call", "tenant": store.tenant, **kept})
     with anyio.CancelScope(shield=True):
         try:
-            await write(store, record)
-        except StorageUnavailable:
-            line: dict[str, Json] = {"at": now(), "level": "error", "request_id": record.outer_request_id}
-            write_line({**line, "event": "audit_not_stored", "record": attributes(record)})
+            await account(store, kept)
+        except (StorageUnavailable, InternalError):
+            await _leave(store, kept)
+
+
+async def account(store: TenantStore, record: Mapping[str, str | int]) -> None:
+    """Keep the attributes of a record for 90 days and count what its call took, both or neither, and once however often this is
+    done.
+
+    Raises:
+        StorageUnavailable: whether it was done is unknown.
+    """
+    at = Timestamp(str(record["at"]))
+    key = keys.audit(store.tenant, RequestId(str(record["outer_request_id"])), at, RequestId(str(record["request_id"])))
+    put = Put(key, {**record, TTL: epoch_s(at) + KEEP_SECONDS}, ABSENT)
+    with _shards.free() as shard:
+        counted = usage.added(store.tenant, record, shard)
+        try:
+            if counted:
+                await store.table.transact([put, counted], token=new_id("call"))
+            else:
+                await store.table.write(put)
+        except (ConditionFailed, TransactionFailed):  # it stands there already
+            return
+
+
+async def _leave(store: TenantStore, record: Mapping[str, str | int]) -> None:
+    try:
+        await store.jobs.account(record)
+        how = "audit_queued"
+    except (StorageUnavailable, InternalError):
+        how = "audit_not_stored"
+    line: dict[str, Json] = {"at": now(), "level": "error", "request_id": record["outer_request_id"]}
+    write_line({**line, "event": how, "call": record["request_id"]})
 
 
 def attributes(record: AuditRecord) -> dict[str, str | int]:

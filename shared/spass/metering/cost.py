@@ -8,12 +8,16 @@ from spass.core.messages import TokenUsage
 from spass.tenancy.config import ModelConfig
 
 _PER_PRICE: Final = Decimal(1_000_000)
+_SMALLEST: Final = Decimal("1E-12")
+"""US dollars: what is less is rounded away, so that sums of any length stay exact."""
+_LARGEST: Final = Decimal(1_000_000)
+"""US dollars that one call may have cost: a provider that says more is not believed."""
 
 
 def price(model: ModelConfig, usage: TokenUsage, *, said_usd: Decimal | None, usd_to_eur: Decimal) -> Cost:
     """The cost of one call: what the provider said (``said_usd``), else by the catalogue (US dollars per million tokens), else
     unknown and counted as nothing."""
-    if said_usd is not None:
+    if said_usd is not None and said_usd <= _LARGEST:
         return _cost(said_usd, usd_to_eur, CostSource.UPSTREAM)
     per_in, per_out = model.usd_per_mtok_in, model.usd_per_mtok_out
     if per_in is None or (per_out is None and usage.completion_tokens):
@@ -23,6 +27,7 @@ def price(model: ModelConfig, usage: TokenUsage, *, said_usd: Decimal | None, us
 
 
 def _cost(usd: Decimal, usd_to_eur: Decimal, source: CostSource) -> Cost:
+    usd = usd.quantize(_SMALLEST)
     return Cost(usd.normalize(), (usd * usd_to_eur).normalize(), source, 1)
 
 

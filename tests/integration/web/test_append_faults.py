@@ -46,7 +46,8 @@ async def test_whichever_call_goes_wrong_the_retried_request_has_appended_once(
     assert counted.status_code == 200
     points = [f"{call.service}:{call.operation}" for call in plan.calls]
     assert {"dynamodb:PutItem", "dynamodb:TransactWriteItems", "s3:PutObject"} < set(points)
-    assert points.count("dynamodb:PutItem") == 2, "the claim and the audit record: the answer is kept by the swap"
+    assert points.count("dynamodb:PutItem") == 1, "the claim: the answer is kept by the swap"
+    assert points.count("dynamodb:TransactWriteItems") == 2, "the embedding's account and the swap"
     claiming = points.index("dynamodb:PutItem")
     for point, name in enumerate(points):
         where = f"{fault} at {point} ({name})"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from spass.aws.attributes import Item
+from spass.aws.beside import Beside
 from spass.aws.clients import TenantStore
 from spass.aws.jobs import TenantJobs
 from spass.aws.objects import TenantObjects
@@ -15,7 +16,6 @@ from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
 from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
 from spass.rag.documents import DocumentPatch, NewDocument
-from spass.rag.swap import Beside
 from spass.tenancy.identity import Caller, Identity
 
 
@@ -37,6 +37,11 @@ class RecordingTable(TenantTable):
         assert isinstance(write, Put)
         self.written.append(write)
         return None
+
+    async def transact(self, writes: Sequence[Write], *, token: str) -> None:
+        for write in writes:
+            if isinstance(write, Put):
+                await self.write(write)
 
     def audited(self, kind: str) -> list[tuple[object, object]]:
         """(tool or model, status) of each record of ``kind``, in order."""

@@ -1,13 +1,14 @@
 """What a message of the queue of jobs leads to."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from spass.aws.clients import TenantStore
 from spass.aws.log import write_line
 from spass.core.ids import IndexId, TenantId
 from spass.core.time import Deadline, now
-from spass.rag.ingest.events import IngestJob, Job, MergeJob, ObjectPut, Unknown, jobs_of
+from spass.metering import audit
+from spass.rag.ingest.events import AccountJob, IngestJob, Job, MergeJob, ObjectPut, Unknown, jobs_of
 from spass.rag.ingest.location import locate
 from spass.rag.ingest.worker import Delivery, Ingest
 
@@ -21,6 +22,7 @@ class Dispatch:
     store_of: Callable[[TenantId], TenantStore]
     ingest: Ingest
     merge: Callable[[TenantStore, IndexId, Deadline], Awaitable[object]]
+    account: Callable[[TenantStore, Mapping[str, str | int]], Awaitable[object]] = audit.account
 
     async def message(self, body: str, delivery: Delivery, deadline: Deadline) -> bool:
         """Whether the message is done with; else it shall be delivered again.
@@ -52,12 +54,15 @@ class Dispatch:
                 if location.tenant not in self.tenants:
                     return _dropped("the tenant is not known", delivery)
                 return await self.ingest.put(self.store_of(location.tenant), location, job, delivery, deadline)
-            case IngestJob() | MergeJob() if job.tenant not in self.tenants:
+            case IngestJob() | MergeJob() | AccountJob() if job.tenant not in self.tenants:
                 return _dropped("the tenant is not known", delivery)
             case IngestJob():
                 return await self.ingest.go_on(self.store_of(job.tenant), job.index, job.upload, delivery, deadline)
             case MergeJob():
                 await self.merge(self.store_of(job.tenant), job.index, deadline)
+                return True
+            case AccountJob():
+                await self.account(self.store_of(job.tenant), job.record)
                 return True
 
 

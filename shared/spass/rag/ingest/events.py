@@ -51,13 +51,21 @@ class MergeJob:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountJob:
+    """Account for a call by its record, which could not be done when it ended."""
+
+    tenant: TenantId
+    record: Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """Nothing that anybody here can do; ``why`` holds nothing of what it said."""
 
     why: str
 
 
-Job: TypeAlias = "ObjectPut | IngestJob | MergeJob | Unknown"
+Job: TypeAlias = "ObjectPut | IngestJob | MergeJob | AccountJob | Unknown"
 
 
 def jobs_of(body: str) -> list[Job]:
@@ -78,6 +86,8 @@ def jobs_of(body: str) -> list[Job]:
             return [MergeJob(TenantId(tenant), IndexId(index))]
         case {"job": "ingest", "tenant": str(tenant), "index": str(index), "upload": str(upload)}:
             return [IngestJob(TenantId(tenant), IndexId(index), UploadId(upload))]
+        case {"job": "account", "tenant": str(tenant), "record": dict(record)}:
+            return [AccountJob(TenantId(tenant), record)]
     return [Unknown("the message is of no known kind")]
 
 

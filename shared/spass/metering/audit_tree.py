@@ -1,0 +1,39 @@
+"""The records of one outer request as the tree that its calls are."""
+
+from typing import Final, cast
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.table import TTL
+from spass.core.errors import RequestNotFound
+from spass.core.ids import RequestId
+from spass.core.messages import Json
+
+MAX_RECORDS: Final = 5000
+"""Of a request with more the first are shown: an answer has room for no more."""
+
+_NOT_SAID: Final = frozenset({"pk", "sk", TTL})
+
+
+async def tree(store: TenantStore, request_id: RequestId) -> dict[str, Json]:
+    """The calls that the request led to, each with those that were made for it, in time order. A call whose own parent is not
+    there stands below the request itself.
+
+    Raises:
+        RequestNotFound: this tenant knows no calls of such a request, or none any more.
+        StorageUnavailable: the table does not answer.
+    """
+    partition = keys.audit_partition(store.tenant, request_id)
+    items = await store.table.query(partition, limit=MAX_RECORDS + 1)
+    if not items:
+        raise RequestNotFound("No calls of this request are recorded. Records are kept for 90 days.")
+    roots: list[Json] = []
+    below: dict[str, list[Json]] = {}
+    shown = items[:MAX_RECORDS]
+    for item in shown:
+        below[cast(str, item["request_id"])] = []
+    for item in shown:
+        call = {name: cast(Json, value) for name, value in item.items() if name not in _NOT_SAID}
+        siblings = below.get(cast(str, item["parent_request_id"]), roots)
+        siblings.append({**call, "calls": below[cast(str, item["request_id"])]})
+    return {"request_id": request_id, "calls": roots, "truncated": len(items) > MAX_RECORDS}

@@ -1,0 +1,201 @@
+"""What a tenant's model calls took, by day, agent, model and user: counted with each call's record, summed up when asked for.
+
+A call counts as a request when its model answered it, or broke off after it had begun to: what failed before cost nothing. A row
+is kept for 400 days. Resetting takes away what is shown, never the money that the month has cost.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Final, Literal, TypeAlias, cast
+
+from spass.aws import keys
+from spass.aws.again import again
+from spass.aws.attributes import Item, Value
+from spass.aws.clients import TenantStore
+from spass.aws.keys import Key
+from spass.aws.table import TTL, Condition, ConditionFailed, Update
+from spass.core.errors import InvalidRequest
+from spass.core.ids import AgentName, TenantId
+from spass.core.messages import Json
+from spass.core.time import now
+from spass.metering.cost import decimal_text
+
+KEEP_DAYS: Final = 400
+MAX_GROUPS: Final = 10_000
+
+_PAGE: Final = 1000
+_AT_ONCE: Final = 8
+_DAY_SECONDS: Final = 24 * 3600
+
+GroupBy: TypeAlias = Literal["agent", "model", "user", "day"]
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuery:
+    """Which calls (of ``agent``, from the day ``first`` to the day ``last``, both included, in UTC), and summed up by what."""
+
+    group_by: GroupBy = "agent"
+    agent: AgentName | None = None
+    first: date | None = None
+    last: date | None = None
+
+
+async def usage(store: TenantStore, query: UsageQuery) -> dict[str, Json]:
+    """What the calls took, group by group and all together. A group without a key is of calls that no agent or user made.
+
+    Raises:
+        InvalidRequest: the days are none, or there are more groups than one answer may hold.
+        StorageUnavailable: the table does not answer.
+    """
+    first, last = _days(query)
+    groups: dict[str | None, _Sum] = {}
+    total = _Sum()
+    async for page in _pages(store, first, last):
+        for row in _shown(page, query.agent):
+            groups.setdefault(cast("str | None", row.get(query.group_by)), _Sum()).add(row)
+            total.add(row)
+        if len(groups) > MAX_GROUPS:
+            raise InvalidRequest(f"There are more than {MAX_GROUPS} groups; ask for fewer days.", param="from")
+    in_order = sorted(groups.items(), key=lambda group: (group[0] is None, group[0] or ""))
+    return {"usage": [{"key": key, **one.to_json()} for key, one in in_order], "total": total.to_json()}
+
+
+async def reset(store: TenantStore, agent: AgentName | None = None) -> int:
+    """Set what is shown, of ``agent`` or of all, back to nothing; how many rows that took. Calls that end meanwhile are counted
+    before or after it, whole.
+
+    Raises:
+        StorageUnavailable: the table does not answer; part of it may be done.
+    """
+    first, last = _days(UsageQuery())
+    slots = asyncio.Semaphore(_AT_ONCE)
+    count = 0
+    async for page in _pages(store, first, last):
+        rows = _shown(page, agent)
+        async with asyncio.TaskGroup() as group:
+            for row in rows:
+                group.create_task(_reset_row(store, row, slots))
+        count += len(rows)
+    return count
+
+
+async def spent_this_month(store: TenantStore, month: str) -> Decimal:
+    """US dollars that the calls of ``month`` (``2026-04``) have cost, whatever was reset since.
+
+    Raises:
+        StorageUnavailable: the table does not answer.
+    """
+    spent = Decimal(0)
+    async for rows in _month(store, month):
+        spent += sum((_money(row, "cost_usd") + _money(row, "spent_before_reset") for row in rows), Decimal(0))
+    return spent
+
+
+def added(tenant: TenantId, record: Mapping[str, Value], shard: int) -> Update | None:
+    """The write that counts the call of an audit record, in the row ``shard`` of its kind; None for one that does not count."""
+    tokens = [cast(int, record.get(name, 0)) for name in ("prompt_tokens", "completion_tokens")]
+    cost = Decimal(cast(str, record.get("cost_usd", "0")))
+    if record["kind"] == "tool" or not (record["status"] == "ok" or any(tokens) or cost):
+        return None
+    day = cast(str, record["at"])[:10]
+    said = {name: cast(str, record[name]) for name in ("agent", "model", "user") if record.get(name)}
+    fixed: dict[str, Value] = {"day": day, **said, TTL: _expiry(day)}
+    sums: dict[str, Value] = {"requests": 1, "prompt_tokens": tokens[0], "completion_tokens": tokens[1], "cost_usd": cost}
+    return Update(
+        keys.usage(tenant, day, said.get("agent", ""), said.get("model", ""), said.get("user", ""), shard),
+        f"SET {', '.join(f'#{name} = :{name}' for name in fixed)} ADD {', '.join(f'#{name} :{name}' for name in sums)}",
+        names={f"#{name}": name for name in (*fixed, *sums)},
+        values={f":{name}": value for name, value in (fixed | sums).items()},
+    )
+
+
+def _shown(page: Iterable[Item], agent: AgentName | None) -> list[Item]:
+    """The rows of ``agent``, or of all, that were not reset since they were last counted in."""
+    return [row for row in page if row["requests"] and (agent is None or row.get("agent") == agent)]
+
+
+@dataclass(slots=True)
+class _Sum:
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: Decimal = Decimal(0)
+
+    def add(self, row: Item) -> None:
+        self.requests += cast(int, row["requests"])
+        self.prompt_tokens += cast(int, row["prompt_tokens"])
+        self.completion_tokens += cast(int, row["completion_tokens"])
+        self.cost_usd += _money(row, "cost_usd")
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "requests": self.requests,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "cost_usd": decimal_text(self.cost_usd.normalize()),
+        }
+
+
+async def _reset_row(store: TenantStore, row: Item, slots: asyncio.Semaphore) -> None:
+    names = ("cost_usd", "requests", "prompt_tokens", "completion_tokens")
+    kept = "spent_before_reset = if_not_exists(spent_before_reset, :none) + cost_usd"
+    update = Update(
+        Key(cast(str, row["pk"]), cast(str, row["sk"])),
+        f"SET {kept}, {', '.join(f'{name} = :none' for name in names)}",
+        values={":none": 0},
+        condition=Condition("requests > :none"),
+    )
+    async with slots:
+        try:
+            await again(lambda: store.table.write(update))
+        except ConditionFailed:  # another reset, or this one the first time
+            return
+
+
+def _days(query: UsageQuery) -> tuple[date, date]:
+    """From when to when rows may be of interest. A process whose clock is ahead may have counted into tomorrow."""
+    today = date.fromisoformat(now()[:10])
+    first = max(query.first or date.min, today - timedelta(days=KEEP_DAYS))
+    last = min(query.last or date.max, today + timedelta(days=1))
+    if query.first and query.last and query.last < query.first:
+        raise InvalidRequest("'to' is before 'from'.", param="to")
+    return first, last
+
+
+async def _pages(store: TenantStore, first: date, last: date) -> AsyncIterator[list[Item]]:
+    """The rows of the days, page by page."""
+    for month in _months(first, last):
+        after = first.isoformat() if first.isoformat().startswith(month) else None
+        async for page in _month(store, month, after):
+            rows = [row for row in page if cast(str, row["day"]) <= last.isoformat()]
+            yield rows
+            if len(rows) < len(page):
+                return
+
+
+async def _month(store: TenantStore, month: str, after: str | None = None) -> AsyncIterator[list[Item]]:
+    while page := await store.table.query(keys.usage_partition(store.tenant, month), after=after, limit=_PAGE):
+        yield page
+        if len(page) < _PAGE:
+            return
+        after = cast(str, page[-1]["sk"])
+
+
+def _months(first: date, last: date) -> Iterator[str]:
+    day = first.replace(day=1)
+    while day <= last:
+        yield day.isoformat()[:7]
+        day = (day + timedelta(days=31)).replace(day=1)
+
+
+def _money(row: Item, name: str) -> Decimal:
+    return Decimal(cast("int | Decimal", row.get(name, 0)))
+
+
+def _expiry(day: str) -> int:
+    """When a row of ``day`` may go, in epoch seconds."""
+    return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) + (KEEP_DAYS + 1) * _DAY_SECONDS
