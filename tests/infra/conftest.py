@@ -12,11 +12,16 @@ from aws_cdk import App
 from infra.application import add_stacks
 from infra.constructs.function import TAG
 from infra.environments import ENVIRONMENTS, Environment
-from infra.routes import Surface
+from infra.routes import ROUTES, Permission, Route, Surface
 from infra.stacks.api import ApiStack
+from infra.workers import WORKERS, Worker
 
 Template = dict[str, Any]
 Resource = dict[str, Any]
+
+ROWS: list[Route | Worker] = [*ROUTES, *WORKERS]
+CALLING = {row.function_name for row in ROWS if Permission.MODELS in row.permissions}
+"""The functions that call models or tools."""
 
 
 @dataclass(frozen=True, slots=True)

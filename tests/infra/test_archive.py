@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 
 from infra.environments import DEV, ENVIRONMENTS, Environment
-from infra.routes import ROUTES, Permission
-from infra.workers import WORKERS
 
-from .conftest import Deployment, function_name, statements_of
-
-CALLING = {row.function_name for row in (*ROUTES, *WORKERS) if Permission.MODELS in row.permissions}
+from .conftest import CALLING, Deployment, function_name, statements_of
 
 
 def _stream(deployment: Deployment) -> tuple[str, dict[str, Any]]:

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from infra.environments import DEV, Environment
-from infra.routes import ROUTES, Permission
-from infra.workers import WORKERS
 
-from .conftest import Deployment, actions_of
+from .conftest import CALLING, Deployment, actions_of
 
 REGION = "eu-central-1"
 PARTITION = {"Ref": "AWS::Partition"}
@@ -58,9 +56,8 @@ def test_without_a_backend_of_bedrock_nobody_may_call_it(dev: Deployment) -> Non
 def test_only_functions_that_call_models_may_and_only_call(bundled: Callable[[str], None], synthesize: Synthesize) -> None:
     bundled("    - {provider: bedrock, supported_models: [amazon.titan-embed-text-v2:0]}")
     deployment = synthesize(DEV)
-    calling = {row.function_name for row in (*ROUTES, *WORKERS) if Permission.MODELS in row.permissions}
-    assert {name for name in deployment.functions() if _of_bedrock(deployment, name)} == calling
-    for name in calling:
+    assert {name for name in deployment.functions() if _of_bedrock(deployment, name)} == CALLING
+    for name in CALLING:
         (statement,) = _of_bedrock(deployment, name)
         assert set(actions_of(statement)) == INVOKES
         assert _resources(statement) == [_model(REGION, "amazon.titan-embed-text-v2:0")]
