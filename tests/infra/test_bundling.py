@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from infra import bundling
-from infra.constructs.layer import ROOT, RUNTIME
+from infra.constructs.layer import RUNTIME
+from infra.operators_file import ROOT
 
 PINNED = """\
 # made by a tool

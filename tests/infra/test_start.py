@@ -8,7 +8,8 @@ import pytest
 from aws_cdk import App, Stack
 
 from infra import bundling
-from infra.constructs.layer import ROOT, function_code
+from infra.constructs.layer import function_code
+from infra.operators_file import ROOT
 from infra.routes import ROUTES
 from infra.workers import WORKERS
 
