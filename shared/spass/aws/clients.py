@@ -10,6 +10,7 @@ from botocore.config import Config
 
 from spass.aws.jobs import TenantJobs
 from spass.aws.objects import TenantObjects
+from spass.aws.shared import SharedTable
 from spass.aws.table import TenantTable
 from spass.aws.uploads import TenantUploads
 from spass.core.ids import TenantId
@@ -87,6 +88,11 @@ class Aws:
     def connect(self) -> None:
         """Make the table's client now, which takes some 50 ms, and not at the first request."""
         _ = self._dynamodb
+
+    @property
+    def shared(self) -> SharedTable:
+        """What is stored for all tenants together."""
+        return SharedTable(self._dynamodb, self._table)
 
     def for_tenant(self, tenant: TenantId) -> TenantStore:
         """The store of one tenant: the only way to tenant data.

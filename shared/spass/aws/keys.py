@@ -123,3 +123,16 @@ def usage(tenant: TenantId, day: str, agent: str, model: str, user: str, shard: 
     """One row of it: of a ``day`` (``2026-04-30``). An absent agent or user is empty; neither holds a ``#``, so no two rows share
     a key whatever a model is called."""
     return Key(usage_partition(tenant, day[:7]), f"{day}#{agent}#{model}#{user}#{shard}")
+
+
+def limit(tenant: TenantId, shard: int) -> Key:
+    """One item of what a tenant may take and has taken."""
+    return Key(f"{tenant_prefix(tenant)}LIMIT#{shard}", "LIMIT")
+
+
+BACKEND_PREFIX = "B#"
+
+
+def backend_limit(backend: str, shard: int) -> Key:
+    """One item of what a backend may take, all tenants together."""
+    return Key(f"{BACKEND_PREFIX}{backend}#{shard}", "LIMIT")

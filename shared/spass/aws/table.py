@@ -100,14 +100,13 @@ class TransactionFailed(Exception):
         self.failures = failures
 
 
-class TenantTable:
-    """The table as one tenant may see it: every key outside ``T#<tenant>#`` is refused before it leaves the process."""
+class GuardedTable:
+    """The part of the table whose keys begin with ``prefix``: every other key is refused before it leaves the process."""
 
-    def __init__(self, client: "DynamoDBClient", name: str, tenant: TenantId) -> None:
-        self.tenant = tenant
+    def __init__(self, client: "DynamoDBClient", name: str, prefix: str) -> None:
         self._client = client
         self._name = name
-        self._prefix = tenant_prefix(tenant)
+        self._prefix = prefix
 
     async def get(self, key: Key, *, consistent: bool = True) -> Item | None:
         """The item, or None when there is none or it has expired.
@@ -246,7 +245,7 @@ class TenantTable:
 
     def _guard(self, partition: str) -> str:
         if not partition.startswith(self._prefix):
-            raise PermissionError("a key of another tenant")
+            raise PermissionError(f"a key outside {self._prefix}")
         return partition
 
     def _key(self, key: Key) -> "dict[str, AttributeValueTypeDef]":
@@ -279,6 +278,14 @@ class TenantTable:
     def _transact_item(self, write: Write) -> "TransactWriteItemTypeDef":
         kind = "ConditionCheck" if isinstance(write, Check) else type(write).__name__
         return cast("TransactWriteItemTypeDef", {kind: self._parameters(write) | {"TableName": self._name}})
+
+
+class TenantTable(GuardedTable):
+    """The table as one tenant may see it: the keys that begin with ``T#<tenant>#``."""
+
+    def __init__(self, client: "DynamoDBClient", name: str, tenant: TenantId) -> None:
+        super().__init__(client, name, tenant_prefix(tenant))
+        self.tenant = tenant
 
 
 async def _pause(attempt: int) -> None:
