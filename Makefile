@@ -8,6 +8,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 py
 ENV := .venv
 INFRA_ENV := .venv-infra
 LOCK_ENV := .venv-lock
+PEERS_ENV := .venv-peers
 PY := $(ENV)/bin/python
 INFRA_PY := $(INFRA_ENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --require-hashes
@@ -30,7 +31,7 @@ run: $(ENV)/local.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPA
 demo: $(ENV)/local.stamp ## walk through the main job on a gateway of its own, printing each call and answer (ARGS='--url …' for another's)
 	@exec $(PY) -m local.demo $(ARGS)
 
-test: $(ENV)/dev.stamp ## run every test
+test: $(ENV)/dev.stamp $(ENV)/openai-tests.stamp ## run every test
 	$(PY) $(PYTEST) $(PARALLEL) $(ARGS)
 	@$(MAKE) --no-print-directory test-infra
 
@@ -51,7 +52,7 @@ format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-bench: $(ENV)/bench.stamp ## measure overhead, cold start, AWS calls, search and retrieval (see bench/)
+bench: $(ENV)/bench.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp ## measure overhead, cold start, AWS calls, search and retrieval (see bench/)
 	@for bench in overhead coldstart calls search rag memory; do $(PY) -m bench.$$bench; done
 
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
@@ -68,11 +69,13 @@ lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--
 	cd requirements && $(COMPILE) local.in -c dev.txt -o local.txt
 	cd requirements && $(COMPILE) runtime.in -c dev.txt -o runtime.txt
 	cd requirements && $(COMPILE) bench.in -c dev.txt -o bench.txt
+	cd requirements && $(COMPILE) peers.in -o peers.txt
+	cd requirements && $(COMPILE) --no-deps openai-tests.in -c dev.txt -o openai-tests.txt
 	cd requirements && $(COMPILE) infra.in -o infra.txt
 	cd requirements && $(COMPILE) --no-deps model.in -o model.txt
 
 clean: ## remove virtual environments, caches and build output (the state in .local/ stays)
-	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) node_modules cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) $(PEERS_ENV) node_modules bench/peers/node_modules cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 define require_python
 	@if [ -z "$(PYTHON)" ]; then echo "Spass needs Python 3.11 or newer. Install it, or name it: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
@@ -80,7 +83,7 @@ define require_python
 endef
 
 node:
-	@if ! node -e 'process.exit(+process.versions.node.split(".")[0] < 20 ? 1 : 0)' 2>/dev/null; then echo "The CDK needs Node 20 or newer on the PATH (only synth, template and the tests in tests/infra do; 'make run' does not)." >&2; exit 1; fi
+	@if ! node -e 'process.exit(+process.versions.node.split(".")[0] < 20 ? 1 : 0)' 2>/dev/null; then echo "The CDK and the gateway that bench compares with need Node 20 or newer on the PATH (only synth, template, bench and the tests in tests/infra do; 'make run' does not)." >&2; exit 1; fi
 
 $(ENV)/bin/python:
 	$(require_python)
@@ -101,9 +104,31 @@ $(ENV)/dev.stamp: requirements/dev.txt $(ENV)/local.stamp
 	@$(PY) $(PIP_INSTALL) -r requirements/dev.txt
 	@touch $@
 
+# The wheel holds no tests; the source distribution of the same version does. tests/e2e/test_openai_own_tests.py looks for it here.
+$(ENV)/openai-tests.stamp: requirements/openai-tests.txt $(ENV)/dev.stamp
+	@echo "Fetching the openai package's own tests into $(ENV) (once) ..."
+	@rm -rf $(ENV)/openai-tests && mkdir $(ENV)/openai-tests
+	@$(PY) -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --no-build-isolation --no-binary openai \
+		--dest $(ENV)/openai-tests -r requirements/openai-tests.txt
+	@tar -xzf $(ENV)/openai-tests/*.tar.gz -C $(ENV)/openai-tests --strip-components 1
+	@touch $@
+
 $(ENV)/bench.stamp: requirements/bench.txt $(ENV)/dev.stamp
 	@echo "Installing what the benches compare with into $(ENV) (once) ..."
 	@$(PY) $(PIP_INSTALL) -r requirements/bench.txt
+	@touch $@
+
+$(PEERS_ENV)/bin/python:
+	$(require_python)
+	$(PYTHON) -m venv $(PEERS_ENV)
+
+$(PEERS_ENV)/peers.stamp: requirements/peers.txt | $(PEERS_ENV)/bin/python
+	@echo "Installing the proxy that bench compares with into $(PEERS_ENV) (once) ..."
+	@$(PEERS_ENV)/bin/python $(PIP_INSTALL) -r requirements/peers.txt
+	@touch $@
+
+bench/peers/node_modules/.stamp: bench/peers/package.json bench/peers/package-lock.json | node
+	@cd bench/peers && npm ci --silent --ignore-scripts --omit=dev --no-audit --no-fund
 	@touch $@
 
 $(INFRA_ENV)/infra.stamp: requirements/infra.txt | $(INFRA_ENV)/bin/python
