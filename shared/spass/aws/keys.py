@@ -114,6 +114,11 @@ def audit(tenant: TenantId, outer_request: RequestId, at: Timestamp, request: Re
     return Key(audit_partition(tenant, outer_request), f"{at}#{request}")
 
 
+def tenant_limit(tenant: TenantId, shard: int) -> Key:
+    """One item of what a tenant may take, all its users together."""
+    return Key(f"{tenant_prefix(tenant)}LIMIT#{shard}", "LIMIT")
+
+
 def usage_partition(tenant: TenantId, month: str) -> str:
     """What a tenant's model calls of a ``month`` (``2026-04``) took."""
     return f"{tenant_prefix(tenant)}USAGE#{month}"

@@ -1,29 +1,139 @@
 """A tenant's own limits: tokens a minute and money a month, asked before a model is called and settled after."""
 
+import asyncio
+import math
+import random
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.limit_state import month_of
+from spass.aws.limits import Caps, Full, Hold, SharedLimit, keeping
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
-from spass.core.messages import TokenUsage
-from spass.tenancy.config import ModelConfig
+from spass.core.errors import BudgetExceeded, RateLimited, SpassError, StorageUnavailable
+from spass.core.ids import TenantId, new_id
+from spass.core.messages import Json, TokenUsage
+from spass.metering.cost import decimal_text
+from spass.metering.usage import spent_this_month
 from spass.tenancy.settings import Cascade
+
+PATIENCE: Final = 2.0
+"""Seconds that a call waits for room: one that waits holds a function, and there are only so many for everybody."""
+
+_JITTER: Final = 0.1  # seconds at most, so that those who wait for the same moment do not all come at once
+_SPENT_SECONDS: Final = 60.0  # how old the sum in a refusal may be
 
 
 class Admitted:
-    """A call that may be made."""
+    """A call that may be made; ``hold`` is what is reserved for it, if its tenant has limits."""
+
+    def __init__(self, hold: Hold | None = None) -> None:
+        self._hold = hold
+        self._kept = AsyncExitStack()
+
+    @property
+    def limited(self) -> bool:
+        return self._hold is not None
+
+    async def keep(self) -> None:
+        """Keeps the reservation until it is settled."""
+        if self._hold is not None:
+            await self._kept.enter_async_context(keeping(self._hold))
 
     async def settle(self, usage: TokenUsage, cost: Cost) -> None:
         """What it really took takes the place of what was reserved. Never raises."""
+        if self._hold is not None:
+            await self._kept.aclose()
+            await self._hold.settle(tokens=usage.total_tokens, usd=cost.usd)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """The limit of one tenant, as of its settings then."""
+
+    caps: Caps
+    shared: SharedLimit
 
 
 class Admission:
     """Lets calls through, or not. One for the process."""
 
-    def __init__(self, cascade: Cascade) -> None:
+    def __init__(self, cascade: Cascade, *, clock: Callable[[], float] = time.time) -> None:
         self._cascade = cascade
+        self._clock = clock
+        self._limits: dict[TenantId, _Limit] = {}
+        self._spent: dict[TenantId, tuple[float, Decimal]] = {}
 
-    async def admit(self, scope: Scope, model: ModelConfig, expected: TokenUsage) -> Admitted:
-        """Reserves what a call of ``model`` is ``expected`` to take. A tenant without limits costs nothing.
+    async def admit(self, scope: Scope, expected: TokenUsage, cost: Cost) -> Admitted:
+        """Reserves what a call is ``expected`` to take and to ``cost``: nothing, where its price is not known. A tenant without
+        limits costs no call of the table.
 
         Raises:
             RateLimited, BudgetExceeded: the tenant has no room for it; ``retry_after`` says when it will.
+            StorageUnavailable: whether there is room cannot be known now.
         """
-        return Admitted()
+        settings = await self._cascade.effective(scope.store)
+        caps = Caps(tokens_per_minute=settings.tokens_per_minute, usd_per_month=settings.monthly_budget_usd)
+        if caps == Caps():
+            return Admitted()
+        limit = self._limit_of(scope.store, caps)
+        loop = asyncio.get_running_loop()
+        last = loop.time() + min(PATIENCE, scope.deadline.remaining())
+        while isinstance(answer := await limit.reserve(new_id("call"), tokens=expected.total_tokens, usd=cost.usd), Full):
+            if loop.time() + answer.retry_after > last:
+                raise await self._refusal(scope.store, caps, answer)
+            await asyncio.sleep(answer.retry_after + random.uniform(0, _JITTER))  # noqa: S311 (jitter)
+        admitted = Admitted(answer)
+        await admitted.keep()
+        return admitted
+
+    def _limit_of(self, store: TenantStore, caps: Caps) -> SharedLimit:
+        known = self._limits.get(store.tenant)
+        if known is None or known.caps != caps:
+            shared = SharedLimit(
+                store.table,
+                partial(keys.tenant_limit, store.tenant),
+                caps,
+                clock=self._clock,
+                spent_before=lambda: spent_this_month(store, month_of(self._clock())),
+            )
+            known = self._limits[store.tenant] = _Limit(caps, shared)
+        return known.shared
+
+    async def _refusal(self, store: TenantStore, caps: Caps, full: Full) -> SpassError:
+        if full.by != "budget" or caps.usd_per_month is None:
+            seconds = math.ceil(full.retry_after)
+            return RateLimited(
+                f"The limit of {caps.tokens_per_minute} tokens a minute is reached. Try again in {seconds} s.",
+                details={"limit": "tokens_per_minute", "tokens_per_minute": caps.tokens_per_minute},
+                retry_after=full.retry_after,
+            )
+        details: dict[str, Json] = {"limit": "monthly_budget_usd", "budget_usd": decimal_text(caps.usd_per_month.normalize())}
+        if (spent := await self._spent_of(store)) is not None:
+            details["spent_usd"] = decimal_text(spent.normalize())
+        return BudgetExceeded(
+            "The budget of this month is spent or reserved. An administrator of the tenant can raise it.",
+            details=details,
+            retry_after=full.retry_after,
+        )
+
+    async def _spent_of(self, store: TenantStore) -> Decimal | None:
+        """What the month has cost by its records, as of a minute ago at most, calls under way left out; None if that cannot be
+        read now."""
+        now = self._clock()
+        read_at, spent = self._spent.get(store.tenant, (float("-inf"), Decimal(0)))
+        if now - read_at < _SPENT_SECONDS:
+            return spent
+        try:
+            spent = await spent_this_month(store, month_of(now))
+        except StorageUnavailable:
+            return None
+        self._spent[store.tenant] = now, spent
+        return spent

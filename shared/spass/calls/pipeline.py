@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final, Literal
 
-import anyio
-
 from spass.calls.admission import Admission
 from spass.calls.defence import defended
 from spass.calls.embedding import EmbeddingRequests
@@ -56,14 +54,15 @@ class Calls:
         return self._chat(scope, model, request)
 
     async def _chat(self, scope: Scope, model: ModelConfig, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
-        admitted = await self._admission.admit(scope, model, expected_usage(request))
-        recorder = Recorder(scope, CallKind.CHAT, model.name)
+        expected = expected_usage(request)
+        admitted = await self._admission.admit(scope, expected, self._price(model, expected, None))
         status, usage, estimated, cost = audit.FAILED, _NOTHING, False, Cost()
         try:
             harmless = defended(request)
-        except SpassError:
+        except BaseException:
             await admitted.settle(usage, cost)
             raise
+        recorder = Recorder(scope, CallKind.CHAT, model.name, admitted)
         heard, scrubber = ReplyBuilder(), self._leaks.scrubber()
         begun = False
         routed = self._router.chat(harmless.request, recorder.context)
@@ -89,17 +88,15 @@ class Calls:
                 estimated = reply.usage is None
                 usage = reply.usage or estimated_usage(request, reply.spoken.message)
                 cost = self._price(model, usage, reply)
-            with anyio.CancelScope(shield=True):
-                await admitted.settle(usage, cost)
-                await recorder.finish(
-                    status=status,
-                    backend=routed.backend,
-                    attempts=routed.attempts,
-                    usage=usage,
-                    estimated=estimated,
-                    cost=cost,
-                    finish_reason=reply.finish_reason if status == audit.OK else None,
-                )
+            await recorder.finish(
+                status=status,
+                backend=routed.backend,
+                attempts=routed.attempts,
+                usage=usage,
+                estimated=estimated,
+                cost=cost,
+                finish_reason=reply.finish_reason if status == audit.OK else None,
+            )
         price_said = None if cost.source is CostSource.NONE else cost.usd
         yield ChatDelta(finish_reason=reply.finish_reason, usage=usage, cost_usd=price_said)
 
@@ -110,13 +107,13 @@ class Calls:
         Raises:
             as ``chat``.
         """
-        admitted = self.embedding_model(scope, model)
+        by = self.embedding_model(scope, model)
         if not texts:
-            return EmbeddingReply(b"", 0, admitted.dimensions or 0, _NOTHING)
+            return EmbeddingReply(b"", 0, by.dimensions or 0, _NOTHING)
         expected = TokenUsage(sum(estimated_tokens(len(text)) for text in texts))
-        reserved = await self._admission.admit(scope, admitted, expected)
-        recorder = Recorder(scope, CallKind.EMBEDDING, admitted.name)
-        requests = EmbeddingRequests(self._router, admitted.name, recorder.context)
+        admitted = await self._admission.admit(scope, expected, self._price(by, expected, None))
+        recorder = Recorder(scope, CallKind.EMBEDDING, by.name, admitted)
+        requests = EmbeddingRequests(self._router, by.name, recorder.context)
         status = audit.FAILED
         try:
             data = await requests.embed(texts)
@@ -128,18 +125,15 @@ class Calls:
             status = audit.CANCELLED
             raise
         finally:
-            cost = self._price(admitted, requests.usage, None) if requests.answered else Cost()
-            with anyio.CancelScope(shield=True):
-                await reserved.settle(requests.usage, cost)
-                await recorder.finish(
-                    status=status,
-                    backend=requests.backend,
-                    attempts=requests.attempts,
-                    usage=requests.usage,
-                    estimated=requests.estimated,
-                    cost=cost,
-                )
-        return EmbeddingReply(data, len(texts), admitted.dimensions or 0, requests.usage)
+            await recorder.finish(
+                status=status,
+                backend=requests.backend,
+                attempts=requests.attempts,
+                usage=requests.usage,
+                estimated=requests.estimated,
+                cost=self._price(by, requests.usage, None) if requests.answered else Cost(),
+            )
+        return EmbeddingReply(data, len(texts), by.dimensions or 0, requests.usage)
 
     def embedding_model(self, scope: Scope, name: str | None = None) -> ModelConfig:
         """The model that ``embed`` takes.

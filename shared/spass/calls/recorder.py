@@ -1,9 +1,12 @@
-"""What one model call leaves behind: its cost on the request's tally and its audit record, whichever way it ended."""
+"""What one model call leaves behind, whichever way it ended: cost on the tally, room in the limits, its record and its count."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from spass.aws.endings import to_its_end
+from spass.calls.admission import Admitted
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
 from spass.core.ids import RequestId, new_id
@@ -37,8 +40,9 @@ def begun(scope: Scope, kind: CallKind) -> AuditRecord:
 class Recorder:
     """Made when a call begins; ``finish`` it exactly once."""
 
-    def __init__(self, scope: Scope, kind: CallKind, model: str) -> None:
+    def __init__(self, scope: Scope, kind: CallKind, model: str, admitted: Admitted) -> None:
         self._scope = scope
+        self._admitted = admitted
         self._record = replace(begun(scope, kind), model=model)
         self._started = time.monotonic()
 
@@ -79,4 +83,11 @@ class Recorder:
             cost=cost,
             finish_reason=finish_reason,
         )
-        await audit.keep(self._scope.store, record)
+        await to_its_end(self._settled(record))
+
+    async def _settled(self, record: AuditRecord) -> None:
+        kept = audit.keep(self._scope.store, record)
+        if self._admitted.limited:
+            await asyncio.gather(kept, self._admitted.settle(record.usage, record.cost))
+        else:
+            await kept

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-import anyio
-
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.log import write_line
@@ -70,15 +68,14 @@ class AuditRecord:
 
 
 async def keep(store: TenantStore, record: AuditRecord) -> None:
-    """Account for a call that has ended, and say so in the log. A cancelled caller waits for it, so that no call is paid and
-    unrecorded. A record that finds no place takes no result away: it is left to the queue of jobs, or else stands in the log."""
+    """Account for a call that has ended, and say so in the log. A record that finds no place takes no result away: it is left to
+    the queue of jobs, or else stands in the log alone. To be run ``to_its_end``, so that no call is paid and unrecorded."""
     kept = attributes(record)
     write_line({"level": "info", "event": "call", "tenant": store.tenant, **kept})
-    with anyio.CancelScope(shield=True):
-        try:
-            await account(store, kept)
-        except (StorageUnavailable, InternalError):
-            await _leave(store, kept)
+    try:
+        await account(store, kept)
+    except (StorageUnavailable, InternalError):
+        await _leave(store, kept)
 
 
 async def account(store: TenantStore, record: Mapping[str, str | int]) -> None:

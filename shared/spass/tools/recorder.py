@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 
+from spass.aws.endings import to_its_end
 from spass.calls.recorder import begun
 from spass.calls.scope import Scope
 from spass.core.ids import RequestId
@@ -32,4 +33,4 @@ class ToolRecorder:
     async def finish(self, status: str) -> None:
         """Keep the record; not even a cancelled caller leaves before it is."""
         self.duration_ms = self.elapsed_ms
-        await audit.keep(self._scope.store, replace(self._record, status=status, latency_ms=self.duration_ms))
+        await to_its_end(audit.keep(self._scope.store, replace(self._record, status=status, latency_ms=self.duration_ms)))

@@ -1,6 +1,6 @@
 """What a message of the queue of jobs leads to."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from spass.aws.clients import TenantStore
@@ -22,7 +22,6 @@ class Dispatch:
     store_of: Callable[[TenantId], TenantStore]
     ingest: Ingest
     merge: Callable[[TenantStore, IndexId, Deadline], Awaitable[object]]
-    account: Callable[[TenantStore, Mapping[str, str | int]], Awaitable[object]] = audit.account
 
     async def message(self, body: str, delivery: Delivery, deadline: Deadline) -> bool:
         """Whether the message is done with; else it shall be delivered again.
@@ -62,7 +61,7 @@ class Dispatch:
                 await self.merge(self.store_of(job.tenant), job.index, deadline)
                 return True
             case AccountJob():
-                await self.account(self.store_of(job.tenant), job.record)
+                await audit.account(self.store_of(job.tenant), job.record)
                 return True
 
 

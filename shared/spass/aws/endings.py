@@ -1,0 +1,26 @@
+"""Work at the end of something, which nobody may cut off."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import anyio
+
+T = TypeVar("T")
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """What ``work`` comes to. A cancelled caller waits until it has ended, and is cancelled then."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                cancelled = True
+    if cancelled:
+        if not task.cancelled():
+            task.exception()  # marks it as seen
+        raise asyncio.CancelledError
+    return task.result()
