@@ -29,12 +29,17 @@ _LIMITS: Final = {
     "openai": EmbeddingLimits(2048, 300_000),
     # It has one processor, this one; batches only let others have a turn.
     "embedded": EmbeddingLimits(64, 512 * 1024, at_once=1),
+    # 96 texts of 2048 characters (https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-embed-v3.html).
+    "bedrock": EmbeddingLimits(96, 96 * 2048),
 }
+_ONE_BY_ONE: Final = EmbeddingLimits(1, 50_000, at_once=8)
+"""Titan, on Bedrock: one text of 50,000 characters."""
 
 
-def embedding_limits(backends: Sequence[BackendConfig], dimensions: int | None) -> EmbeddingLimits:
-    """What each of ``backends`` can take, for a request may end up at any of them. ``dimensions`` are those of the vectors."""
-    every = [_limits_of(backend) for backend in backends] or [_ANY_SERVER]
+def embedding_limits(backends: Sequence[BackendConfig], dimensions: int | None, model: str = "") -> EmbeddingLimits:
+    """What each of ``backends`` can take of ``model``, for a request may end up at any of them. ``dimensions`` are those of the
+    vectors."""
+    every = [_limits_of(backend, model) for backend in backends] or [_ANY_SERVER]
     return EmbeddingLimits(
         texts=max(1, min(_MOST_NUMBERS // (dimensions or 1), *(limits.texts for limits in every))),
         text_bytes=min(limits.text_bytes for limits in every),
@@ -42,8 +47,13 @@ def embedding_limits(backends: Sequence[BackendConfig], dimensions: int | None) 
     )
 
 
-def _limits_of(backend: BackendConfig) -> EmbeddingLimits:
-    limits = _ANY_SERVER if backend.base_url else _LIMITS.get(backend.provider, _ANY_SERVER)
+def _limits_of(backend: BackendConfig, model: str) -> EmbeddingLimits:
+    if backend.provider == "bedrock" and "titan" in backend.model_names.get(model, model):
+        limits = _ONE_BY_ONE
+    elif backend.base_url and backend.provider != "bedrock":
+        limits = _ANY_SERVER
+    else:
+        limits = _LIMITS.get(backend.provider, _ANY_SERVER)
     return replace(limits, at_once=min(limits.at_once, backend.max_concurrent or limits.at_once))
 
 

@@ -101,7 +101,7 @@ class Router:
     def embedding_limits(self, model: str) -> EmbeddingLimits:
         """What one ``embed`` may hold, wherever it is routed, and how many may be under way together."""
         known = self._models.get(model)
-        return embedding_limits(self._serving(model), known.dimensions if known else None)
+        return embedding_limits(self._serving(model), known.dimensions if known else None, model)
 
     def chat(self, request: ChatRequest, context: CallContext) -> RoutedChat:
         """The answer to ``request`` as it comes. Nothing is tried before the first delta is asked for.

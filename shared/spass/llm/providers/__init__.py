@@ -11,6 +11,7 @@ PROVIDERS: Final[dict[str, str]] = {
     "xai": "spass.llm.providers.xai:Xai",
     "ollama": "spass.llm.providers.ollama:Ollama",
     "anthropic": "spass.llm.providers.anthropic:Anthropic",
+    "bedrock": "spass.llm.providers.bedrock:Bedrock",
     "embedded": "spass.llm.providers.embedded:Embedded",
 }
 

@@ -1,20 +1,32 @@
 """Anthropic's Messages format (https://docs.claude.com/en/api/messages)."""
 
 import json
-import re
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
-from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
+from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolSpec
+from spass.llm.errors import BackendUnable
+from spass.llm.providers.turns import (
+    Block,
+    CallIds,
+    allowed_name,
+    arguments_of,
+    in_turns,
+    inline,
+    said,
+    strict_schema,
+    system_texts,
+    tools_of_the_history,
+)
+from spass.llm.providers.wishes import effort, narrowing_top_p, refuse_lacking, temperature_to_one
 from spass.llm.types import ChatRequest, NamedTool
 
 DEFAULT_MAX_TOKENS: Final = 8192
 """The format demands a limit; every current model accepts this one."""
 
-_OPENING: Final = "(The conversation so far was summarised.)"
-_FOREIGN_IN_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_NAME: Final = "Anthropic"
+_LACKS: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias", "verbosity"})
 _FINISH_REASONS: Final = {
     "max_tokens": FinishReason.LENGTH,
     "model_context_window_exceeded": FinishReason.LENGTH,
@@ -24,7 +36,6 @@ _FINISH_REASONS: Final = {
 """All others (``end_turn``, ``stop_sequence``, ``pause_turn``) are a stop."""
 
 Tokens = Annotated[int, Field(ge=0, le=10**12)]
-Block = dict[str, Json]
 
 
 class UsagePayload(BaseModel):
@@ -91,118 +102,60 @@ def finish_reason(stop_reason: str) -> FinishReason:
 
 
 def messages_body(request: ChatRequest) -> dict[str, Json]:
-    """The body of POST /v1/messages."""
-    choice = _tool_choice(request)
+    """The body of POST /v1/messages.
+
+    Raises:
+        BackendUnable: the request asks for what the format has not.
+    """
+    refuse_lacking(request, _NAME, _LACKS)
     fields: dict[str, Json] = {
         "model": request.model,
         "max_tokens": request.max_tokens or DEFAULT_MAX_TOKENS,
-        "system": _system(request) or None,
-        "messages": _messages(request.messages),
-        "tools": _tools(request) or None,
-        "tool_choice": choice,
-        # OpenAI's scale goes to 2. Newer models refuse the two together, and temperature is the one people mean.
-        "temperature": None if request.temperature is None else min(request.temperature, 1.0),
-        "top_p": request.top_p if request.temperature is None else None,
-        "stop_sequences": [stop for stop in request.stop if stop.strip()] or None,
+        "system": "\n\n".join(system_texts(request)) or None,
+        "messages": in_turns(request.messages, _blocks, _text),
+        "tools": [_tool(tool) for tool in _tools(request)] or None,
+        "tool_choice": _tool_choice(request),
+        "temperature": temperature_to_one(request, _NAME),
+        "top_p": narrowing_top_p(request),
+        "stop_sequences": _stop(request) or None,
+        "output_config": _output_config(request) or None,
         "stream": request.stream or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _system(request: ChatRequest) -> str:
-    """All system messages, wherever they stood, and what the format has no field for."""
-    parts = [message.content for message in request.messages if message.role is Role.SYSTEM]
-    wanted = request.response_format or {}
-    if wanted.get("type") in {"json_object", "json_schema"}:
-        parts.append("Answer with one JSON value and nothing else: no prose, no code fence.")
-    schema = wanted.get("json_schema")
-    if isinstance(schema, Mapping) and schema.get("schema"):
-        parts.append("It must match this JSON Schema: " + json.dumps(schema["schema"], ensure_ascii=False))
-    return "\n\n".join(part for part in parts if part.strip())
+def _text(text: str) -> Block:
+    return {"type": "text", "text": text}
 
 
-def _messages(messages: Sequence[Message]) -> list[Json]:
-    """The conversation with roles in turns: tool results that follow each other are one user message."""
-    turns: list[tuple[str, list[Json]]] = []
-    ids = _CallIds()
-    for message in messages:
-        if message.role is Role.SYSTEM:
-            continue
-        role = "assistant" if message.role is Role.ASSISTANT else "user"
-        blocks = _blocks(message, ids)
-        if turns and turns[-1][0] == role:
-            turns[-1][1].extend(blocks)
-        elif blocks:
-            turns.append((role, list(blocks)))
-    if turns and turns[0][0] == "assistant":
-        turns.insert(0, ("user", [{"type": "text", "text": _OPENING}]))
-    return [{"role": role, "content": blocks} for role, blocks in turns]
+def _picture(image: Image) -> Block:
+    data = inline(image)
+    if data is None:
+        return {"type": "image", "source": {"type": "url", "url": image.url}}
+    return {"type": "image", "source": {"type": "base64", "media_type": f"image/{data.format}", "data": data.data}}
 
 
-def _blocks(message: Message, ids: "_CallIds") -> list[Block]:
+def _blocks(message: Message, ids: CallIds) -> list[Block]:
     if message.role is Role.TOOL:
         return [{"type": "tool_result", "tool_use_id": ids.answered(message.tool_call_id or ""), "content": message.content}]
-    # A blank text block is refused, and so is one that ends the conversation in white space.
-    text = message.content.rstrip() if message.role is Role.ASSISTANT else message.content
-    blocks: list[Block] = [{"type": "text", "text": text}] if text.strip() else []
+    blocks = said(message, _text, _picture)
     if message.tool_calls:
         names = ids.asked(message.tool_calls)
         blocks += [
-            {"type": "tool_use", "id": name, "name": call.name, "input": _input(call)}
+            {"type": "tool_use", "id": name, "name": allowed_name(call.name), "input": arguments_of(call)}
             for name, call in zip(names, message.tool_calls, strict=True)
         ]
     return blocks
 
 
-class _CallIds:
-    """The ids of one conversation's tool calls in the letters this format allows, and each only once: the conversation may have
-    begun with a provider that numbers the calls of every answer anew, or writes ids that differ only in what is not allowed."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-        self._open: list[tuple[str, str]] = []  # the calls of the last message that has any, as they were and as they are sent
-
-    def asked(self, calls: Sequence[ToolCall]) -> list[str]:
-        """The ids of the next message's calls."""
-        self._open = [(call.id, self._new(call.id)) for call in calls]
-        return [name for _, name in self._open]
-
-    def answered(self, identity: str) -> str:
-        """The id of the call that a result names."""
-        for call in self._open:
-            if call[0] == identity:
-                self._open.remove(call)
-                return call[1]
-        return self._new(identity)
-
-    def _new(self, identity: str) -> str:
-        allowed = name = _FOREIGN_IN_ID.sub("_", identity) or "_"
-        number = 1
-        while name in self._taken:
-            number += 1
-            name = f"{allowed}_{number}"
-        self._taken.add(name)
-        return name
-
-
-def _input(call: ToolCall) -> Json:
-    """The arguments as the object this format wants; what was no JSON object is shown as the model wrote it."""
-    try:
-        parsed: Json = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        parsed = None
-    return parsed if isinstance(parsed, dict) else {"not_an_object": call.arguments}
-
-
-def _tools(request: ChatRequest) -> list[Json]:
+def _tools(request: ChatRequest) -> list[ToolSpec]:
     """The tools; also those that only the history still speaks of, for which the format demands a definition."""
-    tools: list[Json] = [
-        {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in request.tools
-    ]
-    if not tools:
-        names = {call.name for message in request.messages for call in message.tool_calls}
-        tools = [{"name": name, "description": "", "input_schema": {"type": "object"}} for name in sorted(names)]
-    return tools
+    return list(request.tools) or tools_of_the_history(request.messages)
+
+
+def _tool(tool: ToolSpec) -> Block:
+    body: Block = {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+    return {**body, "strict": True} if tool.strict else body
 
 
 def _tool_choice(request: ChatRequest) -> Json:
@@ -223,3 +176,20 @@ def _tool_choice(request: ChatRequest) -> Json:
     if request.extra.get("parallel_tool_calls") is False:
         choice["disable_parallel_tool_use"] = True
     return choice if len(choice) > 1 or request.tool_choice else None
+
+
+def _stop(request: ChatRequest) -> list[str]:
+    if not all(stop.strip() for stop in request.stop):
+        raise BackendUnable("Anthropic stops at no blank text; stop needs a character that can be seen.", param="stop")
+    return list(request.stop)
+
+
+def _output_config(request: ChatRequest) -> dict[str, Json]:
+    """https://platform.claude.com/docs/en/build-with-claude/structured-outputs and …/effort."""
+    schema = strict_schema(request)
+    config: dict[str, Json] = {}
+    if schema is not None:
+        config["format"] = {"type": "json_schema", "schema": schema["schema"]}
+    if wanted := effort(request, _NAME):
+        config["effort"] = wanted
+    return config

@@ -20,6 +20,7 @@ from spass.llm.providers.openai_wire import (
 )
 from spass.llm.providers.sse import ServerSentEvent, SseParser
 from spass.llm.providers.texts import parse
+from spass.llm.providers.wishes import refuse_lacking
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig
 
@@ -29,9 +30,11 @@ def _is_done(event: ServerSentEvent) -> bool:
 
 
 class OpenAiCompatible:
-    """A provider at ``base_url`` (``/chat/completions`` and ``/embeddings`` below it), with the key as a bearer token."""
+    """A provider at ``base_url`` (``/chat/completions`` and ``/embeddings`` below it), with the key as a bearer token. ``lacks``
+    names the fields of OpenAI's that it would overlook, as ``wishes`` knows them."""
 
     base_url: ClassVar[str]
+    lacks: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, backend: BackendConfig, key: str | None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.backend = backend
@@ -43,7 +46,12 @@ class OpenAiCompatible:
         return self.backend.base_url or self.base_url
 
     def body(self, request: ChatRequest) -> dict[str, Json]:
-        """The chat request as this server wants it."""
+        """The chat request as this server wants it.
+
+        Raises:
+            BackendUnable: it asks for what this server has not.
+        """
+        refuse_lacking(request, self.backend.provider, self.lacks)
         return chat_body(request, "max_tokens")
 
     def embedding_body(self, request: EmbeddingRequest) -> dict[str, Json]:

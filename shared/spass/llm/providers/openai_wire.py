@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, BeforeValidator, Field
 
 from spass.core.ids import new_id
-from spass.core.messages import FinishReason, Json, Message, TokenUsage, ToolSpec
+from spass.core.messages import FinishReason, Image, Json, Message, TokenUsage, ToolSpec
 from spass.llm.providers.http import malformed
 from spass.llm.providers.texts import Texts, clean
 from spass.llm.types import ChatDelta, ChatRequest, EmbeddingReply, NamedTool, ToolCallDelta, ToolChoice, pack_rows
@@ -145,11 +145,12 @@ def _tool(tool: ToolSpec) -> Json:
 
 
 def message_body(message: Message) -> dict[str, Json]:
-    body: dict[str, Json] = {"role": message.role.value, "content": message.content}
+    content = [_part(part) for part in message.parts] or message.content
+    body: dict[str, Json] = {"role": message.role.value, "content": content}
     if message.name is not None:
         body["name"] = message.name
     if message.tool_calls:
-        body["content"] = message.content or None
+        body["content"] = content or None
         body["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in message.tool_calls
@@ -157,6 +158,13 @@ def message_body(message: Message) -> dict[str, Json]:
     if message.tool_call_id is not None:
         body["tool_call_id"] = message.tool_call_id
     return body
+
+
+def _part(part: str | Image) -> Json:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    detail = {"detail": part.detail} if part.detail else {}
+    return {"type": "image_url", "image_url": {"url": part.url, **detail}}
 
 
 def _tool_choice(choice: ToolChoice | None) -> Json:

@@ -1,0 +1,258 @@
+"""Amazon Bedrock: Converse and ConverseStream for chat, InvokeModel for embeddings, signed with this process's own credentials.
+
+Models are named as Bedrock names them (``model_names`` of the backend): an id, an inference profile's, or an ARN. The region is
+the one in ``base_url``, else the environment's. With ``api_key_env`` the key goes along as a bearer token, and nothing is signed.
+"""
+
+import json
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final
+from urllib.parse import quote
+
+import httpx
+
+from spass.aws.eventstream import BrokenEventStream, EventStreamDecoder, StreamMessage
+from spass.aws.signing import CannotSign, Signer
+from spass.llm.errors import BackendFailed, BackendRefused, BackendTimedOut, BackendUnavailable
+from spass.llm.providers.bedrock_embeddings import embed
+from spass.llm.providers.bedrock_wire import (
+    ConversePayload,
+    EventPayload,
+    ToolUsePayload,
+    UsagePayload,
+    converse_body,
+    finish_reason,
+)
+from spass.llm.providers.failures import Words, failure, retry_after, words_of
+from spass.llm.providers.http import Connection, malformed
+from spass.llm.providers.texts import Texts, clean, parse
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
+from spass.tenancy.config import BackendConfig
+
+_REGION: Final = re.compile(r"\bbedrock-runtime(?:-fips)?\.([a-z]{2}(?:-[a-z]+)+-\d)\.")
+_OUR_MODEL: Final = re.compile(
+    r"model identifier|on-demand throughput|inference profile|not supported in this region", re.IGNORECASE
+)
+
+# By the exceptions' names, in lower case and without that word. Of the others the status says enough.
+_KINDS: Final[dict[str, type[BackendFailed]]] = {
+    "modeltimeout": BackendTimedOut,
+    "modelnotready": BackendUnavailable,
+    "modelerror": BackendUnavailable,
+    "modelstreamerror": BackendUnavailable,
+    "servicequotaexceeded": BackendRefused,
+    "resourcenotfound": BackendRefused,  # which model is asked for is the operator's word, not the caller's
+}
+_STATUSES: Final = {"validation": 400, "accessdenied": 403, "throttling": 429, "serviceunavailable": 503, "internalserver": 500}
+_BROKEN_OFF: Final = frozenset({"malformed_model_output", "malformed_tool_use"})
+
+
+class Bedrock:
+    """A provider in one region of AWS."""
+
+    def __init__(self, backend: BackendConfig, key: str | None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        named = _REGION.search(backend.base_url or "")
+        signer = Signer("bedrock", named[1] if named else None)
+        self._backend = backend
+        self._signer = signer
+        self._transport = transport
+        self._key = key
+        self._opened: Connection | None = None
+
+    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        if request.stream:
+            async with aclosing(self._stream(request, context)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        else:
+            yield await self._answer(request, context)
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        return await embed(self._connection, _path(request.model, "invoke"), request, context)
+
+    async def aclose(self) -> None:
+        if self._opened is not None:
+            await self._opened.aclose()
+
+    @property
+    def _connection(self) -> Connection:
+        """Made at the first call: a region that is missing fails calls, not the process."""
+        if self._opened is None:
+            auth = None if self._key else _Signed(self._signer)
+            headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+            self._opened = Connection(
+                self._backend,
+                self._address(),
+                headers,
+                key=self._key,
+                auth=auth,
+                failure_of=_failure_of,
+                transport=self._transport,
+            )
+        return self._opened
+
+    def _address(self) -> str:
+        try:
+            return self._backend.base_url or f"https://bedrock-runtime.{self._signer.region}.amazonaws.com"
+        except CannotSign as error:
+            raise _unsigned(error) from error
+
+    async def _answer(self, request: ChatRequest, context: CallContext) -> ChatDelta:
+        body = await self._connection.post(_path(request.model, "converse"), converse_body(request), context)
+        payload = parse(ConversePayload, body)
+        _check_end(payload.stopReason)
+        blocks = payload.output.message.content
+        text = "".join(block.text for block in blocks)
+        uses = [block.toolUse for block in blocks if block.toolUse is not None]
+        calls = tuple(_begun(index, use, use.arguments) for index, use in enumerate(uses))
+        return ChatDelta(clean(text), calls, finish_reason(payload.stopReason), payload.usage.tokens if payload.usage else None)
+
+    async def _stream(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        body, path = converse_body(request), _path(request.model, "converse-stream")
+        reader = _StreamReader(self._connection.secrets)
+        messages = self._connection.stream(path, body, context, parser=_Messages(), is_last=_is_last)
+        async with aclosing(messages):
+            async for message in messages:
+                if (delta := reader.read(message)) is not None:
+                    yield delta
+        yield reader.end()
+
+
+class _Signed(httpx.Auth):
+    requires_request_body = True
+
+    def __init__(self, signer: Signer) -> None:
+        self._signer = signer
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        signed = {"content-type": request.headers["content-type"]}
+        try:
+            request.headers.update(await self._signer.sign(request.method, str(request.url), request.content, signed))
+        except CannotSign as error:
+            raise _unsigned(error) from error
+        yield request
+
+
+class _Messages:
+    """The event stream's messages, for a connection."""
+
+    def __init__(self) -> None:
+        self._decoder = EventStreamDecoder()
+
+    def feed(self, chunk: bytes) -> list[StreamMessage]:
+        try:
+            return self._decoder.feed(chunk)
+        except BrokenEventStream as error:
+            raise malformed("its event stream is damaged") from error
+
+    def close(self) -> list[StreamMessage]:
+        return []
+
+
+class _StreamReader:
+    """Turns the messages of one stream into deltas. Usage comes after the end and is said with it."""
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        self._secrets = secrets
+        self._texts = Texts()
+        self._usage: UsagePayload | None = None
+        self._stop_reason = ""
+        self._calls: dict[int, int] = {}  # content block -> number of the tool call
+        self._silent: set[int] = set()  # blocks of tool calls whose arguments have not begun
+
+    def read(self, message: StreamMessage) -> ChatDelta | None:
+        if message.failed:
+            raise _failure(message.name, None, _words(message.payload), secrets=self._secrets)
+        payload = parse(EventPayload, message.payload)
+        block = payload.contentBlockIndex
+        match message.name:
+            case "contentBlockStart" if payload.start.toolUse is not None:
+                self._calls[block] = len(self._calls)
+                self._silent.add(block)
+                return ChatDelta(tool_calls=(_begun(self._calls[block], payload.start.toolUse),))
+            case "contentBlockDelta":
+                return self._more(block, payload)
+            case "contentBlockStop" if block in self._silent:
+                return self._arguments(block, "{}")
+            case "messageStop":
+                self._stop_reason = payload.stopReason
+                _check_end(self._stop_reason)
+            case "metadata":
+                self._usage = payload.usage
+            case _:  # messageStart, and what may be added later
+                pass
+        return None
+
+    def end(self) -> ChatDelta:
+        """The last delta.
+
+        Raises:
+            BackendUnavailable: the model had not ended when its stream did.
+        """
+        if not self._stop_reason:
+            raise BackendUnavailable("The provider's stream broke off before its end.")
+        left = self._texts.end() or ChatDelta()
+        usage = self._usage.tokens if self._usage else None
+        return replace(left, finish_reason=finish_reason(self._stop_reason), usage=usage)
+
+    def _more(self, block: int, payload: EventPayload) -> ChatDelta | None:
+        delta = payload.delta
+        if delta.toolUse is not None and delta.toolUse.input:
+            if block not in self._calls:
+                raise malformed("arguments without a tool call")
+            return self._arguments(block, delta.toolUse.input)
+        return ChatDelta(self._texts.content(delta.text)) if delta.text else None
+
+    def _arguments(self, block: int, piece: str) -> ChatDelta:
+        self._silent.discard(block)
+        index = self._calls[block]
+        return ChatDelta(tool_calls=(ToolCallDelta(index, arguments=self._texts.arguments(index, piece)),))
+
+
+def _path(model: str, operation: str) -> str:
+    return f"/model/{quote(model, safe='')}/{operation}"
+
+
+def _is_last(message: StreamMessage) -> bool:
+    return message.name == "metadata"
+
+
+def _begun(index: int, use: ToolUsePayload, arguments: str = "") -> ToolCallDelta:
+    if not (use.toolUseId and use.name):
+        raise malformed("a tool call has no name")
+    return ToolCallDelta(index, clean(use.toolUseId), clean(use.name), clean(arguments))
+
+
+def _check_end(stop_reason: str) -> None:
+    if stop_reason in _BROKEN_OFF:
+        raise BackendUnavailable("The model's answer was malformed.")
+
+
+def _unsigned(error: CannotSign) -> BackendRefused:
+    return BackendRefused(f"Requests to Bedrock cannot be signed: {error}.")
+
+
+def _words(body: bytes) -> str:
+    try:
+        return words_of(json.loads(body)).message
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _failure_of(status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendFailed:
+    """The failure that an answer is. The exception's name stands in a header, behind a colon perhaps with more."""
+    kind = headers.get("x-amzn-errortype", "").split(":")[0]
+    return _failure(kind, status, _words(body), wait=retry_after(headers), secrets=secrets)
+
+
+def _failure(
+    kind: str, status: int | None, message: str, *, wait: float | None = None, secrets: Sequence[str] = ()
+) -> BackendFailed:
+    """The same of an exception inside a stream, which has no status of its own."""
+    name = kind.lower().removesuffix("exception")
+    failed = failure(status or _STATUSES.get(name, 500), Words(message, kind), wait=wait, secrets=secrets)
+    meant = BackendRefused if name == "validation" and _OUR_MODEL.search(message) else _KINDS.get(name, type(failed))
+    return meant(failed.message, status=failed.status, retry_after=failed.retry_after)

@@ -1,0 +1,100 @@
+"""The embedding models on Bedrock: Amazon's Titan, which takes one text at a time, and Cohere's, which take up to 96."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field
+
+from spass.core.messages import TokenUsage
+from spass.llm.errors import BackendRefused
+from spass.llm.providers.http import Connection, malformed
+from spass.llm.providers.texts import parse
+from spass.llm.types import CallContext, EmbeddingReply, EmbeddingRequest, pack_rows
+
+COHERE_TEXTS: Final = 96
+_COHERE_WINDOW: Final = 1024
+"""Bytes. The third version reads 2048 characters and 512 tokens of a text; this stays under both wherever a token has two bytes
+or more, as in every language, if not in a list of checksums."""
+
+Row = list[float]
+
+
+class TitanPayload(BaseModel):
+    """https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-titan-embed-text.html"""
+
+    embedding: Row
+    inputTextTokenCount: Annotated[int, Field(ge=0, le=10**12)] = 0  # noqa: N815 - the wire's name
+
+
+class CoherePayload(BaseModel):
+    """https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-embed-v3.html"""
+
+    embeddings: list[Row] | dict[str, list[Row]]
+
+    @property
+    def rows(self) -> list[Row]:
+        return self.embeddings.get("float", []) if isinstance(self.embeddings, dict) else self.embeddings
+
+
+async def embed(connection: Connection, path: str, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+    """One vector per text.
+
+    Raises:
+        BackendRefused: ``request.model`` is of neither family.
+        BackendFailed: as ever.
+    """
+    if "titan-embed" in request.model:
+        return await _titan(connection, path, request.texts, context)
+    if "cohere.embed" in request.model:
+        return await _cohere(connection, path, request, context)
+    raise BackendRefused("Of Bedrock's embedding models, only Titan's and Cohere's are known here.")
+
+
+async def _titan(connection: Connection, path: str, texts: Sequence[str], context: CallContext) -> EmbeddingReply:
+    payloads = [parse(TitanPayload, await connection.post(path, {"inputText": text}, context)) for text in texts]
+    return _reply([payload.embedding for payload in payloads], sum(payload.inputTextTokenCount for payload in payloads))
+
+
+async def _cohere(connection: Connection, path: str, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+    """A text longer than the model reads is embedded window by window. Nobody says whether a text is a question or a document, so
+    all are embedded as documents. The tokens are counted nowhere but in a header that only some of the models send."""
+    windows = [[text] if "embed-v4" in request.model else [*_windows(text)] for text in request.texts]
+    pieces = (piece for text in windows for piece in text)
+    rows: list[Row] = []
+    while batch := [*islice(pieces, COHERE_TEXTS)]:
+        body = {"texts": batch, "input_type": "search_document", "embedding_types": ["float"], "truncate": "NONE"}
+        found = parse(CoherePayload, await connection.post(path, body, context)).rows
+        if len(found) != len(batch):
+            raise malformed("vectors are missing or doubled")
+        rows += found
+    each = iter(rows)
+    return _reply([_middle([*islice(each, len(text))]) for text in windows], 0)
+
+
+def _windows(text: str) -> Iterator[str]:
+    """``text`` in pieces of the window's size, cut between characters; an empty text is one piece."""
+    data = text.encode(errors="replace")
+    begin = 0
+    while begin < len(data) or not begin:
+        end = begin + _COHERE_WINDOW
+        while end < len(data) and data[end] & 0xC0 == 0x80:  # inside a character
+            end -= 1
+        yield data[begin:end].decode()
+        begin = end
+
+
+def _middle(rows: Sequence[Row]) -> Row:
+    """The direction of the mean of ``rows``."""
+    if len(rows) == 1:
+        return rows[0]
+    if len({len(row) for row in rows}) > 1:
+        raise malformed("vectors have different lengths")
+    sums = [math.fsum(numbers) for numbers in zip(*rows, strict=True)]
+    length = math.hypot(*sums)
+    return [number / length for number in sums] if length else sums
+
+
+def _reply(rows: Sequence[Row], tokens: int) -> EmbeddingReply:
+    return EmbeddingReply(pack_rows(rows), len(rows), len(rows[0]) if rows else 0, TokenUsage(prompt_tokens=tokens))

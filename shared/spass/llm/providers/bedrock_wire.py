@@ -1,0 +1,207 @@
+"""Amazon Bedrock's Converse format (https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html)."""
+
+import json
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field
+
+from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolSpec
+from spass.llm.errors import BackendUnable
+from spass.llm.providers.turns import (
+    Block,
+    CallIds,
+    allowed_name,
+    arguments_of,
+    in_turns,
+    inline,
+    said,
+    strict_schema,
+    system_texts,
+)
+from spass.llm.providers.wishes import effort, narrowing_top_p, refuse_addresses, refuse_lacking, temperature_to_one
+from spass.llm.types import ChatRequest, NamedTool
+
+_NAME: Final = "Bedrock"
+_LACKS: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias", "verbosity", "parallel_tool_calls"})
+_NOTHING: Final = "(nothing)"
+
+_FINISH_REASONS: Final = {
+    "max_tokens": FinishReason.LENGTH,
+    "model_context_window_exceeded": FinishReason.LENGTH,
+    "tool_use": FinishReason.TOOL_CALLS,
+    "guardrail_intervened": FinishReason.CONTENT_FILTER,
+    "content_filtered": FinishReason.CONTENT_FILTER,
+}
+"""All others (``end_turn``, ``stop_sequence``) are a stop."""
+
+Tokens = Annotated[int, Field(ge=0, le=10**12)]
+
+
+class UsagePayload(BaseModel):
+    inputTokens: Tokens = 0  # noqa: N815 - the wire's names, here and below
+    outputTokens: Tokens = 0  # noqa: N815
+    cacheReadInputTokens: Tokens | None = None  # noqa: N815
+    cacheWriteInputTokens: Tokens | None = None  # noqa: N815
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """Prompt tokens include those read from and written to the cache."""
+        cached = (self.cacheReadInputTokens or 0) + (self.cacheWriteInputTokens or 0)
+        return TokenUsage(self.inputTokens + cached, self.outputTokens)
+
+
+class ToolUsePayload(BaseModel):
+    """A whole tool call, or its beginning in a stream."""
+
+    toolUseId: str = ""  # noqa: N815
+    name: str = ""
+    input: dict[str, object] = {}
+
+    @property
+    def arguments(self) -> str:
+        return json.dumps(self.input, ensure_ascii=False)
+
+
+class BlockPayload(BaseModel):
+    """One of what the model says; what it thinks has neither field."""
+
+    text: str = ""
+    toolUse: ToolUsePayload | None = None  # noqa: N815
+
+
+class MessagePayload(BaseModel):
+    content: list[BlockPayload]
+
+
+class OutputPayload(BaseModel):
+    message: MessagePayload
+
+
+class ConversePayload(BaseModel):
+    output: OutputPayload
+    stopReason: Annotated[str, Field(min_length=1)]  # noqa: N815
+    usage: UsagePayload | None = None
+
+
+class StartPayload(BaseModel):
+    toolUse: ToolUsePayload | None = None  # noqa: N815
+
+
+class InputPayload(BaseModel):
+    input: str = ""
+
+
+class DeltaPayload(BaseModel):
+    text: str = ""
+    toolUse: InputPayload | None = None  # noqa: N815
+
+
+class EventPayload(BaseModel):
+    """Any event of a stream; its name says which of the fields it has."""
+
+    contentBlockIndex: Annotated[int, Field(ge=0)] = 0  # noqa: N815
+    start: StartPayload = StartPayload()
+    delta: DeltaPayload = DeltaPayload()
+    stopReason: str = ""  # noqa: N815
+    usage: UsagePayload | None = None
+
+
+def finish_reason(stop_reason: str) -> FinishReason:
+    return _FINISH_REASONS.get(stop_reason, FinishReason.STOP)
+
+
+def converse_body(request: ChatRequest) -> dict[str, Json]:
+    """The body of POST /model/{id}/converse and /converse-stream.
+
+    Raises:
+        BackendUnable: the request asks for what the format has not.
+    """
+    refuse_lacking(request, _NAME, _LACKS)
+    refuse_addresses(request, _NAME)
+    inference = {
+        "maxTokens": request.max_tokens,
+        "temperature": temperature_to_one(request, _NAME),
+        "topP": narrowing_top_p(request),
+        "stopSequences": request.stop or None,
+    }
+    callable_tools = () if request.tool_choice == "none" else request.tools
+    fields: dict[str, Json] = {
+        "system": [_text(text) for text in system_texts(request)],
+        "messages": in_turns(request.messages, _blocks if callable_tools else _told, _text),
+        "inferenceConfig": {name: value for name, value in inference.items() if value is not None},
+        "toolConfig": _tool_config(request) if callable_tools else None,
+        "outputConfig": _output_config(request),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _text(text: str) -> Block:
+    return {"text": text}
+
+
+def _picture(image: Image) -> Block:
+    data = inline(image)
+    if data is None:  # ``refuse_addresses`` lets none through that has not its bytes in it
+        raise BackendUnable("Bedrock takes no such picture.", param="messages")
+    return {"image": {"format": data.format, "source": {"bytes": data.data}}}
+
+
+def _blocks(message: Message, ids: CallIds) -> list[Block]:
+    if message.role is Role.TOOL:
+        # A blank text is refused here too, and a result has to have one.
+        content: list[Json] = [_text(message.content if message.content.strip() else _NOTHING)]
+        return [{"toolResult": {"toolUseId": ids.answered(message.tool_call_id or ""), "content": content}}]
+    blocks = said(message, _text, _picture)
+    if message.tool_calls:
+        names = ids.asked(message.tool_calls)
+        blocks += [
+            {"toolUse": {"toolUseId": name, "name": allowed_name(call.name), "input": arguments_of(call)}}
+            for name, call in zip(names, message.tool_calls, strict=True)
+        ]
+    return blocks
+
+
+def _told(message: Message, ids: CallIds) -> list[Block]:
+    """The same where no tool may be called. The format cannot forbid calls, and it demands a definition of every tool that it
+    sees called; so the model is offered none, and earlier calls are told in words."""
+    del ids
+    if message.role is Role.TOOL:
+        return [_text(f"[Result of a tool call]\n{message.content if message.content.strip() else _NOTHING}")]
+    calls = [_text(f"[Called the tool {call.name} with {call.arguments or '{}'}]") for call in message.tool_calls]
+    return said(message, _text, _picture) + calls
+
+
+def _tool_config(request: ChatRequest) -> dict[str, Json]:
+    config: dict[str, Json] = {"tools": [_tool(tool) for tool in request.tools]}
+    match request.tool_choice:
+        case NamedTool(name=name):
+            config["toolChoice"] = {"tool": {"name": name}}
+        case "required":
+            config["toolChoice"] = {"any": {}}
+        case "auto":
+            config["toolChoice"] = {"auto": {}}
+        case _:
+            pass
+    return config
+
+
+def _tool(tool: ToolSpec) -> Block:
+    body: Block = {"name": tool.name, "inputSchema": {"json": tool.parameters}}
+    if tool.description.strip():
+        body["description"] = tool.description
+    if tool.strict:
+        body["strict"] = True
+    return {"toolSpec": body}
+
+
+def _output_config(request: ChatRequest) -> dict[str, Json]:
+    """https://docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html."""
+    config: dict[str, Json] = {}
+    schema = strict_schema(request)
+    if schema is not None:
+        described = {name: schema[name] for name in ("name", "description") if schema.get(name)}
+        written = json.dumps(schema["schema"], ensure_ascii=False)
+        config["textFormat"] = {"type": "json_schema", "structure": {"jsonSchema": {**described, "schema": written}}}
+    if wanted := effort(request, _NAME):
+        config["effort"] = wanted
+    return config

@@ -1,0 +1,89 @@
+"""What a request may ask for that not every provider has.
+
+A provider names the fields that it lacks. Who asks for one is told so before anything is sent, so that another backend that has
+it may answer; nothing is dropped in silence. A value that asks for what happens anyway (a penalty of 0) is no such wish.
+
+Not among them, and left out where a provider does not know them, because no answer means anything else without them: ``seed``
+(OpenAI itself promises a best effort only), ``user``, a message's ``name`` and a picture's ``detail``.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from spass.core.messages import Image
+from spass.llm.errors import BackendUnable
+from spass.llm.types import ChatRequest, NamedTool
+
+_EFFORTS: Final = ("low", "medium", "high", "xhigh")
+
+
+def _may_call(request: ChatRequest) -> bool:
+    return bool(request.tools) and request.tool_choice != "none"
+
+
+def _must_call(request: ChatRequest) -> bool:
+    return bool(request.tools) and (request.tool_choice == "required" or isinstance(request.tool_choice, NamedTool))
+
+
+def _has_addresses(request: ChatRequest) -> bool:
+    parts = (part for message in request.messages for part in message.parts)
+    return any(isinstance(part, Image) and not part.url.startswith("data:") for part in parts)
+
+
+_ASKED: Final[dict[str, Callable[[ChatRequest], bool]]] = {
+    "presence_penalty": lambda request: bool(request.extra.get("presence_penalty")),
+    "frequency_penalty": lambda request: bool(request.extra.get("frequency_penalty")),
+    "logit_bias": lambda request: bool(request.extra.get("logit_bias")),
+    "verbosity": lambda request: request.extra.get("verbosity") not in (None, "medium"),
+    "parallel_tool_calls": lambda request: _may_call(request) and request.extra.get("parallel_tool_calls") is False,
+    "tool_choice": _must_call,
+}
+
+
+def refuse_lacking(request: ChatRequest, provider: str, lacks: Collection[str]) -> None:
+    """Refuses what ``request`` asks for and ``provider`` has not.
+
+    Raises:
+        BackendUnable: the first such field.
+    """
+    for field in sorted(lacks):
+        if _ASKED[field](request):
+            raise BackendUnable(f"{provider} has no '{field}'; leave it out, or ask a model of another provider.", param=field)
+
+
+def refuse_addresses(request: ChatRequest, provider: str) -> None:
+    """Refuses pictures that the provider would have to fetch.
+
+    Raises:
+        BackendUnable: there is one.
+    """
+    if _has_addresses(request):
+        raise BackendUnable(f"{provider} fetches no pictures; send them as data: URLs.", param="messages")
+
+
+def effort(request: ChatRequest, provider: str) -> str | None:
+    """``reasoning_effort`` in the words of Anthropic and Bedrock.
+
+    Raises:
+        BackendUnable: they have no word for it.
+    """
+    wanted = request.extra.get("reasoning_effort")
+    if wanted is None or wanted in _EFFORTS:
+        return None if wanted is None else str(wanted)
+    raise BackendUnable(f"{provider} has no reasoning_effort '{wanted}', only {', '.join(_EFFORTS)}.", param="reasoning_effort")
+
+
+def temperature_to_one(request: ChatRequest, provider: str) -> float | None:
+    """``temperature`` for a scale that ends at 1, where OpenAI's ends at 2.
+
+    Raises:
+        BackendUnable: it is above.
+    """
+    if request.temperature is not None and request.temperature > 1:
+        raise BackendUnable(f"{provider}'s temperature ends at 1.", param="temperature")
+    return request.temperature
+
+
+def narrowing_top_p(request: ChatRequest) -> float | None:
+    """``top_p``, unless it is 1: that changes nothing, and newer models refuse it beside a temperature."""
+    return None if request.top_p == 1 else request.top_p
