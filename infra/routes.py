@@ -24,7 +24,7 @@ class Permission(StrEnum):
     TABLE_WRITE = "table-write"  # PutItem, UpdateItem, DeleteItem, ConditionCheckItem (transactions)
     BUCKET_READ = "bucket-read"  # GetObject under T/*
     BUCKET_WRITE = "bucket-write"  # PutObject, DeleteObject under T/*
-    MODELS = "models"  # read the provider keys
+    MODELS = "models"  # read the provider keys, call the models of Bedrock
     EMBEDDING = "embedding"  # the layer with the weights of the embedded model
     UPLOADS_WRITE = "uploads-write"  # PutObject under uploads/*, lent to clients by presigned forms
     UPLOADS_READ = "uploads-read"  # GetObject and GetObjectVersion under uploads/*
@@ -71,9 +71,9 @@ _MODEL_CALL: Final = _READ_WRITE | {
 }
 _RAG_READ: Final = _READ | {Permission.BUCKET_READ}
 _RAG_WRITE: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCKET_WRITE}
-_RAG_INGEST: Final = _RAG_WRITE | {Permission.MODELS, Permission.EMBEDDING, Permission.JOBS_SEND}
-# A query embeds, leaves an audit record, and keeps its answer for an Idempotency-Key: in the bucket, when it is large.
-_RAG_QUERY: Final = _RAG_WRITE | {Permission.MODELS, Permission.EMBEDDING}
+# A query embeds too, leaves an audit record (in the queue, if the table does not answer), and keeps its answer for an
+# Idempotency-Key: in the bucket, when it is large.
+_RAG_EMBED: Final = _RAG_WRITE | {Permission.MODELS, Permission.EMBEDDING, Permission.JOBS_SEND}
 
 _AGENT: Final = "/a1/agents/{name}"
 _SESSION: Final = "/a1/agents/{name}/sessions/{session_id}"
@@ -120,6 +120,11 @@ ROUTES: Final[tuple[Route, ...]] = (
         long=True,
         memory=1769,
     ),
+    Route(method="GET", path="/v1/tenant/config", module="tenant.config_get", surface=Surface.V1, permissions=_READ),
+    Route(method="PUT", path="/v1/tenant/config", module="tenant.config_put", surface=Surface.V1, permissions=_READ_WRITE),
+    Route(method="GET", path="/v1/usage", module="usage.get", surface=Surface.V1, permissions=_READ),
+    Route(method="DELETE", path="/v1/usage", module="usage.reset", surface=Surface.V1, permissions=_READ_WRITE),
+    Route(method="GET", path="/v1/audit/{request_id}", module="audit.get", surface=Surface.V1, permissions=_READ),
     Route(method="GET", path="/a1/agents", module="agents.list", surface=Surface.AGENTS, memory=256),
     Route(method="GET", path=_AGENT, module="agents.get", surface=Surface.AGENTS, memory=256),
     Route(
@@ -153,7 +158,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         path=f"{_INDEX}/documents",
         module="rag.replace",
         surface=Surface.RAG,
-        permissions=_RAG_INGEST,
+        permissions=_RAG_EMBED,
         long=True,
         memory=1769,
     ),
@@ -162,7 +167,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         path=f"{_INDEX}/documents/append",
         module="rag.append",
         surface=Surface.RAG,
-        permissions=_RAG_INGEST,
+        permissions=_RAG_EMBED,
         long=True,
         memory=1769,
     ),
@@ -197,7 +202,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         path=f"{_INDEX}/documents/{{doc_id}}",
         module="rag.documents_patch",
         surface=Surface.RAG,
-        permissions=_RAG_INGEST,
+        permissions=_RAG_EMBED,
         long=True,
         memory=1769,
     ),
@@ -229,7 +234,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         path=f"{_INDEX}/query",
         module="rag.query",
         surface=Surface.RAG,
-        permissions=_RAG_QUERY,
+        permissions=_RAG_EMBED,
         long=True,
         memory=1769,
     ),

@@ -12,7 +12,14 @@ from spass.web.app import create_app
 from spass.web.json import MAX_BODY_BYTES
 from tests.functions.gateway import Gateway, escaped
 
-PARAMETERS = {"name": "plain", "session_id": "", "index_id": "notes", "doc_id": "a", "upload_id": "upl_" + "0" * 26}
+PARAMETERS = {
+    "name": "plain",
+    "session_id": "",
+    "index_id": "notes",
+    "doc_id": "a",
+    "upload_id": "upl_" + "0" * 26,
+    "request_id": "req_" + "0" * 26,
+}
 ODD_SEGMENTS = [
     "..",
     ".",
@@ -76,7 +83,7 @@ BODIES: Mapping[str, bytes] = {
 }
 
 # A session may be created without a word.
-FINE = {"POST /a1/agents/{name}/sessions": {"nothing", "blanks"}}
+FINE = {"/a1/agents/{name}/sessions": {"nothing", "blanks"}}
 
 
 class Case(NamedTuple):
@@ -95,14 +102,19 @@ def session(gateway: Gateway) -> str:
     return str(gateway.send("POST", "/a1/agents/plain/sessions").json["id"])
 
 
+def _token(route: Route) -> str:
+    """One with which the route gets as far as the body."""
+    return "demo-admin-token" if route.module == "tenant.config_put" else "demo-token"
+
+
 @pytest.mark.parametrize("name", BODIES)
 def test_no_body_does_harm(gateway: Gateway, session: str, name: str) -> None:
     before = gateway.stored()
     for route, path in cases(session):
-        if route.method not in {"POST", "PATCH"} or name in FINE.get(f"POST {route.path}", ()):
+        if route.method not in {"POST", "PATCH", "PUT"} or name in FINE.get(route.path, ()):
             continue
         for key in ({}, {"Idempotency-Key": f"key-{route.module}"}):
-            reply = gateway.send(route.method, path, raw=BODIES[name], headers=key)
+            reply = gateway.send(route.method, path, raw=BODIES[name], headers=key, token=_token(route))
             assert reply.code is not None, (path, reply)
             assert 400 <= reply.status < 500, (path, reply)
             assert len(reply.text) < 20_000, path
@@ -330,6 +342,85 @@ def test_no_query_does_harm(gateway: Gateway, session: str, query: str) -> None:
         "/a1/rag/indices/notes/uploads",
     ):
         assert gateway.send("GET", f"{path}?{query}").code == "invalid_request", path
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("group_by=tenant", "group_by"),
+        ("group_by=", "group_by"),
+        ("group_by=Agent", "group_by"),
+        ("group_by=day&group_by=agent", "group_by"),
+        ("agent=", "agent"),
+        ("agent=a%23b", "agent"),
+        ("agent=%00", "agent"),
+        ("agent=" + "a" * 129, "agent"),
+        ("agent=plain&agent=plain", "agent"),
+        ("from=yesterday", "from"),
+        ("from=2026-02-30", "from"),
+        ("from=2026-4-1", "from"),
+        ("from=20260401", "from"),
+        ("from=1700000000", "from"),
+        ("from=2026-04-01T00:00:00Z", "from"),
+        ("from=%D9%A2026-04-01", "from"),
+        ("from=0000-01-01", "from"),
+        ("from=", "from"),
+        ("from=2026-04-01&from=2026-04-01", "from"),
+        ("to=2026-13-01", "to"),
+        ("to=2026-04-01&to=2026-04-02", "to"),
+        ("from=2026-04-02&to=2026-04-01", "to"),
+    ],
+)
+def test_a_question_about_usage_that_makes_no_sense_is_refused_where_it_is_wrong(
+    gateway: Gateway, query: str, param: str
+) -> None:
+    reply = gateway.send("GET", f"/v1/usage?{query}")
+    assert (reply.status, reply.code, reply.json["error"]["param"]) == (400, "invalid_request", param)
+    assert reply.json["error"]["details"]["errors"][0]["loc"] == ["query", param]
+
+
+@pytest.mark.parametrize("query", ["from=2026-04-01", "agents=plain", "agent=", "agent=a&agent=b", "group_by=day", "x" * 9000])
+def test_a_reset_that_might_take_more_than_was_meant_takes_nothing(gateway: Gateway, session: str, query: str) -> None:
+    before = gateway.stored()
+    reply = gateway.send("DELETE", f"/v1/usage?{query}", token="demo-admin-token")
+    assert (reply.status, reply.code) == (400, "invalid_request")
+    assert len(reply.text) < 2000
+    assert gateway.stored() == before
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"nonsense": 1}, "nonsense"),
+        ({"embedding_model": "mini-embed"}, "embedding_model"),
+        ({"compact_strategy": "sometimes"}, "compact_strategy"),
+        ({"compact_keep_last_n": 201}, "compact_keep_last_n"),
+        ({"compact_keep_last_n": "10"}, "compact_keep_last_n"),
+        ({"compact_keep_last_n": 1.5}, "compact_keep_last_n"),
+        ({"compact_observation_mask": "yes"}, "compact_observation_mask"),
+        ({"compact_summary_model": "nobody"}, "compact_summary_model"),
+        ({"compact_summary_model": "mini-embed"}, "compact_summary_model"),
+        ({"system_prompt": 7}, "system_prompt"),
+        ({"memory": ["x"]}, "memory"),
+        ({"tools_enabled_default": "calculator"}, "tools_enabled_default"),
+        ({"tools_enabled_default": ["calculator", "nothing"]}, "tools_enabled_default.1"),
+        ({"rag_top_k": 0}, "rag_top_k"),
+        ({"rag_top_k": True}, "rag_top_k"),
+        ({"monthly_budget_usd": -1}, "monthly_budget_usd"),
+        ({"monthly_budget_usd": "5"}, "monthly_budget_usd"),
+        ({"tokens_per_minute": 0}, "tokens_per_minute"),
+        ({"tokens_per_minute": 10**30}, "tokens_per_minute"),
+        ({"memory": "fine", "rag_top_k": 51}, "rag_top_k"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_and_no_other_of_its_body_is_made(
+    gateway: Gateway, body: Mapping[str, Any], param: str
+) -> None:
+    before = gateway.stored()
+    reply = gateway.send("PUT", "/v1/tenant/config", body=body, token="demo-admin-token")
+    assert (reply.status, reply.code, reply.json["error"]["param"]) == (400, "invalid_request", param)
+    assert ".".join(map(str, reply.json["error"]["details"]["errors"][0]["loc"])) == f"body.{param}"
+    assert gateway.stored() == before
 
 
 def test_a_cursor_is_of_no_use_to_anybody_else(gateway: Gateway, session: str) -> None:

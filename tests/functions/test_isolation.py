@@ -21,7 +21,9 @@ BODIES: dict[str, dict[str, object]] = {
 )
 def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, user: str) -> None:
     session = gateway.send("POST", "/a1/agents/plain/sessions", body={"title": "private-title"}).json["id"]
-    gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": "private-word"})
+    turn = gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": "private-word"})
+    asked = turn.json["request_id"]
+    gateway.send("PUT", "/v1/tenant/config", token="demo-admin-token", body={"memory": "private-memory"})
     gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "private-text"}]})
     upload = gateway.send("POST", "/a1/rag/indices/notes/uploads", body=BODIES["rag.uploads_create"]).json["upload_id"]
     before = gateway.stored()
@@ -30,7 +32,9 @@ def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, u
         on_index, on_session = "{index_id}" in route.path, "{session_id}" in route.path
         if on_index and (shared or route.module in {"rag.replace", "rag.append", "rag.uploads_create"}):
             continue
-        path = route.path.format(name="plain", session_id=session, index_id="notes", doc_id="a", upload_id=upload)
+        path = route.path.format(
+            name="plain", session_id=session, index_id="notes", doc_id="a", upload_id=upload, request_id=asked
+        )
         if not (on_index or on_session) and route.method != "GET":
             continue
         reply = gateway.send(route.method, path, token=token, user=user, body=BODIES.get(route.module))
@@ -41,11 +45,15 @@ def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, u
             assert reply.status == 404 or reply.json == {"deleted": False}
         elif route.module == "rag.uploads_list":  # files may come before there is an index
             assert reply.json == {"uploads": [], "next_cursor": None}
+        elif route.module == "audit.get":
+            assert reply.code == (None if shared else "request_not_found")
+        elif route.module == "usage.get":
+            assert [row["key"] for row in reply.json["usage"]] == (["plain", None] if shared else [])
         elif route.module == "rag.uploads_get":
             assert reply.code == "upload_not_found"
         elif on_index:
             assert reply.code == "index_not_found", path
-        if not (shared and route.module == "rag.list"):
+        if not (shared and route.module in {"rag.list", "tenant.config_get", "audit.get"}):
             assert "private" not in reply.text, path
             assert session not in reply.text, path
     changed = {key for key, value in gateway.stored().items() if before.get(key) != value}

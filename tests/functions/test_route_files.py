@@ -66,9 +66,13 @@ for module, event in sent.items():
 
 def test_short_routes_import_no_more_than_they_need_even_while_they_answer(tmp_path: Path) -> None:
     write_operators_files(tmp_path)
-    user = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}
+    user = {"Authorization": "Bearer demo-admin-token", "SPASS-User-Id": "ada"}
     names = {"name": "plain", "session_id": "ses_" + "0" * 26, "index_id": "notes", "doc_id": "a", "upload_id": "upl_" + "0" * 26}
-    bodies = {"rag.uploads_create": b'{"filename": "a.md", "content_type": "text/markdown", "size": 1}'}
+    names["request_id"] = "req_" + "0" * 26
+    bodies = {
+        "rag.uploads_create": b'{"filename": "a.md", "content_type": "text/markdown", "size": 1}',
+        "tenant.config_put": b"{}",
+    }
     events = {
         route.module: event(route.method, route.path.format(**names), route.path, user, bodies.get(route.module, b""))
         for route in ROUTES

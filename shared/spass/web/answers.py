@@ -57,6 +57,21 @@ _AGENT: Final = {
 }
 _REPORT: Final = _object(loc=_list({"type": ["string", "integer"]}), message=_TEXT, type=_TEXT)
 
+_DECIMAL: Final[Schema] = {"type": "string", "pattern": "^[0-9]+([.][0-9]+)?$"}
+_SETTINGS: Final[Mapping[str, Schema]] = {
+    "compact_strategy": _only("auto", "manual", "off"),
+    "compact_keep_last_n": {"type": "integer", "minimum": 0, "maximum": 200},
+    "compact_observation_mask": _FLAG,
+    "compact_summary_model": _or_null(_TEXT),
+    "system_prompt": _or_null(_TEXT),
+    "memory": _or_null(_TEXT),
+    "tools_enabled_default": _list(_TEXT),
+    "rag_top_k": {"type": "integer", "minimum": 1, "maximum": 50},
+    "monthly_budget_usd": _or_null({"type": "number", "minimum": 0}),
+    "tokens_per_minute": _or_null({"type": "integer", "minimum": 1}),
+}
+_USED: Final = {"requests": _COUNT, **_USAGE, "cost_usd": _DECIMAL}
+
 SCHEMAS: Final[Mapping[str, Schema]] = {
     "Error": _object(
         error=_object(
@@ -98,6 +113,33 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         )
     ),
     "ToolResult": _object(name=_TEXT, result=_ANYTHING, duration_ms=_COUNT),
+    "TenantConfig": _object(
+        config=_object(**_SETTINGS), sources=_object(**dict.fromkeys(_SETTINGS, _only("process", "yaml", "db")))
+    ),
+    "TenantConfigChange": _object(optional={name: _or_null(schema) for name, schema in _SETTINGS.items()}),
+    "Usage": _object(usage=_list(_object(key=_or_null(_TEXT), **_USED)), total=_object(**_USED)),
+    "Reset": _object(reset=_FLAG),
+    "Audit": _object(request_id=_TEXT, calls=_list(_ref("AuditedCall")), truncated=_FLAG),
+    "AuditedCall": _object(
+        request_id=_TEXT,
+        outer_request_id=_TEXT,
+        parent_request_id=_TEXT,
+        at=_TIME,
+        kind=_only("chat", "embedding", "tool"),
+        status=_TEXT,
+        latency_ms=_COUNT,
+        token_id=_TEXT,
+        route=_TEXT,
+        calls=_list(_ref("AuditedCall")),
+        optional={
+            **dict.fromkeys(("origin_request_id", "user", "agent", "session"), _TEXT),
+            **dict.fromkeys(("tool", "model", "backend", "finish_reason"), _TEXT),
+            **dict.fromkeys(("attempts", "prompt_tokens", "completion_tokens"), _COUNT),
+            **dict.fromkeys(("cost_usd", "cost_eur"), _DECIMAL),
+            "cost_source": _only("upstream", "catalog", "none"),
+            "usage_estimated": _FLAG,
+        },
+    ),
     "AgentList": _object(agents=_list(_object(**_AGENT)), next_cursor=_CURSOR),
     "Agent": _object(
         **_AGENT,
@@ -196,6 +238,11 @@ SUCCESSES: Final[Mapping[tuple[str, str], Mapping[str, str]]] = {
     ("POST", "/v1/embeddings"): {"200": "EmbeddingList"},
     ("GET", "/v1/tools"): {"200": "ToolList"},
     ("POST", "/v1/tools/execute"): {"200": "ToolResult"},
+    ("GET", "/v1/tenant/config"): {"200": "TenantConfig"},
+    ("PUT", "/v1/tenant/config"): {"200": "TenantConfig"},
+    ("GET", "/v1/usage"): {"200": "Usage"},
+    ("DELETE", "/v1/usage"): {"200": "Reset"},
+    ("GET", "/v1/audit/{request_id}"): {"200": "Audit"},
     ("GET", "/a1/agents"): {"200": "AgentList"},
     ("GET", "/a1/agents/{name}"): {"200": "Agent"},
     ("POST", "/a1/agents/{name}/chat"): {"200": "Reply"},
@@ -220,3 +267,6 @@ SUCCESSES: Final[Mapping[tuple[str, str], Mapping[str, str]]] = {
     ("GET", f"{_INDEX}/uploads/{{upload_id}}"): {"200": "Upload"},
 }
 """Method and path → status → the name of its schema."""
+
+BODIES: Final[Mapping[tuple[str, str], str]] = {("PUT", "/v1/tenant/config"): "TenantConfigChange"}
+"""Method and path → the schema of a body that its route takes as any object, because a room below judges it."""

@@ -48,7 +48,7 @@ _COME_BACK: Final = (
     errors.StorageUnavailable,
 )
 
-_IN_THE_QUERY: Final = ("limit", "cursor")
+_IN_THE_QUERY: Final = ("limit", "cursor", "group_by", "agent", "from", "to")
 _MAX_REPORTED: Final = 20
 _MAX_LOC: Final = 64
 _MAX_MESSAGE: Final = 300

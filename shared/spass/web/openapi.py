@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from spass.calls.scope import MAX_DEPTH
-from spass.web.answers import SCHEMAS, SUCCESSES
+from spass.web.answers import BODIES, SCHEMAS, SUCCESSES
 from spass.web.app import TITLE
 from spass.web.routing import CallerRoute
 
@@ -69,6 +69,8 @@ def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for route, method, operation in _operations(document, routes):
         _add_answers(route.path, method, operation)
+        if name := BODIES.get((method, route.path)):
+            operation["requestBody"]["content"]["application/json"]["schema"] = {"$ref": f"#/components/schemas/{name}"}
         if isinstance(route, CallerRoute):
             _add_caller(route.path, method, operation)
     return document

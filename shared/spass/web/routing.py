@@ -1,12 +1,13 @@
 """How a route of ours differs from FastAPI's: it knows its caller before it reads a body, and reads bodies strictly.
 
-A request with several faults always hears of the first in this order: route, method, token, user, depth, idempotency key, body.
+A request with several faults always hears of the first in this order: route, method, token, user, depth, an admin's token where
+one is needed, idempotency key, body.
 """
 
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.routing import APIRoute
@@ -15,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.core.errors import AgentNotFound, InvalidRequest, SessionNotFound, UploadNotFound
+from spass.core.errors import AdminRequired, AgentNotFound, InvalidRequest, SessionNotFound, UploadNotFound
 from spass.core.ids import DOCUMENT_ID, RAG_ID, AgentName, DocumentId, IndexId, SessionId, UploadId
 from spass.core.messages import Json
 from spass.web.caller import caller_of, refuse_user_id
@@ -28,7 +29,8 @@ Handler = Callable[[Request], Coroutine[None, None, Response]]
 
 _FOR_A_USER: Final = "/a1/"
 MAX_CURSOR: Final = 4096
-_AGENT: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+AGENT_NAME: Final = "[a-zA-Z0-9_-]{1,128}"
+_AGENT: Final = re.compile(AGENT_NAME)
 _SESSION: Final = re.compile(r"ses_[0-9a-z]{26}")
 _UPLOAD: Final = re.compile(r"upl_[0-9a-z]{26}")
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
@@ -63,6 +65,8 @@ class PublicRoute(APIRoute):
 class CallerRoute(APIRoute):
     """A route with a caller, and an exchange that is filled in."""
 
+    for_admins: ClassVar[bool] = False
+
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
         takes_body = self.body_field is not None
@@ -82,6 +86,8 @@ class CallerRoute(APIRoute):
                 needs_user=for_a_user,
             )
             exchange.enter(services.scope(caller), services)
+            if self.for_admins and not caller.identity.admin:
+                raise AdminRequired("This needs a token that gateway.yaml marks as admin.")
             parsed = _ParsedRequest(request.scope, request.receive)
             parsed.raw = await read_body(request.stream(), request.headers.get("content-length"))
             if takes_body:
@@ -92,6 +98,12 @@ class CallerRoute(APIRoute):
             return await handle(parsed)
 
         return answer
+
+
+class AdminRoute(CallerRoute):
+    """A route for those who run a tenant."""
+
+    for_admins = True
 
 
 def _body(raw: bytes, request: Request, *, required: bool) -> tuple[bytes, Json]:
@@ -113,6 +125,11 @@ def _ignored_body(raw: bytes) -> Json:
 def api_router() -> APIRouter:
     """A router for routes with a caller. (A body without a Content-Type is taken for JSON; ``json`` refuses the others.)"""
     return APIRouter(route_class=CallerRoute, strict_content_type=False)
+
+
+def admin_router() -> APIRouter:
+    """A router for routes that need an admin's token."""
+    return APIRouter(route_class=AdminRoute, strict_content_type=False)
 
 
 def public_router() -> APIRouter:
@@ -156,6 +173,17 @@ Document = Annotated[DocumentId, Depends(_document)]
 Upload = Annotated[UploadId, Depends(_upload)]
 
 
+def sent_once(request: Request, names: Iterable[str]) -> None:
+    """Refuses a query that says the same thing twice.
+
+    Raises:
+        InvalidRequest: one of ``names`` stands in it several times.
+    """
+    for name in names:
+        if len(request.query_params.getlist(name)) > 1:
+            raise InvalidRequest(f"{name} is sent once.", param=name)
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Which part of a list is asked for."""
@@ -176,9 +204,7 @@ async def _page(
     limit: Annotated[int, BeforeValidator(_whole_number), Query(ge=1, le=1000, description="Entries at most.")] = 100,
     cursor: Annotated[str | None, Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before.")] = None,
 ) -> Page:
-    for name in ("limit", "cursor"):
-        if len(request.query_params.getlist(name)) > 1:
-            raise InvalidRequest(f"{name} is sent once.", param=name)
+    sent_once(request, ("limit", "cursor"))
     return Page(limit, cursor or None)
 
 

@@ -1,0 +1,21 @@
+"""GET /v1/audit/{request_id}: what one request led to."""
+
+from starlette.responses import Response
+
+from spass.metering.audit_tree import tree
+from spass.web.exchange import Current
+from spass.web.functions import lambda_handler
+from spass.web.json import json_response
+from spass.web.reports import Outer
+from spass.web.routing import api_router
+
+router = api_router()
+
+
+@router.get("/v1/audit/{request_id}")
+async def calls(request_id: Outer, exchange: Current) -> Response:
+    """Every call of a model or a tool that one request of the tenant made, each below the call that it was made for."""
+    return json_response(await tree(exchange.scope.store, request_id))
+
+
+handler = lambda_handler(router)

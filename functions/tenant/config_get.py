@@ -1,0 +1,20 @@
+"""GET /v1/tenant/config: what holds for the tenant, and who said it."""
+
+from starlette.responses import Response
+
+from spass.web.exchange import Current
+from spass.web.functions import lambda_handler
+from spass.web.json import json_response
+from spass.web.routing import api_router
+
+router = api_router()
+
+
+@router.get("/v1/tenant/config")
+async def config(exchange: Current) -> Response:
+    """The tenant's settings in force, each with its source: the gateway's defaults, the operator's file, or the tenant itself."""
+    settings = await exchange.services.cascade.described(exchange.scope.store)
+    return json_response(settings.wire())
+
+
+handler = lambda_handler(router)

@@ -1,0 +1,83 @@
+"""What the routes about usage and audit are asked: an agent, days, what to sum up by, a request."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from typing import Annotated, Final
+
+from fastapi import Depends, Path, Query
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
+from starlette.requests import Request
+
+from spass.core.errors import InvalidRequest, RequestNotFound
+from spass.core.ids import AgentName, RequestId
+from spass.core.messages import Json
+from spass.metering.usage import GroupBy
+from spass.web.routing import AGENT_NAME, sent_once
+
+_SHOWN: Final = 64  # characters of a name that nobody knows
+_REQUEST: Final = re.compile(r"req_[0-9a-z]{26}")
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def _day(value: object) -> object:
+    """Pydantic reads days in more ways than one: as a time at midnight, as seconds since 1970."""
+    if isinstance(value, str) and not _DAY.fullmatch(value):
+        raise PydanticCustomError("day", "must be a day such as 2026-04-30")
+    return value
+
+
+Day = Annotated[date | None, BeforeValidator(_day)]
+AgentQuery = Annotated[str | None, Query(pattern=f"^{AGENT_NAME}$", description="Only calls of this agent.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which calls a report is about, and by what it sums them up. Both days are included."""
+
+    group_by: GroupBy
+    agent: AgentName | None
+    first: date | None
+    last: date | None
+
+
+async def _asked(
+    request: Request,
+    group_by: Annotated[GroupBy, Query(description="What to sum up by.")] = "agent",
+    agent: AgentQuery = None,
+    first: Annotated[Day, Query(alias="from", description="The first day, in UTC.")] = None,
+    last: Annotated[Day, Query(alias="to", description="The last day, in UTC.")] = None,
+) -> Asked:
+    sent_once(request, ("group_by", "agent", "from", "to"))
+    if first is not None and last is not None and last < first:
+        raise InvalidRequest("'to' is a day before 'from'.", param="to")
+    return Asked(group_by, None if agent is None else AgentName(agent), first, last)
+
+
+async def _reset(request: Request, agent: AgentQuery = None) -> AgentName | None:
+    """The agent whose counters are meant; None is all. A parameter that is not known here would have meant less than all."""
+    _no_others(request, ("agent",))
+    sent_once(request, ("agent",))
+    return None if agent is None else AgentName(agent)
+
+
+def _no_others(request: Request, known: Iterable[str]) -> None:
+    for name in request.query_params:
+        if name not in known:
+            shown = name[:_SHOWN]
+            message = f"'{shown}' is no parameter of this route; it takes {', '.join(known)}."
+            found: list[Json] = [{"loc": ["query", shown], "message": message, "type": "extra_forbidden"}]
+            raise InvalidRequest(message, param=shown, details={"errors": found})
+
+
+async def _outer(request_id: Annotated[str, Path(description="What SPASS-Request-Id of the answer said.")]) -> RequestId:
+    if not _REQUEST.fullmatch(request_id):
+        raise RequestNotFound("No calls of such a request are recorded.", param="request_id")
+    return RequestId(request_id)
+
+
+Report = Annotated[Asked, Depends(_asked)]
+ToReset = Annotated[AgentName | None, Depends(_reset)]
+Outer = Annotated[RequestId, Depends(_outer)]
