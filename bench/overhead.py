@@ -1,110 +1,120 @@
 """What the gateway adds to a chat completion, in front of an upstream that answers at once.
 
-    python -m bench.overhead [--requests N] [--connections C]
+    python -m bench.overhead [--requests N] [--rounds N] [--only NAME ...]
 
-Three targets in one interleaved run: the bare upstream, a minimal Starlette + httpx pass-through, and the gateway with
-authentication, cost and audit on (the audit record goes to an emulated DynamoDB on this machine). Added latency is a target's
-median less the upstream's.
+All targets in one interleaved run: the bare upstream, a minimal Starlette + httpx pass-through, LiteLLM's proxy, Portkey's
+gateway, and ours with authentication, cost and audit on (the audit record goes to an emulated DynamoDB on this machine, in a
+process of its own). Whole answers and streams, over 1 connection and over 16. Added latency is a target's median less the
+upstream's. Requests per second per core are the reciprocal of the processor time that a target's processes take for a request.
 """
 
 import argparse
-import asyncio
-import http.client
-import json
 import statistics
 import tempfile
-import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
-from bench.stage import TOKEN, emulated_aws, server, write_config
+from bench import proxies
+from bench.load import Figures, Kind, Target
+from bench.stage import TOKEN, emulated_aws, served, write_config
 
-TO_REACH: Final = 4.0
-BODY: Final = json.dumps({"model": "bench-model", "messages": [{"role": "user", "content": "What is two and two?"}]}).encode()
-HEADERS: Final = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
-
-
-class Target:
-    """One server under load over one kept connection."""
-
-    def __init__(self, name: str, base: str) -> None:
-        self.name = name
-        self.address = urlsplit(base).netloc
-        self.connection = http.client.HTTPConnection(self.address)
-        self.milliseconds: list[float] = []
-        self.rates: list[float] = []
-
-    def once(self) -> None:
-        began = time.perf_counter()
-        self.connection.request("POST", "/v1/chat/completions", BODY, HEADERS)
-        reply = self.connection.getresponse()
-        body = reply.read()
-        self.milliseconds.append((time.perf_counter() - began) * 1000)
-        if reply.status != 200 or b"Four." not in body:
-            raise SystemExit(f"{self.name} answered {reply.status}: {body[:300]!r}")
-
-    def burst(self, requests: int, connections: int) -> None:
-        began = time.perf_counter()
-        asyncio.run(_burst(self.address, requests, connections))
-        self.rates.append(requests / (time.perf_counter() - began))
-
-
-async def _burst(address: str, requests: int, connections: int) -> None:
-    host, port = address.split(":")
-    head = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
-    sent = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\n{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY
-
-    async def drive(count: int) -> None:
-        reader, writer = await asyncio.open_connection(host, int(port))
-        for _ in range(count):
-            writer.write(sent)
-            status = await reader.readuntil(b"\r\n\r\n")
-            lengths = [line for line in status.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-            await reader.readexactly(int(lengths[0].split(b":")[1]))
-            if b" 200 " not in status.split(b"\r\n")[0]:
-                raise SystemExit(f"{address} answered {status[:200]!r}")
-        writer.close()
-
-    await asyncio.gather(*(drive(requests // connections) for _ in range(connections)))
+KINDS: Final = (Kind(False, 1), Kind(False, 16), Kind(True, 1), Kind(True, 16))
+TIMES_LITELLM: Final = 5.0
+PART_OF_LITELLM: Final = 1 / 3
+FIRST_WORD_MS: Final = 2.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=400, help="requests to each target, one at a time (default 400)")
-    parser.add_argument("--connections", type=int, default=8, help="connections of the throughput bursts (default 8)")
+    parser.add_argument("--requests", type=int, default=480, help="requests of each kind to each target (default 480)")
+    parser.add_argument("--rounds", type=int, default=10, help="in so many turns (default 10)")
+    parser.add_argument("--only", nargs="*", default=[], help="of the targets besides the upstream only these")
     options = parser.parse_args()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        upstream = stack.enter_context(server("bench.upstream:upstream", {}))
-        passthrough = stack.enter_context(server("bench.upstream:passthrough", {"UPSTREAM": upstream}))
-        environment: Mapping[str, str] = stack.enter_context(emulated_aws()) | write_config(folder, upstream)
-        gateway = stack.enter_context(server("bench.gateway:app", environment))
-        targets = [Target("upstream", upstream), Target("pass-through", passthrough), Target("gateway", gateway)]
+        targets = started(stack, options.only)
         for target in targets:
-            for _ in range(30):
-                target.once()
-            target.milliseconds.clear()
-        for _ in range(options.requests):
-            for target in targets:
-                target.once()
-        for _ in range(5):
-            for target in targets:
-                target.burst(400, options.connections)
-    report(targets)
+            for kind in KINDS:
+                target.burst(kind, 32)
+            target.figures.clear()
+        for _ in range(options.rounds):
+            for kind in KINDS:
+                for target in targets:
+                    target.burst(kind, options.requests // options.rounds)
+    for kind in KINDS:
+        report(kind, targets)
+    if {"gateway", "litellm"} <= {target.name for target in targets}:
+        compare({target.name: target for target in targets})
 
 
-def report(targets: list[Target]) -> None:
-    bare = statistics.median(targets[0].milliseconds)
-    print(f"{'target':14} {'p50 ms':>8} {'p99 ms':>8} {'added p50':>10} {'requests/s':>11}")
+def started(stack: ExitStack, only: list[str]) -> list[Target]:
+    """The targets, the upstream first."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    upstream = stack.enter_context(served("bench.upstream:upstream", {}))
+    base = upstream.base
+    token = {"Authorization": f"Bearer {TOKEN}"}
+    targets = [Target("upstream", upstream, token)]
+
+    def wanted(name: str) -> bool:
+        return not only or name in only
+
+    if wanted("pass-through"):
+        passthrough = stack.enter_context(served("bench.upstream:passthrough", {"UPSTREAM": base}))
+        targets.append(Target("pass-through", passthrough, token))
+    if wanted("gateway"):
+        environment = stack.enter_context(emulated_aws()) | write_config(folder, base)
+        targets.append(Target("gateway", stack.enter_context(served("bench.gateway:app", environment)), token))
+    if not proxies.installed():
+        print("LiteLLM and Portkey are not installed (`make bench` does it); without them there is nothing to compare with.\n")
+        return targets
+    if wanted("litellm"):
+        targets.append(Target("litellm", stack.enter_context(proxies.litellm(folder, base)), token))
+    if wanted("portkey"):
+        headers = {**token, **proxies.portkey_headers(base)}
+        targets.append(Target("portkey", stack.enter_context(proxies.portkey()), headers))
+    return targets
+
+
+def report(kind: Kind, targets: list[Target]) -> None:
+    bare = targets[0].figures[kind]
+    print(f"{kind}, {bare.requests} requests each")
+    print(
+        f"  {'target':14} {'p50 ms':>8} {'p99 ms':>8} {'added p50':>10} {'first word':>11} {'CPU ms/req':>11} {'req/s/core':>11}"
+    )
     for target in targets:
-        p50 = statistics.median(target.milliseconds)
-        p99 = statistics.quantiles(target.milliseconds, n=100)[98]
-        print(f"{target.name:14} {p50:8.2f} {p99:8.2f} {p50 - bare:10.2f} {statistics.median(target.rates):11.0f}")
-    added = [statistics.median(target.milliseconds) - bare for target in targets[1:]]
-    print(f"\nthe gateway adds {added[1] / added[0]:.2f} times what the pass-through adds (to reach: under {TO_REACH:.0f})")
+        figures = target.figures[kind]
+        p99 = statistics.quantiles(figures.milliseconds, n=100)[98]
+        print(
+            f"  {target.name:14} {p50(figures):8.2f} {p99:8.2f} {added(figures, bare):10.2f} "
+            f"{statistics.median(figures.first_word):11.2f} {figures.processor_ms:11.2f} {1000 / figures.processor_ms:11.0f}"
+        )
+    print()
+
+
+def compare(targets: dict[str, Target]) -> None:
+    """The targets of this repository, each with its figure."""
+    for kind in KINDS:
+        ours, theirs, bare = (targets[name].figures[kind] for name in ("gateway", "litellm", "upstream"))
+        print(kind)
+        times = theirs.processor_ms / ours.processor_ms
+        said(f"{times:.1f} times LiteLLM's requests per second per core", f"{TIMES_LITELLM:.0f}", met=times >= TIMES_LITELLM)
+        part = added(ours, bare) / added(theirs, bare)
+        said(f"{part:.2f} of its added p50", f"under {PART_OF_LITELLM:.2f}", met=part < PART_OF_LITELLM)
+        if kind.streaming and kind.connections == 1:
+            later = statistics.median(ours.first_word) - statistics.median(bare.first_word)
+            said(f"first word {later:.2f} ms after the upstream's", f"within {FIRST_WORD_MS:.0f}", met=later <= FIRST_WORD_MS)
+
+
+def said(what: str, to_reach: str, *, met: bool) -> None:
+    print(f"  {what} (to reach: {to_reach}): {'met' if met else 'NOT met'}")
+
+
+def p50(figures: Figures) -> float:
+    return statistics.median(figures.milliseconds)
+
+
+def added(figures: Figures, bare: Figures) -> float:
+    return p50(figures) - p50(bare)
 
 
 if __name__ == "__main__":

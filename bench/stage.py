@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -37,9 +38,17 @@ def with_one_thread(module: str) -> None:
         os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], {**os.environ, **limits})
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that runs: its base URL and its process."""
+
+    base: str
+    pid: int
+
+
 @contextmanager
-def process(command: list[str], port: int, environment: Mapping[str, str]) -> Iterator[str]:
-    """Runs ``command`` until the block ends; gives its base URL once something listens on ``port``."""
+def process(command: list[str], port: int, environment: Mapping[str, str]) -> Iterator[Served]:
+    """Runs ``command`` until the block ends; gives it once something listens on ``port``."""
     running = subprocess.Popen(
         command,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'shared'}{os.pathsep}{ROOT}", **environment},
@@ -49,7 +58,7 @@ def process(command: list[str], port: int, environment: Mapping[str, str]) -> It
     )
     try:
         base = f"http://127.0.0.1:{port}"
-        for _ in range(400):
+        for _ in range(1200):
             if running.poll() is not None:
                 raise SystemExit(f"{' '.join(command)} ended at once")
             try:
@@ -60,19 +69,26 @@ def process(command: list[str], port: int, environment: Mapping[str, str]) -> It
                 time.sleep(0.05)
             else:
                 break
-        yield base
+        yield Served(base, running.pid)
     finally:
         running.terminate()
         running.wait(10)
 
 
 @contextmanager
-def server(app: str, environment: Mapping[str, str]) -> Iterator[str]:
+def served(app: str, environment: Mapping[str, str]) -> Iterator[Served]:
     """An ASGI app under one uvicorn worker."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", app, "--port", str(port), "--log-level", "error", "--no-access-log"]
-    with process(command, port, environment) as base:
-        yield base
+    with process(command, port, environment) as running:
+        yield running
+
+
+@contextmanager
+def server(app: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """The same where only its base URL matters."""
+    with served(app, environment) as running:
+        yield running.base
 
 
 @contextmanager
@@ -86,7 +102,8 @@ def emulated_aws() -> Iterator[dict[str, str]]:
         "S3_PERSIST": "0",
         "MINISTACK_REGION": REGION,
     }
-    with process([sys.executable, "-m", "ministack"], port, environment) as base:
+    with process([sys.executable, "-m", "ministack"], port, environment) as emulator:
+        base = emulator.base
         leading = {
             "AWS_ENDPOINT_URL": base,
             "AWS_REGION": REGION,

@@ -1,5 +1,6 @@
 """An upstream that answers at once, and the smallest honest proxy in front of one: what the gateway is measured against."""
 
+import asyncio
 import base64
 import json
 import os
@@ -10,8 +11,9 @@ from contextlib import asynccontextmanager
 import httpx
 import numpy as np
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 ANSWER = json.dumps(
@@ -26,9 +28,32 @@ ANSWER = json.dumps(
 ).encode()
 
 
+PIECES = ("Four", ".", *(f" Piece {number} of it." for number in range(1, 11)))
+PAUSE = 0.002
+
+
 async def answer(request: Request) -> Response:
-    await request.body()
-    return Response(ANSWER, media_type="application/json")
+    """At once; a stream in pieces of a few words, a pause before each but the first."""
+    asked = json.loads(await request.body())
+    if not asked.get("stream"):
+        return Response(ANSWER, media_type="application/json")
+    return StreamingResponse(_pieces(), media_type="text/event-stream")
+
+
+async def _pieces() -> AsyncIterator[bytes]:
+    yield _event([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+    for number, text in enumerate(PIECES):
+        if number:
+            await asyncio.sleep(PAUSE)
+        yield _event([{"index": 0, "delta": {"content": text}, "finish_reason": None}])
+    yield _event([{"index": 0, "delta": {}, "finish_reason": "stop"}])
+    yield _event([], usage={"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11})
+    yield b"data: [DONE]\n\n"
+
+
+def _event(choices: list[dict[str, object]], **more: object) -> bytes:
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "bench-model"}
+    return b"data: " + json.dumps({**head, "choices": choices, **more}).encode() + b"\n\n"
 
 
 def vector(text: str) -> str:
@@ -47,12 +72,17 @@ async def embed(request: Request) -> Response:
 
 async def forward(request: Request) -> Response:
     client: httpx.AsyncClient = request.app.state.client
-    reply = await client.post(
+    asked = client.build_request(
+        "POST",
         "/v1/chat/completions",
         content=await request.body(),
         headers={"Content-Type": "application/json", "Authorization": "Bearer x"},
     )
-    return Response(reply.content, reply.status_code, media_type="application/json")
+    reply = await client.send(asked, stream=True)
+    kind = reply.headers["content-type"]
+    if kind.startswith("text/event-stream"):
+        return StreamingResponse(reply.aiter_raw(), reply.status_code, media_type=kind, background=BackgroundTask(reply.aclose))
+    return Response(await reply.aread(), reply.status_code, media_type=kind)
 
 
 @asynccontextmanager

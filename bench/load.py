@@ -1,0 +1,140 @@
+"""Requests to a server and what they cost: latency, time to the first word, and the processor time of its processes."""
+
+import asyncio
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from bench.stage import Served
+
+FIRST_WORD: Final = b"Four"
+_END: Final = b"\r\n0\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One way of asking: whole answers or streams, over so many connections at once."""
+
+    streaming: bool
+    connections: int
+
+    def __str__(self) -> str:
+        return f"{'streaming' if self.streaming else 'blocking'}, {self.connections} connection{'s' * (self.connections > 1)}"
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the requests of one kind came to; milliseconds, and seconds of processor time."""
+
+    milliseconds: list[float] = field(default_factory=list)
+    first_word: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    processor_seconds: float = 0.0
+
+    @property
+    def requests(self) -> int:
+        return len(self.milliseconds)
+
+    @property
+    def processor_ms(self) -> float:
+        return 1000 * self.processor_seconds / self.requests
+
+
+@dataclass(slots=True)
+class Target:
+    """A server under load. ``headers`` go out with each request."""
+
+    name: str
+    served: Served
+    headers: Mapping[str, str]
+    figures: dict[Kind, Figures] = field(default_factory=dict)
+
+    def burst(self, kind: Kind, requests: int) -> None:
+        """So many requests, spread over the connections of ``kind``."""
+        figures = self.figures.setdefault(kind, Figures())
+        before, began = processor_seconds(self.served.pid), time.perf_counter()
+        asyncio.run(self._burst(kind, requests, figures))
+        figures.seconds += time.perf_counter() - began
+        figures.processor_seconds += processor_seconds(self.served.pid) - before
+
+    async def _burst(self, kind: Kind, requests: int, figures: Figures) -> None:
+        address = urlsplit(self.served.base).netloc
+        body = request_body(streaming=kind.streaming)
+        headers = {"Host": address, "Content-Type": "application/json", "Content-Length": str(len(body)), **self.headers}
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        asked = f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + body
+
+        async def drive(count: int) -> None:
+            host, port = address.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            for _ in range(count):
+                began = time.perf_counter()
+                writer.write(asked)
+                first_word = await self._read_answer(reader)
+                figures.first_word.append((first_word - began) * 1000)
+                figures.milliseconds.append((time.perf_counter() - began) * 1000)
+            writer.close()
+
+        await asyncio.gather(*(drive(requests // kind.connections) for _ in range(kind.connections)))
+
+    async def _read_answer(self, reader: asyncio.StreamReader) -> float:
+        """Reads one answer; gives the moment at which its first word was there."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b" 200 " not in head.split(b"\r\n", 1)[0]:
+            raise SystemExit(f"{self.name} answered {head[:300]!r}")
+        lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        body, seen = b"", 0.0
+        while not (len(body) >= int(lengths[0].split(b":")[1]) if lengths else body.endswith(_END)):
+            piece = await reader.read(65536)
+            if not piece:
+                raise SystemExit(f"{self.name} broke off: {body[-300:]!r}")
+            body += piece
+            if not seen and FIRST_WORD in body:
+                seen = time.perf_counter()
+        if not seen:
+            raise SystemExit(f"{self.name} said something else: {body[:300]!r}")
+        return seen
+
+
+def request_body(*, streaming: bool) -> bytes:
+    asked: dict[str, object] = {"model": "bench-model", "messages": [{"role": "user", "content": "What is two and two?"}]}
+    if streaming:
+        asked |= {"stream": True, "stream_options": {"include_usage": True}}
+    return json.dumps(asked).encode()
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process and all below it have used so far, those that have ended included where the system keeps count (Linux)."""
+    if not Path("/proc/self/stat").exists():
+        return _told_by_ps(pid)
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended meanwhile
+                continue
+            parents[int(entry.name)] = int(fields[1])
+            used[int(entry.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return _sum_below(pid, parents, used)
+
+
+def _told_by_ps(pid: int) -> float:
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,time="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    seconds = {
+        int(row[0]): sum(float(part) * 60**power for power, part in enumerate(reversed(row[2].split(":")))) for row in rows
+    }
+    return _sum_below(pid, {int(row[0]): int(row[1]) for row in rows}, seconds)
+
+
+def _sum_below(pid: int, parents: Mapping[int, int], used: Mapping[int, float]) -> float:
+    children = [child for child, parent in parents.items() if parent == pid]
+    return used.get(pid, 0.0) + sum(_sum_below(child, parents, used) for child in children)
