@@ -20,15 +20,15 @@ router = api_router()
 @router.post("/v1/chat/completions", responses={200: {"content": {"text/event-stream": {}}}})
 async def complete(body: ChatCompletionRequest, request: Request, exchange: Current) -> Response:
     """A model's answer, as OpenAI's clients expect it."""
-    server_tools = augment_of(request.headers).server_tools
+    augment = augment_of(request.headers)
     completions, scope = exchange.services.completions, exchange.scope
     if body.stream:
         replay = partial(replay_chunks, include_usage=body.include_usage)
-        chunks = partial(completions.stream, scope, body, server_tools=server_tools)
+        chunks = partial(completions.stream, scope, body, augment)
         return await stream_once(exchange, chunks, collect=collect_chunks, replay=replay)
 
     async def answered(_: Claim | None) -> Answer:
-        return Answer(await completions.complete(scope, body, server_tools=server_tools))
+        return Answer(await completions.complete(scope, body, augment))
 
     return await once(exchange, answered)
 

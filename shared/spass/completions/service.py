@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
+from spass.completions.augment import EVERYTHING, NOTHING, Augment, with_words
 from spass.completions.chat_request import MAX_TOOLS, ChatCompletionRequest
 from spass.completions.chunks import Answer, Chunk, ChunkWriter, collect_chunks
 from spass.completions.embeddings import EmbeddingsRequest, check_dimensions, embeddings_answer
@@ -13,7 +14,7 @@ from spass.completions.server_tools import ServerTools
 from spass.core.messages import Json
 from spass.llm.types import ChatDelta
 from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import Cascade, effective
+from spass.tenancy.settings import Cascade, TenantSettings
 
 if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox
@@ -37,39 +38,52 @@ class Completions:
         if any(defaults.tools_enabled_default for defaults in named):
             self._toolbox()
 
-    def stream(self, scope: Scope, request: ChatCompletionRequest, *, server_tools: bool = True) -> AsyncGenerator[Chunk, None]:
-        """The answer as chunks. The last holds the usage and, in it, the cost of the whole request. With ``server_tools`` the
-        model may use the tenant's tools of the gateway.
-
-        Refusals are raised at once; what goes wrong with the model is raised by the iteration, before the first chunk unless an
-        answer had begun.
+    async def stream(
+        self, scope: Scope, request: ChatCompletionRequest, augment: Augment = EVERYTHING
+    ) -> AsyncGenerator[Chunk, None]:
+        """The answer as chunks. The last holds the usage and, in it, the cost of the whole request. ``augment`` says what of the
+        tenant's goes into the chat: its system prompt, its memory, and tools of the gateway that the model may use.
 
         Raises:
-            SpassError: as ``Calls.chat``.
+            SpassError: as ``Calls.chat``; before the first chunk unless an answer had begun.
         """
         if request.stream:
             scope = scope.streaming
-        offer = self._offer(scope, request) if server_tools else None
-        asked = request.chat_request()
-        return _chunks(scope, request, offer.chat(self._calls, scope, asked) if offer else self._calls.chat(scope, asked))
+        writer = ChunkWriter(request.model, include_usage=request.include_usage)
+        async with aclosing(await self._answer(scope, request, augment)) as deltas:
+            async for delta in deltas:
+                if delta.finish_reason is None or delta.usage is None:
+                    for chunk in writer.write(delta):
+                        yield chunk
+                else:
+                    for chunk in writer.end(delta.finish_reason, delta.usage, scope.tally.total):
+                        yield chunk
 
-    async def complete(self, scope: Scope, request: ChatCompletionRequest, *, server_tools: bool = True) -> Answer:
+    async def complete(self, scope: Scope, request: ChatCompletionRequest, augment: Augment = EVERYTHING) -> Answer:
         """The whole answer: the stream, collected.
 
         Raises:
             SpassError: as ``Calls.chat``.
         """
-        return collect_chunks([chunk async for chunk in self.stream(scope, request, server_tools=server_tools)])
+        return collect_chunks([chunk async for chunk in self.stream(scope, request, augment)])
 
-    def _offer(self, scope: Scope, request: ChatCompletionRequest) -> ServerTools | None:
+    async def _answer(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[ChatDelta, None]:
+        asked = request.chat_request()
+        if augment == NOTHING:
+            return self._calls.chat(scope, asked)
+        settings = await self._cascade.effective(scope.store)
+        asked = with_words(asked, settings, augment)
+        offer = self._offer(settings, request) if augment.server_tools else None
+        return offer.chat(self._calls, scope, asked) if offer else self._calls.chat(scope, asked)
+
+    def _offer(self, settings: TenantSettings, request: ChatCompletionRequest) -> ServerTools | None:
         """The gateway's tools for this chat. A caller who says which tool to call, or that none may be, has decided what the
         answer is; a tool of the caller's takes the place of the gateway's of the same name; and of ``MAX_TOOLS`` the caller's
         come first."""
         if request.tool_choice not in (None, "auto"):
             return None
         own = {tool.function.name for tool in request.tools or ()}
-        enabled = effective(self._config, scope.caller.tenant).tools_enabled_default
-        names = [name for name in dict.fromkeys(enabled) if name not in own][: MAX_TOOLS - len(own)]
+        names = [name for name in dict.fromkeys(settings.tools_enabled_default) if name not in own][: MAX_TOOLS - len(own)]
         if not names:
             return None
         toolbox = self._toolbox()
@@ -84,17 +98,3 @@ class Completions:
         """
         check_dimensions(request, self._calls.embedding_model(scope, request.model))
         return embeddings_answer(request, await self._calls.embed(scope, request.input, request.model))
-
-
-async def _chunks(
-    scope: Scope, request: ChatCompletionRequest, answer: AsyncGenerator[ChatDelta, None]
-) -> AsyncGenerator[Chunk, None]:
-    writer = ChunkWriter(request.model, include_usage=request.include_usage)
-    async with aclosing(answer) as deltas:
-        async for delta in deltas:
-            if delta.finish_reason is None or delta.usage is None:
-                for chunk in writer.write(delta):
-                    yield chunk
-            else:
-                for chunk in writer.end(delta.finish_reason, delta.usage, scope.tally.total):
-                    yield chunk

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from spass.aws.beside import Beside
 from spass.aws.keys import RAG_INDEX_PREFIX, rag_partition
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
@@ -14,7 +15,7 @@ from spass.rag.cache import ObjectCache
 from spass.rag.kill import find_all, kill, live_ids, outdated, write_all_dead
 from spass.rag.manifest import Manifest, manifest_of
 from spass.rag.objects import SegmentObjects
-from spass.rag.swap import Beside, Step, read_manifest, swap
+from spass.rag.swap import Step, read_manifest, swap
 
 DEFAULT_LIMIT: Final = 100
 

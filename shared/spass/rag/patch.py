@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from spass.aws.beside import Beside
 from spass.calls.scope import Scope
 from spass.core.errors import DocumentNotFound
 from spass.core.ids import DocumentId, IndexId
@@ -20,7 +21,7 @@ from spass.rag.manifest import Manifest
 from spass.rag.model import check_model
 from spass.rag.objects import SegmentObjects
 from spass.rag.segments import Vectors, decode_rows, document
-from spass.rag.swap import Beside, Step, swap
+from spass.rag.swap import Step, swap
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import cast
 
+from spass.aws.beside import Beside
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound
 from spass.core.ids import DocumentId, IndexId
@@ -15,7 +16,6 @@ from spass.rag.indices import DEFAULT_LIMIT, Indices
 from spass.rag.model import EmbeddingModel
 from spass.rag.patch import Patcher
 from spass.rag.reader import Reader
-from spass.rag.swap import Beside
 from spass.rag.writer import Writer
 from spass.tenancy.config import GatewayConfig
 

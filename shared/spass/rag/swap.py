@@ -6,8 +6,9 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
+from spass.aws.beside import Beside
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, StoredAnswer
 from spass.aws.keys import rag_manifest
@@ -23,7 +24,6 @@ from spass.rag.merge import merge_due
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
-A_contra = TypeVar("A_contra", contravariant=True)
 
 _SENDS: Final = 3  # of one swap, while nobody can say whether it took place
 _STALE_READS: Final = 2  # a plan that meets a missing object is made anew once
@@ -36,18 +36,6 @@ class Step(Generic[A_co]):
 
     answer: A_co
     after: Manifest | None
-
-
-class Beside(Protocol[A_contra]):
-    """What takes effect together with a swap, or not at all: a confirm token that is consumed, an answer that is kept."""
-
-    async def writes(self, answer: A_contra, /) -> Sequence[Write]:
-        """The writes that go into the swap's transaction, given what its plan answers."""
-        ...
-
-    def refused(self) -> SpassError:
-        """What is raised when a condition of one of the writes does not hold. The swap did not take place then."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

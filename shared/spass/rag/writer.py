@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from spass.aws.beside import Beside
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, new_id
 from spass.core.time import now, now_s
@@ -14,7 +15,7 @@ from spass.rag.kill import find_all, live_ids, outdated
 from spass.rag.manifest import Manifest
 from spass.rag.model import check_model
 from spass.rag.objects import SegmentObjects
-from spass.rag.swap import Beside, Step, read_manifest, swap
+from spass.rag.swap import Step, read_manifest, swap
 
 
 class Writer:

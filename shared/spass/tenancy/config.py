@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from spass.core.errors import ModelNotFound
-from spass.tenancy.scalars import BaseUrl, Count, EnvironmentVariable, Name, Positive, Price, Seconds, Sha256, TenantName
+from spass.core.texts import bounded
+from spass.tenancy.scalars import BaseUrl, Count, EnvironmentVariable, Money, Name, Positive, Price, Seconds, Sha256, TenantName
 from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, did_you_mean, load_yaml, validate
 
 ANY_MODEL: Final = "*"
+
+MAX_SYSTEM_PROMPT_BYTES: Final = 32 * 1024
+MAX_MEMORY_BYTES: Final = 16 * 1024
+_MAX_TOOLS: Final = 128
 
 
 def _absent_is_empty(value: object) -> object:
@@ -83,13 +88,13 @@ class TenantDefaults(_Section):
 
     compact_strategy: Literal["auto", "manual", "off"] = "auto"
     compact_keep_last_n: Annotated[int, Field(ge=0, le=200, strict=True)] = 10
-    compact_observation_mask: bool = True
+    compact_observation_mask: Annotated[bool, Field(strict=True)] = True
     compact_summary_model: Name | None = None
-    system_prompt: str | None = None
-    memory: str | None = None
-    tools_enabled_default: tuple[Name, ...] = ()
+    system_prompt: Annotated[str, AfterValidator(bounded(MAX_SYSTEM_PROMPT_BYTES))] | None = None
+    memory: Annotated[str, AfterValidator(bounded(MAX_MEMORY_BYTES))] | None = None
+    tools_enabled_default: Annotated[tuple[Name, ...], Field(max_length=_MAX_TOOLS)] = ()
     rag_top_k: Annotated[int, Field(ge=1, le=50, strict=True)] = 5
-    monthly_budget_usd: Price | None = None
+    monthly_budget_usd: Money | None = None
     tokens_per_minute: Positive | None = None
 
 
@@ -170,8 +175,8 @@ def load_gateway_config(path: Path, tool_names: Collection[str] | None = None) -
     source = load_yaml(path)
     config = validate(source, GatewayConfig)
     problems = [*_references(source, config), *_repetitions(source, config)]
-    if tool_names is not None:
-        problems += _unknown_tools(source, config, tool_names)
+    for at, defaults in _cascading(config):
+        problems += [source.problem((*at, *loc), what) for loc, what in unknown_names(defaults, config, tool_names)]
     if problems:
         raise ConfigError(problems)
     return config.noted(map(str, sorted(_worrying(source, config), key=lambda notice: notice.line or 0)))
@@ -213,9 +218,6 @@ def _references(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:
             for position, name in enumerate(token.allowed_models):
                 where: Loc = ("tenants", number, "tokens", token_number, "allowed_models", position)
                 yield from _unless_known(source, where, name, [ANY_MODEL, *chat, *embedding], "model")
-    for at, defaults in _cascading(config):
-        if (summary_model := defaults.compact_summary_model) is not None:
-            yield from _unless_known(source, (*at, "compact_summary_model"), summary_model, chat, "chat model")
 
 
 def _cascading(config: GatewayConfig) -> Iterator[tuple[Loc, TenantDefaults]]:
@@ -225,12 +227,18 @@ def _cascading(config: GatewayConfig) -> Iterator[tuple[Loc, TenantDefaults]]:
         yield ("tenants", number, "defaults"), tenant.defaults
 
 
-def _unknown_tools(source: YamlSource, config: GatewayConfig, known: Collection[str]) -> Iterator[Problem]:
-    for at, defaults in _cascading(config):
+def unknown_names(
+    defaults: TenantDefaults, config: GatewayConfig, tool_names: Collection[str] | None
+) -> Iterator[tuple[Loc, str]]:
+    """What ``defaults`` name that does not exist: where in them, and what is wrong. ``tool_names`` as for a whole file."""
+    model, chat = defaults.compact_summary_model, _names(config, "chat")
+    if model is not None and model not in chat:
+        yield ("compact_summary_model",), _unknown(model, chat, "chat model")
+    if tool_names is not None:
         for position, name in enumerate(defaults.tools_enabled_default):
-            if name not in known:
-                where: Loc = (*at, "tools_enabled_default", position)
-                yield source.problem(where, f"'{name}' is no tool of this gateway{did_you_mean(name, sorted(known))}")
+            if name not in tool_names:
+                advice = did_you_mean(name, sorted(tool_names))
+                yield ("tools_enabled_default", position), f"'{name}' is no tool of this gateway{advice}"
 
 
 def _names(config: GatewayConfig, kind: str) -> list[str]:
@@ -239,7 +247,11 @@ def _names(config: GatewayConfig, kind: str) -> list[str]:
 
 def _unless_known(source: YamlSource, loc: Loc, name: str, known: Sequence[str], what: str) -> Iterator[Problem]:
     if name not in known:
-        yield source.problem(loc, f"'{name}' is no {what} of the catalogue under models{did_you_mean(name, known)}")
+        yield source.problem(loc, _unknown(name, known, what))
+
+
+def _unknown(name: str, known: Sequence[str], what: str) -> str:
+    return f"'{name}' is no {what} of the catalogue under models{did_you_mean(name, known)}"
 
 
 def _repetitions(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:

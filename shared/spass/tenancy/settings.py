@@ -1,14 +1,32 @@
 """A tenant's effective settings: the process's, overlaid by the file's for this tenant, overlaid by what the tenant stored."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from spass.aws.clients import TenantStore
+from spass.aws.again import again
+from spass.aws.keys import tenant_config
+from spass.aws.log import write_line
+from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
+from spass.core.messages import Json
+from spass.core.time import Deadline, now
 from spass.tenancy.config import GatewayConfig, TenantDefaults
+from spass.tenancy.stored import KEYS, SettingRules, Stored, change_of
+
+if TYPE_CHECKING:
+    from spass.aws.attributes import Item
+    from spass.aws.beside import Beside
+    from spass.aws.clients import TenantStore
+    from spass.tenancy.memory import Noted
+
+FRESH_SECONDS: Final = 30.0
+"""How long what was read is used. A reply may be a second or two old itself; every process knows a change after a minute."""
+_PAUSE_SECONDS: Final = 5.0  # after a read that failed, before the next: each takes seconds to fail
 
 
 class Source(StrEnum):
@@ -35,37 +53,171 @@ class TenantSettings:
     tokens_per_minute: int | None
     sources: Mapping[str, Source]
 
+    def wire(self) -> dict[str, Json]:
+        """``{"config": …, "sources": …}``, as ``/v1/tenant/config`` answers."""
+        config: dict[str, Json] = {key: getattr(self, key) for key in KEYS}
+        config["tools_enabled_default"] = [*self.tools_enabled_default]
+        config["monthly_budget_usd"] = _number(self.monthly_budget_usd)
+        return {"config": config, "sources": {key: self.sources[key].value for key in KEYS}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a process knows of a tenant; ``until`` when it may be used unasked. ``stale`` if the table did not answer since."""
+
+    version: int
+    settings: TenantSettings
+    until: float
+    stale: bool = False
+
 
 class Cascade:
-    """The settings of every tenant. One for the process."""
+    """The settings of every tenant. One for the process.
 
-    def __init__(self, config: GatewayConfig) -> None:
+    ``tool_names`` are the tools that a tenant may name; None leaves them unchecked. ``clock`` counts seconds and never goes back.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        tool_names: Collection[str] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._config = config
+        self._rules = SettingRules(config, tool_names)
+        self._clock = clock
+        self._known: dict[TenantId, _Known] = {}
+        self._reads: dict[TenantId, asyncio.Task[TenantSettings]] = {}
 
-    async def effective(self, store: TenantStore) -> TenantSettings:
-        """What holds for the tenant of ``store`` now.
+    async def effective(self, store: "TenantStore") -> TenantSettings:
+        """What holds for the tenant of ``store``: as of at most ``FRESH_SECONDS`` ago, and longer only while the table does not
+        answer. Of several who ask at once, one reads.
 
         Raises:
             StorageUnavailable: what the tenant stored could not be read, and never was in this process.
         """
-        return effective(self._config, store.tenant)
+        known = self._known.get(store.tenant)
+        if known is not None and self._clock() < known.until:
+            return known.settings
+        reading = self._reads.get(store.tenant)
+        if reading is None or reading.get_loop() is not asyncio.get_running_loop():
+            reading = self._reads[store.tenant] = asyncio.create_task(self._refreshed(store))
+            reading.add_done_callback(lambda done: self._forget_read(store.tenant, done))
+        return await asyncio.shield(reading)
+
+    async def described(self, store: "TenantStore") -> TenantSettings:
+        """What holds for the tenant of ``store`` now, whichever process changed it last.
+
+        Raises:
+            StorageUnavailable: the table does not answer.
+        """
+        asked = self._clock()
+        return self._learn(store.tenant, await store.table.get(tenant_config(store.tenant)), asked)
+
+    async def change(self, store: "TenantStore", changes: Mapping[str, Json]) -> TenantSettings:
+        """Stores ``changes``, all of them or none; null clears what was stored, and what is not named stays as it is. In this
+        process they hold from now on, in every other within a minute. Made twice, a change is the same.
+
+        Raises:
+            InvalidRequest: a key is unknown or a value bad.
+            StorageUnavailable: the table does not answer; whether the change took effect is unknown.
+        """
+        checked = self._rules.checked(changes)
+        if not changes:
+            return await self.described(store)
+        write, asked = change_of(store.tenant, changes, checked), self._clock()
+        try:
+            item = await again(lambda: store.table.write(write))
+        except StorageUnavailable:
+            self._doubt(store.tenant)
+            raise
+        return self._learn(store.tenant, item, asked)
+
+    async def remember(self, store: "TenantStore", note: str, beside: "Beside[Noted]", deadline: Deadline) -> "Noted":
+        """Adds ``note``, one line, to the memory that is in force, together with the writes ``beside`` it. In this process it is
+        there from now on. Of two who write at once neither loses the other's note.
+
+        Raises:
+            InvalidRequest: the memory has no room for it.
+            StorageUnavailable: the table does not answer, or the deadline passed among too many other writers.
+            SpassError: what ``beside`` says when one of its conditions does not hold.
+        """
+        from spass.tenancy.memory import append
+
+        def memory_of(item: "Item | None") -> str | None:
+            return self._layered(store.tenant, self._rules.stored(item)).memory
+
+        asked = self._clock()
+        try:
+            noted, item = await append(store, note, memory_of, beside, deadline)
+        except StorageUnavailable:
+            self._doubt(store.tenant)
+            raise
+        self._learn(store.tenant, item, asked)
+        return noted
+
+    async def _refreshed(self, store: "TenantStore") -> TenantSettings:
+        asked = self._clock()
+        try:
+            item = await store.table.get(tenant_config(store.tenant), consistent=False)
+        except StorageUnavailable:
+            known = self._known.get(store.tenant)
+            if known is None:
+                raise
+            if not known.stale:
+                line: dict[str, Json] = {"at": now(), "level": "warning", "event": "tenant_config_stale"}
+                write_line({**line, "tenant": store.tenant})
+            self._known[store.tenant] = replace(known, until=self._clock() + _PAUSE_SECONDS, stale=True)
+            return known.settings
+        return self._learn(store.tenant, item, asked)
+
+    def _learn(self, tenant: TenantId, item: "Item | None", asked: float) -> TenantSettings:
+        """What holds by ``item``, for which the table was asked at ``asked``; or by what is known already, if that is newer:
+        replies may come in another order than the changes were made, and from a replica that lags."""
+        stored, known = self._rules.stored(item), self._known.get(tenant)
+        if known is not None and stored.version <= known.version:
+            settings = known.settings
+        else:
+            settings = self._layered(tenant, stored)
+            if stored.ignored:
+                line: dict[str, Json] = {"at": now(), "level": "warning", "event": "tenant_config_ignored"}
+                write_line({**line, "tenant": tenant, "settings": [*stored.ignored]})
+        version = max(stored.version, known.version if known else 0)
+        self._known[tenant] = _Known(version, settings, asked + FRESH_SECONDS)
+        return settings
+
+    def _doubt(self, tenant: TenantId) -> None:
+        """A change may have been made: whoever asks next reads."""
+        if (known := self._known.get(tenant)) is not None:
+            self._known[tenant] = replace(known, until=float("-inf"))
+
+    def _forget_read(self, tenant: TenantId, read: asyncio.Task[TenantSettings]) -> None:
+        if self._reads.get(tenant) is read:
+            del self._reads[tenant]
+
+    def _layered(self, tenant: TenantId, stored: Stored) -> TenantSettings:
+        none = TenantDefaults()
+        own = next((entry.defaults for entry in self._config.tenants if entry.id == tenant), none)
+        layers = ((Source.DB, stored.said), (Source.YAML, own))
+        base = (Source.PROCESS, self._config.defaults)
+        said = {key: next((layer for layer in layers if key in layer[1].model_fields_set), base) for key in KEYS}
+        return TenantSettings(
+            compact_strategy=said["compact_strategy"][1].compact_strategy,
+            compact_keep_last_n=said["compact_keep_last_n"][1].compact_keep_last_n,
+            compact_observation_mask=said["compact_observation_mask"][1].compact_observation_mask,
+            compact_summary_model=said["compact_summary_model"][1].compact_summary_model,
+            system_prompt=said["system_prompt"][1].system_prompt,
+            memory=said["memory"][1].memory,
+            tools_enabled_default=said["tools_enabled_default"][1].tools_enabled_default,
+            rag_top_k=said["rag_top_k"][1].rag_top_k,
+            monthly_budget_usd=said["monthly_budget_usd"][1].monthly_budget_usd,
+            tokens_per_minute=said["tokens_per_minute"][1].tokens_per_minute,
+            sources={key: source for key, (source, _) in said.items()},
+        )
 
 
-def effective(config: GatewayConfig, tenant: TenantId) -> TenantSettings:
-    """What holds for ``tenant``; for one that the file does not know, what holds for the process."""
-    own = next((entry.defaults for entry in config.tenants if entry.id == tenant), TenantDefaults())
-    says = own.model_fields_set
-    base = config.defaults
-    return TenantSettings(
-        compact_strategy=(own if "compact_strategy" in says else base).compact_strategy,
-        compact_keep_last_n=(own if "compact_keep_last_n" in says else base).compact_keep_last_n,
-        compact_observation_mask=(own if "compact_observation_mask" in says else base).compact_observation_mask,
-        compact_summary_model=(own if "compact_summary_model" in says else base).compact_summary_model,
-        system_prompt=(own if "system_prompt" in says else base).system_prompt,
-        memory=(own if "memory" in says else base).memory,
-        tools_enabled_default=(own if "tools_enabled_default" in says else base).tools_enabled_default,
-        rag_top_k=(own if "rag_top_k" in says else base).rag_top_k,
-        monthly_budget_usd=(own if "monthly_budget_usd" in says else base).monthly_budget_usd,
-        tokens_per_minute=(own if "tokens_per_minute" in says else base).tokens_per_minute,
-        sources={key: Source.YAML if key in says else Source.PROCESS for key in TenantDefaults.model_fields},
-    )
+def _number(value: Decimal | None) -> Json:
+    if value is None:
+        return None
+    return int(value) if value == value.to_integral_value() else float(value)

@@ -241,8 +241,13 @@ def _translated(source: YamlSource, model: type[BaseModel], detail: ErrorDetails
     if kind == "literal_error":
         expected = str(detail.get("ctx", {}).get("expected", ""))
         message = f"must be {expected}{_closest(detail['input'], expected)}"
-    return source.problem(
-        loc, _PLAINER.get(kind) or re.sub("^(Value error, )?((Input|String) should|Value should)?", _must, message)
+    return source.problem(loc, plain_words(kind, message))
+
+
+def plain_words(kind: str, message: str) -> str:
+    """What pydantic says of a value, for people who know neither Python nor pydantic: ``must be …``."""
+    return _PLAINER.get(kind) or re.sub(
+        "^(Value error, )?((Input|String|Tuple|Decimal input) should|Value should)?", _must, message
     )
 
 

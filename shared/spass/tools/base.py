@@ -12,12 +12,12 @@ from typing import ClassVar, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
+from spass.aws.beside import Beside
 from spass.calls.scope import Scope
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json, ToolSpec
 from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
 from spass.rag.documents import DocumentPatch, NewDocument
-from spass.rag.swap import Beside
 from spass.tools.confirm import Confirmations, Keep
 
 

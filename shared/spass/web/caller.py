@@ -1,12 +1,12 @@
 """Who asks: token, user, depth and parent, read from the headers of one request."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from starlette.datastructures import Headers, QueryParams
 
 from spass.calls.scope import MAX_DEPTH
+from spass.completions.augment import Augment
 from spass.core.errors import (
     InvalidAugment,
     InvalidRequest,
@@ -110,15 +110,6 @@ def _once(headers: Headers, name: str, form: re.Pattern[str], what: str) -> str 
     if len(values) > 1 or not form.fullmatch(values[0]):
         raise InvalidRequest(f"{name} is sent once and is {what}.", param=name)
     return values[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Augment:
-    """What the gateway may add to a chat of its own accord."""
-
-    server_tools: bool = True
-    system_prompt: bool = True
-    memory: bool = True
 
 
 def augment_of(headers: Headers) -> Augment:

@@ -82,8 +82,9 @@ class Services:
     @cached_property
     def cascade(self) -> "Cascade":
         from spass.tenancy.settings import Cascade
+        from spass.tools.registry import TOOLS
 
-        return Cascade(self.config)
+        return Cascade(self.config, TOOLS)
 
     @cached_property
     def aws(self) -> "Aws":

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
+from spass.completions.augment import Augment
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.chunks import Answer, collect_chunks, replay_chunks
 from spass.completions.messages import check_tool_answers
@@ -312,9 +313,9 @@ async def test_a_tool_for_which_there_was_no_room_does_not_exist_for_the_model(s
 
 
 async def test_switched_off_there_are_none(store: TenantStore) -> None:
-    model = Model(turns=[says("Hello.")])
-    await model.completions().complete(make_scope(store), chat(), server_tools=False)
-    assert [chunk async for chunk in model.completions().stream(make_scope(store), chat(stream=True), server_tools=False)]
+    model, off = Model(turns=[says("Hello.")]), Augment(server_tools=False)
+    await model.completions().complete(make_scope(store), chat(), off)
+    assert [chunk async for chunk in model.completions().stream(make_scope(store), chat(stream=True), off)]
     assert [request.tools for request in model.asked] == [(), ()]
 
 

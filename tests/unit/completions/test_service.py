@@ -76,9 +76,10 @@ async def test_a_stream_may_take_longer_than_a_blocking_answer_and_costs_the_sam
 async def test_refusals_come_before_the_stream_begins(store: TenantStore) -> None:
     service = completions(ScriptedProvider())
     with pytest.raises(ModelNotFound):
-        service.stream(make_scope(store), chat(model="absent", stream=True))
+        await anext(service.stream(make_scope(store), chat(model="absent", stream=True)))
     with pytest.raises(ModelNotAllowed):
-        service.stream(make_scope(store, allowed=["large"]), chat(stream=True))
+        await anext(service.stream(make_scope(store, allowed=["large"]), chat(stream=True)))
+    assert not await audit_of(store)
 
 
 async def test_a_model_that_fails_at_once_yields_no_chunk(store: TenantStore) -> None:

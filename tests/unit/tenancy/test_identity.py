@@ -1,14 +1,12 @@
-"""Tokens and whom they stand for; the settings of a tenant."""
+"""Tokens and whom they stand for."""
 
 import hashlib
 
 import pytest
 
 from spass.core.errors import InvalidToken
-from spass.core.ids import TenantId
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Tokens
-from spass.tenancy.settings import Source, effective
 
 
 def sha256(token: str) -> str:
@@ -17,11 +15,9 @@ def sha256(token: str) -> str:
 
 CONFIG = GatewayConfig.model_validate(
     {
-        "defaults": {"compact_keep_last_n": 7, "system_prompt": "Be kind."},
         "tenants": [
             {
                 "id": "acme",
-                "defaults": {"system_prompt": None, "rag_top_k": 9},
                 "tokens": [
                     {"id": "admin", "sha256": sha256("secret-a"), "admin": True},
                     {"id": "app", "sha256": sha256("secret-b"), "allowed_models": ["small"]},
@@ -54,11 +50,3 @@ def test_an_allow_list_is_a_star_or_exact_names() -> None:
     assert app.allows("small")
     assert not app.allows("smaller")
     assert not tokens.identify("secret-c").allows("small")
-
-
-def test_a_tenants_settings_overlay_the_processs_and_say_whence() -> None:
-    settings = effective(CONFIG, TenantId("acme"))
-    assert (settings.compact_keep_last_n, settings.rag_top_k, settings.system_prompt) == (7, 9, None)
-    assert settings.sources["system_prompt"] is Source.YAML
-    assert settings.sources["compact_keep_last_n"] is Source.PROCESS
-    assert effective(CONFIG, TenantId("unknown")).system_prompt == "Be kind."

@@ -8,6 +8,7 @@ from spass.aws.attributes import Item
 from spass.aws.beside import Beside
 from spass.aws.clients import TenantStore
 from spass.aws.jobs import TenantJobs
+from spass.aws.keys import Key
 from spass.aws.objects import TenantObjects
 from spass.aws.table import Put, TenantTable, Write
 from spass.aws.uploads import TenantUploads
@@ -36,6 +37,9 @@ class RecordingTable(TenantTable):
             raise StorageUnavailable("The store does not answer.")
         assert isinstance(write, Put)
         self.written.append(write)
+        return None
+
+    async def get(self, key: Key, *, consistent: bool = True) -> Item | None:
         return None
 
     async def transact(self, writes: Sequence[Write], *, token: str) -> None:

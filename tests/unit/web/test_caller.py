@@ -6,8 +6,9 @@ import httpx
 import pytest
 from starlette.datastructures import Headers
 
+from spass.completions.augment import Augment
 from spass.core.errors import InvalidAugment
-from spass.web.caller import Augment, augment_of
+from spass.web.caller import augment_of
 
 AUTH = ("Authorization", "Bearer demo-token")
 SESSION = "/a1/agents/a/sessions/ses_" + "0" * 26

@@ -1,0 +1,5 @@
+"""A store for each test."""
+
+from tests.unit.completions.conftest import store
+
+__all__ = ["store"]

@@ -1,0 +1,309 @@
+"""The cascade process → yaml → db: what holds, who said it, and when every process knows it."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spass.aws import keys
+from spass.aws.clients import Aws, TenantStore
+from spass.aws.faults import Fault, FaultPlan, inject
+from spass.aws.table import Put
+from spass.core.errors import InvalidRequest, StorageUnavailable
+from spass.core.ids import TenantId
+from spass.core.messages import Json
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import FRESH_SECONDS, Cascade
+from tests.unit.tenancy.tables import Clock, LaggingTable, Row, store_over
+
+pytestmark = pytest.mark.anyio
+
+TOOLS: Final = ("calculator", "rag_query")
+CONFIG: Final = GatewayConfig.model_validate(
+    {
+        "models": [
+            {"name": "small", "context_window": 1000},
+            {"name": "mini-embed", "kind": "embedding", "dimensions": 3, "context_window": 16},
+        ],
+        "defaults": {"compact_keep_last_n": 7, "system_prompt": "Be kind.", "embedding_model": "mini-embed"},
+        "tenants": [{"id": "acme", "defaults": {"system_prompt": None, "rag_top_k": 9, "memory": "The office is in Bonn."}}],
+    }
+)
+UNTOUCHED: Final[Mapping[str, Json]] = {
+    "compact_strategy": "auto",
+    "compact_keep_last_n": 7,
+    "compact_observation_mask": True,
+    "compact_summary_model": None,
+    "system_prompt": None,
+    "memory": "The office is in Bonn.",
+    "tools_enabled_default": [],
+    "rag_top_k": 9,
+    "monthly_budget_usd": None,
+    "tokens_per_minute": None,
+}
+SAID_IN_THE_FILE: Final = {"system_prompt", "rag_top_k", "memory"}
+SOURCES: Final[Mapping[str, Json]] = {key: "yaml" if key in SAID_IN_THE_FILE else "process" for key in UNTOUCHED}
+
+
+def cascade(clock: Clock | None = None, config: GatewayConfig = CONFIG) -> Cascade:
+    return Cascade(config, TOOLS, clock=clock or Clock())
+
+
+def whole(changes: Mapping[str, Json]) -> dict[str, Json]:
+    """What the wire says when ``changes`` is what is stored."""
+    return {"config": {**UNTOUCHED, **changes}, "sources": {**SOURCES, **dict.fromkeys(changes, "db")}}
+
+
+async def test_a_tenants_settings_overlay_the_processs_and_say_whence(store: TenantStore) -> None:
+    assert (await cascade().described(store)).wire() == whole({})
+    unknown = Cascade(CONFIG.model_copy(update={"tenants": ()}))
+    assert (await unknown.described(store)).system_prompt == "Be kind."
+
+
+async def test_what_is_stored_overlays_both_until_it_is_cleared(store: TenantStore) -> None:
+    said: dict[str, Json] = {
+        "compact_strategy": "off",
+        "compact_keep_last_n": 0,
+        "compact_observation_mask": False,
+        "compact_summary_model": "small",
+        "system_prompt": "Answer in German.",
+        "memory": "",
+        "tools_enabled_default": ["rag_query", "calculator"],
+        "rag_top_k": 50,
+        "monthly_budget_usd": 12.5,
+        "tokens_per_minute": 1000,
+    }
+    process = cascade()
+    assert (await process.change(store, said)).wire() == whole(said)
+    assert (await process.effective(store)).wire() == whole(said)
+    assert (await cascade().described(store)).wire() == whole(said)
+    assert json.loads(json.dumps(whole(said))) == whole(said)
+    assert (await process.change(store, dict.fromkeys(said))).wire() == whole({})
+    assert (await cascade().effective(store)).wire() == whole({})
+
+
+async def test_a_change_is_partial(store: TenantStore) -> None:
+    process = cascade()
+    await process.change(store, {"rag_top_k": 3, "memory": "Ada likes tea."})
+    changed = await process.change(store, {"memory": None, "tokens_per_minute": 5})
+    assert changed.wire() == whole({"rag_top_k": 3, "tokens_per_minute": 5})
+    assert (await process.change(store, {})).wire() == changed.wire()
+
+
+async def test_changes_of_different_keys_never_lose_one_another(store: TenantStore) -> None:
+    changes: list[dict[str, Json]] = [{"rag_top_k": 2}, {"memory": "x"}, {"tokens_per_minute": 7}, {"compact_strategy": "off"}]
+    await asyncio.gather(*(cascade().change(store, change) for change in changes))
+    assert (await cascade().described(store)).wire() == whole({key: value for change in changes for key, value in change.items()})
+
+
+@pytest.mark.parametrize(
+    ("changes", "param", "message"),
+    [
+        ({"rag_topk": 3}, "rag_topk", "rag_topk: unknown key; did you mean 'rag_top_k'?"),
+        ({"rag_topk": None}, "rag_topk", "rag_topk: unknown key; did you mean 'rag_top_k'?"),
+        ({"embedding_model": "mini-embed"}, "embedding_model", "embedding_model: unknown key"),
+        ({"rag_top_k": 51}, "rag_top_k", "rag_top_k: must be less than or equal to 50"),
+        ({"rag_top_k": 5.0}, "rag_top_k", "rag_top_k: must be a whole number"),
+        ({"rag_top_k": True}, "rag_top_k", "rag_top_k: must be a whole number"),
+        ({"compact_strategy": "never"}, "compact_strategy", "compact_strategy: must be 'auto', 'manual' or 'off'"),
+        ({"compact_keep_last_n": -1}, "compact_keep_last_n", "compact_keep_last_n: must be greater than or equal to 0"),
+        ({"compact_observation_mask": 1}, "compact_observation_mask", "compact_observation_mask: must be true or false"),
+        (
+            {"compact_summary_model": "mini-embed"},
+            "compact_summary_model",
+            "compact_summary_model: 'mini-embed' is no chat model",
+        ),
+        ({"system_prompt": 5}, "system_prompt", "system_prompt: must be text"),
+        ({"system_prompt": "ü" * 16385}, "system_prompt", "system_prompt: must be at most 32768 bytes"),
+        ({"memory": "x" * 16385}, "memory", "memory: must be at most 16384 bytes"),
+        ({"tools_enabled_default": "calculator"}, "tools_enabled_default", "tools_enabled_default: must be a list"),
+        (
+            {"tools_enabled_default": ["rag_query", "calculater"]},
+            "tools_enabled_default.1",
+            "tools_enabled_default[1]: 'calculater' is no tool of this gateway; did you mean 'calculator'?",
+        ),
+        ({"monthly_budget_usd": "12"}, "monthly_budget_usd", "monthly_budget_usd: must be a number"),
+        ({"monthly_budget_usd": True}, "monthly_budget_usd", "monthly_budget_usd: must be a number"),
+        ({"monthly_budget_usd": -0.01}, "monthly_budget_usd", "monthly_budget_usd: must be greater than or equal to 0"),
+        ({"monthly_budget_usd": 1e-300}, "monthly_budget_usd", "monthly_budget_usd: must have no more than 30 digits in total"),
+        ({"tokens_per_minute": 0}, "tokens_per_minute", "tokens_per_minute: must be greater than 0"),
+        ({"tokens_per_minute": 10**40}, "tokens_per_minute", "tokens_per_minute: must be less than or equal to"),
+    ],
+)
+async def test_a_bad_change_is_refused_by_name_and_nothing_of_it_is_stored(
+    store: TenantStore, changes: dict[str, Json], param: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await cascade().change(store, {"compact_keep_last_n": 3, **changes})
+    assert (caught.value.param, caught.value.message[: len(message)]) == (param, message)
+    assert await store.table.get(keys.tenant_config(store.tenant)) is None
+
+
+async def test_every_fault_of_a_change_is_told(store: TenantStore) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await cascade().change(store, {"x" * 500: 1, "rag_top_k": 0, "memory": 3})
+    assert caught.value.message.endswith(" (and 2 more)")
+    errors: Any = caught.value.details["errors"]
+    assert [error["loc"] for error in errors] == [["body", "x" * 64], ["body", "memory"], ["body", "rag_top_k"]]
+
+
+async def test_a_stored_value_that_is_no_longer_valid_counts_as_not_stored_and_is_told(
+    store: TenantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cascade().change(store, {"compact_summary_model": "small", "tools_enabled_default": ["calculator"], "rag_top_k": 4})
+    shrunk = CONFIG.model_copy(update={"models": CONFIG.models[1:]})
+    process = Cascade(shrunk, ["rag_query"], clock=Clock())
+    assert (await process.effective(store)).wire() == whole({"rag_top_k": 4})
+    assert (await process.described(store)).sources["compact_summary_model"] == "process"
+    line = json.loads(capsys.readouterr().out)
+    assert (line["event"], line["tenant"]) == ("tenant_config_ignored", "acme")
+    assert line["settings"] == ["compact_summary_model", "tools_enabled_default"]
+
+
+async def test_what_a_later_version_stored_under_another_form_is_ignored_too(store: TenantStore) -> None:
+    await store.table.write(Put(keys.tenant_config(store.tenant), {"rag_top_k": "many", "memory": "x", "new": 1, "version": 2}))
+    assert (await cascade().effective(store)).wire() == whole({"memory": "x"})
+
+
+async def test_one_read_serves_everybody_for_a_while() -> None:
+    clock = Clock()
+    table = LaggingTable(Row(clock))
+    process, store = cascade(clock), store_over(table)
+    await asyncio.gather(*(process.effective(store) for _ in range(100)))
+    clock.now = FRESH_SECONDS - 0.001
+    await process.effective(store)
+    assert table.reads == {True: 0, False: 1}
+    clock.now = FRESH_SECONDS
+    await asyncio.gather(*(process.effective(store) for _ in range(100)))
+    assert table.reads == {True: 0, False: 2}
+
+
+async def test_who_leaves_takes_nobodys_read_away(store: TenantStore) -> None:
+    process = cascade()
+    first, second = (asyncio.create_task(process.effective(store)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).wire() == whole({})
+    assert (await process.effective(store)).wire() == whole({})
+
+
+async def test_while_the_table_is_silent_what_was_known_holds_and_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    row = Row(clock)
+    table = LaggingTable(row)
+    process, store = cascade(clock), store_over(table)
+    await process.change(store, {"rag_top_k": 4})
+    table.silent = True
+    for clock.now in (40, 41, 50, 3600):
+        assert (await process.effective(store)).wire() == whole({"rag_top_k": 4})
+    assert table.reads[False] == 3  # a read that fails takes seconds: it is not tried with every request
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line).items() >= {"event": "tenant_config_stale", "tenant": "acme", "level": "warning"}.items()
+    await cascade(clock).change(store_over(LaggingTable(row)), {"rag_top_k": 5})
+    table.silent = False
+    clock.now += 10
+    assert (await process.effective(store)).wire() == whole({"rag_top_k": 5})
+
+
+async def test_what_was_never_known_cannot_be_guessed() -> None:
+    table = LaggingTable(Row(Clock()))
+    table.silent = True
+    process, store = cascade(), store_over(table)
+    for ask in (process.effective(store), process.described(store), process.change(store, {"rag_top_k": 3})):
+        with pytest.raises(StorageUnavailable):
+            await ask
+    table.silent = False
+    assert (await process.effective(store)).wire() == whole({})
+
+
+async def test_a_reply_that_comes_late_undoes_no_change_of_this_process() -> None:
+    clock = Clock()
+    row = Row(clock)
+    process = cascade(clock)
+    clock.now = 100
+    await process.change(store_over(LaggingTable(row)), {"rag_top_k": 4})
+    clock.now = 131
+    behind = store_over(LaggingTable(row, lambda: 60.0))
+    assert (await process.effective(behind)).wire() == whole({"rag_top_k": 4})
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.TIMEOUT, Fault.REPEATED])
+async def test_a_reply_that_is_lost_loses_no_change(store: TenantStore, fault: Fault) -> None:
+    process = cascade()
+    with inject(FaultPlan(fault, at=0)):
+        assert (await process.change(store, {"rag_top_k": 4})).wire() == whole({"rag_top_k": 4})
+    assert (await cascade().effective(store)).wire() == whole({"rag_top_k": 4})
+
+
+async def test_a_change_of_which_nobody_heard_is_looked_up(store: TenantStore) -> None:
+    process = cascade()
+    await process.effective(store)
+    await cascade().change(store, {"rag_top_k": 4})
+    silent = LaggingTable(Row(Clock()))
+    silent.silent = True
+    with pytest.raises(StorageUnavailable):
+        await process.change(store_over(silent), {"rag_top_k": 5})
+    assert (await process.effective(store)).rag_top_k == 4
+
+
+async def test_another_tenants_settings_are_its_own(store: TenantStore) -> None:
+    process = cascade()
+    await process.change(store, {"rag_top_k": 4})
+    other = Aws(table="spass", bucket="spass").for_tenant(TenantId("other"))
+    assert (await process.effective(other)).rag_top_k == 5
+    assert (await process.effective(store)).rag_top_k == 4
+
+
+VALUES: Final[Mapping[str, st.SearchStrategy[Json]]] = {
+    "compact_strategy": st.sampled_from(["auto", "manual", "off"]),
+    "compact_keep_last_n": st.integers(0, 200),
+    "compact_observation_mask": st.booleans(),
+    "compact_summary_model": st.just("small"),
+    "system_prompt": st.text("ab ü\n", max_size=5),
+    "memory": st.text("ab ü\n", max_size=5),
+    "tools_enabled_default": st.lists(st.sampled_from(TOOLS), max_size=3),
+    "rag_top_k": st.integers(1, 50),
+    "monthly_budget_usd": st.integers(0, 10**9) | st.decimals(0, 1000, places=4).map(float),
+    "tokens_per_minute": st.integers(1, 10**12),
+}
+CHANGE = st.fixed_dictionaries({}, optional={key: st.none() | value for key, value in VALUES.items()})
+PROCESS = st.integers(0, 2)
+PAUSE = st.sampled_from([0.0, 0.5, 5.0, 20.0, 29.0, 31.0, 61.0])
+STEP = st.one_of(
+    st.tuples(st.just("put"), PROCESS, CHANGE),
+    st.tuples(st.just("ask"), st.sets(PROCESS, min_size=1), PAUSE),
+    st.tuples(st.just("ask"), st.just({0, 1, 2}), PAUSE),
+    st.tuples(st.just("look"), PROCESS, PAUSE),
+)
+
+
+@settings(max_examples=200)
+@given(steps=st.lists(STEP, max_size=40), lags=st.lists(st.floats(0, 3), min_size=1, max_size=5))
+async def test_every_process_knows_every_change_within_a_minute_and_its_own_at_once(
+    steps: list[tuple[str, Any, Any]], lags: list[float]
+) -> None:
+    clock = Clock(1000.0)
+    row = Row(clock)
+    turn = iter(range(10**9))
+    processes = [cascade(clock) for _ in range(3)]
+    store = store_over(LaggingTable(row, lambda: lags[next(turn) % len(lags)]))
+    said: list[tuple[float, int, dict[str, Json]]] = [(0.0, -1, {})]  # when, by whom, and all that was stored then
+    for kind, who, what in steps:
+        if kind == "put":
+            stored = {key: value for key, value in {**said[-1][2], **what}.items() if value is not None}
+            assert (await processes[who].change(store, what)).wire() == whole(stored)
+            if what:
+                said.append((clock.now, who, stored))
+            continue
+        clock.now += what
+        if kind == "look":
+            assert (await processes[who].described(store)).wire() == whole(said[-1][2])
+            continue
+        for number in who:
+            # What may be answered: what was stored last a minute ago, or by this process, and whatever came after.
+            oldest = max(index for index, (at, by, _) in enumerate(said) if by == number or at <= clock.now - 60 or index == 0)
+            assert (await processes[number].effective(store)).wire() in [whole(stored) for *_, stored in said[oldest:]]
