@@ -57,14 +57,15 @@ class EmbeddingRequests:
     async def _request(self, texts: tuple[str, ...]) -> bytes:
         route = Route()
         self._routes.append(route)
+        expected = TokenUsage(sum(estimated_tokens(len(text)) for text in texts))
         try:
-            routed = await self._router.embed(EmbeddingRequest(self._model, texts), self._context, route)
+            routed = await self._router.embed(EmbeddingRequest(self._model, texts), self._context.expecting(expected), route)
         except SpassError:
             self._failed = self._failed or route
             raise
         usage = routed.reply.usage
         if not usage.prompt_tokens:
-            usage = TokenUsage(sum(estimated_tokens(len(text)) for text in texts))
+            usage = expected
             self.estimated = True
         self.usage += usage
         self.answered += 1

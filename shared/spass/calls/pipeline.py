@@ -17,7 +17,6 @@ from spass.core.cost import Cost, CostSource
 from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExceeded, SpassError
 from spass.core.messages import TokenUsage
 from spass.llm.router import Router
-from spass.llm.scrub import scrub
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder
 from spass.metering import audit
 from spass.metering.audit import CallKind
@@ -65,7 +64,7 @@ class Calls:
         recorder = Recorder(scope, CallKind.CHAT, model.name, admitted)
         heard, scrubber = ReplyBuilder(), self._leaks.scrubber()
         begun = False
-        routed = self._router.chat(harmless.request, recorder.context)
+        routed = self._router.chat(harmless.request, recorder.context.expecting(expected))
         try:
             async with aclosing(routed) as deltas:
                 async for delta in deltas:
@@ -78,7 +77,7 @@ class Calls:
             status = audit.OK
         except SpassError as error:
             status = error.code
-            raise _scrubbed(error) from None
+            raise self._leaks.scrubbed(error) from None
         except (GeneratorExit, asyncio.CancelledError):
             status = audit.CANCELLED
             raise
@@ -120,7 +119,7 @@ class Calls:
             status = audit.OK
         except SpassError as error:
             status = error.code
-            raise _scrubbed(error) from None
+            raise self._leaks.scrubbed(error) from None
         except asyncio.CancelledError:
             status = audit.CANCELLED
             raise
@@ -163,8 +162,3 @@ def _spoken(delta: ChatDelta) -> ChatDelta | None:
     if delta.content or delta.tool_calls or delta.refusal:
         return ChatDelta(delta.content, delta.tool_calls, refusal=delta.refusal)
     return None
-
-
-def _scrubbed(error: SpassError) -> SpassError:
-    """The same error without keys, hosts, paths and ARNs in its words: the last gate for whatever comes from a provider."""
-    return type(error)(scrub(error.message), param=error.param, details=error.details, retry_after=error.retry_after)

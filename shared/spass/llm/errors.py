@@ -5,6 +5,8 @@ BackendFailed
 ├── BackendUnavailable     not reachable, 5xx, or a stream that broke off
 ├── BackendRateLimited     429
 ├── BackendRefused         it refuses *us*: our key, our account, our address of it
+├── BackendFull            our own limit of it is used up: nothing was sent
+├── BackendUncounted       nobody knows whether our limit of it is used up: nothing was sent
 ├── BackendUnable          it has no such thing as the request asks for; another backend may
 └── BackendRejected        it refuses the request itself
     └── BackendContextLength   because the prompt is too long
@@ -41,6 +43,19 @@ class BackendRateLimited(BackendFailed):
 
 
 class BackendRefused(BackendFailed):
+    retryable = False
+
+
+class BackendFull(BackendFailed):
+    """In ``room_after`` seconds there is room; or, with ``guessed``, it is worth asking again."""
+
+    def __init__(self, message: str, *, room_after: float, guessed: bool) -> None:
+        super().__init__(message)
+        self.room_after = room_after
+        self.guessed = guessed
+
+
+class BackendUncounted(BackendFailed):
     retryable = False
 
 

@@ -13,6 +13,7 @@ from spass.core.errors import (
     InvalidRequest,
     RateLimited,
     SpassError,
+    StorageUnavailable,
     UpstreamError,
     UpstreamRejected,
     UpstreamTimeout,
@@ -21,16 +22,23 @@ from spass.core.time import now
 from spass.llm.errors import (
     BackendContextLength,
     BackendFailed,
+    BackendFull,
     BackendRateLimited,
     BackendRefused,
     BackendRejected,
     BackendTimedOut,
     BackendUnable,
+    BackendUncounted,
 )
+from spass.llm.health import Health
 from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig, LlmConfig
 
 _TICK: Final = 0.01  # a timer may fire this much early, and no try fits into less
+_FIRST_POLL: Final = 0.25  # how long after it was full a backend is asked again whether it has room: others may take less than
+_LONGEST_POLL: Final = 2.0  # they reserved. Doubled each time, up to this.
+_OUT: Final = (BackendRefused, BackendUnable, BackendUncounted)
+"""Failures after which a request does without the backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +50,37 @@ class Chance:
     random: Callable[[], float] = random.random
 
 
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """Why a backend is not tried before ``until``: it failed, or our limit of it is used up, probably until ``room_at``."""
+
+    until: float
+    room_at: float | None = None
+
+
 class Tries:
     """The tries of one request over ``backends``, in their order, wrapping round.
 
-    A backend not yet tried is tried at once. One tried before is given time: a random part of a bound that doubles with each such
-    pause (full jitter: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), or as long as it asked for.
+    A backend not yet tried is tried at once, unless it is known to be down while another may do. One tried before is given time:
+    a random part of a bound that doubles with each such pause (full jitter:
+    https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), or as long as it asked for. Waiting for room at a
+    backend that is full is no retry.
     """
 
-    def __init__(self, config: LlmConfig, backends: Sequence[BackendConfig], context: CallContext, chance: Chance) -> None:
+    def __init__(
+        self, config: LlmConfig, backends: Sequence[BackendConfig], context: CallContext, chance: Chance, health: Health
+    ) -> None:
         self._config = config
         self._left = list(backends)
         self._retries = config.retries
         self._deadline = context.deadline
         self._request_id = context.request_id
         self._chance = chance
+        self._health = health
         self._failures: list[BackendFailed] = []
-        self._ready_at: dict[str, float] = {}  # backends tried before, and when they may be tried again
+        self._waits: dict[str, _Wait] = {}
         self._pauses = 0
+        self._polls = 0
 
     async def next(self) -> BackendConfig:
         """The backend to try now, after its pause.
@@ -69,9 +91,10 @@ class Tries:
         if not self._left or self._retries < 0:
             raise self._given_up() from self._last
         now = self._chance.clock()
-        # ``min`` takes the first of equals: backends come in turn unless one asked for more time than another.
-        backend = min(self._left, key=lambda candidate: max(now, self._ready_at.get(candidate.name, now)))
-        pause = self._pause(backend, now)
+        hopeless = all(self._is_hopeless(candidate) for candidate in self._left)
+        # ``min`` takes the first of equals: backends come in turn unless one has to wait longer than another.
+        moment, backend = min(((self._moment(one, now, hopeless), one) for one in self._left), key=lambda pair: pair[0])
+        pause = max(moment - now, self._backoff(backend))
         if now + pause + _TICK >= self._deadline.at:
             if self._only_limited:
                 raise self._given_up() from self._last
@@ -84,11 +107,14 @@ class Tries:
         return backend
 
     def failed(self, backend: BackendConfig, failure: BackendFailed, *, begun: bool = False) -> None:
-        """Notes a failed try.
+        """Notes a failed try, or that there was no room for one.
 
         Raises:
             SpassError: there is no sense in another: the request itself is refused, or its answer has ``begun``.
         """
+        if isinstance(failure, BackendFull):
+            self._waits[backend.name] = self._poll(failure)
+            return
         self._log(backend, failure)
         if isinstance(failure, BackendRejected):
             kind = ContextLengthExceeded if isinstance(failure, BackendContextLength) else UpstreamRejected
@@ -99,13 +125,37 @@ class Tries:
             raise _too_late() from failure
         if begun:
             raise UpstreamError("The model's answer broke off.") from failure
-        if isinstance(failure, BackendRefused | BackendUnable):
+        if isinstance(failure, _OUT):
             # It is out of the game and costs no retry: as many such tries as backends, at most.
             self._left.remove(backend)
             return
         self._retries -= 1
-        wait = min(failure.retry_after or 0.0, self._config.retry_max_delay)
-        self._ready_at[backend.name] = now + wait
+        self._waits[backend.name] = _Wait(now + min(failure.retry_after or 0.0, self._config.retry_max_delay))
+
+    def _poll(self, failure: BackendFull) -> _Wait:
+        now, dice = self._chance.clock(), self._chance.random()
+        bound = min(_LONGEST_POLL, _FIRST_POLL * 2.0**self._polls)
+        self._polls += 1
+        wait = bound * (1 + dice) / 2
+        if not failure.guessed:
+            wait = min(wait, failure.room_after + _FIRST_POLL * dice)
+        return _Wait(now + wait, now + failure.room_after)
+
+    def _is_hopeless(self, backend: BackendConfig) -> bool:
+        """Whether it is known to be down, or has no room in time."""
+        wait = self._waits.get(backend.name)
+        if wait is not None and wait.room_at is not None:
+            return wait.room_at + _TICK >= self._deadline.at
+        return self._health.down_until(backend.name) is not None
+
+    def _moment(self, backend: BackendConfig, now: float, hopeless: bool) -> float:
+        """When it may be tried. ``hopeless``: all are down or full, so that those that are down are tried all the same."""
+        wait = self._waits.get(backend.name)
+        moment = max(now, wait.until) if wait is not None else now
+        if wait is not None and wait.room_at is not None and self._is_hopeless(backend):
+            return max(moment, wait.room_at)
+        down_until = self._health.down_until(backend.name)
+        return moment if hopeless or down_until is None else max(moment, down_until)
 
     def _log(self, backend: BackendConfig, failure: BackendFailed) -> None:
         """One line of the log. The provider's words are left out, for they may hold anything."""
@@ -121,12 +171,13 @@ class Tries:
             }
         )
 
-    def _pause(self, backend: BackendConfig, now: float) -> float:
-        if backend.name not in self._ready_at:
+    def _backoff(self, backend: BackendConfig) -> float:
+        wait = self._waits.get(backend.name)
+        if wait is None or wait.room_at is not None:
             return 0.0
         bound = min(self._config.retry_max_delay, self._config.retry_base_delay * 2.0**self._pauses)
         self._pauses += 1
-        return max(self._chance.random() * bound, self._ready_at[backend.name] - now)
+        return self._chance.random() * bound
 
     @property
     def _last(self) -> BackendFailed | None:
@@ -136,18 +187,26 @@ class Tries:
         return told[-1] if told else None
 
     @property
+    def _room_at(self) -> list[float]:
+        """When the backends that are full have room again."""
+        return [wait.room_at for wait in self._waits.values() if wait.room_at is not None]
+
+    @property
     def _only_limited(self) -> bool:
-        """Whether every backend that would have us said that we ask too much."""
-        heard = [failure for failure in self._failures if not isinstance(failure, BackendRefused | BackendUnable)]
-        return bool(heard) and all(isinstance(failure, BackendRateLimited) for failure in heard)
+        """Whether every backend that would have us said that we ask too much, or we know it ourselves."""
+        heard = [failure for failure in self._failures if not isinstance(failure, _OUT)]
+        return bool(heard or self._room_at) and all(isinstance(failure, BackendRateLimited) for failure in heard)
 
     def _given_up(self) -> SpassError:
         if self._only_limited:
             waits = [failure.retry_after for failure in self._failures if failure.retry_after is not None]
+            waits += [max(0.0, moment - self._chance.clock()) for moment in self._room_at]
             return RateLimited(
-                "The model's provider is receiving too many requests. Try again later.",
+                "The model is receiving too many requests. Try again later.",
                 retry_after=min(waits, default=max(1.0, self._config.retry_base_delay)),
             )
+        if isinstance(self._last, BackendUncounted):
+            return StorageUnavailable(self._last.message, retry_after=1)
         if isinstance(self._last, BackendUnable):
             return InvalidRequest(self._last.message, param=self._last.param)
         if isinstance(self._last, BackendRefused):

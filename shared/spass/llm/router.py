@@ -1,6 +1,5 @@
 """From a model's name to an answer: picks the backend, retries, fails over."""
 
-import asyncio
 import math
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
@@ -8,24 +7,31 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from spass.aws.log import write_line
-from spass.core.errors import NoBackendAvailable, StorageUnavailable
-from spass.core.time import now
+from spass.aws.limits import LimitTable
 from spass.llm.batching import EmbeddingLimits, embedding_limits
-from spass.llm.errors import BackendFailed, BackendRefused, BackendUnavailable
+from spass.llm.errors import (
+    BackendFailed,
+    BackendFull,
+    BackendRefused,
+    BackendRejected,
+    BackendUnable,
+    BackendUnavailable,
+    BackendUncounted,
+)
+from spass.llm.health import Health
+from spass.llm.limits import BackendLimits
+from spass.llm.pool import KeyOf, ProviderOf, ProviderPool
 from spass.llm.providers import make_provider
 from spass.llm.retries import Chance, Tries
-from spass.llm.serving import key_variable, serves
+from spass.llm.serving import serves
 from spass.llm.strategies import STRATEGIES
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, Provider
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 
 R = TypeVar("R", ChatRequest, EmbeddingRequest)
 
+_NOTHING_SENT: Final = (BackendFull, BackendUncounted, BackendUnable)
 _SAMPLING: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
-
-KeyOf = Callable[[str], str | None]
-"""The key in an environment variable, if it is set. It may block."""
 
 
 @dataclass(slots=True)
@@ -34,6 +40,10 @@ class Route:
 
     backend: str | None = None
     attempts: int = 0
+
+    def goes_to(self, backend: BackendConfig) -> None:
+        self.backend = backend.name
+        self.attempts += 1
 
 
 class RoutedChat:
@@ -69,7 +79,7 @@ class RoutedEmbedding:
 
 
 class Router:
-    """One for the process. Providers are made when their backend is first used, and kept."""
+    """One for the process. Without a table of ``limits`` (asked for when first needed) nothing bounds what backends are asked."""
 
     def __init__(
         self,
@@ -77,18 +87,17 @@ class Router:
         models: Iterable[ModelConfig],
         key_of: KeyOf,
         *,
+        limits: Callable[[], LimitTable] | None = None,
         chance: Chance | None = None,
-        provider_of: Callable[[BackendConfig, str | None], Provider] = make_provider,
+        provider_of: ProviderOf = make_provider,
     ) -> None:
         self._config = config
         self._models = {model.name: model for model in models}
-        self._key_of = key_of
         self._chance = chance or Chance()
-        self._provider_of = provider_of
         self._strategy = STRATEGIES[config.strategy]()
-        self._providers: dict[str, Provider] = {}
-        self._keys: dict[str, str | None] = {}
-        self._doubted: set[str] = set()  # backends that refused their key
+        self._health = Health(config.retry_max_delay, self._chance.clock)
+        self._limits = BackendLimits(limits)
+        self._pool = ProviderPool(key_of, provider_of)
 
     def serves(self, model: str) -> bool:
         """Whether any backend is configured for ``model``; its key may still be missing."""
@@ -96,7 +105,7 @@ class Router:
 
     def keys(self) -> list[str]:
         """The keys in use, which nobody outside may see."""
-        return [key for key in self._keys.values() if key]
+        return self._pool.keys()
 
     def embedding_limits(self, model: str) -> EmbeddingLimits:
         """What one ``embed`` may hold, wherever it is routed, and how many may be under way together."""
@@ -122,10 +131,14 @@ class Router:
         tries = await self._tries(request.model, context)
         while True:
             backend = await tries.next()
-            route.backend, route.attempts = backend.name, route.attempts + 1
             try:
-                reply = await self._providers[backend.name].embed(_as(backend, request), context)
-                _check(reply, len(request.texts), self._models.get(request.model))
+                with self._health.trying(backend.name):
+                    async with self._limits.occupied(backend, context.expected) as taken:
+                        route.goes_to(backend)
+                        reply = await self._pool[backend].embed(_as(backend, request), context)
+                        taken.count(reply.usage)
+                        _check(reply, len(request.texts), self._models.get(request.model))
+                    self._health.answered(backend.name)
             except BackendFailed as failure:
                 self._failed(tries, backend, failure)
             else:
@@ -133,9 +146,7 @@ class Router:
 
     async def aclose(self) -> None:
         """Gives all connections back."""
-        for provider in self._providers.values():
-            await provider.aclose()
-        self._providers.clear()
+        await self._pool.aclose()
 
     async def _chat(self, request: ChatRequest, context: CallContext, route: Route) -> AsyncGenerator[ChatDelta, None]:
         tries = await self._tries(request.model, context)
@@ -143,13 +154,18 @@ class Router:
             request = _without_sampling(request)
         while True:
             backend = await tries.next()
-            route.backend, route.attempts = backend.name, route.attempts + 1
             begun = False
             try:
-                async with aclosing(self._providers[backend.name].chat(_as(backend, request), context)) as deltas:
-                    async for delta in deltas:
-                        begun = True
-                        yield delta
+                with self._health.trying(backend.name):
+                    async with self._limits.occupied(backend, context.expected) as taken:
+                        route.goes_to(backend)
+                        async with aclosing(self._pool[backend].chat(_as(backend, request), context)) as deltas:
+                            async for delta in deltas:
+                                if not begun:
+                                    begun = True
+                                    self._health.answered(backend.name)
+                                taken.hear(delta)
+                                yield delta
             except BackendFailed as failure:
                 self._failed(tries, backend, failure, begun=begun)
             else:
@@ -159,59 +175,20 @@ class Router:
         return [backend for backend in self._config.backends if serves(backend, model)]
 
     async def _tries(self, model: str, context: CallContext) -> Tries:
-        serving = self._serving(model)
-        if not serving:
-            raise NoBackendAvailable(f"No backend is configured for the model '{model[:128]}'.", param="model")
-        available: list[BackendConfig] = []
-        trouble: StorageUnavailable | None = None
-        for backend in serving:
-            try:
-                if await self._is_available(backend):
-                    available.append(backend)
-            except StorageUnavailable as error:  # its key could not be read now; another backend may need none
-                trouble = error
-        if not available:
-            raise trouble or _no_key(model, serving, context)
-        return Tries(self._config, self._strategy.order(available), context, self._chance)
-
-    async def _is_available(self, backend: BackendConfig) -> bool:
-        """Makes the backend's provider, unless its key is not set; and anew when a key that was refused has been replaced."""
-        name = backend.name
-        if name in self._providers and name not in self._doubted:
-            return True
-        variable = key_variable(backend)
-        key = await asyncio.to_thread(self._key_of, variable) if variable else None
-        if variable and not key:
-            return False
-        self._doubted.discard(name)
-        if name not in self._providers or self._keys[name] != key:
-            self._providers[name], self._keys[name] = self._provider_of(backend, key), key
-        return True
+        available = await self._pool.available(model, self._serving(model), context)
+        down = [backend for backend in available if self._health.down_until(backend.name) is not None]
+        up = [backend for backend in available if backend not in down]
+        row = await self._strategy.order(up, self._limits.load) + await self._strategy.order(down, self._limits.load)
+        return Tries(self._config, row, context, self._chance, self._health)
 
     def _failed(self, tries: Tries, backend: BackendConfig, failure: BackendFailed, *, begun: bool = False) -> None:
         if isinstance(failure, BackendRefused):
-            self._doubted.add(backend.name)
+            self._pool.doubt(backend)
+        if isinstance(failure, BackendRejected):
+            self._health.answered(backend.name)
+        elif not isinstance(failure, _NOTHING_SENT):
+            self._health.failed(backend.name, failure)
         tries.failed(backend, failure, begun=begun)
-
-
-def _no_key(model: str, serving: Iterable[BackendConfig], context: CallContext) -> NoBackendAvailable:
-    """The caller hears that a key is missing; which one, the operator reads in the log."""
-    variables = sorted({variable for backend in serving if (variable := key_variable(backend))})
-    write_line(
-        {
-            "at": now(),
-            "level": "error",
-            "request_id": context.request_id,
-            "event": "key_missing",
-            "model": model,
-            "set": variables,
-        }
-    )
-    return NoBackendAvailable(
-        f"No backend for the model '{model[:128]}' is configured with a key. The operator finds the name of the missing variable "
-        "in the log.",
-        param="model",
-    )
 
 
 def _as(backend: BackendConfig, request: R) -> R:

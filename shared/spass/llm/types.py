@@ -190,12 +190,16 @@ def pack_rows(rows: Iterable[Iterable[float]]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """When a model call must have ended, the headers to send along (``SPASS-Caller-Depth`` and the like), and the request it is
-    made for, under which the log speaks of it."""
+    """When a model call must have ended, the headers to send along (``SPASS-Caller-Depth`` and the like), the request it is
+    made for, under which the log speaks of it, and the tokens it is expected to take, for which a backend must have room."""
 
     deadline: Deadline
     headers: Mapping[str, str] = field(default_factory=dict)
     request_id: RequestId | None = None
+    expected: TokenUsage = field(default_factory=TokenUsage)
+
+    def expecting(self, usage: TokenUsage) -> "CallContext":
+        return replace(self, expected=usage)
 
 
 class Provider(Protocol):

@@ -98,7 +98,7 @@ class Services:
         from spass.aws.secrets import provider_key
         from spass.llm.router import Router
 
-        return Router(self.config.llm, self.config.models, provider_key)
+        return Router(self.config.llm, self.config.models, provider_key, limits=lambda: self.aws.shared)
 
     @cached_property
     def calls(self) -> "Calls":

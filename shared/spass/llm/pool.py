@@ -1,0 +1,94 @@
+"""The providers of this process, each made when its backend is first used, and kept."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from spass.aws.log import write_line
+from spass.core.errors import NoBackendAvailable, StorageUnavailable
+from spass.core.time import now
+from spass.llm.serving import key_variable
+from spass.llm.types import CallContext, Provider
+from spass.tenancy.config import BackendConfig
+
+KeyOf: TypeAlias = Callable[[str], str | None]
+"""The key in an environment variable, if it is set. It may block."""
+ProviderOf: TypeAlias = Callable[[BackendConfig, str | None], Provider]
+
+
+class ProviderPool:
+    def __init__(self, key_of: KeyOf, provider_of: ProviderOf) -> None:
+        self._key_of = key_of
+        self._provider_of = provider_of
+        self._providers: dict[str, Provider] = {}
+        self._keys: dict[str, str | None] = {}
+        self._doubted: set[str] = set()  # backends that refused their key
+
+    def __getitem__(self, backend: BackendConfig) -> Provider:
+        return self._providers[backend.name]
+
+    def keys(self) -> list[str]:
+        return [key for key in self._keys.values() if key]
+
+    def doubt(self, backend: BackendConfig) -> None:
+        """It refused its key, which is read again before the next try."""
+        self._doubted.add(backend.name)
+
+    async def available(self, model: str, serving: Sequence[BackendConfig], context: CallContext) -> list[BackendConfig]:
+        """Those of the backends ``serving`` ``model`` that can be asked: with a key, if they need one.
+
+        Raises:
+            NoBackendAvailable, StorageUnavailable: there are none; why.
+        """
+        if not serving:
+            raise NoBackendAvailable(f"No backend is configured for the model '{model[:128]}'.", param="model")
+        available: list[BackendConfig] = []
+        trouble: StorageUnavailable | None = None
+        for backend in serving:
+            try:
+                if await self._is_available(backend):
+                    available.append(backend)
+            except StorageUnavailable as error:  # its key could not be read now; another backend may need none
+                trouble = error
+        if not available:
+            raise trouble or _no_key(model, serving, context)
+        return available
+
+    async def aclose(self) -> None:
+        for provider in self._providers.values():
+            await provider.aclose()
+        self._providers.clear()
+
+    async def _is_available(self, backend: BackendConfig) -> bool:
+        """Makes the backend's provider, unless its key is not set; and anew when a key that was refused has been replaced."""
+        name = backend.name
+        if name in self._providers and name not in self._doubted:
+            return True
+        variable = key_variable(backend)
+        key = await asyncio.to_thread(self._key_of, variable) if variable else None
+        if variable and not key:
+            return False
+        self._doubted.discard(name)
+        if name not in self._providers or self._keys[name] != key:
+            self._providers[name], self._keys[name] = self._provider_of(backend, key), key
+        return True
+
+
+def _no_key(model: str, serving: Iterable[BackendConfig], context: CallContext) -> NoBackendAvailable:
+    """The caller hears that a key is missing; which one, the operator reads in the log."""
+    variables = sorted({variable for backend in serving if (variable := key_variable(backend))})
+    write_line(
+        {
+            "at": now(),
+            "level": "error",
+            "request_id": context.request_id,
+            "event": "key_missing",
+            "model": model,
+            "set": variables,
+        }
+    )
+    return NoBackendAvailable(
+        f"No backend for the model '{model[:128]}' is configured with a key. The operator finds the name of the missing variable "
+        "in the log.",
+        param="model",
+    )
