@@ -10,7 +10,7 @@ import boto3
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, ClientError
 
 _OURS: Final = frozenset({"authorization", "x-amz-date", "x-amz-security-token"})
 
@@ -65,6 +65,6 @@ class Signer:
             frozen = self._credentials.get_frozen_credentials()
             # Its canonical path is the path encoded once more, as every service but S3 wants it.
             SigV4Auth(frozen, self._service, self.region).add_auth(request)
-        except BotoCoreError as error:
+        except (BotoCoreError, ClientError, RuntimeError) as error:  # the last: what was renewed has run out as well
             raise CannotSign("no credentials") from error
         return {name: value for name, value in request.headers.items() if name.lower() in _OURS}

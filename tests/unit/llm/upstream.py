@@ -11,6 +11,7 @@ import httpx
 from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
 from spass.core.time import Deadline
 from spass.llm.providers.anthropic import Anthropic
+from spass.llm.providers.bedrock import Bedrock
 from spass.llm.providers.ollama import Ollama
 from spass.llm.providers.openai import OpenAi
 from spass.llm.providers.xai import Xai
@@ -96,7 +97,7 @@ class ProviderClass(Protocol):
     ) -> Provider: ...
 
 
-CLASSES: dict[str, ProviderClass] = {"openai": OpenAi, "xai": Xai, "ollama": Ollama, "anthropic": Anthropic}
+CLASSES: dict[str, ProviderClass] = {"openai": OpenAi, "xai": Xai, "ollama": Ollama, "anthropic": Anthropic, "bedrock": Bedrock}
 
 
 def backend(provider: str = "openai", **fields: object) -> BackendConfig:

@@ -1,0 +1,142 @@
+"""Signatures, compared with those that boto3's own client makes."""
+
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+import boto3
+import botocore.auth
+import pytest
+from botocore.awsrequest import AWSPreparedRequest
+from botocore.credentials import RefreshableCredentials
+from botocore.exceptions import ClientError, CredentialRetrievalError
+
+from spass.aws.signing import CannotSign, Signer
+
+pytestmark = pytest.mark.anyio
+
+MODELS = [
+    "amazon.titan-embed-text-v1",
+    "eu.anthropic.claude-sonnet-4-5-20250929-v1:0",
+    "arn:aws:bedrock:eu-central-1:123456789012:application-inference-profile/a1b2c3d4e5f6",
+]
+
+
+@pytest.fixture(autouse=True)
+def _nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+
+
+def at_a_fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: datetime(2026, 4, 30, 8, 14, 22, tzinfo=UTC))
+
+
+def as_text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class _Caught(Exception):
+    pass
+
+
+def as_boto3_sends_it(model: str) -> AWSPreparedRequest:
+    """The request that boto3's client for Bedrock would send; it is caught on its way."""
+    sent: list[AWSPreparedRequest] = []
+
+    def catch(request: AWSPreparedRequest, **_: object) -> None:
+        sent.append(request)
+        raise _Caught
+
+    client = boto3.Session().client("bedrock-runtime", region_name="eu-central-1")
+    client.meta.events.register("before-send.bedrock-runtime.Converse", catch)
+    with pytest.raises(_Caught):
+        client.converse(modelId=model, messages=[{"role": "user", "content": [{"text": "Grüße"}]}])
+    return sent[0]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("token", [None, "session+token=="])
+async def test_a_request_is_signed_as_boto3_signs_it(model: str, token: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if token:
+        monkeypatch.setenv("AWS_SESSION_TOKEN", token)
+    at_a_fixed_time(monkeypatch)
+    theirs = as_boto3_sends_it(model)
+    said = {name.lower(): as_text(value) for name, value in theirs.headers.items()}
+    names = said["authorization"].split("SignedHeaders=")[1].split(",")[0].split(";")
+    ours_to_make = {"host", "x-amz-date", "x-amz-security-token"}
+    signed = {name: said[name] for name in names if name not in ours_to_make}
+
+    url = f"https://bedrock-runtime.eu-central-1.amazonaws.com/model/{quote(model, safe='')}/converse"
+    assert theirs.url == url
+    body = theirs.body
+    assert isinstance(body, bytes)
+    assert len(body) > 0
+    ours = await Signer("bedrock", "eu-central-1").sign("POST", url, body, signed)
+    assert {name.lower(): value for name, value in ours.items()} == {
+        name: said[name] for name in ("authorization", "x-amz-date", "x-amz-security-token") if name in said
+    }
+
+
+async def test_nothing_but_the_headers_of_the_signature_is_added() -> None:
+    ours = await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {"content-type": "a"})
+    assert {name.lower() for name in ours} == {"authorization", "x-amz-date"}
+
+
+async def test_without_credentials_nothing_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(CannotSign):
+        await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {})
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "region"),
+    [
+        ("us-west-2", {"AWS_REGION": "eu-west-1"}, "us-west-2"),
+        (None, {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-3"}, "eu-west-1"),
+        (None, {"AWS_DEFAULT_REGION": "eu-west-3"}, "eu-west-3"),
+    ],
+)
+def test_the_region_is_the_one_given_or_the_environments(
+    given: str | None, variables: dict[str, str], region: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert Signer("bedrock", given).region == region
+
+
+def test_a_region_that_nobody_names_is_missed() -> None:
+    with pytest.raises(CannotSign):
+        _ = Signer("bedrock").region
+
+
+async def test_credentials_that_ran_out_are_renewed_by_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renew() -> dict[str, str]:
+        return {"access_key": "AKIDRENEWED", "secret_key": "s", "token": "t", "expiry_time": "2999-01-01T00:00:00Z"}
+
+    credentials = RefreshableCredentials("AKIDOLD", "s", "t", datetime(2000, 1, 1, tzinfo=UTC), renew, "test")
+    monkeypatch.setattr(boto3.Session, "get_credentials", lambda _: credentials)
+    ours = await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {})
+    assert "Credential=AKIDRENEWED/" in ours["Authorization"]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "AssumeRole"),
+        CredentialRetrievalError(provider="test", error_msg="no"),
+        RuntimeError("still expired"),
+    ],
+)
+async def test_credentials_that_cannot_be_renewed_sign_nothing(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def renew() -> dict[str, str]:
+        raise failure
+
+    credentials = RefreshableCredentials("AKIDOLD", "s", "t", datetime(2000, 1, 1, tzinfo=UTC), renew, "test")
+    monkeypatch.setattr(boto3.Session, "get_credentials", lambda _: credentials)
+    with pytest.raises(CannotSign):
+        await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {})
