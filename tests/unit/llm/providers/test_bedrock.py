@@ -1,0 +1,605 @@
+"""Amazon Bedrock, both ways: Converse and ConverseStream."""
+
+import json
+from contextlib import aclosing
+from dataclasses import replace
+from itertools import pairwise
+from typing import cast
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
+from spass.llm.errors import (
+    BackendContextLength,
+    BackendFailed,
+    BackendRateLimited,
+    BackendRefused,
+    BackendRejected,
+    BackendTimedOut,
+    BackendUnable,
+    BackendUnavailable,
+)
+from spass.llm.providers.bedrock import Bedrock
+from spass.llm.types import ChatDelta, ChatRequest, NamedTool, Provider, ToolChoice, collect_deltas
+from tests.unit.aws.eventstreams import event, exception, frame
+from tests.unit.llm.upstream import (
+    CALL,
+    KEY,
+    QUESTION,
+    WEATHER,
+    Answer,
+    Payload,
+    Upstream,
+    backend,
+    context,
+    deltas_of,
+    reply_of,
+    request,
+    text,
+    whole,
+)
+
+pytestmark = pytest.mark.anyio
+
+CLAUDE = "eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
+PNG = "iVBORw0KGgo="
+
+
+def bedrock(upstream: Upstream, key: str | None = None, base_url: str | None = None) -> Provider:
+    return Bedrock(backend("bedrock", base_url=base_url), key, transport=upstream.transport)
+
+
+def answer(*blocks: Payload, stop: str = "end_turn") -> Payload:
+    usage: Payload = {
+        "inputTokens": 10,
+        "cacheWriteInputTokens": 3,
+        "cacheReadInputTokens": 100,
+        "outputTokens": 5,
+        "totalTokens": 118,
+    }
+    message: Payload = {"role": "assistant", "content": blocks}
+    return {"output": {"message": message}, "stopReason": stop, "usage": usage, "metrics": {"latencyMs": 7}}
+
+
+def said(words: str) -> Payload:
+    return {"text": words}
+
+
+USE: Payload = {"toolUse": {"toolUseId": "tooluse_1", "name": "weather", "input": {"city": "Köln"}}}
+NOW: Payload = {"toolUse": {"toolUseId": "tooluse_2", "name": "now", "input": {}}}
+THOUGHT: Payload = {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "xyz"}}}
+
+
+def begun(block: int, use: Payload) -> bytes:
+    return event("contentBlockStart", {"contentBlockIndex": block, "start": use})
+
+
+def more(block: int, **delta: Json) -> bytes:
+    return event("contentBlockDelta", {"contentBlockIndex": block, "delta": delta, "p": "abcd"})
+
+
+def stopped(block: int) -> bytes:
+    return event("contentBlockStop", {"contentBlockIndex": block})
+
+
+def end(reason: str) -> bytes:
+    return event("messageStop", {"stopReason": reason})
+
+
+START = event("messageStart", {"role": "assistant"})
+METADATA = event("metadata", {"usage": answer()["usage"], "metrics": {"latencyMs": 7}})
+STREAM = b"".join(
+    [
+        START,
+        more(0, reasoningContent={"text": "hm"}),
+        more(0, reasoningContent={"signature": "xyz"}),
+        stopped(0),
+        more(1, text="In Kö"),
+        more(1, text="ln 😀"),
+        stopped(1),
+        begun(2, {"toolUse": {"toolUseId": "tooluse_1", "name": "weather"}}),
+        more(2, toolUse={"input": ""}),
+        more(2, toolUse={"input": '{"city": "Kö'}),
+        more(2, toolUse={"input": 'ln"}'}),
+        stopped(2),
+        begun(3, {"toolUse": {"toolUseId": "tooluse_2", "name": "now"}}),
+        stopped(3),
+        end("tool_use"),
+        METADATA,
+    ]
+)
+BLOCKING = answer(THOUGHT, said("In Köln 😀"), USE, NOW, stop="tool_use")
+
+
+@pytest.mark.parametrize(
+    ("model", "encoded"),
+    [
+        (CLAUDE, "eu.anthropic.claude-sonnet-4-5-20250929-v1%3A0"),
+        (
+            "arn:aws:bedrock:eu-central-1:123456789012:inference-profile/eu.x-v1:0",
+            "arn%3Aaws%3Abedrock%3Aeu-central-1%3A123456789012%3Ainference-profile%2Feu.x-v1%3A0",
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_model_stands_in_the_path_and_no_key_is_needed(model: str, encoded: str, stream: bool) -> None:
+    upstream = Upstream(text(START + more(0, text="Hi") + end("end_turn")) if stream else whole(answer(said("Hi"))))
+    reply = await reply_of(bedrock(upstream), replace(request(stream=stream), model=model))
+    assert reply.message.content == "Hi"
+    asked = upstream.asked[0]
+    operation = "converse-stream" if stream else "converse"
+    assert asked.url == f"https://bedrock-runtime.eu-central-1.amazonaws.com/model/{encoded}/{operation}"
+    assert asked.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
+    assert "/eu-central-1/bedrock/aws4_request" in asked.headers["authorization"]
+    assert asked.headers["x-amz-security-token"] == "session"
+    assert "model" not in asked.body
+    assert "stream" not in asked.body
+
+
+@pytest.mark.parametrize(
+    ("base_url", "region"),
+    [
+        ("https://bedrock-runtime.us-west-2.amazonaws.com", "us-west-2"),
+        ("https://bedrock-runtime-fips.us-gov-west-1.amazonaws.com", "us-gov-west-1"),
+        ("https://vpce-1a-2b.bedrock-runtime.ap-southeast-2.vpce.amazonaws.com", "ap-southeast-2"),
+        ("http://127.0.0.1:8080/bedrock", "eu-central-1"),
+    ],
+)
+async def test_the_region_is_the_addresses_or_the_environments(base_url: str, region: str) -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(bedrock(upstream, base_url=base_url))
+    assert upstream.asked[0].url.startswith(f"{base_url}/model/")
+    assert f"/{region}/bedrock/" in upstream.asked[0].headers["authorization"]
+
+
+async def test_a_key_of_bedrocks_takes_the_place_of_the_signature() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(bedrock(upstream, key=KEY))
+    assert upstream.asked[0].headers["authorization"] == f"Bearer {KEY}"
+    assert "x-amz-date" not in upstream.asked[0].headers
+
+
+@pytest.mark.parametrize("missing", ["AWS_REGION", "AWS_ACCESS_KEY_ID"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_without_a_region_or_credentials_the_backend_is_out(
+    missing: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(missing)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    upstream = Upstream(whole(answer(said("Hi"))))
+    with pytest.raises(BackendRefused, match="cannot be signed"):
+        await reply_of(bedrock(upstream), request(stream=stream))
+    assert upstream.asked == []
+
+
+async def test_everything_asked_for_is_in_the_body() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    strict = ToolSpec("add", " ", {"type": "object"}, strict=True)
+    schema: Payload = {"name": "x", "schema": {"type": "object"}, "strict": True}
+    asked = ChatRequest(
+        CLAUDE,
+        (Message(Role.SYSTEM, "One."), QUESTION, Message(Role.SYSTEM, " "), Message(Role.SYSTEM, "Two.")),
+        tools=(WEATHER, strict),
+        tool_choice="required",
+        temperature=0.5,
+        top_p=0.9,
+        max_tokens=9,
+        stop=("END", "\n"),
+        seed=1,
+        response_format={"type": "json_schema", "json_schema": schema},
+        extra={"reasoning_effort": "low", "logit_bias": {}, "presence_penalty": 0, "user": "u", "parallel_tool_calls": True},
+    )
+    await reply_of(bedrock(upstream), asked)
+    assert upstream.body == {
+        "system": [said("One."), said("Two.")],
+        "messages": [{"role": "user", "content": [said(QUESTION.content)]}],
+        "inferenceConfig": {"maxTokens": 9, "temperature": 0.5, "topP": 0.9, "stopSequences": ["END", "\n"]},
+        "toolConfig": {
+            "tools": [
+                {
+                    "toolSpec": {
+                        "name": "weather",
+                        "description": WEATHER.description,
+                        "inputSchema": {"json": WEATHER.parameters},
+                    }
+                },
+                {"toolSpec": {"name": "add", "inputSchema": {"json": {"type": "object"}}, "strict": True}},
+            ],
+            "toolChoice": {"any": {}},
+        },
+        "outputConfig": {
+            "textFormat": {
+                "type": "json_schema",
+                "structure": {"jsonSchema": {"name": "x", "schema": '{"type": "object"}'}},
+            },
+            "effort": "low",
+        },
+    }
+
+
+async def test_a_plain_question_is_asked_plainly() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(bedrock(upstream), replace(request(), temperature=0.0))
+    assert upstream.body == {
+        "messages": [{"role": "user", "content": [said(QUESTION.content)]}],
+        "inferenceConfig": {"temperature": 0.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        (None, None),
+        ("auto", {"auto": {}}),
+        ("required", {"any": {}}),
+        (NamedTool("weather"), {"tool": {"name": "weather"}}),
+    ],
+)
+async def test_tool_choices_are_mapped(choice: ToolChoice | None, sent: Json) -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(bedrock(upstream), replace(request(), tools=(WEATHER,), tool_choice=choice))
+    assert cast(Payload, upstream.body["toolConfig"]).get("toolChoice") == sent
+
+
+HISTORY = (
+    QUESTION,
+    Message(Role.ASSISTANT, "I look it up. ", (CALL, ToolCall("call/2", "no w", ""))),
+    Message(Role.TOOL, "rain", tool_call_id="call_1"),
+    Message(Role.TOOL, " ", tool_call_id="call/2"),
+    Message(Role.USER, "And?"),
+)
+
+
+async def test_tool_calls_and_their_results_go_as_blocks_with_all_results_in_one_message() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(bedrock(upstream), replace(request(*HISTORY), tools=(WEATHER,)))
+    assert upstream.body["messages"] == [
+        {"role": "user", "content": [said(QUESTION.content)]},
+        {
+            "role": "assistant",
+            "content": [
+                said("I look it up."),
+                {"toolUse": {"toolUseId": "call_1", "name": "weather", "input": {"city": "Köln"}}},
+                {"toolUse": {"toolUseId": "call_2", "name": "no_w", "input": {}}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"toolResult": {"toolUseId": "call_1", "content": [said("rain")]}},
+                {"toolResult": {"toolUseId": "call_2", "content": [said("(nothing)")]}},
+                said("And?"),
+            ],
+        },
+    ]
+
+
+@pytest.mark.parametrize("barred", [{"tools": (WEATHER,), "tool_choice": "none"}, {}])
+async def test_where_no_tool_may_be_called_earlier_calls_are_told_in_words(barred: dict[str, object]) -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    asked = request(*HISTORY)
+    await reply_of(bedrock(upstream), replace(asked, tools=(WEATHER,), tool_choice="none") if barred else asked)
+    assert "toolConfig" not in upstream.body
+    assert upstream.body["messages"] == [
+        {"role": "user", "content": [said(QUESTION.content)]},
+        {
+            "role": "assistant",
+            "content": [
+                said("I look it up."),
+                said('[Called the tool weather with {"city": "Köln"}]'),
+                said("[Called the tool no w with {}]"),
+            ],
+        },
+        {
+            "role": "user",
+            "content": [said("[Result of a tool call]\nrain"), said("[Result of a tool call]\n(nothing)"), said("And?")],
+        },
+    ]
+
+
+names = st.text("ab._/:-ü", max_size=70)
+turns = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text(" ab", max_size=4), st.lists(names, max_size=3)))
+
+
+@given(turns)
+def test_any_history_is_sent_in_turns_that_bedrock_takes(history: list[tuple[str, str, list[str]]]) -> None:
+    messages = [Message(Role.SYSTEM, "x")]
+    for role, words, ids in history:
+        if role == "user":
+            messages.append(Message(Role.USER, words))
+        else:
+            messages.append(Message(Role.ASSISTANT, words, tuple(ToolCall(name, name, "{}") for name in ids)))
+            messages += [Message(Role.TOOL, words, tool_call_id=name) for name in ids]
+    upstream = Upstream(whole(answer(said("Hi"))))
+    asked = replace(request(*messages, QUESTION), tools=(WEATHER,))
+    anyio.run(reply_of, bedrock(upstream, key=KEY), asked)
+    sent = cast(list[dict[str, list[dict[str, dict[str, str]]]]], upstream.body["messages"])
+    roles = [str(message["role"]) for message in sent]
+    assert roles[0] == "user"
+    assert all(one != next_one for one, next_one in pairwise(roles))
+    assert all(message["content"] for message in sent)
+    asked_ids: list[str] = []
+    answered_ids: list[str] = []
+    for message in sent:
+        for block in message["content"]:
+            if "toolUse" in block:
+                asked_ids.append(block["toolUse"]["toolUseId"])
+                assert set(block["toolUse"]["name"]) <= LETTERS
+                assert 0 < len(block["toolUse"]["name"]) <= 64
+            elif "toolResult" in block:
+                answered_ids.append(block["toolResult"]["toolUseId"])
+            else:
+                assert str(block["text"]).strip()
+    assert asked_ids == answered_ids
+    assert len(set(asked_ids)) == len(asked_ids)
+    assert all(0 < len(name) <= 64 and set(name) <= LETTERS for name in asked_ids)
+
+
+LETTERS = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+
+
+async def test_pictures_go_as_bytes() -> None:
+    upstream = Upstream(whole(answer(said("A cat."))))
+    parts = (
+        "What is this?",
+        Image(f"data:image/png;base64,{PNG}", "low"),
+        " ",
+        "And this?",
+        Image(f"data:image/webp;base64,{PNG}"),
+    )
+    await reply_of(bedrock(upstream), request(Message(Role.USER, "What is this?\nAnd this?", parts=parts)))
+    assert cast(list[Payload], upstream.body["messages"])[0]["content"] == [
+        said("What is this?"),
+        {"image": {"format": "png", "source": {"bytes": PNG}}},
+        said("And this?"),
+        {"image": {"format": "webp", "source": {"bytes": PNG}}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        (replace(request(), temperature=1.5), "temperature"),
+        (replace(request(), extra={"presence_penalty": 0.5}), "presence_penalty"),
+        (replace(request(), extra={"frequency_penalty": -0.5}), "frequency_penalty"),
+        (replace(request(), extra={"logit_bias": {"1": 2}}), "logit_bias"),
+        (replace(request(), extra={"verbosity": "low"}), "verbosity"),
+        (replace(request(), extra={"reasoning_effort": "minimal"}), "reasoning_effort"),
+        (replace(request(), tools=(WEATHER,), extra={"parallel_tool_calls": False}), "parallel_tool_calls"),
+        (request(Message(Role.USER, "", parts=(Image("https://example.com/cat.png"),))), "messages"),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_converse_has_not_is_refused_before_anything_is_sent(asked: ChatRequest, param: str, stream: bool) -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    with pytest.raises(BackendUnable, match="Bedrock") as raised:
+        await reply_of(bedrock(upstream), replace(asked, stream=stream))
+    assert raised.value.param == param
+    assert upstream.asked == []
+
+
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+async def test_json_that_need_not_match_without_fail_is_asked_for_in_words(kind: str) -> None:
+    upstream = Upstream(whole(answer(said("{}"))))
+    schema: Payload = {"json_schema": {"name": "x", "schema": {"type": "object"}}} if kind == "json_schema" else {}
+    await reply_of(bedrock(upstream), replace(request(), response_format={"type": kind, **schema}))
+    assert "outputConfig" not in upstream.body
+    assert "JSON" in str(upstream.body["system"])
+    assert ('{"type": "object"}' in str(upstream.body["system"])) == (kind == "json_schema")
+
+
+async def test_a_collected_stream_is_the_blocking_reply() -> None:
+    blocking = await reply_of(bedrock(Upstream(whole(BLOCKING))))
+    streamed = await reply_of(bedrock(Upstream(text(STREAM))), request(stream=True))
+    assert streamed == blocking
+    calls = (ToolCall("tooluse_1", "weather", '{"city": "Köln"}'), ToolCall("tooluse_2", "now", "{}"))
+    assert blocking.message == Message(Role.ASSISTANT, "In Köln 😀", calls)
+    assert (blocking.finish_reason, blocking.usage) == (FinishReason.TOOL_CALLS, TokenUsage(113, 5))
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=30))
+def test_where_the_network_cuts_a_stream_changes_nothing(cuts: list[int]) -> None:
+    async def received(chunks: list[bytes]) -> list[ChatDelta]:
+        return await deltas_of(bedrock(Upstream(Answer(chunks=chunks)), key=KEY), request(stream=True))
+
+    pieces = [STREAM[begin:stop] for begin, stop in pairwise([0, *sorted(cuts), len(STREAM)])]
+    assert anyio.run(received, pieces) == anyio.run(received, [STREAM])
+
+
+words = st.text(max_size=8)
+tool_uses = st.lists(st.tuples(st.text("ab_", min_size=1, max_size=4), st.dictionaries(words, words, max_size=2)), max_size=3)
+
+
+@given(st.lists(words, max_size=4), tool_uses, st.integers(1, 9), st.sampled_from(["end_turn", "max_tokens", "tool_use"]))
+def test_whatever_is_said_the_collected_stream_is_the_blocking_reply(
+    contents: list[str], uses: list[tuple[str, dict[str, str]]], size: int, reason: str
+) -> None:
+    begins: list[dict[str, Json]] = [{"toolUseId": f"t_{n}", "name": name} for n, (name, _) in enumerate(uses)]
+    blocks: list[Payload] = [{"toolUse": {**use, "input": args}} for use, (_, args) in zip(begins, uses, strict=True)]
+    events = [START, *(more(0, text=content) for content in contents), stopped(0)]
+    for index, (use, (_, args)) in enumerate(zip(begins, uses, strict=True), start=1):
+        written = json.dumps(args, ensure_ascii=False)
+        events.append(begun(index, {"toolUse": use}))
+        events += [more(index, toolUse={"input": written[at : at + size]}) for at in range(0, len(written) if args else 0, size)]
+        events.append(stopped(index))
+
+    async def compare() -> None:
+        stream = b"".join([*events, end(reason), METADATA])
+        streamed = await reply_of(bedrock(Upstream(text(stream)), key=KEY), request(stream=True))
+        blocking = answer(said("".join(contents)), *blocks, stop=reason)
+        assert streamed == await reply_of(bedrock(Upstream(whole(blocking)), key=KEY))
+
+    anyio.run(compare)
+
+
+@pytest.mark.parametrize(
+    ("said_reason", "meant"),
+    [
+        ("end_turn", FinishReason.STOP),
+        ("stop_sequence", FinishReason.STOP),
+        ("max_tokens", FinishReason.LENGTH),
+        ("model_context_window_exceeded", FinishReason.LENGTH),
+        ("tool_use", FinishReason.TOOL_CALLS),
+        ("guardrail_intervened", FinishReason.CONTENT_FILTER),
+        ("content_filtered", FinishReason.CONTENT_FILTER),
+        ("something_new", FinishReason.STOP),
+    ],
+)
+async def test_stop_reasons_are_mapped(said_reason: str, meant: FinishReason) -> None:
+    blocking = await deltas_of(bedrock(Upstream(whole(answer(stop=said_reason)))))
+    streamed = await deltas_of(bedrock(Upstream(text(START + end(said_reason) + METADATA))), request(stream=True))
+    for deltas in (blocking, streamed):
+        assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [meant]
+
+
+@pytest.mark.parametrize("reason", ["malformed_model_output", "malformed_tool_use"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_the_model_spoiled_is_a_failure(reason: str, stream: bool) -> None:
+    upstream = Upstream(text(START + end(reason) + METADATA) if stream else whole(answer(stop=reason)))
+    with pytest.raises(BackendUnavailable, match="malformed"):
+        await deltas_of(bedrock(upstream), request(stream=stream))
+
+
+FAILURES: list[tuple[str, int, str, type[BackendFailed]]] = [
+    ("ThrottlingException", 429, "Too many requests, please wait before trying again.", BackendRateLimited),
+    ("ModelNotReadyException", 429, "Model is not ready for inference.", BackendUnavailable),
+    ("ModelTimeoutException", 408, "Model has timed out in processing the request.", BackendTimedOut),
+    ("ModelErrorException", 424, "The model failed.", BackendUnavailable),
+    ("ModelStreamErrorException", 424, "The model failed.", BackendUnavailable),
+    ("InternalServerException", 500, "Oops.", BackendUnavailable),
+    ("ServiceUnavailableException", 503, "Bedrock is unable to process your request.", BackendUnavailable),
+    ("AccessDeniedException", 403, "You don't have access to the model with the specified model ID.", BackendRefused),
+    ("ExpiredTokenException", 403, "The security token included in the request is expired", BackendRefused),
+    ("UnrecognizedClientException", 403, "The security token included in the request is invalid.", BackendRefused),
+    ("ServiceQuotaExceededException", 400, "Your request exceeds the service quota for your account.", BackendRefused),
+    ("ResourceNotFoundException", 404, "The specified resource ARN was not found.", BackendRefused),
+    ("ValidationException", 400, "The provided model identifier is invalid.", BackendRefused),
+    (
+        "ValidationException",
+        400,
+        "Invocation of model ID x with on-demand throughput isn't supported. Retry with an inference profile.",
+        BackendRefused,
+    ),
+    ("ValidationException", 400, "Input is too long for requested model.", BackendContextLength),
+    ("ValidationException", 400, "prompt is too long: 210000 tokens > 200000 maximum", BackendContextLength),
+    ("ValidationException", 400, "400 Bad Request: Too many input tokens. Max input tokens: 8192", BackendContextLength),
+    ("ValidationException", 400, "Malformed input request: 1.5 is not less or equal to 1", BackendRejected),
+]
+
+
+@pytest.mark.parametrize(("kind", "status", "message", "failure"), FAILURES)
+@pytest.mark.parametrize("suffix", ["", ":http://internal.amazon.com/coral/com.amazon.bedrock/"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_each_exception_means_its_failure(
+    kind: str, status: int, message: str, failure: type[BackendFailed], suffix: str, stream: bool
+) -> None:
+    refusal = whole({"message": message}, status, x_amzn_errortype=kind + suffix)
+    with pytest.raises(failure) as raised:
+        await deltas_of(bedrock(Upstream(refusal)), request(stream=stream))
+    assert type(raised.value) is failure
+    assert (raised.value.message, raised.value.status) == (message, status)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "failure"),
+    [
+        ("throttlingException", "Too many tokens.", BackendRateLimited),
+        ("modelStreamErrorException", "The model failed.", BackendUnavailable),
+        ("internalServerException", "Oops.", BackendUnavailable),
+        ("serviceUnavailableException", "Busy.", BackendUnavailable),
+        ("validationException", "Input is too long for requested model.", BackendContextLength),
+        ("validationException", "no", BackendRejected),
+        ("somethingNewException", "no", BackendUnavailable),
+    ],
+)
+@pytest.mark.parametrize("after", [0, 1, 2])
+async def test_an_exception_inside_a_stream_is_the_failure_it_names(
+    kind: str, message: str, failure: type[BackendFailed], after: int
+) -> None:
+    stream = [START, more(0, text="Hi")][:after]
+    got: list[str] = []
+    with pytest.raises(failure, match=message) as raised:
+        async with aclosing(
+            bedrock(Upstream(text(b"".join([*stream, exception(kind, {"message": message})])))).chat(
+                request(stream=True), context()
+            )
+        ) as deltas:
+            async for delta in deltas:
+                got.append(delta.content)
+    assert type(raised.value) is failure
+    assert got == ["Hi"][: max(0, after - 1)]
+
+
+async def test_an_error_without_a_name_of_its_own_ends_the_stream_too() -> None:
+    error = frame({":message-type": "error", ":error-code": "Internal", ":error-message": "no"}, b"")
+    with pytest.raises(BackendUnavailable):
+        await deltas_of(bedrock(Upstream(text(START + error))), request(stream=True))
+
+
+async def test_who_we_are_to_aws_comes_back_in_no_error() -> None:
+    message = (
+        "User: arn:aws:sts::123456789012:assumed-role/gw/fn is not authorized to perform: bedrock:InvokeModel on resource: "
+        "arn:aws:bedrock:eu-central-1::foundation-model/x at bedrock-runtime.eu-central-1.amazonaws.com"
+    )
+    with pytest.raises(BackendRefused) as raised:
+        await reply_of(bedrock(Upstream(whole({"Message": message, "message": message}, 403))))
+    assert "123456789012" not in raised.value.message
+    assert "amazonaws" not in raised.value.message
+
+
+@pytest.mark.parametrize("cut", [0, 1, len(START), len(START) + 20, len(STREAM) - len(METADATA) - 1])
+async def test_a_stream_without_its_end_is_a_failure(cut: int) -> None:
+    with pytest.raises(BackendUnavailable):
+        await deltas_of(bedrock(Upstream(text(STREAM[:cut]))), request(stream=True))
+
+
+async def test_a_stream_that_ended_but_for_its_figures_has_ended() -> None:
+    reply = await reply_of(bedrock(Upstream(text(START + more(0, text="Hi") + end("end_turn")))), request(stream=True))
+    assert (reply.message.content, reply.finish_reason, reply.usage) == ("Hi", FinishReason.STOP, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"no event stream at all, but long enough",
+        STREAM[:-4] + b"\0\0\0\0",
+        event("messageStop", {"stopReason": 7}),
+        event("contentBlockDelta", []),
+        frame({":event-type": "contentBlockDelta", ":message-type": "event"}, b"{"),
+        START + more(5, toolUse={"input": "{}"}),
+        START + begun(0, {"toolUse": {"toolUseId": "", "name": "x"}}),
+    ],
+)
+async def test_a_stream_that_is_none_is_a_failure(body: bytes) -> None:
+    with pytest.raises(BackendUnavailable):
+        await deltas_of(bedrock(Upstream(text(body))), request(stream=True))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        json.dumps({**answer(said("Hi")), "stopReason": ""}).encode(),
+        json.dumps(answer({"toolUse": {"toolUseId": "x", "name": ""}})).encode(),
+        json.dumps({"output": {}, "stopReason": "end_turn"}).encode(),
+    ],
+)
+async def test_an_answer_that_is_none_is_a_failure(body: bytes) -> None:
+    with pytest.raises(BackendUnavailable):
+        await reply_of(bedrock(Upstream(text(body))))
+
+
+async def test_half_a_surrogate_pair_waits_for_its_other_half() -> None:
+    halves = [
+        b'{"contentBlockIndex": 0, "delta": {"text": "\\ud83d"}}',
+        b'{"contentBlockIndex": 0, "delta": {"text": "\\ude00"}}',
+    ]
+    pieces = [frame({":event-type": "contentBlockDelta", ":message-type": "event"}, half) for half in halves]
+    deltas = await deltas_of(bedrock(Upstream(text(b"".join([START, *pieces, end("end_turn")])))), request(stream=True))
+    assert collect_deltas(deltas).message.content == "😀"
