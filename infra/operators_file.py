@@ -4,11 +4,15 @@ Whether the file is right is the runtime's to say: ``make validate`` comes befor
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml  # type: ignore[import-untyped]
+
+# As the provider reads the region out of its address.
+_REGION: Final = re.compile(r"\bbedrock-runtime(?:-fips)?\.([a-z]{2}(?:-[a-z]+)+-[0-9])\.")
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -23,14 +27,24 @@ def agents_folder() -> Path:
     return Path(os.environ.get("SPASS_AGENTS") or ROOT / "agents").resolve()
 
 
-def bedrock_models(gateway: Path) -> list[str]:
-    """The ids or ARNs by which its backends of provider ``bedrock`` call models, each once, in order."""
+class BedrockModel(NamedTuple):
+    """A model as a backend calls it: by an id or an ARN, in a region; "" is the deployment's own."""
+
+    region: str
+    name: str
+
+
+def bedrock_models(gateway: Path) -> list[BedrockModel]:
+    """What its backends of provider ``bedrock`` call in the functions' own name, each once, in order. A backend with a key calls
+    in the name of that."""
     file = yaml.safe_load(gateway.read_text(encoding="utf-8")) or {}
     backends = (file.get("llm") or {}).get("backends") or ()
-    return sorted({name for backend in backends if backend.get("provider") == "bedrock" for name in _called(backend)})
+    signed = [one for one in backends if one.get("provider") == "bedrock" and not one.get("api_key_env")]
+    return sorted({model for backend in signed for model in _called(backend)})
 
 
-def _called(backend: dict[str, Any]) -> Iterator[str]:
+def _called(backend: dict[str, Any]) -> Iterator[BedrockModel]:
+    region = _REGION.search(backend.get("base_url") or "")
     translated: dict[str, str] = backend.get("model_names") or {}
-    yield from translated.values()
-    yield from (name for name in backend.get("supported_models") or () if name not in translated)
+    for name in (*translated.values(), *(one for one in backend.get("supported_models") or () if one not in translated)):
+        yield BedrockModel(region[1] if region else "", str(name))

@@ -21,7 +21,7 @@ _EMBEDS: Final = re.compile(r"embed|minilm|bge|e5-", re.IGNORECASE)
 # The tenants of the laptop, with tokens that everybody may know: they are good for this machine alone.
 TOKENS: Final[Mapping[str, Mapping[str, bool]]] = {
     "demo": {"demo-admin-token": True, "demo-token": False},
-    "demo-2": {"demo-2-token": False},
+    "demo-2": {"demo-2-admin-token": True, "demo-2-token": False},
     "other": {"other-token": False},
 }
 

@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 
+from infra.operators_file import BedrockModel
+
 # Converse is allowed by the first, ConverseStream by the second.
 # (https://docs.aws.amazon.com/bedrock/latest/userguide/inference-prereq.html)
 _ACTIONS: Final = ("bedrock:InvokeModel", "bedrock:InvokeModelWithResponseStream")
@@ -22,30 +24,29 @@ class BedrockAccess(NamedTuple):
     wildcards: Mapping[str, str]
 
 
-def bedrock_access(stack: Stack, names: Iterable[str]) -> BedrockAccess:
-    """For the models of these ids or ARNs.
+def bedrock_access(stack: Stack, models: Iterable[BedrockModel]) -> BedrockAccess:
+    """For these models.
 
     A profile runs its model in any region of its part of the world, so the model is allowed in all of them, but only through that
     profile. (https://docs.aws.amazon.com/bedrock/latest/userguide/inference-profiles-prereq.html)
     """
     direct: list[str] = []
     through: dict[str, list[str]] = {}
-    for name in names:
-        profile, model = _profile(stack, name)
+    for region, name in models:
+        profile, behind = _profile(stack, region or stack.region, name)
         if profile is None:
-            direct.append(name if name.startswith("arn:") else _foundation(stack, stack.region, name))
+            direct.append(name if name.startswith("arn:") else _foundation(stack, region or stack.region, name))
         else:
             direct.append(profile)
             # Where a global profile picks the place itself, the model's ARN names no region.
-            through[profile] = [_foundation(stack, "*", model), _foundation(stack, "", model)]
+            through[profile] = [_foundation(stack, "*", behind), _foundation(stack, "", behind)]
     statements = [_allow(direct)] if direct else []
-    for profile, models in through.items():
-        statements.append(_allow(models, only_through=profile))
+    statements += [_allow(resources, only_through=profile) for profile, resources in through.items()]
     reason = "Bedrock picks the region (or, of a profile of the operator's own, the model) when it is called through the profile."
-    return BedrockAccess(statements, {model: reason for models in through.values() for model in models if "*" in model})
+    return BedrockAccess(statements, {one: reason for resources in through.values() for one in resources if "*" in one})
 
 
-def _profile(stack: Stack, name: str) -> tuple[str | None, str]:
+def _profile(stack: Stack, region: str, name: str) -> tuple[str | None, str]:
     """The ARN of the inference profile that ``name`` means, if it means one, and the model behind it."""
     arn = _ARN.fullmatch(name)
     if arn is not None:
@@ -60,7 +61,7 @@ def _profile(stack: Stack, name: str) -> tuple[str | None, str]:
     short = _OF_A_PROFILE.fullmatch(name)
     if short is None:
         return None, name
-    return stack.format_arn(service="bedrock", resource="inference-profile", resource_name=name), short["model"]
+    return stack.format_arn(service="bedrock", region=region, resource="inference-profile", resource_name=name), short["model"]
 
 
 def _foundation(stack: Stack, region: str, model: str) -> str:

@@ -18,6 +18,8 @@ AGENT: Final = "concise-de"
 INDEX: Final = "fuzz-index"
 DOCUMENT: Final = "fuzz:1"
 TOKEN: Final = "demo-2-token"
+ADMIN_TOKEN: Final = "demo-2-admin-token"
+FOR_ADMINS: Final = frozenset({"tenant.config_put", "usage.reset"})
 USER: Final = "fuzzer"
 
 GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
@@ -47,6 +49,11 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
         {"name": "current_datetime", "arguments": {"timezone": "Europe/Berlin"}},
         {"name": "rag_query", "arguments": {"index_id": INDEX, "query": "Tee", "top_k": 2}},
         {"name": "rag_doc_patch", "arguments": {"index_id": INDEX, "doc_id": DOCUMENT, "metadata": {}}},
+    ),
+    "tenant.config_put": (
+        {"compact_strategy": "off", "compact_keep_last_n": 3, "compact_observation_mask": False, "rag_top_k": 2},
+        {"system_prompt": "Kurz.", "memory": None, "tools_enabled_default": ["calculator"], "compact_summary_model": "grok-4"},
+        {"monthly_budget_usd": 2.5, "tokens_per_minute": 1000},
     ),
     "agents.chat": ({"message": "Hallo"},),
     "sessions.create": (
@@ -146,8 +153,13 @@ class Broken:
         return "\n".join(repr(part) if len(part) <= 400 else f"{part[:400]!r}… ({len(part)} bytes)" for part in shown)
 
 
-def token_headers() -> list[Header]:
-    return [(b"Authorization", b"Bearer " + TOKEN.encode()), (b"SPASS-User-Id", USER.encode())]
+def token_of(route: Route) -> str:
+    """One with which the route looks at the rest of a request."""
+    return ADMIN_TOKEN if route.module in FOR_ADMINS else TOKEN
+
+
+def token_headers(token: str = TOKEN) -> list[Header]:
+    return [(b"Authorization", b"Bearer " + token.encode()), (b"SPASS-User-Id", USER.encode())]
 
 
 @st.composite
@@ -158,7 +170,7 @@ def broken_requests(draw: st.DrawFn, route: Route, known: Mapping[str, str]) -> 
         draw(segments((known[part[1:-1]],))) if part.startswith("{") else part.encode() for part in route.path.split("/")[1:]
     ]
     target = b"/" + b"/".join(parts) + draw(queries())
-    headers = [header for header in token_headers() if not draw(_rarely())]
+    headers = [header for header in token_headers(token_of(route)) if not draw(_rarely())]
     headers += draw(st.lists(st.sampled_from(_ODD_HEADERS), max_size=2)) if draw(st.booleans()) else []
     body = draw(bodies(GOOD_BODIES.get(route.module)))
     return Broken(method, target, tuple(headers), body)

@@ -30,6 +30,7 @@ from schemathesis.specs.openapi.checks import (
 
 from infra.routes import ROUTES, Route
 from tests.e2e.broken import (
+    ADMIN_TOKEN,
     AGENT,
     DOCUMENT,
     GOOD_BODIES,
@@ -42,19 +43,19 @@ from tests.e2e.broken import (
     queries,
     segments,
     token_headers,
+    token_of,
 )
 from tests.e2e.conftest import Gateway
 from tests.e2e.wire import Answer, assert_sound, exchange, request_bytes
 
 SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
-HEADERS: Final = {"Authorization": f"Bearer {TOKEN}", "SPASS-User-Id": USER}
 
 UNDESCRIBED: Final = {"/openapi.json", "/docs"}
 DESCRIBED: Final = [route for route in ROUTES if route.path not in UNDESCRIBED]
 CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 # Which parts of a path name something that exists.
-NAMES: Final = ("name", "session_id", "index_id", "doc_id", "upload_id")
+NAMES: Final = ("name", "session_id", "index_id", "doc_id", "upload_id", "request_id")
 KNOWN: Final = [frozenset(NAMES), frozenset(NAMES), frozenset(NAMES), frozenset({"name", "index_id"}), frozenset[str]()]
 
 Json = Any
@@ -87,6 +88,7 @@ class Fuzzed:
     http: requests.Session
     session_id: str = ""
     upload_id: str = ""
+    request_id: str = ""
     secrets: list[str] = field(default_factory=list)
 
     @property
@@ -94,8 +96,13 @@ class Fuzzed:
         return self.gateway.url
 
     def ground(self, route: Route) -> None:
-        """Make sure that there is something for a request to find."""
+        """Make sure that there is something for a request to find, and that no setting of an earlier one stands in its way."""
+        with self.gateway.client(ADMIN_TOKEN, USER) as admin:
+            admin.put("/v1/tenant/config", json=dict.fromkeys(admin.get("/v1/tenant/config").json()["config"])).raise_for_status()
         with self.gateway.client(TOKEN, USER) as client:
+            if "{request_id}" in route.path:
+                made = client.post("/v1/embeddings", json=GOOD_BODIES["embeddings.create"][0]).raise_for_status()
+                self.request_id = made.headers["SPASS-Request-Id"]
             if "{session_id}" in route.path:
                 made = client.post(f"/a1/agents/{AGENT}/sessions", json={}).raise_for_status()
                 self.session_id = made.json()["id"]
@@ -106,7 +113,8 @@ class Fuzzed:
                 self.upload_id = made.raise_for_status().json()["upload_id"]
 
     def known(self) -> dict[str, str]:
-        return dict(zip(NAMES, (AGENT, self.session_id, INDEX, DOCUMENT, self.upload_id), strict=True))
+        values = (AGENT, self.session_id, INDEX, DOCUMENT, self.upload_id, self.request_id)
+        return dict(zip(NAMES, values, strict=True))
 
     def check(self, answer: Answer, route: Route, method: str) -> None:
         """``answer`` is sound, and if it is a success, one that the document knows of ``method`` on this path."""
@@ -129,7 +137,7 @@ def fuzzed(gateway: Gateway, log_before: int) -> Iterator[Fuzzed]:
         http.trust_env = False
         document = http.get(f"{gateway.url}/openapi.json", timeout=30).json()
         schema = schemathesis.openapi.from_dict(document)
-        secrets = [TOKEN, str(gateway.home), f":{gateway.port}"]
+        secrets = [TOKEN, ADMIN_TOKEN, str(gateway.home), f":{gateway.port}"]
         yield Fuzzed(gateway, schema, document, http, secrets=secrets)
 
 
@@ -157,6 +165,7 @@ def test_the_document_is_valid_and_describes_every_route(fuzzed: Fuzzed) -> None
 )
 def test_requests_made_from_the_document_are_answered_as_it_says(fuzzed: Fuzzed, route: Route, mode: GenerationMode) -> None:
     operation = fuzzed.schema[route.path][route.method]
+    headers = {"Authorization": f"Bearer {token_of(route)}", "SPASS-User-Id": USER}
     fuzzed.ground(route)
 
     # Texts at the limit are generated often, and 256 of them take seconds to embed.
@@ -165,7 +174,7 @@ def test_requests_made_from_the_document_are_answered_as_it_says(fuzzed: Fuzzed,
     def send(case: Case[Any], known: frozenset[str]) -> None:
         if mode is GenerationMode.POSITIVE:
             _ground_case(case, fuzzed.known(), known, route)
-        response = case.call(base_url=fuzzed.url, session=fuzzed.http, headers=HEADERS)
+        response = case.call(base_url=fuzzed.url, session=fuzzed.http, headers=headers)
         note(f"{response.status_code} {response.content[:300]!r}")
         answer = _answer(response)
         fuzzed.check(answer, route, case.method)

@@ -63,6 +63,18 @@ def test_only_functions_that_call_models_may_and_only_call(bundled: Callable[[st
         assert _resources(statement) == [_model(REGION, "amazon.titan-embed-text-v2:0")]
 
 
+def test_a_backend_elsewhere_is_called_there_and_one_with_a_key_not_in_the_functions_name(
+    bundled: Callable[[str], None], synthesize: Synthesize
+) -> None:
+    bundled(
+        """
+    - {provider: bedrock, base_url: https://bedrock-runtime.us-east-1.amazonaws.com, supported_models: [amazon.nova-lite-v1:0]}
+    - {name: keyed, provider: bedrock, api_key_env: BEDROCK_KEY, supported_models: [amazon.nova-pro-v1:0]}"""
+    )
+    (statement,) = _of_bedrock(synthesize(DEV), "chat-completions")
+    assert _resources(statement) == [_model("us-east-1", "amazon.nova-lite-v1:0")]
+
+
 def test_models_are_those_that_backends_of_bedrock_call_by_their_own_names(
     bundled: Callable[[str], None], synthesize: Synthesize
 ) -> None:

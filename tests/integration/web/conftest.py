@@ -25,7 +25,7 @@ def services(aws: Aws, tmp_path: Path) -> Services:
         f"""
   - id: {tenant}
     tokens:
-      - {{id: {tenant}, sha256: {hashlib.sha256(f"{tenant}-token".encode()).hexdigest()}, allowed_models: ["*"]}}"""
+      - {{id: {tenant}, sha256: {hashlib.sha256(f"{tenant}-token".encode()).hexdigest()}, admin: true, allowed_models: ["*"]}}"""
         for tenant in TENANTS
     )
     (tmp_path / "gateway.yaml").write_text(

@@ -22,9 +22,11 @@ class Things:
     document: str
     session: str
     upload: str
+    request: str
 
     def path(self, route: Route) -> str:
         things = {"session_id": self.session, "index_id": self.index, "doc_id": self.document, "upload_id": self.upload}
+        things["request_id"] = self.request
         return route.path.format_map({"name": "concise-de", **things})
 
 
@@ -44,7 +46,8 @@ async def things(client: httpx.AsyncClient) -> Things:
     file = {"filename": f"{SECRET}.md", "content_type": "text/markdown", "size": 10}
     upload = await client.post(f"/a1/rag/indices/{index}/uploads", json=file, headers=owner)
     assert upload.status_code == 200
-    return Things(index, document, created.json()["id"], upload.json()["upload_id"])
+    asked = await client.post(f"/a1/rag/indices/{index}/query", json={"query": SECRET}, headers=owner)
+    return Things(index, document, created.json()["id"], upload.json()["upload_id"], asked.headers["SPASS-Request-Id"])
 
 
 BODIES: dict[str, object] = {
@@ -56,12 +59,18 @@ BODIES: dict[str, object] = {
     "rag.uploads_create": {"filename": "mine.md", "content_type": "text/markdown", "size": 10},
     "sessions.create": {},
     "agents.chat": {"message": "Was ist das?"},
+    "tenant.config_put": {"memory": "Etwas anderes."},
     "chat.completions": {"model": "llama-4-scout", "messages": [{"role": "user", "content": "Was ist das?"}]},
     "embeddings.create": {"model": "all-minilm-l6-v2", "input": "Berg"},
     "tools.execute": {"name": "rag_query", "arguments": {"index_id": "nowhere", "query": "Berg"}},
 }
 # What names somebody's thing: the answer to a stranger is that there is no such thing.
-NAMING = {"{session_id}": "session_not_found", "{upload_id}": "upload_not_found", "{index_id}": "index_not_found"}
+NAMING = {
+    "{session_id}": "session_not_found",
+    "{upload_id}": "upload_not_found",
+    "{index_id}": "index_not_found",
+    "{request_id}": "request_not_found",
+}
 # These create or empty an index of the caller's own under the name, or say that there was none; files may come before an index.
 OWN = {"rag.replace", "rag.append", "rag.delete", "rag.documents_delete", "rag.uploads_create", "rag.uploads_list"}
 
@@ -80,6 +89,7 @@ async def call(client: httpx.AsyncClient, route: Route, things: Things, headers:
 @pytest.mark.parametrize("tenant", ["other", "demo-2"])
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 async def test_another_tenant_finds_nothing(client: httpx.AsyncClient, things: Things, route: Route, tenant: str) -> None:
+    before = await kept(client)
     answer = await call(client, route, things, who(tenant, "ada"))
     assert SECRET not in answer.text
     assert things.session not in answer.text
@@ -92,6 +102,7 @@ async def test_another_tenant_finds_nothing(client: httpx.AsyncClient, things: T
         assert answer.status_code == 404, answer.text
         assert answer.json()["error"]["code"] == code
     await assert_untouched(client, things)
+    assert await kept(client) == before
 
 
 # Indices belong to the tenant: all its users share them.
@@ -111,7 +122,7 @@ async def test_another_user_of_the_tenant_finds_no_session(client: httpx.AsyncCl
 
 async def test_a_strangers_answer_is_that_of_an_absent_thing(client: httpx.AsyncClient, things: Things) -> None:
     """Status, code and text do not tell "not yours" from "not there"."""
-    absent = Things("no-such-index", "no-such-doc", "ses_" + "0" * 26, "upl_" + "0" * 26)
+    absent = Things("no-such-index", "no-such-doc", "ses_" + "0" * 26, "upl_" + "0" * 26, "req_" + "0" * 26)
     for route in ROUTES:
         if naming(route) is None or route.module in OWN:
             continue
@@ -153,6 +164,14 @@ async def test_one_idempotency_key_in_two_hands_is_two_keys(client: httpx.AsyncC
         assert answer.status_code == 201
         assert "Idempotency-Replayed" not in answer.headers
         assert answer.json()["id"] != first.json()["id"]
+
+
+async def kept(client: httpx.AsyncClient) -> tuple[object, object]:
+    """The owner's settings, and what was counted of the owner's calls."""
+    answers = [await client.get(path, headers=who("demo", "ada")) for path in ("/v1/tenant/config", "/v1/usage")]
+    settings, usage = [answer.raise_for_status().json() for answer in answers]
+    assert usage["total"]["requests"] > 0
+    return settings, usage
 
 
 async def assert_untouched(client: httpx.AsyncClient, things: Things) -> None:

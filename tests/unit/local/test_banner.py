@@ -25,7 +25,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 def test_it_names_the_laptops_tenants_with_their_tokens_and_the_operators_own(shown: str) -> None:
     assert "  tenant  demo   tokens  demo-token, demo-admin-token\n" in shown
-    assert "  tenant  demo-2 token   demo-2-token\n" in shown
+    assert "  tenant  demo-2 tokens  demo-2-token, demo-2-admin-token\n" in shown
+    assert "  tenant  other  token   other-token\n" in shown
     assert "of gateway.yaml, with tokens that only you know: acme, zeta\n" in shown
 
 
