@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Final
 
 LONGEST: Final = 500
+GONE: Final = "[…]"
+"""Stands for what was taken out."""
 
-_GONE: Final = "[…]"
 _LONG_SECRET: Final = 12  # characters
 
 # Top-level domains, and the names that private networks use as such. A word of prose may stand after a full stop without a space,
@@ -50,9 +51,9 @@ def scrub(text: str, *, secrets: Sequence[str] = ()) -> str:
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         # A short one not inside a word: a host may be called "gpu".
         literal = re.escape(secret)
-        text = re.sub(literal if len(secret) >= _LONG_SECRET else rf"(?<!\w){literal}(?!\w)", _GONE, text, flags=re.IGNORECASE)
+        text = re.sub(literal if len(secret) >= _LONG_SECRET else rf"(?<!\w){literal}(?!\w)", GONE, text, flags=re.IGNORECASE)
     text = text[: LONGEST * 4]
     for pattern in _SECRETS:
-        text = pattern.sub(_GONE, text)
+        text = pattern.sub(GONE, text)
     text = _CONTROLS.sub(" ", text).encode(errors="replace").decode().strip()
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -1,0 +1,159 @@
+"""Where in a text secrets stand: those that this process knows, and what looks like nothing but a credential."""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, NamedTuple, Self
+from urllib.parse import quote
+
+from spass.core.credentials import AWS_SECRET, AWS_SECRET_NAME, CREDENTIAL, LOGIN, STARTS
+
+SHORTEST: Final = 8
+"""Characters. Nothing shorter is taken for a secret."""
+CONTEXT: Final = 64
+"""Characters before a run that what it is may depend on."""
+EARLY: Final = 4
+
+_SURE: Final = 12  # characters: a shorter value is a secret only if it holds a digit; "stand-in" is a word
+_PIECE: Final = 48
+_RUN_CHARACTERS: Final = r"!#$%&*+\-./0-9:=?@A-Z^_a-z~"
+_NOT_IN_A_RUN: Final = re.compile(rf"[^{_RUN_CHARACTERS}]+")
+# A token may stand in a URL, after a name, or in a sentence.
+_WORDS: Final = tuple(map(re.compile, (r"[A-Za-z0-9_-]{8,}", r"[A-Za-z0-9._~+/-]{8,}=*", r"[^=:&?#@]{8,}=*", r".{8,}")))
+_AROUND: Final = "!#$%&*+-./:=?@^_~"
+
+# What a secret may be within: visible ASCII without quotes, brackets, commas, semicolons, bars and backslashes.
+_RUN: Final = re.compile(rf"[{_RUN_CHARACTERS}]+")
+# The same in JSON: \\/ and \\u0073 are characters of a run; other escapes, such as \\n, end it.
+_RUN_OR_ESCAPE: Final = re.compile(
+    rf"\\(?!/|u[0-9a-fA-F]{{4}}).?|(?P<run>(?:[{_RUN_CHARACTERS}]|\\/|\\u[0-9a-fA-F]{{4}})+)", re.DOTALL
+)
+_LONG_RUN: Final = re.compile(rf"[{_RUN_CHARACTERS}]{{{SHORTEST},}}")
+LAST_BREAK: Final = re.compile(rf".*[^{_RUN_CHARACTERS}\\]", re.DOTALL)
+"""Up to the last character that surely ends a run."""
+
+
+class Span(NamedTuple):
+    start: int
+    end: int
+
+
+def runs(text: str, shortest: int) -> Iterator[Span]:
+    """The runs of ``text`` of ``shortest`` characters or more."""
+    if "\\" in text:
+        found = (match.span("run") for match in _RUN_OR_ESCAPE.finditer(text) if match["run"])
+        return (Span(start, end) for start, end in found if end - start >= shortest)
+    pattern = _LONG_RUN if shortest == SHORTEST else _RUN
+    return (Span(*match.span()) for match in pattern.finditer(text))
+
+
+class Secrets:
+    """What is known: ``values`` to the letter, tokens by their SHA-256 (``digests``)."""
+
+    def __init__(self, values: Iterable[str], digests: Collection[bytes]) -> None:
+        self._pieces = sorted(set(_pieces(values)), key=len)
+        self._digests = frozenset(digests)
+        self._starts = STARTS | {piece[:length] for piece in self._pieces for length in range(1, EARLY + 1)}
+
+    @classmethod
+    def of(cls, values: Iterable[str], sha256: Iterable[str]) -> Self:
+        """``sha256`` in hexadecimal."""
+        return cls(values, frozenset(map(bytes.fromhex, sha256)))
+
+    def early(self, run: str) -> int:
+        """How many of the first characters of ``run`` may be given on before it is known how it goes on: at most four, and none
+        of what is known to begin so. Of a longer run it is never less.
+        """
+        count = 0
+        for length in range(1, min(EARLY, len(run)) + 1):
+            start = run[:length]
+            if not (start.isascii() and start.isalnum()):
+                break
+            if start not in self._starts:
+                count = length
+        return count
+
+    def spans(self, run: str, before: str, lead: str = "") -> list[Span]:
+        """The secrets in a whole ``run``, in order and apart. ``before`` is what stands before it, and ``lead`` the last
+        character of the run's own beginning where that has been looked through already."""
+        if len(run) < SHORTEST:
+            return []
+        if "\\" in run:
+            plain = _unescaped(run)
+            return [Span(0, len(run))] if self._found(plain, before, lead) else []
+        return _apart(self._found(run, before, lead))
+
+    def _found(self, run: str, before: str, lead: str) -> list[Span]:
+        found = [Span(*match.span()) for match in CREDENTIAL.finditer(lead + run, len(lead))]
+        if lead and found:
+            found = [Span(start - len(lead), end - len(lead)) for start, end in found]
+        if "://" in run:
+            found += [Span(*match.span()) for match in LOGIN.finditer(run)]
+        if len(run) >= 40:
+            found += self._aws_secrets(run, before)
+        for piece in self._pieces:
+            if len(piece) > len(run):
+                break
+            at = run.find(piece)
+            while at >= 0:
+                found.append(Span(at, at + len(piece)))
+                at = run.find(piece, at + len(piece))
+        if self._digests:
+            found += [span for span in set(_words(run)) if _sha256(run[span.start : span.end]) in self._digests]
+        return found
+
+    def _aws_secrets(self, run: str, before: str) -> Iterator[Span]:
+        for match in AWS_SECRET.finditer(run):
+            if is_named((before + run[: match.start()])[-CONTEXT:]):
+                yield Span(*match.span())
+
+
+def is_named(before: str) -> bool:
+    """Whether ``before`` ends with a name under which secret keys of AWS stand."""
+    lower = before.lower()
+    return ("secret" in lower or "aws" in lower) and AWS_SECRET_NAME.search(before) is not None
+
+
+def _pieces(values: Iterable[str]) -> Iterator[str]:
+    """What to look for. A run is looked through part by part if it is long, so a long value is looked for in pieces."""
+    for value in values:
+        if len(value) < (SHORTEST if any(map(str.isdigit, value)) else _SURE):
+            continue
+        for form in {value, quote(value, safe="")}:
+            for part in _NOT_IN_A_RUN.split(form):
+                starts = range(0, max(1, len(part) - _PIECE + 1), _PIECE) if len(part) > _PIECE else (0,)
+                whole = [part[start : start + _PIECE] for start in starts] + [part[-_PIECE:]]
+                yield from (piece for piece in whole if len(piece) >= SHORTEST)
+
+
+def _words(run: str) -> Iterator[Span]:
+    """What of ``run`` may be a token."""
+    if run.isalnum():
+        yield Span(0, len(run))
+        return
+    start, end = len(run) - len(run.lstrip(_AROUND)), len(run.rstrip(_AROUND))
+    if end - start >= SHORTEST:
+        yield Span(start, end)
+    for words in _WORDS:
+        yield from (Span(*match.span()) for match in words.finditer(run))
+
+
+def _sha256(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _unescaped(run: str) -> str:
+    return re.sub(r"\\u([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), run.replace("\\/", "/"))
+
+
+def _apart(spans: list[Span]) -> list[Span]:
+    """The same characters in spans that neither overlap nor touch."""
+    if len(spans) < 2:
+        return spans
+    apart: list[Span] = []
+    for span in sorted(spans):
+        if apart and span.start <= apart[-1].end:
+            apart[-1] = Span(apart[-1].start, max(apart[-1].end, span.end))
+        else:
+            apart.append(span)
+    return apart
