@@ -26,6 +26,7 @@ from spass.metering.cost import decimal_text
 KEEP_DAYS: Final = 400
 MAX_GROUPS: Final = 10_000
 
+_DIGITS: Final = 12  # a row counts money in millionths of a millionth of a dollar: whole numbers are summed up alike everywhere
 _PAGE: Final = 1000
 _AT_ONCE: Final = 8
 _DAY_SECONDS: Final = 24 * 3600
@@ -88,22 +89,22 @@ async def spent_this_month(store: TenantStore, month: str) -> Decimal:
     Raises:
         StorageUnavailable: the table does not answer.
     """
-    spent = Decimal(0)
+    spent = 0
     async for rows in _month(store, month):
-        spent += sum((_money(row, "cost_usd") + _money(row, "spent_before_reset") for row in rows), Decimal(0))
-    return spent
+        spent += sum(cast(int, row["cost"]) + cast(int, row.get("cost_before_reset", 0)) for row in rows)
+    return _usd(spent)
 
 
 def added(tenant: TenantId, record: Mapping[str, Value], shard: int) -> Update | None:
     """The write that counts the call of an audit record, in the row ``shard`` of its kind; None for one that does not count."""
     tokens = [cast(int, record.get(name, 0)) for name in ("prompt_tokens", "completion_tokens")]
-    cost = Decimal(cast(str, record.get("cost_usd", "0")))
+    cost = int(Decimal(cast(str, record.get("cost_usd", "0"))).scaleb(_DIGITS))
     if record["kind"] == "tool" or not (record["status"] == "ok" or any(tokens) or cost):
         return None
     day = cast(str, record["at"])[:10]
     said = {name: cast(str, record[name]) for name in ("agent", "model", "user") if record.get(name)}
     fixed: dict[str, Value] = {"day": day, **said, TTL: _expiry(day)}
-    sums: dict[str, Value] = {"requests": 1, "prompt_tokens": tokens[0], "completion_tokens": tokens[1], "cost_usd": cost}
+    sums: dict[str, Value] = {"requests": 1, "prompt_tokens": tokens[0], "completion_tokens": tokens[1], "cost": cost}
     return Update(
         keys.usage(tenant, day, said.get("agent", ""), said.get("model", ""), said.get("user", ""), shard),
         f"SET {', '.join(f'#{name} = :{name}' for name in fixed)} ADD {', '.join(f'#{name} :{name}' for name in sums)}",
@@ -122,13 +123,13 @@ class _Sum:
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cost_usd: Decimal = Decimal(0)
+    cost: int = 0
 
     def add(self, row: Item) -> None:
         self.requests += cast(int, row["requests"])
         self.prompt_tokens += cast(int, row["prompt_tokens"])
         self.completion_tokens += cast(int, row["completion_tokens"])
-        self.cost_usd += _money(row, "cost_usd")
+        self.cost += cast(int, row["cost"])
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -136,13 +137,13 @@ class _Sum:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "cost_usd": decimal_text(self.cost_usd.normalize()),
+            "cost_usd": decimal_text(_usd(self.cost)),
         }
 
 
 async def _reset_row(store: TenantStore, row: Item, slots: asyncio.Semaphore) -> None:
-    names = ("cost_usd", "requests", "prompt_tokens", "completion_tokens")
-    kept = "spent_before_reset = if_not_exists(spent_before_reset, :none) + cost_usd"
+    names = ("cost", "requests", "prompt_tokens", "completion_tokens")
+    kept = "cost_before_reset = if_not_exists(cost_before_reset, :none) + cost"
     update = Update(
         Key(cast(str, row["pk"]), cast(str, row["sk"])),
         f"SET {kept}, {', '.join(f'{name} = :none' for name in names)}",
@@ -192,8 +193,8 @@ def _months(first: date, last: date) -> Iterator[str]:
         day = (day + timedelta(days=31)).replace(day=1)
 
 
-def _money(row: Item, name: str) -> Decimal:
-    return Decimal(cast("int | Decimal", row.get(name, 0)))
+def _usd(cost: int) -> Decimal:
+    return Decimal(cost).scaleb(-_DIGITS).normalize()
 
 
 def _expiry(day: str) -> int:

@@ -1,0 +1,25 @@
+"""A table and a queue for each test."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.core.ids import TenantId
+from tests.unit.calls.scripted import memory_store
+from tests.unit.metering.ledger import Books
+
+
+@pytest.fixture
+def books(monkeypatch: pytest.MonkeyPatch) -> Iterator[Books]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with memory_store(TenantId("acme")):
+        yield Books.opened()
+
+
+@pytest.fixture
+def store(books: Books) -> TenantStore:
+    return books.store

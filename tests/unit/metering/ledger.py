@@ -1,0 +1,85 @@
+"""Records of calls to account for, and ways for several AWS calls to go wrong."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import boto3
+
+from spass.aws.clients import Aws, TenantStore
+from spass.aws.faults import AwsCall, Fault, FaultPlan
+from spass.core.cost import Cost, CostSource
+from spass.core.ids import AgentName, RequestId, TenantId, UserId, new_id
+from spass.core.messages import TokenUsage
+from spass.core.time import timestamp
+from spass.metering.audit import OK, AuditRecord, CallKind
+
+T = TypeVar("T")
+
+TODAY = datetime.now(UTC).date()
+
+
+def call(**fields: Any) -> AuditRecord:
+    """A chat that was answered today, unless ``fields`` say otherwise."""
+    record = AuditRecord(
+        request_id=RequestId(new_id("req")),
+        outer_request_id=RequestId("req_outer"),
+        parent_request_id=RequestId("req_outer"),
+        origin_request_id=None,
+        at=timestamp(datetime.now(UTC).timestamp()),
+        kind=CallKind.CHAT,
+        status=OK,
+        latency_ms=12,
+        token_id="app",
+        user=UserId("anna"),
+        agent=AgentName("researcher"),
+        session=None,
+        route="/v1/chat/completions",
+        model="small",
+        usage=TokenUsage(10, 5),
+        cost=usd("0.25"),
+    )
+    return replace(record, **fields)
+
+
+def usd(amount: str) -> Cost:
+    return Cost(Decimal(amount), Decimal(amount), CostSource.CATALOG, 1)
+
+
+def days_ago(days: int) -> str:
+    return timestamp((datetime.now(UTC) - timedelta(days=days)).timestamp())
+
+
+@dataclass(slots=True)
+class Faults(FaultPlan):
+    """Several calls go wrong, each number as ``of`` says; ``always`` is what all others meet."""
+
+    of: Mapping[int, Fault] = field(default_factory=dict)
+    always: Fault | None = None
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        self.at = len(self.calls)
+        self.fault = self.of.get(self.at, self.always)
+        # Named, not super(): a slotted dataclass is made anew by its decorator, and super() would look in the class before that.
+        return await FaultPlan.around(self, call, run)
+
+
+@dataclass(frozen=True)
+class Books:
+    """A tenant's store and the queue of jobs behind it, both in moto's memory."""
+
+    store: TenantStore
+    queue: str
+
+    @classmethod
+    def opened(cls, tenant: str = "acme") -> "Books":
+        queue = boto3.client("sqs").create_queue(QueueName="jobs")["QueueUrl"]
+        return cls(Aws(table="spass", bucket="spass", queue=queue).for_tenant(TenantId(tenant)), queue)
+
+    def queued(self) -> list[dict[str, Any]]:
+        """What stands in the queue. It stays there."""
+        found = boto3.client("sqs").receive_message(QueueUrl=self.queue, MaxNumberOfMessages=10, VisibilityTimeout=0)
+        return [json.loads(message["Body"]) for message in found.get("Messages", [])]

@@ -1,0 +1,148 @@
+"""A call that has ended is in the audit and in the usage, once, whatever goes wrong; or the log says that it is not."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from spass.aws import keys
+from spass.aws.attributes import Item
+from spass.aws.clients import Aws, TenantStore
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.core.cost import Cost
+from spass.core.ids import RequestId
+from spass.core.messages import TokenUsage
+from spass.metering import audit
+from spass.metering.audit import CallKind, keep
+from spass.metering.usage import UsageQuery, usage
+from tests.unit.metering.ledger import Books, Faults, call, usd
+
+pytestmark = pytest.mark.anyio
+
+ONE = {"requests": 1, "prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cost_usd": "0.25"}
+NONE = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": "0"}
+
+
+async def records(store: TenantStore) -> list[Item]:
+    return await store.table.query(keys.audit_partition(store.tenant, RequestId("req_outer")))
+
+
+async def total(store: TenantStore) -> Any:
+    return (await usage(store, UsageQuery()))["total"]
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+async def test_a_call_is_in_the_audit_and_in_the_usage_by_one_transaction(store: TenantStore) -> None:
+    with inject(FaultPlan()) as plan:
+        await keep(store, call())
+    assert [made.operation for made in plan.calls] == ["TransactWriteItems"]
+    assert len(await records(store)) == 1
+    assert await total(store) == ONE
+
+
+async def test_every_record_is_one_line_of_the_log_with_its_tenant(
+    store: TenantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = call()
+    tool = replace(chat, kind=CallKind.TOOL, model=None, tool="calculator", request_id=RequestId("req_tool"))
+    await keep(store, chat)
+    await keep(store, tool)
+    first, second = lines(capsys)
+    assert first == {"level": "info", "event": "call", "tenant": "acme", **audit.attributes(chat)}
+    assert (second["tool"], second["request_id"], "cost_usd" in second) == ("calculator", "req_tool", False)
+
+
+@pytest.mark.parametrize("kind", [CallKind.CHAT, CallKind.EMBEDDING])
+async def test_a_call_that_broke_off_after_it_had_begun_counts_with_what_it_took(store: TenantStore, kind: CallKind) -> None:
+    await keep(store, call(kind=kind, status="upstream_error"))
+    await keep(store, call(kind=kind, status="cancelled"))
+    assert (await total(store))["requests"] == 2
+    assert (await total(store))["cost_usd"] == "0.5"
+
+
+@pytest.mark.parametrize("status", ["upstream_error", "cancelled", "no_backend_available"])
+async def test_a_call_that_failed_before_it_had_begun_is_audited_and_no_request(store: TenantStore, status: str) -> None:
+    with inject(FaultPlan()) as plan:
+        await keep(store, call(status=status, usage=TokenUsage(), cost=Cost()))
+    assert [made.operation for made in plan.calls] == ["PutItem"]
+    assert [record["status"] for record in await records(store)] == [status]
+    assert await total(store) == NONE
+
+
+async def test_an_answer_without_a_token_is_a_request_all_the_same(store: TenantStore) -> None:
+    await keep(store, call(usage=TokenUsage(), cost=Cost(sub_calls=1)))
+    assert await total(store) == {**NONE, "requests": 1}
+
+
+async def test_a_tool_call_is_audited_and_no_request(store: TenantStore) -> None:
+    await keep(store, call(kind=CallKind.TOOL, model=None, tool="calculator"))
+    assert len(await records(store)) == 1
+    assert await total(store) == NONE
+
+
+@pytest.mark.parametrize("status", ["ok", "upstream_error"])
+async def test_accounting_for_a_call_again_changes_nothing(store: TenantStore, status: str) -> None:
+    record = audit.attributes(call(status=status))
+    for _ in range(3):
+        await audit.account(store, record)
+    assert len(await records(store)) == 1
+    assert await total(store) == ONE
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_whatever_goes_wrong_the_audit_and_the_usage_agree(books: Books, fault: Fault) -> None:
+    with inject(FaultPlan(fault)):
+        try:
+            await keep(books.store, call())
+        except Crash:
+            assert fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+    for message in books.queued():
+        assert message["job"] == "account"
+        await audit.account(books.store, message["record"])
+    there = 0 if fault is Fault.CRASH_BEFORE else 1
+    assert len(await records(books.store)) == there
+    assert await total(books.store) == (ONE if there else NONE)
+
+
+async def test_what_finds_no_place_is_left_to_the_queue_of_jobs(books: Books, capsys: pytest.CaptureFixture[str]) -> None:
+    record = call()
+    with inject(FaultPlan(Fault.THROTTLE)):
+        await keep(books.store, record)
+    assert books.queued() == [{"job": "account", "tenant": "acme", "record": audit.attributes(record)}]
+    said, queued = lines(capsys)
+    assert (said["event"], said["request_id"]) == ("call", record.request_id)
+    assert (queued["event"], queued["request_id"], queued["call"]) == ("audit_queued", "req_outer", record.request_id)
+
+
+async def test_what_the_queue_does_not_take_either_stands_in_the_log(books: Books, capsys: pytest.CaptureFixture[str]) -> None:
+    record = call()
+    with inject(Faults(always=Fault.TIMEOUT)):
+        await keep(books.store, record)
+    assert books.queued() == []
+    said, lost = lines(capsys)
+    assert said["cost_usd"] == "0.25"
+    assert (lost["level"], lost["event"], lost["call"]) == ("error", "audit_not_stored", record.request_id)
+
+
+async def test_where_there_is_no_queue_the_log_says_so(books: Books, capsys: pytest.CaptureFixture[str]) -> None:
+    jobless = Aws(table="spass", bucket="spass").for_tenant(books.store.tenant)
+    with inject(FaultPlan(Fault.THROTTLE)):
+        await keep(jobless, call())
+    assert [line["event"] for line in lines(capsys)] == ["call", "audit_not_stored"]
+
+
+async def test_days_are_those_of_the_calls_in_utc_and_rows_outlive_records(store: TenantStore) -> None:
+    at = datetime.now(UTC).date().isoformat()
+    await keep(store, call(cost=usd("0.1")))
+    (row,) = await store.table.query(keys.usage_partition(store.tenant, at[:7]))
+    (record,) = await records(store)
+    assert (row["day"], row["agent"], row["model"], row["user"]) == (at, "researcher", "small", "anna")
+    assert row["cost"] == 10**11
+    assert isinstance(row["ttl"], int)
+    assert isinstance(record["ttl"], int)
+    assert (row["ttl"] - record["ttl"]) // 86400 in (310, 311)

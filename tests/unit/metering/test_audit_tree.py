@@ -1,0 +1,83 @@
+"""The calls below one request, nested as they were made."""
+
+from typing import Any
+
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.core.errors import RequestNotFound
+from spass.core.ids import RequestId
+from spass.core.time import Timestamp
+from spass.metering import audit_tree
+from spass.metering.audit import CallKind, attributes, keep
+from spass.metering.audit_tree import tree
+from tests.unit.metering.ledger import Books, call, days_ago
+
+pytestmark = pytest.mark.anyio
+
+OUTER = RequestId("req_outer")
+
+
+def later(base: Timestamp, number: int) -> Timestamp:
+    return Timestamp(f"{base[:-5]}.{number:03d}Z")
+
+
+async def nested(store: TenantStore) -> None:
+    """A chat, a tool that it asked for with an embedding inside, and another chat."""
+    base = call().at
+    tool = call(request_id=RequestId("req_2"), kind=CallKind.TOOL, tool="rag_query", model=None, at=later(base, 2))
+    embedding = call(
+        request_id=RequestId("req_3"), parent_request_id=tool.request_id, kind=CallKind.EMBEDDING, model="mini", at=later(base, 3)
+    )
+    first, second = (call(request_id=RequestId(f"req_{number}"), at=later(base, number)) for number in (1, 4))
+    for record in (embedding, second, tool, first):  # as they end
+        await keep(store, record)
+
+
+def shape(calls: Any) -> Any:
+    return [(one["request_id"], shape(one["calls"])) for one in calls]
+
+
+async def test_calls_stand_below_what_they_were_made_for_in_time_order(store: TenantStore) -> None:
+    await nested(store)
+    found: Any = await tree(store, OUTER)
+    assert found["request_id"] == "req_outer"
+    assert shape(found["calls"]) == [("req_1", []), ("req_2", [("req_3", [])]), ("req_4", [])]
+    assert found["truncated"] is False
+
+
+async def test_a_call_says_what_its_record_says_and_nothing_of_the_table(store: TenantStore) -> None:
+    record = call()
+    await keep(store, record)
+    found: Any = await tree(store, OUTER)
+    assert found["calls"] == [{**attributes(record), "calls": []}]
+
+
+async def test_a_call_whose_parent_is_not_there_stands_below_the_request(store: TenantStore) -> None:
+    await keep(store, call(request_id=RequestId("req_1"), parent_request_id=RequestId("req_gone")))
+    assert shape((await tree(store, OUTER))["calls"]) == [("req_1", [])]
+
+
+async def test_a_request_without_calls_is_not_found(store: TenantStore) -> None:
+    with pytest.raises(RequestNotFound):
+        await tree(store, OUTER)
+
+
+async def test_another_tenants_request_looks_like_one_that_never_was(books: Books) -> None:
+    await keep(books.store, call())
+    with pytest.raises(RequestNotFound):
+        await tree(Books.opened("other").store, OUTER)
+
+
+async def test_records_that_have_expired_are_not_shown(store: TenantStore) -> None:
+    await keep(store, call(at=days_ago(91)))
+    with pytest.raises(RequestNotFound):
+        await tree(store, OUTER)
+
+
+async def test_of_a_request_with_very_many_calls_the_first_are_shown(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await nested(store)
+    monkeypatch.setattr(audit_tree, "MAX_RECORDS", 3)
+    found: Any = await tree(store, OUTER)
+    assert shape(found["calls"]) == [("req_1", []), ("req_2", [("req_3", [])])]
+    assert found["truncated"] is True

@@ -1,0 +1,170 @@
+"""Calls, lost replies, redeliveries, resets and readers in any order: the usage is what the audit says, never doubled and never
+lost, and no reset gives the month's money back."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spass.aws import keys
+from spass.aws.attributes import Item
+from spass.aws.faults import Crash, Fault, inject
+from spass.core.cost import Cost
+from spass.core.errors import StorageUnavailable
+from spass.core.ids import AgentName, RequestId, TenantId
+from spass.core.messages import TokenUsage
+from spass.metering import audit
+from spass.metering.audit import AuditRecord, CallKind
+from spass.metering.usage import UsageQuery, reset, spent_this_month, usage
+from tests.unit.calls.scripted import memory_store
+from tests.unit.metering.ledger import TODAY, Books, Faults, call, days_ago, usd
+
+SOAK = bool(os.environ.get("SPASS_SOAK"))
+AGENTS = [AgentName("reader"), AgentName("writer"), None]
+MONTHS = sorted({days_ago(back)[:7] for back in (0, 1, 40)})
+_tenants = itertools.count()
+
+FAULTS = st.dictionaries(st.integers(0, 3), st.sampled_from(list(Fault)), max_size=3)
+NOTHING = (TokenUsage(), Cost())
+RECORDS = st.builds(
+    lambda kind, status, agent, back, took: call(
+        kind=kind, status=status, agent=agent, at=days_ago(back), usage=took[0], cost=took[1]
+    ),
+    st.sampled_from([CallKind.CHAT, CallKind.CHAT, CallKind.EMBEDDING, CallKind.TOOL]),
+    st.sampled_from(["ok", "upstream_error", "cancelled"]),
+    st.sampled_from(AGENTS),
+    st.sampled_from([0, 1, 40]),
+    st.sampled_from([(TokenUsage(7, 2), usd("0.1")), (TokenUsage(3), usd("0.000000000001")), NOTHING]),
+)
+
+
+@dataclass(frozen=True)
+class Called:
+    record: AuditRecord
+    faults: dict[int, Fault]
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The queue delivers what it was left, the newest or the oldest, whether it has before or not."""
+
+    newest: bool
+    faults: dict[int, Fault]
+
+
+@dataclass(frozen=True)
+class Reset:
+    agent: AgentName | None
+    faults: dict[int, Fault]
+
+
+STEPS = st.one_of(
+    st.builds(Called, RECORDS, FAULTS),
+    st.builds(Called, RECORDS, FAULTS),
+    st.builds(Delivered, st.booleans(), FAULTS),
+    st.builds(Reset, st.sampled_from(AGENTS), st.dictionaries(st.integers(0, 3), st.sampled_from([Fault.REPEATED]), max_size=2)),
+)
+
+
+@dataclass
+class World:
+    """One tenant's books, and what a reader of its audit alone would make of its usage."""
+
+    books: Books
+    seen: set[RequestId] = field(default_factory=set)
+    shown: dict[AgentName | None, list[Item]] = field(default_factory=dict)
+    spent: dict[str, Decimal] = field(default_factory=dict)
+    left: list[Any] = field(default_factory=list)
+    made: list[AuditRecord] = field(default_factory=list)
+
+    async def step(self, step: Called | Delivered | Reset) -> None:
+        store = self.books.store
+        with inject(Faults(of=step.faults)):
+            try:
+                match step:
+                    case Called(record):
+                        self.made.append(record)
+                        await audit.keep(store, record)
+                    case Delivered(newest) if self.left:
+                        await audit.account(store, self.left[-1 if newest else 0]["record"])
+                    case Reset(agent):
+                        await reset(store, agent)
+                        for kind in [agent] if agent else AGENTS:
+                            self.shown[kind] = []
+            except (Crash, StorageUnavailable):
+                pass
+        known = {message["record"]["request_id"] for message in self.left}
+        self.left += [message for message in self.books.queued() if message["record"]["request_id"] not in known]
+
+    async def learn(self) -> None:
+        """What the audit holds now that it did not hold before."""
+        records = await self.books.store.table.query(keys.audit_partition(self.books.store.tenant, RequestId("req_outer")))
+        for record in records:
+            if record["request_id"] not in self.seen:
+                self.seen.add(RequestId(cast(str, record["request_id"])))
+                if record["kind"] != "tool" and (record["status"] == "ok" or record["prompt_tokens"]):
+                    self.shown.setdefault(cast("AgentName | None", record.get("agent")), []).append(record)
+                    month = cast(str, record["at"])[:7]
+                    self.spent[month] = self.spent.get(month, Decimal(0)) + Decimal(cast(str, record["cost_usd"]))
+
+    async def check(self) -> None:
+        answer: Any = await usage(self.books.store, UsageQuery(first=TODAY - timedelta(days=45)))
+        found = {row["key"]: row for row in answer["usage"]}
+        wanted = {agent: records for agent, records in self.shown.items() if records}
+        assert found.keys() == wanted.keys()
+        for agent, records in wanted.items():
+            assert found[agent]["requests"] == len(records)
+            assert found[agent]["prompt_tokens"] == sum(cast(int, record["prompt_tokens"]) for record in records)
+            assert found[agent]["completion_tokens"] == sum(cast(int, record["completion_tokens"]) for record in records)
+            assert Decimal(found[agent]["cost_usd"]) == sum(Decimal(cast(str, record["cost_usd"])) for record in records)
+        assert answer["total"]["requests"] == sum(map(len, wanted.values()))
+        for month in MONTHS:
+            assert await spent_this_month(self.books.store, month) == self.spent.get(month, 0)
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+        patch.delenv("AWS_ENDPOINT_URL", raising=False)
+        with memory_store(TenantId("acme")):
+            yield
+
+
+@settings(max_examples=500 if SOAK else 15)
+@given(st.lists(STEPS, min_size=1, max_size=12))
+def test_the_usage_is_what_the_audit_says(table: None, steps: list[Called | Delivered | Reset]) -> None:
+    async def run() -> None:
+        world = World(Books.opened(f"t-{next(_tenants)}"))
+        for step in steps:
+            await world.step(step)
+            await world.learn()
+            await world.check()
+        # Whatever was left to the queue is there in the end: a call is missing only if its worker died or the log says so.
+        for message in world.left:
+            await audit.account(world.books.store, message["record"])
+        await world.learn()
+        await world.check()
+        crashed = {step.record.request_id for step in steps if isinstance(step, Called) and _dies(step.faults)}
+        unkept = {step.record.request_id for step in steps if isinstance(step, Called) and _finds_no_place(step.faults)}
+        assert {record.request_id for record in world.made} - world.seen <= crashed | unkept
+
+    asyncio.run(run())
+
+
+def _dies(faults: dict[int, Fault]) -> bool:
+    return any(fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER) for fault in faults.values())
+
+
+def _finds_no_place(faults: dict[int, Fault]) -> bool:
+    return all(faults.get(number) in (Fault.THROTTLE, Fault.TIMEOUT) for number in (0, 1))
