@@ -57,9 +57,10 @@ class Recorder(FaultPlan):
 class World:
     session: str
     upload: str
+    request: str
 
     def path(self, route: Route) -> str:
-        made = {"session_id": self.session, "upload_id": self.upload}
+        made = {"session_id": self.session, "upload_id": self.upload, "request_id": self.request}
         return route.path.format_map({"name": "bench", "index_id": "bench", "doc_id": "d1", **made})
 
 
@@ -67,6 +68,7 @@ BODIES: dict[str, object] = {
     "chat.completions": {"model": "bench-model", "messages": [{"role": "user", "content": "Two and two?"}]},
     "embeddings.create": {"model": "all-minilm-l6-v2", "input": "Two and two?"},
     "tools.execute": {"name": "calculator", "arguments": {"expression": "2+2"}},
+    "tenant.config_put": {"rag_top_k": 5},
     "agents.chat": {"message": "Two and two?"},
     "sessions.create": {},
     "sessions.append": {"message": "Two and two?"},
@@ -77,7 +79,7 @@ BODIES: dict[str, object] = {
     "rag.uploads_create": {"filename": "sums.md", "content_type": "text/markdown", "size": 100},
 }
 # Calls that take away what the others need come last.
-LAST = ("sessions.delete", "rag.documents_delete", "rag.delete")
+LAST = ("sessions.delete", "rag.documents_delete", "rag.delete", "usage.reset")
 
 
 async def measure() -> None:
@@ -99,7 +101,9 @@ async def prepare(client: httpx.AsyncClient) -> World:
     (await client.post("/a1/rag/indices/bench/documents", json=BODIES["rag.replace"])).raise_for_status()
     session = await client.post("/a1/agents/bench/sessions", json={})
     upload = await client.post("/a1/rag/indices/bench/uploads", json=BODIES["rag.uploads_create"])
-    return World(session.raise_for_status().json()["id"], upload.raise_for_status().json()["upload_id"])
+    query = await client.post("/a1/rag/indices/bench/query", json=BODIES["rag.query"])
+    request = query.raise_for_status().headers["SPASS-Request-Id"]
+    return World(session.raise_for_status().json()["id"], upload.raise_for_status().json()["upload_id"], request)
 
 
 async def show(client: httpx.AsyncClient, route: Route, world: World, headers: dict[str, str] | None = None) -> None:

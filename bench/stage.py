@@ -146,7 +146,7 @@ usd_to_eur: 0.92
 tenants:
   - id: bench
     tokens:
-      - {{id: bench, sha256: {TOKEN_SHA256}, allowed_models: ["*"]}}
+      - {{id: bench, sha256: {TOKEN_SHA256}, admin: true, allowed_models: ["*"]}}
 """
     )
     agents = folder / "agents"
