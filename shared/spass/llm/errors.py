@@ -9,7 +9,8 @@ BackendFailed
 ├── BackendUncounted       nobody knows whether our limit of it is used up: nothing was sent
 ├── BackendUnable          it has no such thing as the request asks for; another backend may
 └── BackendRejected        it refuses the request itself
-    └── BackendContextLength   because the prompt is too long
+    ├── BackendContextLength   because the prompt is too long
+    └── BackendTooDeep         because gateways have called each other too often to get there
 """
 
 from typing import ClassVar
@@ -74,4 +75,8 @@ class BackendRejected(BackendFailed):
 
 
 class BackendContextLength(BackendRejected):
+    pass
+
+
+class BackendTooDeep(BackendRejected):
     pass

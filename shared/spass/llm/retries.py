@@ -12,6 +12,7 @@ from spass.core.errors import (
     ContextLengthExceeded,
     InvalidRequest,
     RateLimited,
+    RecursionDepthExceeded,
     SpassError,
     StorageUnavailable,
     UpstreamError,
@@ -27,6 +28,7 @@ from spass.llm.errors import (
     BackendRefused,
     BackendRejected,
     BackendTimedOut,
+    BackendTooDeep,
     BackendUnable,
     BackendUncounted,
 )
@@ -39,6 +41,10 @@ _FIRST_POLL: Final = 0.25  # how long after it was full a backend is asked again
 _LONGEST_POLL: Final = 2.0  # they reserved. Doubled each time, up to this.
 _OUT: Final = (BackendRefused, BackendUnable, BackendUncounted)
 """Failures after which a request does without the backend."""
+_REJECTIONS: Final[dict[type[BackendFailed], type[SpassError]]] = {
+    BackendContextLength: ContextLengthExceeded,
+    BackendTooDeep: RecursionDepthExceeded,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +123,7 @@ class Tries:
             return
         self._log(backend, failure)
         if isinstance(failure, BackendRejected):
-            kind = ContextLengthExceeded if isinstance(failure, BackendContextLength) else UpstreamRejected
-            raise kind(failure.message) from failure
+            raise _REJECTIONS.get(type(failure), UpstreamRejected)(failure.message) from failure
         self._failures.append(failure)
         now = self._chance.clock()
         if self._deadline.at <= now + _TICK:

@@ -14,6 +14,7 @@ from spass.llm.errors import (
     BackendRateLimited,
     BackendRefused,
     BackendRejected,
+    BackendTooDeep,
     BackendUnavailable,
 )
 from spass.llm.scrub import scrub
@@ -34,6 +35,7 @@ _OF_US: Final = re.compile(
 )
 _READ: Final = 2000  # characters of an error that its kind is found in
 _TRANSIENT: Final = frozenset({408, 409, 425})
+_TOO_DEEP: Final = 508  # of a gateway like this one: each try again would be multiplied by every gateway on the way
 _OF_THE_REQUEST: Final = frozenset({400, 404, 413, 422})
 
 
@@ -58,6 +60,8 @@ def failure(status: int, words: Words, *, wait: float | None = None, secrets: Se
     message = scrub(words.message, secrets=secrets) or f"The provider answered {status}."
     if status == 429:
         return BackendRateLimited(message, status=status, retry_after=wait)
+    if status == _TOO_DEEP:
+        return BackendTooDeep(message, status=status)
     if status in _TRANSIENT or status >= 500:
         return BackendUnavailable(message, status=status, retry_after=wait)
     if status in _OF_THE_REQUEST:
