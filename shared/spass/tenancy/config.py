@@ -8,9 +8,11 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic_core import PydanticKnownError
 
 from spass.core.errors import ModelNotFound
 from spass.core.texts import bounded
+from spass.tenancy.providers import PROVIDERS
 from spass.tenancy.scalars import BaseUrl, Count, EnvironmentVariable, Money, Name, Positive, Price, Seconds, Sha256, TenantName
 from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, did_you_mean, load_yaml, validate
 
@@ -23,6 +25,12 @@ _MAX_TOOLS: Final = 128
 
 def _absent_is_empty(value: object) -> object:
     return () if value is None else value
+
+
+def _registered(provider: str) -> str:
+    if provider not in PROVIDERS:
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, PROVIDERS))})
+    return provider
 
 
 class _Section(BaseModel):
@@ -40,7 +48,7 @@ class BackendConfig(_Section):
     }
 
     name: Name
-    provider: Literal["xai", "anthropic", "openai", "ollama", "bedrock", "embedded"]
+    provider: Annotated[str, Field(strict=True), AfterValidator(_registered)]
     api_key_env: EnvironmentVariable | None = None
     base_url: BaseUrl | None = None
     priority: Count = 1

@@ -56,3 +56,10 @@ def test_an_answer_of_long_vectors_stays_small_enough_to_read() -> None:
     assert embedding_limits([backend("openai")], 4096).texts == 256
     assert embedding_limits([backend("openai")], 2**21).texts == 1
     assert embedding_limits([], None) == EmbeddingLimits(32, 64 * 1024, 4)
+
+
+def test_bedrock_takes_what_its_model_takes_wherever_it_is() -> None:
+    backends = [backend("bedrock", model_names={"titan": "amazon.titan-embed-text-v2:0"}, base_url="https://x.example")]
+    assert embedding_limits(backends, 1024, "titan") == EmbeddingLimits(1, 50_000, 8)
+    assert embedding_limits(backends, 1024, "cohere.embed-multilingual-v3") == EmbeddingLimits(96, 96 * 2048, 4)
+    assert embedding_limits([backend("bedrock", max_concurrent=2)], 1024, "amazon.titan-embed-text-v1").at_once == 2

@@ -1,19 +1,11 @@
-"""The providers there are. A module is imported at the first use of a backend: no function pays for what it does not call."""
+"""Makes providers. A module is imported at the first use of a backend: no function pays for what it does not call."""
 
 from importlib import import_module
-from typing import Final, cast
+from typing import cast
 
 from spass.llm.types import Provider
 from spass.tenancy.config import BackendConfig
-
-PROVIDERS: Final[dict[str, str]] = {
-    "openai": "spass.llm.providers.openai:OpenAi",
-    "xai": "spass.llm.providers.xai:Xai",
-    "ollama": "spass.llm.providers.ollama:Ollama",
-    "anthropic": "spass.llm.providers.anthropic:Anthropic",
-    "bedrock": "spass.llm.providers.bedrock:Bedrock",
-    "embedded": "spass.llm.providers.embedded:Embedded",
-}
+from spass.tenancy.providers import PROVIDERS
 
 
 def make_provider(backend: BackendConfig, key: str | None) -> Provider:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
+from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall
 from spass.llm.errors import (
     BackendContextLength,
     BackendFailed,
@@ -149,22 +149,64 @@ async def test_choices_are_mapped_and_what_the_format_lacks_is_left_out() -> Non
     asked = ChatRequest(
         "claude",
         (QUESTION,),
-        temperature=1.5,
+        temperature=0.5,
         top_p=0.5,
         max_tokens=9,
-        stop=("END", " "),
+        stop=("END",),
         seed=1,
-        extra={"logit_bias": {}},
+        extra={"logit_bias": {}, "reasoning_effort": "low", "user": "u"},
         stream=False,
     )
     await reply_of(anthropic(upstream), asked)
     assert {name: upstream.body[name] for name in upstream.body if name not in {"model", "messages"}} == {
         "max_tokens": 9,
-        "temperature": 1.0,
+        "temperature": 0.5,
+        "top_p": 0.5,
         "stop_sequences": ["END"],
+        "output_config": {"effort": "low"},
     }
-    await reply_of(anthropic(upstream), replace(asked, temperature=None))
-    assert upstream.body["top_p"] == 0.5
+    await reply_of(anthropic(upstream), replace(asked, top_p=1.0))  # which narrows nothing, and newer models refuse both
+    assert "top_p" not in upstream.body
+
+
+async def test_a_schema_that_must_be_matched_without_fail_is_the_models_promise() -> None:
+    upstream = Upstream(whole(answer(said("{}"))))
+    schema: Payload = {"type": "object", "properties": {}, "additionalProperties": False}
+    wanted: Payload = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    strict = replace(WEATHER, strict=True)
+    await reply_of(anthropic(upstream), replace(request(), response_format=wanted, tools=(strict, WEATHER)))
+    assert upstream.body["output_config"] == {"format": {"type": "json_schema", "schema": schema}}
+    assert "system" not in upstream.body
+    assert [cast(Payload, tool).get("strict") for tool in cast(list[Json], upstream.body["tools"])] == [True, None]
+
+
+async def test_pictures_go_as_bytes_or_by_their_address() -> None:
+    upstream = Upstream(whole(answer(said("A cat."))))
+    far, near = Image("https://example.com/cat.png", "high"), Image("data:image/png;base64,iVBORw0KGgo=")
+    await reply_of(anthropic(upstream), request(Message(Role.USER, "Which?", parts=(far, "Which?", near))))
+    assert upstream.body["messages"] == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "image", "source": {"type": "url", "url": "https://example.com/cat.png"}},
+                said("Which?"),
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}},
+            ],
+        }
+    ]
+
+
+async def test_names_and_ids_that_are_too_long_are_cut_and_still_told_apart() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    calls = (ToolCall("x" * 80 + "1", "n" * 80, "{}"), ToolCall("x" * 80 + "2", "n.", "{}"))
+    answers = [Message(Role.TOOL, "rain", tool_call_id=call.id) for call in reversed(calls)]
+    await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, "", calls), *answers))
+    blocks = [
+        block for message in cast(list[dict[str, list[Payload]]], upstream.body["messages"]) for block in message["content"]
+    ]
+    assert [block["id"] for block in blocks if "id" in block] == ["x" * 64, "x" * 62 + "_2"]
+    assert [block["tool_use_id"] for block in blocks if "tool_use_id" in block] == ["x" * 62 + "_2", "x" * 64]
+    assert [block["name"] for block in blocks if "name" in block] == ["n" * 64, "n_"]
 
 
 async def test_system_messages_are_lifted_wherever_they_stand() -> None:

@@ -27,13 +27,15 @@ from spass.llm.errors import (
     BackendTimedOut,
     BackendUnavailable,
 )
-from spass.llm.providers import PROVIDERS, http, make_provider
+from spass.llm.providers import http, make_provider
 from spass.llm.providers.failures import failure_of, retry_after
 from spass.llm.providers.http import translated
 from spass.llm.providers.openai import OpenAi
 from spass.llm.router import Router
 from spass.llm.types import Provider
 from spass.tenancy.config import LlmConfig
+from spass.tenancy.providers import PROVIDERS
+from tests.unit.aws.eventstreams import event
 from tests.unit.llm.upstream import (
     KEY,
     Answer,
@@ -78,7 +80,7 @@ def test_every_exception_of_httpx_is_translated(kind: type[Exception]) -> None:
         (httpx.LocalProtocolError("no"), BackendRefused),
     ],
 )
-@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "bedrock"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_provider_that_cannot_be_reached_fails_so(
     error: Exception, failure: type[BackendFailed], provider: str, stream: bool
@@ -109,7 +111,7 @@ async def test_a_provider_that_cannot_be_reached_fails_so(
         (529, BackendUnavailable, True),
     ],
 )
-@pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama", "xai"])
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama", "xai", "bedrock"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_each_status_means_its_failure(
     status: int, failure: type[BackendFailed], retryable: bool, provider: str, stream: bool
@@ -297,11 +299,12 @@ async def test_retry_after_reaches_the_failure() -> None:
     assert raised.value.retry_after == 7
 
 
-@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "bedrock"])
 async def test_a_stream_that_breaks_in_the_middle_is_a_failure_after_what_came(provider: str) -> None:
     first = {
         "openai": b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n',
         "anthropic": b'data: {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Hi"}}\n\n',
+        "bedrock": event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "Hi"}}),
     }[provider]
     upstream = Upstream(Answer(chunks=[first], breaks=httpx.ReadError("gone")))
     got = []

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
+from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall
 from spass.llm.errors import BackendFailed, BackendRateLimited, BackendUnavailable
 from spass.llm.types import (
     ChatDelta,
@@ -463,6 +463,22 @@ async def test_vectors_come_in_the_order_of_the_texts(form: str) -> None:
     reply = await embedded([{"index": 1, "embedding": second}, {"index": 0, "embedding": [1, 2]}], {"prompt_tokens": 4})
     assert (reply.count, reply.dimensions, reply.usage) == (2, 2, TokenUsage(4))
     assert reply.rows() == [[1.0, 2.0], [0.5, -1.0]]
+
+
+async def test_pictures_go_as_they_came() -> None:
+    upstream = Upstream(whole(answer({"content": "A cat."})))
+    far, near = Image("https://example.com/cat.png", "low"), Image("data:image/png;base64,iVBORw0KGgo=")
+    await reply_of(provider_at(upstream), request(Message(Role.USER, "Which?", parts=(far, "Which?", near))))
+    assert upstream.body["messages"] == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": far.url, "detail": "low"}},
+                {"type": "text", "text": "Which?"},
+                {"type": "image_url", "image_url": {"url": near.url}},
+            ],
+        }
+    ]
 
 
 async def test_the_embedding_request_names_model_and_texts() -> None:

@@ -1,0 +1,134 @@
+"""Titan's and Cohere's vectors, by InvokeModel."""
+
+import json
+import math
+from typing import cast
+
+import anyio
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.core.messages import Json, TokenUsage
+from spass.llm.errors import BackendContextLength, BackendRefused, BackendUnavailable
+from spass.llm.providers.bedrock import Bedrock
+from spass.llm.types import EmbeddingReply, EmbeddingRequest
+from tests.unit.llm.upstream import KEY, Payload, Upstream, backend, context, whole
+
+pytestmark = pytest.mark.anyio
+
+TITAN = "amazon.titan-embed-text-v2:0"
+COHERE = "cohere.embed-multilingual-v3"
+
+
+async def embedded(upstream: Upstream, model: str, *texts: str) -> EmbeddingReply:
+    return await Bedrock(backend("bedrock"), KEY, transport=upstream.transport).embed(EmbeddingRequest(model, texts), context())
+
+
+@pytest.mark.parametrize("model", ["amazon.titan-embed-text-v1", TITAN])
+async def test_titan_is_asked_text_by_text(model: str) -> None:
+    upstream = Upstream(
+        whole({"embedding": [1, 2], "inputTextTokenCount": 3, "embeddingsByType": {"float": [1, 2]}}),
+        whole({"embedding": [0.5, -1], "inputTextTokenCount": 4}),
+    )
+    reply = await embedded(upstream, model, "a", "b")
+    assert [asked.body for asked in upstream.asked] == [{"inputText": "a"}, {"inputText": "b"}]
+    assert upstream.asked[0].url.endswith(f"/model/{model.replace(':', '%3A')}/invoke")
+    assert reply.rows() == [[1.0, 2.0], [0.5, -1.0]]
+    assert (reply.count, reply.dimensions, reply.usage) == (2, 2, TokenUsage(7))
+
+
+@pytest.mark.parametrize("model", [COHERE, "eu.cohere.embed-v4:0"])
+@pytest.mark.parametrize("by_type", [True, False])
+async def test_cohere_is_asked_for_all_at_once(model: str, by_type: bool) -> None:
+    rows: Json = [[1, 2], [0.5, -1]]
+    upstream = Upstream(whole({"embeddings": {"float": rows} if by_type else rows, "response_type": "x"}))
+    reply = await embedded(upstream, model, "a", "b")
+    assert [asked.body for asked in upstream.asked] == [
+        {"texts": ["a", "b"], "input_type": "search_document", "embedding_types": ["float"], "truncate": "NONE"}
+    ]
+    assert reply.rows() == [[1.0, 2.0], [0.5, -1.0]]
+
+
+def told_apart(request: httpx.Request) -> httpx.Response:
+    """A vector for each text: how many letters and how many other characters it has."""
+    texts = cast(list[str], json.loads(request.content)["texts"])
+    assert 0 < len(texts) <= 96
+    rows = [[sum(map(str.isalpha, text)) + 1.0, sum(not letter.isalpha() for letter in text) + 1.0] for text in texts]
+    return httpx.Response(200, json={"embeddings": {"float": rows}})
+
+
+@given(
+    st.lists(st.builds(lambda letters, times: letters * times, st.text("aä€😀 ", max_size=3), st.integers(0, 3000)), max_size=4)
+)
+def test_a_text_longer_than_cohere_reads_is_the_middle_of_its_windows(texts: list[str]) -> None:
+    sent: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.extend(json.loads(request.content)["texts"])
+        return told_apart(request)
+
+    async def vectors() -> EmbeddingReply:
+        provider = Bedrock(backend("bedrock"), KEY, transport=httpx.MockTransport(answer))
+        return await provider.embed(EmbeddingRequest(COHERE, tuple(texts)), context())
+
+    reply = anyio.run(vectors)
+    assert "".join(sent) == "".join(texts)
+    assert all(len(piece.encode()) <= 1024 for piece in sent)
+    assert reply.count == len(texts)
+    for text, row in zip(texts, reply.rows(), strict=True):
+        if len(text.encode()) > 1024:
+            assert math.hypot(*row) == pytest.approx(1)
+
+
+async def test_many_windows_are_as_many_requests_as_cohere_needs() -> None:
+    sizes: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sizes.append(len(json.loads(request.content)["texts"]))
+        return told_apart(request)
+
+    provider = Bedrock(backend("bedrock"), KEY, transport=httpx.MockTransport(answer))
+    reply = await provider.embed(EmbeddingRequest(COHERE, ("a" * 2048,) * 96), context())
+    assert (sizes, reply.count) == ([96, 96], 96)
+    expected = [1025 / math.hypot(1025, 1), 1 / math.hypot(1025, 1)]
+    assert reply.rows()[0] == pytest.approx(expected)
+
+
+async def test_a_model_of_another_family_is_the_operators_mistake() -> None:
+    upstream = Upstream(whole({}))
+    with pytest.raises(BackendRefused, match="Titan's and Cohere's"):
+        await embedded(upstream, "amazon.nova-2-multimodal-embeddings-v1:0", "a")
+    assert upstream.asked == []
+
+
+async def test_a_text_that_is_too_long_is_told_apart() -> None:
+    error = whole(
+        {"message": "400 Bad Request: Too many input tokens. Max input tokens: 8192, request input token count: 9000"},
+        400,
+        x_amzn_errortype="ValidationException",
+    )
+    with pytest.raises(BackendContextLength):
+        await embedded(Upstream(error), TITAN, "a")
+
+
+@pytest.mark.parametrize(
+    ("model", "payload"),
+    [
+        (TITAN, {}),
+        (TITAN, {"embedding": ["x"]}),
+        (TITAN, {"embedding": None}),
+        (COHERE, {"embeddings": [[1.0]]}),
+        (COHERE, {"embeddings": {"int8": [[1], [2]]}}),
+        (COHERE, {"embeddings": "x"}),
+    ],
+)
+async def test_vectors_that_are_none_are_a_failure(model: str, payload: Payload) -> None:
+    with pytest.raises(BackendUnavailable):
+        await embedded(Upstream(whole(payload)), model, "a", "b")
+
+
+async def test_windows_of_different_lengths_have_no_middle() -> None:
+    with pytest.raises(BackendUnavailable):
+        await embedded(Upstream(whole({"embeddings": [[1.0], [1.0, 2.0]]})), COHERE, "a" * 2000)
