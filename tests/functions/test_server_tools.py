@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spass.calls.datamark import read
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta, pack_rows
 from tests.functions.gateway import CONFIG, Gateway, Reply, write_operators_files
@@ -69,7 +70,7 @@ def test_one_answer_one_bill(gateway: Gateway, plan: Plan) -> None:
     asked = plan([call("calculator", expression="6*7"), say("It is 42.")])
     reply = complete(gateway)
     assert text_of(reply) == "It is 42."
-    assert json.loads(asked[1].messages[-1].content)["result"] == 42
+    assert json.loads(read(asked[1].messages[-1].content))["result"] == 42
     assert reply.headers["spass-cost-sub-calls"] == "2"
     assert reply.headers["spass-cost-usd"] == reply.json["usage"]["cost"]["usd"] == "0.00004"
     assert reply.json["usage"]["total_tokens"] == 30
@@ -88,10 +89,10 @@ def test_knowledge_is_that_of_the_callers_tenant(gateway: Gateway, plan: Plan) -
     query = call("rag_query", index_id="notes", query="alpha")
     asked = plan([query, say("Alpha."), query, say("Nothing.")])
     reply = complete(gateway)
-    assert json.loads(asked[1].messages[-1].content)["results"][0]["text"] == "alpha"
+    assert json.loads(read(asked[1].messages[-1].content))["results"][0]["text"] == "alpha"
     assert reply.headers["spass-cost-sub-calls"] == "3"  # two answers and an embedding
     complete(gateway, token="other-token")
-    assert json.loads(asked[3].messages[-1].content)["error"]["code"] == "index_not_found"
+    assert json.loads(read(asked[3].messages[-1].content))["error"]["code"] == "index_not_found"
 
 
 @pytest.mark.parametrize("user", [{}, {"SPASS-User-Id": "ada"}], ids=["no user", "a user"])
@@ -100,11 +101,12 @@ def test_a_write_is_confirmed_in_two_steps_here_too(gateway: Gateway, plan: Plan
     assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
 
     def confirming(request: ChatRequest) -> Sequence[ChatDelta]:
-        return call("rag_index_delete", index_id="notes", confirm_token=json.loads(request.messages[-1].content)["confirm_token"])
+        told = json.loads(read(request.messages[-1].content))
+        return call("rag_index_delete", index_id="notes", confirm_token=told["confirm_token"])
 
     asked = plan([call("rag_index_delete", index_id="notes"), confirming, say("Gone.")])
     assert text_of(complete(gateway, headers=user)) == "Gone."
-    assert json.loads(asked[2].messages[-1].content) == {"deleted": True}
+    assert json.loads(read(asked[2].messages[-1].content)) == {"deleted": True}
     assert gateway.send("GET", "/a1/rag/indices/notes").code == "index_not_found"
 
 

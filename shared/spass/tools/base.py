@@ -18,6 +18,7 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json, ToolSpec
 from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
 from spass.rag.documents import DocumentPatch, NewDocument
+from spass.tenancy.settings import Cascade
 from spass.tools.confirm import Confirmations, Keep
 
 
@@ -92,6 +93,7 @@ class ToolContext:
 
     scope: Scope
     rag: Library
+    cascade: Cascade
     confirmations: Confirmations = field(default_factory=Confirmations)
     keep: Keep | None = None
 

@@ -26,6 +26,7 @@ from spass.core.messages import Json
 from spass.core.time import now_s
 from spass.rag.answers import Document, WriteAnswer
 from spass.tenancy.identity import Caller
+from spass.tenancy.memory import Noted
 
 CONFIRM_SECONDS: Final = 60
 
@@ -36,14 +37,14 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{72}")  # 54 bytes fill it to the last
 _KEPT_SECONDS: Final = 3600  # after its expiry: a call confirmed in time may take until its deadline
 _UNUSED: Final = Condition("attribute_exists(pk)")
 
-Written: TypeAlias = WriteAnswer | Document | bool
+Written: TypeAlias = WriteAnswer | Document | Noted | bool
 """What a confirmed write comes to; ``bool`` says whether something was deleted."""
 Keep: TypeAlias = Callable[[Json], Awaitable[Sequence[Write]]]
 """The writes that keep a tool's result for whoever sends the same request again."""
 
 
 def result_of(written: Written) -> dict[str, Json]:
-    """``written`` as the HTTP route answers that does the same."""
+    """``written`` as the HTTP route answers that does the same, if there is one."""
     if isinstance(written, bool):
         return {"deleted": written}
     return written.body() if isinstance(written, WriteAnswer) else asdict(written)
@@ -51,11 +52,11 @@ def result_of(written: Written) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is confirmed: the tool ``op`` on ``index``, on one ``document`` of it if it is about one, with the rest of the
+    """What is confirmed: the tool ``op``, on ``index`` and on one ``document`` of it if it is about such, with the rest of the
     arguments in ``body``."""
 
     op: str
-    index: IndexId
+    index: IndexId | None = None
     document: DocumentId | None = None
     body: Mapping[str, Json] = field(default_factory=dict)
 

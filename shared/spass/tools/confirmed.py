@@ -1,10 +1,10 @@
-"""Tools that change knowledge: the first call says what would happen, the same call with a token does it."""
+"""Tools that change what is stored: the first call says what would happen, the same call with a token does it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import FailFast, Field
+from pydantic import ConfigDict, FailFast, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from spass.core.ids import DOCUMENT_ID, RAG_ID, DocumentId, IndexId
@@ -14,13 +14,19 @@ from spass.tools.base import Tool, ToolContext
 from spass.tools.confirm import CONFIRM_SECONDS, Operation, Redemption, Written, result_of
 
 
+def _token_last(schema: dict[str, Any]) -> None:
+    """A model writes arguments in the order in which they are described, and the token is the last that it has."""
+    schema["properties"]["confirm_token"] = schema["properties"].pop("confirm_token")
+
+
 class ConfirmedTool(Tool):
     """A tool in two steps. A subclass says what would happen (``preview``) and does it (``execute``); the token is bound to all
     of its fields."""
 
+    model_config = ConfigDict(json_schema_extra=_token_last)
+
     timeout: ClassVar[float] = 240.0
 
-    index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
     confirm_token: Annotated[
         str | SkipJsonSchema[None],
         Field(
@@ -28,10 +34,6 @@ class ConfirmedTool(Tool):
             f"the very same arguments, within {CONFIRM_SECONDS} seconds."
         ),
     ] = None
-
-    @property
-    def index(self) -> IndexId:
-        return IndexId(self.index_id)
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
         """What the call would change, for whoever decides whether it shall.
@@ -62,6 +64,19 @@ class ConfirmedTool(Tool):
         }
 
     def _operation(self) -> Operation:
+        return Operation(self.tool_name, body=self.model_dump(mode="json", exclude={"confirm_token"}))
+
+
+class IndexTool(ConfirmedTool):
+    """One that changes an index."""
+
+    index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
+
+    @property
+    def index(self) -> IndexId:
+        return IndexId(self.index_id)
+
+    def _operation(self) -> Operation:
         body = self.model_dump(mode="json", exclude={"index_id", "doc_id", "confirm_token"})
         return Operation(self.tool_name, self.index, self._document_id(), body)
 
@@ -69,7 +84,7 @@ class ConfirmedTool(Tool):
         return None
 
 
-class DocumentTool(ConfirmedTool):
+class DocumentTool(IndexTool):
     """One that changes one document."""
 
     doc_id: Annotated[
@@ -84,7 +99,7 @@ class DocumentTool(ConfirmedTool):
         return self.document
 
 
-class DocumentsTool(ConfirmedTool):
+class DocumentsTool(IndexTool):
     """One that brings documents."""
 
     documents: Annotated[

@@ -191,7 +191,7 @@ class Toolbox:
         try:
             call = prepare()
             seconds = min(call.timeout, scope.deadline.remaining())
-            context = ToolContext(scope.below(recorder.request_id), self._rag, self._confirmations, keep)
+            context = ToolContext(scope.below(recorder.request_id), self._rag, self._cascade, self._confirmations, keep)
             result = await asyncio.wait_for(call.run(context), seconds)
             status = audit.OK
             return _Attempt(result)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spass.aws.clients import TenantStore
+from spass.calls.datamark import read
 from spass.calls.scope import Scope
 from spass.completions.augment import Augment
 from spass.completions.chat_request import ChatCompletionRequest
@@ -115,7 +116,7 @@ async def test_a_tool_of_the_gateway_is_run_and_its_result_read_by_the_model(sto
     *_, asked, told = second.messages
     assert [call.name for call in asked.tool_calls] == ["calculator"]
     assert (told.role, told.tool_call_id) == (Role.TOOL, asked.tool_calls[0].id)
-    assert json.loads(told.content) == {"expression": "6*7", "result": 42}
+    assert json.loads(read(told.content)) == {"expression": "6*7", "result": 42}
 
 
 async def test_usage_cost_and_sub_calls_are_those_of_all_calls_and_each_leaves_its_record(store: TenantStore) -> None:
@@ -171,10 +172,10 @@ async def test_calls_in_a_stream_are_numbered_from_zero_and_named_from_the_first
     stream = Model(turns=[late]).completions().stream(make_scope(store), chat(stream=True, tools=[WEATHER]))
     chunks: list[Any] = [chunk async for chunk in stream]
     pieces = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
-    assert pieces == [
-        {"index": 0, "id": "call_b", "type": "function", "function": {"name": "weather", "arguments": '{"a":'}},
-        {"index": 0, "function": {"arguments": "1}"}},
-    ]
+    assert {piece["index"] for piece in pieces} == {0}
+    assert (pieces[0]["id"], pieces[0]["function"]["name"]) == ("call_b", "weather")
+    assert [piece for piece in pieces[1:] if "id" in piece or "name" in piece["function"]] == []
+    assert "".join(piece["function"]["arguments"] for piece in pieces) == '{"a":1}'
 
 
 async def test_a_callers_tool_takes_the_place_of_the_gateways_of_that_name(store: TenantStore) -> None:
@@ -227,7 +228,7 @@ async def test_text_is_streamed_before_the_tools_are_run(store: TenantStore) -> 
         choices += cast("list[Any]", chunk["choices"])
         if choices[-1]["delta"].get("content"):
             calls_by_then.append(len(model.asked))
-    assert calls_by_then == [1, 2, 2]
+    assert sorted(set(calls_by_then)) == [1, 2]
     assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
     assert sum("role" in choice["delta"] for choice in choices) == 1
 
@@ -247,19 +248,19 @@ async def test_a_tool_that_nobody_offered_is_answered_by_the_gateway(store: Tena
     assert message_of(answer)["content"] == "I cannot."
     *_, asked, told = model.asked[1].messages
     assert asked.tool_calls[0].name == "launch_rockets"  # as every provider takes it back
-    assert json.loads(told.content)["error"]["code"] == "tool_not_found"
+    assert json.loads(read(told.content))["error"]["code"] == "tool_not_found"
 
 
 async def test_a_tool_outside_the_tenants_list_does_not_exist_for_the_model(store: TenantStore) -> None:
     model = Model(turns=[calling("current_datetime", arguments="{}"), says("No idea.")])
     await model.completions().complete(make_scope(store), chat())
-    assert json.loads(model.asked[1].messages[-1].content)["error"]["code"] == "tool_not_found"
+    assert json.loads(read(model.asked[1].messages[-1].content))["error"]["code"] == "tool_not_found"
 
 
 async def test_a_bad_call_is_told_to_the_model_who_may_do_better(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator", arguments='{"formula": 1'), calling("calculator"), says("42")])
     assert message_of(await both(model, make_scope(store)))["content"] == "42"
-    assert json.loads(model.asked[1].messages[-1].content)["error"]["code"] == "invalid_arguments"
+    assert json.loads(read(model.asked[1].messages[-1].content))["error"]["code"] == "invalid_arguments"
 
 
 async def test_the_last_call_may_call_no_tool_and_one_that_does_ends_as_cut_off(store: TenantStore) -> None:
@@ -292,7 +293,7 @@ async def test_what_is_asked_for_at_once_is_bounded(store: TenantStore) -> None:
     model = Model(turns=[calling(*["calculator"] * 40), says("42, mostly.")])
     answer = await model.completions().complete(make_scope(store), chat())
     assert message_of(answer)["content"] == "42, mostly."
-    told = [json.loads(message.content) for message in model.asked[1].messages if message.role is Role.TOOL]
+    told = [json.loads(read(message.content)) for message in model.asked[1].messages if message.role is Role.TOOL]
     assert [result.get("error", {}).get("code") for result in told] == [None] * 32 + ["too_many_tool_calls"] * 8
 
 
@@ -309,7 +310,7 @@ async def test_a_tool_for_which_there_was_no_room_does_not_exist_for_the_model(s
     mine = [{"type": "function", "function": {"name": f"mine_{number}"}} for number in range(127)]
     model = Model(turns=[calling("rag_query"), says("No idea.")])
     await model.completions().complete(make_scope(store), chat(tools=mine))
-    assert json.loads(model.asked[1].messages[-1].content)["error"]["code"] == "tool_not_found"
+    assert json.loads(read(model.asked[1].messages[-1].content))["error"]["code"] == "tool_not_found"
 
 
 async def test_switched_off_there_are_none(store: TenantStore) -> None:

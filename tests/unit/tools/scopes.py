@@ -17,7 +17,10 @@ from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
 from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
 from spass.rag.documents import DocumentPatch, NewDocument
+from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
+from spass.tenancy.settings import Cascade
+from spass.tools.base import Library, ToolContext
 
 
 def no_bucket() -> NoReturn:
@@ -147,3 +150,8 @@ class Shelf(Closed):
             return (await self.query(scope, index_id, query, top_k)).results
         except IndexNotFound:
             return ()
+
+
+def context_for(rag: Library | None = None) -> ToolContext:
+    """What a tool acts with in a call for the tenant ``demo``."""
+    return ToolContext(scope_for(), rag or Shelf(), Cascade(GatewayConfig()))

@@ -9,6 +9,7 @@ import pytest
 
 from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
+from spass.calls.datamark import read
 from spass.calls.pipeline import Calls
 from spass.core.events import ToolCallFinished
 from spass.core.ids import IndexId, UserId
@@ -43,7 +44,7 @@ class Clerk:
     last: tuple[str, dict[str, Any]] = ("", {})
 
     async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        said: Any = json.loads(request.messages[-1].content) if request.messages[-1].role is Role.TOOL else {}
+        said: Any = json.loads(read(request.messages[-1].content)) if request.messages[-1].role is Role.TOOL else {}
         if said.get("confirm_required"):
             name, arguments = self.last
             yield self._calling(name, {**arguments, **self.second, "confirm_token": said["confirm_token"]})

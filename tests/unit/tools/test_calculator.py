@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.messages import Json
-from spass.tools.base import ToolContext, ToolError
+from spass.tools.base import ToolError
 from spass.tools.builtin.arithmetic import MAX_BITS, ArithmeticRefused, evaluate
 from spass.tools.builtin.calculator import Calculator, written
-from tests.unit.tools.scopes import Shelf, scope_for
+from tests.unit.tools.scopes import context_for
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_decimals_obey_the_laws_of_arithmetic(a: str, b: str, c: str) -> None:
 
 @pytest.mark.anyio
 async def test_the_tool_gives_back_what_it_was_asked() -> None:
-    context = ToolContext(scope_for(), Shelf())
+    context = context_for()
     assert await Calculator(expression="6 * 7").run(context) == {"expression": "6 * 7", "result": 42}
     with pytest.raises(ToolError) as caught:
         await Calculator(expression="9**9**9**9").run(context)

@@ -36,8 +36,8 @@ plain = st.recursive(
 )
 operations = st.builds(
     Operation,
-    op=st.sampled_from(["rag_index_create", "rag_doc_append", "rag_doc_patch", "rag_doc_delete", "rag_index_delete"]),
-    index=st.sampled_from("abc").map(IndexId),
+    op=st.sampled_from(["rag_index_create", "rag_doc_append", "rag_doc_patch", "rag_doc_delete", "memory_write"]),
+    index=st.none() | st.sampled_from("abc").map(IndexId),
     document=st.none() | st.sampled_from("abc").map(DocumentId),
     body=st.dictionaries(text, plain, max_size=3),
 )

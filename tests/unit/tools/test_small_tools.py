@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import pytest
 
 from spass.core.messages import Json
-from spass.tools.base import ToolContext, ToolError
+from spass.tools.base import ToolError
 from spass.tools.builtin.current_datetime import CurrentDatetime
 from spass.tools.builtin.rag_query import RagQuery
-from tests.unit.tools.scopes import Shelf, scope_for
+from tests.unit.tools.scopes import Shelf, context_for
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ def fields(result: Json) -> dict[str, Json]:
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
 async def test_the_time_is_now_in_the_zone_asked_for(zone: str) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
-    result = fields(await CurrentDatetime(timezone=zone).run(ToolContext(scope_for(), Shelf())))
+    result = fields(await CurrentDatetime(timezone=zone).run(context_for()))
     moment = datetime.fromisoformat(str(result["datetime"]))
     assert before <= moment <= datetime.now(UTC)
     assert result["timezone"] == zone
@@ -35,12 +35,12 @@ async def test_the_time_is_now_in_the_zone_asked_for(zone: str) -> None:
 )
 async def test_an_unknown_zone_is_an_error_that_names_good_ones(zone: str) -> None:
     with pytest.raises(ToolError, match="Europe/Berlin"):
-        await CurrentDatetime(timezone=zone).run(ToolContext(scope_for(), Shelf()))
+        await CurrentDatetime(timezone=zone).run(context_for())
 
 
 async def test_a_search_gives_results_with_the_version_they_are_of() -> None:
     shelf = Shelf({("demo", "berlin"): ["Das Tor.", "Der Park.", "Der Fluss."]})
-    result = await RagQuery(index_id="berlin", query="Tor?", top_k=2).run(ToolContext(scope_for(), shelf))
+    result = await RagQuery(index_id="berlin", query="Tor?", top_k=2).run(context_for(shelf))
     assert result == {
         "index_id": "berlin",
         "version": 7,
@@ -55,13 +55,13 @@ async def test_a_search_gives_results_with_the_version_they_are_of() -> None:
 async def test_a_search_stays_in_the_callers_tenant() -> None:
     shelf = Shelf({("other", "berlin"): ["Geheim."]})
     with pytest.raises(ToolError) as caught:
-        await RagQuery(index_id="berlin", query="Tor?").run(ToolContext(scope_for("demo"), shelf))
+        await RagQuery(index_id="berlin", query="Tor?").run(context_for(shelf))
     assert caught.value.code == "index_not_found"
 
 
 async def test_more_than_a_model_can_read_is_left_out_and_counted() -> None:
     shelf = Shelf({("demo", "berlin"): ["x" * 8192] * 50})
-    result = fields(await RagQuery(index_id="berlin", query="x", top_k=50).run(ToolContext(scope_for(), shelf)))
+    result = fields(await RagQuery(index_id="berlin", query="x", top_k=50).run(context_for(shelf)))
     assert isinstance(result["results"], list)
     assert len(result["results"]) + int(str(result["omitted"])) == 50
     assert len(str(result)) < 64 * 1024

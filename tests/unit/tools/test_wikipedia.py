@@ -11,14 +11,14 @@ import pytest
 from pydantic import ValidationError
 
 from spass.core.messages import Json
-from spass.tools.base import ToolContext, ToolError
+from spass.tools.base import ToolError
 from spass.tools.builtin import mediawiki
 from spass.tools.builtin.wikipedia_search import WikipediaSearch
 from spass.tools.builtin.wikipedia_summary import WikipediaSummary
-from tests.unit.tools.scopes import Shelf, scope_for
+from tests.unit.tools.scopes import context_for
 
 pytestmark = pytest.mark.anyio
-CONTEXT = ToolContext(scope_for(), Shelf())
+CONTEXT = context_for()
 
 
 @dataclass(slots=True)

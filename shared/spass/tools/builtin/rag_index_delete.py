@@ -6,12 +6,12 @@ from typing import ClassVar, Final
 from spass.core.messages import Json
 from spass.tools.base import ToolContext
 from spass.tools.confirm import Redemption, Written
-from spass.tools.confirmed import ConfirmedTool
+from spass.tools.confirmed import IndexTool
 
 _SAMPLE: Final = 10
 
 
-class RagIndexDelete(ConfirmedTool):
+class RagIndexDelete(IndexTool):
     """Deletes a whole knowledge index with all of its documents for good. To delete one document, use rag_doc_delete instead.
 
     Works in two steps. The first call changes nothing: it returns a preview, with what would be lost and the first ids of the

@@ -1,0 +1,188 @@
+"""The pair of tools that read and write a tenant's memory: what is written is confirmed first, and stands there once."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.faults import inject
+from spass.calls.scope import Scope
+from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid, InvalidRequest
+from spass.core.messages import ToolCall
+from spass.core.time import now_s
+from spass.tenancy.config import MAX_MEMORY_BYTES, GatewayConfig
+from spass.tenancy.memory import with_note
+from spass.tenancy.settings import Cascade, Source
+from spass.tools import confirm
+from spass.tools.toolbox import Toolbox
+from tests.unit.calls.scripted import make_scope
+from tests.unit.rag.conftest import Overtaken, World
+from tests.unit.tools.scopes import Shelf
+
+pytestmark = pytest.mark.anyio
+
+NOTE = "Ada likes tea."
+
+
+@dataclass(slots=True)
+class Desk:
+    """A user at one process's tools."""
+
+    scope: Scope
+    cascade: Cascade
+    box: Toolbox
+
+    async def call(self, name: str, **arguments: Any) -> Any:
+        return (await self.box.execute_direct(self.scope, name, arguments)).result
+
+    async def asked(self, note: str = NOTE) -> Mapping[str, Any]:
+        """The arguments with the token that the first call answered."""
+        return {"note": note, "confirm_token": (await self.call("memory_write", note=note))["confirm_token"]}
+
+    async def memory(self) -> Any:
+        return (await self.call("memory_read"))["memory"]
+
+
+def desk_at(store: TenantStore) -> Desk:
+    """A user of the tenant, for whom the operator's file has a memory, at a process of their own."""
+    tenant = {"id": store.tenant, "defaults": {"memory": "The office is in Bonn.\n"}}
+    cascade = Cascade(GatewayConfig.model_validate({"tenants": [tenant]}))
+    return Desk(make_scope(store), cascade, Toolbox(Shelf(), cascade))
+
+
+@pytest.fixture
+def store(world: World) -> TenantStore:
+    return world.scope.store
+
+
+@pytest.fixture
+def desk(store: TenantStore) -> Desk:
+    return desk_at(store)
+
+
+async def test_a_note_is_written_in_two_steps_behind_what_the_operator_wrote(desk: Desk) -> None:
+    first = await desk.call("memory_write", note=NOTE)
+    size = len("The office is in Bonn.\nAda likes tea.")
+    assert first["preview"] == {"memory_size_bytes": size, "note": NOTE}
+    assert (first["confirm_required"], first["op"], first["expires_in_seconds"]) == (True, "memory_write", 60)
+    assert await desk.memory() == "The office is in Bonn.\n"
+    written = await desk.call("memory_write", note=NOTE, confirm_token=first["confirm_token"])
+    assert written == {"memory_size_bytes": size}
+    assert await desk.call("memory_read") == {"memory": "The office is in Bonn.\nAda likes tea.", "memory_size_bytes": size}
+
+
+async def test_it_is_in_force_at_once_here_and_read_at_once_everywhere(desk: Desk, store: TenantStore) -> None:
+    before = await desk.cascade.effective(store)
+    assert before.sources["memory"] is Source.YAML
+    await desk.call("memory_write", **await desk.asked())
+    after = await desk.cascade.effective(store)
+    assert (after.memory, after.sources["memory"]) == (f"The office is in Bonn.\n{NOTE}", Source.DB)
+    assert await desk_at(store).memory() == after.memory
+
+
+async def test_notes_follow_each_other_and_leave_other_settings_as_they_are(desk: Desk, store: TenantStore) -> None:
+    await desk.cascade.change(store, {"memory": "", "rag_top_k": 7})
+    assert await desk.call("memory_read") == {"memory": None, "memory_size_bytes": 0}
+    for note in ("one", "two", "three"):
+        await desk.call("memory_write", **await desk.asked(note))
+    assert await desk.memory() == "one\ntwo\nthree"
+    settings = await desk_at(store).cascade.described(store)
+    assert (settings.rag_top_k, settings.sources["rag_top_k"]) == (7, Source.DB)
+    await desk.cascade.change(store, {"memory": None})
+    assert await desk.memory() == "The office is in Bonn.\n"
+
+
+async def test_a_token_is_good_once_for_its_note_and_for_a_minute(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    confirmed = await desk.asked()
+    with pytest.raises(ConfirmTokenInvalid):
+        await desk.call("memory_write", **{**confirmed, "note": "Bob likes tea."})
+    await desk.call("memory_write", **confirmed)
+    with pytest.raises(ConfirmTokenInvalid):
+        await desk.call("memory_write", **confirmed)
+    late = await desk.asked("late")
+    monkeypatch.setattr(confirm, "now_s", lambda: now_s() + 61)
+    with pytest.raises(ConfirmTokenExpired):
+        await desk.call("memory_write", **late)
+    assert await desk.memory() == f"The office is in Bonn.\n{NOTE}"
+
+
+async def test_a_token_used_between_look_and_write_writes_nothing(desk: Desk, store: TenantStore) -> None:
+    redemption = confirm.Redemption(keys.confirm(store.tenant, "used"))
+    with pytest.raises(ConfirmTokenInvalid):
+        await desk.cascade.remember(store, NOTE, redemption, desk.scope.deadline)
+    assert await store.table.get(keys.tenant_config(store.tenant)) is None
+
+
+async def test_who_was_overtaken_writes_behind_the_other(desk: Desk, store: TenantStore) -> None:
+    confirmed = await desk.asked()
+    other = desk_at(store)
+
+    async def notes() -> None:
+        await other.call("memory_write", **await other.asked("first"))
+
+    async def sets() -> None:
+        await other.cascade.change(store, {"memory": "second", "rag_top_k": 7})
+
+    with inject(Overtaken(notes, sets)):
+        written = await desk.call("memory_write", **confirmed)
+    assert await desk.memory() == f"second\n{NOTE}"
+    assert written == {"memory_size_bytes": len(f"second\n{NOTE}")}
+    assert (await desk.cascade.effective(store)).rag_top_k == 7
+
+
+async def test_whose_memory_was_filled_meanwhile_keeps_the_token(desk: Desk, store: TenantStore) -> None:
+    confirmed = await desk.asked()
+
+    async def fills() -> None:
+        await desk_at(store).cascade.change(store, {"memory": "x" * MAX_MEMORY_BYTES})
+
+    with inject(Overtaken(fills)), pytest.raises(InvalidRequest):
+        await desk.call("memory_write", **confirmed)
+    await desk.cascade.change(store, {"memory": None})
+    await desk.call("memory_write", **confirmed)
+    assert await desk.memory() == f"The office is in Bonn.\n{NOTE}"
+
+
+async def test_a_full_memory_takes_no_note_and_says_what_to_do(desk: Desk, store: TenantStore) -> None:
+    await desk.cascade.change(store, {"memory": "ü" * (MAX_MEMORY_BYTES // 2 - 3)})
+    confirmed = await desk.asked("12345")
+    with pytest.raises(InvalidRequest) as caught:
+        await desk.call("memory_write", note="123456")
+    assert caught.value.param == "arguments.note"
+    assert "with this note it would have 16385" in caught.value.message
+    assert "PUT /v1/tenant/config" in caught.value.message
+    assert await desk.call("memory_write", **confirmed) == {"memory_size_bytes": MAX_MEMORY_BYTES}
+    told = await desk.box.execute(desk.scope, ToolCall("c", "memory_write", '{"note": "x"}'), allowed=["memory_write"])
+    assert json.loads(told.message.content)["error"]["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    ("note", "complaint"),
+    [
+        ("", "must hold more than blanks"),
+        (" \t", "must hold more than blanks"),
+        ("one\ntwo", "must be one line"),
+        ("one\u2028two", "must be one line"),
+        ("a\0b", "must not hold the character NUL"),
+        ("ü" * 1025, "must be at most 2048 bytes of UTF-8"),
+    ],
+)
+async def test_a_note_is_one_line_of_words(desk: Desk, note: str, complaint: str) -> None:
+    with pytest.raises(InvalidRequest, match=complaint):
+        await desk.call("memory_write", note=note)
+
+
+@pytest.mark.parametrize(
+    ("memory", "after"), [(None, "x"), ("", "x"), (" \n", "x"), ("a", "a\nx"), ("a\n\n", "a\nx"), (" a\nb", " a\nb\nx")]
+)
+def test_a_note_is_a_line_behind_the_others(memory: str | None, after: str) -> None:
+    assert with_note(memory, "x") == after
+
+
+async def test_another_tenants_memory_is_its_own(desk: Desk, world: World) -> None:
+    await desk.call("memory_write", **await desk.asked())
+    assert await desk_at(world.tenant("other").store).memory() == "The office is in Bonn.\n"
