@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
-from spass.calls.secrets import CONTEXT, EARLY, LAST_BREAK, SHORTEST, Secrets, Span, is_named, runs
+from spass.calls.secrets import CONTEXT, EARLY, LAST_BREAK, SHORTEST, Secrets, Span, early, first_run, is_named, runs
 from spass.core.credentials import PRIVATE_KEY
 from spass.core.errors import SpassError
 from spass.llm.scrub import GONE, scrub
@@ -24,7 +24,7 @@ _CREDENTIALS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSIO
 _ESCAPE: Final = re.compile(r"\\(?:/|u[0-9a-fA-F]{4}|(?!u[0-9a-fA-F]{0,3}\Z)(.))", re.DOTALL)
 _LONGEST_ESCAPE: Final = 6
 _REST_OF_SECRET: Final = re.compile(r"[A-Za-z0-9+/=_.%~-]*")
-_KEY_LINE: Final = re.compile(r"(?:[A-Za-z0-9+/=]|\\/)+")
+_KEY_LINE: Final = re.compile(r"(?:[A-Za-z0-9+/=]|\\/|\\u00[2-7][0-9a-fA-F])+")
 _KEY_LINE_LENGTH: Final = 16  # a shorter one is the last
 _BEFORE_KEY_LINES: Final = 12  # words of a private key's headers
 _BETWEEN_KEY_LINES: Final = 2
@@ -121,18 +121,26 @@ class _Text:
 
     def passed(self, text: str) -> str:
         """What may be given on when ``text`` has come."""
+        if len(text) <= LONGEST:
+            return self._taken(text)
+        return "".join(self._taken(text[at : at + LONGEST]) for at in range(0, len(text), LONGEST))
+
+    def rest(self) -> str:
+        return self._settled(len(self._tail)) if self._tail else ""
+
+    def _taken(self, text: str) -> str:
+        """The same for a text of which only the first run can be overlong."""
         if self._swallowing:
             text = self._rest_of_secret(text)
         known = len(self._tail)
         self._tail += text
-        end = self._end_of_runs(known)
-        out = self._settled(end) if end else ""
-        while len(self._tail) >= LONGEST:
+        out, end = "", self._end_of_runs(known)
+        while len(self._tail) >= LONGEST and (end == 0 or first_run(self._tail) >= LONGEST):
             out += self._beginning()
+            end = self._end_of_runs(0)
+        if end:
+            out += self._settled(end)
         return out + self._early() if end or known < EARLY else out
-
-    def rest(self) -> str:
-        return self._settled(len(self._tail)) if self._tail else ""
 
     def _end_of_runs(self, known: int) -> int:
         """How much of the tail belongs to runs that have ended; none of it did when it had ``known`` characters."""
@@ -175,7 +183,7 @@ class _Text:
 
     def _shown(self, text: str, start: int, run: int, *, quiet: bool) -> int:
         """Up to where ``text`` is given on before a secret at ``start``: what may have been given on early always is."""
-        return start if quiet else max(start, run + self._secrets.early(text[run : run + EARLY]))
+        return start if quiet else max(start, run + early(text[run : run + EARLY]))
 
     def _look_past(self, end: int) -> None:
         self._before = (self._before + self._tail[:end])[-CONTEXT:]
@@ -194,12 +202,12 @@ class _Text:
         """The first characters of the tail, unless they have been given on or it is known what kind of run it is."""
         if not self._tail:
             return ""
-        count = self._secrets.early(self._tail)
+        count = early(self._tail)
         if count <= self._given or self._is_quiet(self._before):
             return ""
-        early = self._tail[self._given : count]
+        first = self._tail[self._given : count]
         self._given = count
-        return early
+        return first
 
     def _is_quiet(self, before: str) -> bool:
         return self._continued or self._key_words > 0 or is_named(before)

@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple, Self
 from urllib.parse import quote
 
-from spass.core.credentials import AWS_SECRET, AWS_SECRET_NAME, CREDENTIAL, LOGIN, STARTS
+from spass.core.credentials import AWS_SECRET, AWS_SECRET_NAME, CREDENTIAL, LOGIN
 
 SHORTEST: Final = 8
 """Characters. Nothing shorter is taken for a secret."""
 CONTEXT: Final = 64
 """Characters before a run that what it is may depend on."""
 EARLY: Final = 4
+"""Characters of a run that may be given on before it is known how it goes on. They say of most credentials only what they are."""
 
 _SURE: Final = 12  # characters: a shorter value is a secret only if it holds a digit; "stand-in" is a word
 _PIECE: Final = 48
@@ -25,9 +26,9 @@ _AROUND: Final = "!#$%&*+-./:=?@^_~"
 # What a secret may be within: visible ASCII without quotes, brackets, commas, semicolons, bars and backslashes.
 _RUN: Final = re.compile(rf"[{_RUN_CHARACTERS}]+")
 # The same in JSON: \\/ and \\u0073 are characters of a run; other escapes, such as \\n, end it.
-_RUN_OR_ESCAPE: Final = re.compile(
-    rf"\\(?!/|u[0-9a-fA-F]{{4}}).?|(?P<run>(?:[{_RUN_CHARACTERS}]|\\/|\\u[0-9a-fA-F]{{4}})+)", re.DOTALL
-)
+_ESCAPED_RUN: Final = rf"(?:[{_RUN_CHARACTERS}]|\\/|\\u[0-9a-fA-F]{{4}})"
+_FIRST_RUN: Final = re.compile(rf"{_ESCAPED_RUN}*")
+_RUN_OR_ESCAPE: Final = re.compile(rf"\\(?!/|u[0-9a-fA-F]{{4}}).?|(?P<run>{_ESCAPED_RUN}+)", re.DOTALL)
 _LONG_RUN: Final = re.compile(rf"[{_RUN_CHARACTERS}]{{{SHORTEST},}}")
 LAST_BREAK: Final = re.compile(rf".*[^{_RUN_CHARACTERS}\\]", re.DOTALL)
 """Up to the last character that surely ends a run."""
@@ -36,6 +37,12 @@ LAST_BREAK: Final = re.compile(rf".*[^{_RUN_CHARACTERS}\\]", re.DOTALL)
 class Span(NamedTuple):
     start: int
     end: int
+
+
+def first_run(text: str) -> int:
+    """The length of the run that ``text`` begins with."""
+    match = _FIRST_RUN.match(text)
+    return match.end() if match else 0
 
 
 def runs(text: str, shortest: int) -> Iterator[Span]:
@@ -53,25 +60,11 @@ class Secrets:
     def __init__(self, values: Iterable[str], digests: Collection[bytes]) -> None:
         self._pieces = sorted(set(_pieces(values)), key=len)
         self._digests = frozenset(digests)
-        self._starts = STARTS | {piece[:length] for piece in self._pieces for length in range(1, EARLY + 1)}
 
     @classmethod
     def of(cls, values: Iterable[str], sha256: Iterable[str]) -> Self:
         """``sha256`` in hexadecimal."""
         return cls(values, frozenset(map(bytes.fromhex, sha256)))
-
-    def early(self, run: str) -> int:
-        """How many of the first characters of ``run`` may be given on before it is known how it goes on: at most four, and none
-        of what is known to begin so. Of a longer run it is never less.
-        """
-        count = 0
-        for length in range(1, min(EARLY, len(run)) + 1):
-            start = run[:length]
-            if not (start.isascii() and start.isalnum()):
-                break
-            if start not in self._starts:
-                count = length
-        return count
 
     def spans(self, run: str, before: str, lead: str = "") -> list[Span]:
         """The secrets in a whole ``run``, in order and apart. ``before`` is what stands before it, and ``lead`` the last
@@ -106,6 +99,15 @@ class Secrets:
         for match in AWS_SECRET.finditer(run):
             if is_named((before + run[: match.start()])[-CONTEXT:]):
                 yield Span(*match.span())
+
+
+def early(run: str) -> int:
+    """How many of the first characters of ``run`` may be given on early: letters and digits. Of a run that has grown it is never
+    less."""
+    count = 0
+    while count < min(EARLY, len(run)) and run[count].isalnum():
+        count += 1
+    return count
 
 
 def is_named(before: str) -> bool:

@@ -101,7 +101,7 @@ KINDS: Final = (
     Kind(("ntn_", "secret_"), r"[A-Za-z0-9]{40,}"),  # Notion
     Kind((), r"pat[A-Za-z0-9]{14}\.[0-9a-f]{64}"),  # Airtable
     Kind(("tskey-auth-", "tskey-api-", "tskey-client-"), r"[A-Za-z0-9]{6,}(?:CNTRL)?-[A-Za-z0-9]{16,}"),
-    Kind(("eyJ",), r"[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*){0,2}"),  # JSON Web Tokens
+    Kind(("eyJ",), rf"{_B64}{{10,}}\.(?:{_B64}{{10,}}(?:\.{_B64}*){{1,3}}|{_B64}{{200,}})"),  # JSON Web Tokens
 )
 
 _PLACEHOLDER: Final = (
@@ -128,6 +128,3 @@ AWS_SECRET_NAME: Final = re.compile(r"(?i:secret|aws)[\w .-]{0,24}\W{0,8}\Z")
 
 PRIVATE_KEY: Final = re.compile(r"-----BEGIN (?:[A-Z0-9]{2,12} ){0,2}PRIVATE KEY(?: BLOCK)?-----")
 """What stands before a private key; its lines follow."""
-
-STARTS: Final = frozenset(start[:length] for kind in KINDS for start in kind.starts for length in range(1, 5))
-"""Every beginning of up to four characters that a kind begins with to the letter."""

@@ -1,0 +1,342 @@
+"""What a model says reaches nobody with a secret in it, however the provider cuts its answer into pieces."""
+
+import hashlib
+import json
+import random
+import secrets
+import string
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.calls.leaks import LONGEST, AnswerScrubber, Leaks
+from spass.core.errors import UpstreamRejected
+from spass.core.messages import FinishReason, TokenUsage
+from spass.llm.types import ChatDelta, ChatReply, ToolCallDelta, collect_deltas
+from spass.tenancy.config import GatewayConfig
+from tests.unit.calls.planted import KNOWN, PLACED, PROVIDER_KEY, SECRETS, TOKEN, telling_parts
+
+CONFIG = GatewayConfig.model_validate(
+    {
+        "models": [{"name": "mini-embed", "kind": "embedding", "dimensions": 3, "context_window": 16}],
+        "defaults": {"embedding_model": "mini-embed"},
+        "tenants": [{"id": "acme", "tokens": [{"id": "one", "sha256": hashlib.sha256(TOKEN.encode()).hexdigest()}]}],
+    }
+)
+GONE = "[…]"
+KINDS = pytest.mark.parametrize("kind", SECRETS)
+
+ORDINARY: Mapping[str, str] = {
+    "paths": "See /etc/passwd, /var/task/app.py, ~/.ssh/id_rsa and C:\\Users\\ada\\new\\report.txt.",
+    "hosts": "Call https://api.example.com:8443/v1/chat?limit=10&cursor=abc#top or db.internal:5432.",
+    "arns": "arn:aws:dynamodb:eu-central-1:123456789012:table/spass-Table-1ABCDEF",
+    "hashes": f"commit {hashlib.sha1(b'x').hexdigest()}, sha256:{hashlib.sha256(b'x').hexdigest()}, md5 {'d41d8cd98f00b204' * 2}",
+    "aws and a hash": f"aws secret rotation came with {hashlib.sha1(b'y').hexdigest()}",
+    "uuids": "550e8400-e29b-41d4-a716-446655440000 and {550E8400-E29B-41D4-A716-446655440000}",
+    "our ids": "ses_01hzxk2v3w4x5y6z7a8b9c0d1e req_01hzxk2v3w4x5y6z7a8b9c0d1e call_abc toolu_01A09q90qw90lq917835lq9",
+    "code": "from sklearn import svm  # pip install sk-learn; key = os.environ['OPENAI_API_KEY']; hf_hub_download()",
+    "names of keys": "Put OPENAI_API_KEY=sk-... or AWS_SECRET_ACCESS_KEY=<secret> into .env; ghp_xxx, AKIA…, xoxb-your-token.",
+    "urls with a placeholder": "postgres://user:password@localhost:5432/a and redis://:password@cache/0, git@github.com:a/b.git",
+    "headers": "curl -H 'Authorization: Bearer YOUR_TOKEN' -H 'X-Api-Key: <key>'",
+    "pem in words": "It begins with `-----BEGIN PRIVATE KEY-----` and ends with `-----END PRIVATE KEY-----`, base64 between.",
+    "a certificate": "-----BEGIN CERTIFICATE-----\nMIIDdzCCAl+gAwIBAgIEAgAAuTANBgkqhkiG9w0BAQUFADBa\n-----END CERTIFICATE-----",
+    "an ssh public key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJ3fFqBJ0Z2m8yq0VQyXn3Yc3VnJr2R0d8Zr3zqVYdL ada@home",
+    "an image": "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
+    "german": "Größenänderungen überprüfen: Donaudampfschifffahrtsgesellschaftskapitän, Straßenverkehrsordnung.",
+    "chinese": "你好，世界。这是一个没有空格的长句子，里面没有任何秘密，只有普通的文字。" * 20,
+    "arabic": "مرحبا بالعالم، هذا نص عادي لا يحتوي على أي سر.",
+    "emoji": "👩‍👩‍👧‍👦 fine 🇩🇪 \u202eabc\u202c",
+    "latex": r"\frac{\alpha}{\beta} \nabla \times \mathbf{B} = \mu_0 \mathbf{J}, \u and \u00",
+    "math": "1//0 is no number; 3.14159265358979323846264338327950288419716939937510",
+    "markdown": "| a | b |\n|-----|-----|\n**bold** ~~gone~~ `code` [link](https://example.com/a_b-c) " + "-" * 60,
+    "json": json.dumps({"a": ["x\ny", {"b": 'tab\t"quoted" \\ / ü'}], "n": 1e-9}),
+    "css and svg": "d='M10.5,3.2c0-1.1-.9-2-2-2h-3 z' #ff00aa 0x7ffe1234abcd translate(10 20)",
+    "versions": "text-embedding-3-small, claude-opus-4.7, gpt-4o-mini-2024-07-18, xai-explainability-toolbox-for-trees",
+    "asked about": "The secret is that the token stands in the key; aws is a cloud, its secret access key 40 characters.",
+}
+
+
+def leaks(keys: Sequence[str] = (PROVIDER_KEY,)) -> Leaks:
+    return Leaks(CONFIG, lambda: keys)
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, kind in {
+        "AWS_SECRET_ACCESS_KEY": "process secret key",
+        "AWS_SESSION_TOKEN": "process session token",
+        "AWS_ACCESS_KEY_ID": "process key id",
+    }.items():
+        monkeypatch.setenv(variable, KNOWN[kind])
+
+
+def heard(deltas: Iterable[ChatDelta], made: AnswerScrubber | None = None) -> ChatReply:
+    """What a client has at the end."""
+    scrubber = made or leaks().scrubber()
+    passed = [scrubber.passed(delta) for delta in deltas]
+    return collect_deltas([*passed, scrubber.rest()])
+
+
+def said(text: str, cuts: Iterable[int] = ()) -> str:
+    """What becomes of ``text`` when it comes cut at ``cuts``."""
+    return heard(map(ChatDelta, _cut(text, cuts))).message.content
+
+
+def _cut(text: str, cuts: Iterable[int]) -> list[str]:
+    borders = [0, *sorted(cuts), len(text)]
+    return [text[start:end] for start, end in pairwise(borders)]
+
+
+def shows(text: str, kind: str) -> bool:
+    return any(part in text for part in telling_parts(kind))
+
+
+@KINDS
+def test_a_secret_is_taken_out_and_what_stands_around_it_stays(kind: str) -> None:
+    answer = said(f"Of course, it is {SECRETS[kind]} and nothing else.")
+    assert not shows(answer, kind)
+    assert GONE in answer
+    assert answer.startswith("Of course, it is ")
+    assert answer.endswith(" and nothing else.")
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{}",
+        "'{}'",
+        "`{}`",
+        '{{"key":"{}"}}',
+        "({}).",
+        "**{}**",
+        "key={}",
+        "key: {},",
+        "|{}|",
+        "<{}>",
+        "ü{}ö",
+        "a\n{}\nb",
+        "see {}; end",
+    ],
+)
+def test_however_it_is_written(kind: str, form: str) -> None:
+    assert not shows(said(form.format(SECRETS[kind])), kind)
+
+
+@KINDS
+def test_cut_at_every_place_it_is_taken_out_the_same(kind: str) -> None:
+    text = f"It is {SECRETS[kind]}, ok?"
+    whole = said(text)
+    for cut in range(1, min(len(text), 400)):
+        assert said(text, [cut]) == whole, cut
+
+
+@KINDS
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_in_small_pieces_it_is_taken_out_the_same(kind: str, size: int) -> None:
+    text = f"It is {SECRETS[kind]}, ok?"
+    assert said(text, range(size, len(text), size)) == said(text)
+
+
+@KINDS
+def test_no_piece_of_a_stream_shows_more_than_may_be_the_start_of_a_word(kind: str) -> None:
+    scrubber = leaks().scrubber()
+    given = ""
+    for character in f"It is {SECRETS[kind]}":
+        given += scrubber.passed(ChatDelta(character)).content
+        assert not shows(given, kind)
+
+
+@KINDS
+def test_in_a_refusal_and_in_the_arguments_name_and_id_of_a_tool_call(kind: str) -> None:
+    secret = SECRETS[kind]
+    arguments = json.dumps({"text": f"first\n{secret}\nlast"})
+    for size in (1, 5, len(arguments)):
+        pieces = [ToolCallDelta(0, arguments=part) for part in _cut(arguments, range(size, len(arguments), size))]
+        begin = ChatDelta(tool_calls=(ToolCallDelta(0, f"call {secret}", f"tool {secret}"),))
+        refusals = [ChatDelta(refusal=part) for part in _cut(f"I won't say {secret}.", range(size, len(secret), size))]
+        reply = heard([*refusals, begin, *(ChatDelta(tool_calls=(piece,)) for piece in pieces)])
+        (call,) = reply.message.tool_calls
+        assert json.loads(call.arguments)["text"].startswith("first\n")
+        assert json.loads(call.arguments)["text"].endswith("\nlast")
+        for out in (reply.refusal, call.arguments, json.loads(call.arguments)["text"], call.name, call.id):
+            assert GONE in out
+            assert not shows(out, kind)
+
+
+@KINDS
+def test_characters_that_json_escapes_hide_nothing(kind: str) -> None:
+    before, secret, after = PLACED.get(kind, ("", SECRETS[kind], ""))
+    escaped = secret.replace("/", "\\/").replace("k", "\\u006b").replace("A", "\\u0041")
+    escaped = json.dumps(before)[1:-1] + escaped.replace("\n", "\\n") + json.dumps(after)[1:-1]
+    arguments = f'{{"text":"{escaped}","then":"more"}}'
+    for cuts in ((), range(1, len(arguments))):
+        pieces = [ChatDelta(tool_calls=(ToolCallDelta(0, arguments=part),)) for part in _cut(arguments, cuts)]
+        decoded = json.loads(heard(pieces).message.tool_calls[0].arguments)
+        assert not shows(decoded["text"], kind)
+        assert decoded["then"] == "more"
+
+
+@pytest.mark.parametrize("text", ORDINARY.values(), ids=ORDINARY.keys())
+def test_what_a_user_may_rightly_discuss_stays_to_the_letter(text: str) -> None:
+    assert said(text) == text
+    assert said(text, range(1, len(text))) == text
+
+
+def test_tokens_that_confirm_a_write_stay() -> None:
+    for _ in range(2000):
+        token = secrets.token_urlsafe(54)
+        assert said(f'{{"confirm_token": "{token}"}}') == f'{{"confirm_token": "{token}"}}'
+
+
+def test_pictures_and_files_in_base64_stay() -> None:
+    dice = random.Random(1)
+    alphabet = string.ascii_letters + string.digits + "+/"
+    for length in (100, 1000, 5000, 50_000):
+        picture = "data:image/png;base64," + "".join(dice.choices(alphabet, k=length)) + "=="
+        assert said(picture) == picture
+        assert said(picture, range(100, len(picture), 100)) == picture
+
+
+def test_ids_of_any_sort_stay() -> None:
+    for _ in range(500):
+        text = f"{uuid.uuid4()} {secrets.token_hex(32)} {secrets.token_hex(20)} {secrets.token_urlsafe(16)} {uuid.uuid4().hex}"
+        assert said(text) == text
+
+
+_PIECES = st.one_of(
+    st.sampled_from([*SECRETS.values()]),
+    st.sampled_from([*ORDINARY.values()]),
+    st.text(max_size=12),
+    st.text(alphabet=string.printable, max_size=40),
+    st.sampled_from(
+        ["sk-", "eyJ", "\\", "\\u00", "\\n", "-----BEGIN PRIVATE KEY-----", "aws_secret_access_key=", "://", "x" * 900, " "]
+    ),
+)
+
+
+@given(st.lists(_PIECES, max_size=6), st.data())
+def test_a_stream_collected_is_the_blocking_answer(pieces: list[str], data: st.DataObject) -> None:
+    text = "".join(pieces)
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=12))
+    whole = said(text)
+    assert said(text, cuts) == whole
+    assert said(text, range(1, len(text), 3)) == whole
+
+
+@given(st.sampled_from(sorted(SECRETS)), st.text(max_size=20), st.text(max_size=20), st.data())
+def test_no_cuts_let_a_planted_secret_through(kind: str, before: str, after: str, data: st.DataObject) -> None:
+    text = f"{before} {SECRETS[kind]} {after}"
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=12))
+    answer = said(text, cuts)
+    assert not shows(answer, kind)
+    assert answer.startswith(before)
+    assert answer.endswith(after)
+
+
+@given(st.text(), st.lists(st.integers(0, 100), max_size=6))
+def test_nothing_is_lost_or_added_where_there_is_no_secret(text: str, cuts: list[int]) -> None:
+    assert said(text, [min(cut, len(text)) for cut in cuts]) == text
+
+
+@pytest.mark.parametrize("first", ["Hello", "The", " And", "I", "Grüße", "你好", "42", "{", '"', "\n"])
+def test_the_first_piece_of_an_answer_shows_at_once(first: str) -> None:
+    assert leaks().scrubber().passed(ChatDelta(first)).content == ("Hell" if first == "Hello" else first)
+
+
+def test_words_show_as_soon_as_they_have_ended() -> None:
+    scrubber = leaks().scrubber()
+    shown = [scrubber.passed(ChatDelta(piece)).content for piece in ("Under", "stand", "ing is", " goodness", ". Bye")]
+    assert shown == ["Unde", "", "rstanding is", " good", "ness. Bye"]
+    assert scrubber.rest().content == ""
+
+
+def test_of_a_run_without_end_no_more_than_a_thousand_characters_wait() -> None:
+    scrubber = leaks().scrubber()
+    sent = given_on = 0
+    for _ in range(2000):
+        sent += 50
+        given_on += len(scrubber.passed(ChatDelta("aB3" * 16 + "xy")).content)
+        assert sent - given_on <= LONGEST
+    assert given_on + len(scrubber.rest().content) == sent
+
+
+def test_after_a_long_secret_the_answer_goes_on() -> None:
+    text = f"a {SECRETS['long web token']} b {SECRETS['long web token']}&c=d"
+    assert said(text) == said(text, range(1, len(text))) == "a eyJh[…] b eyJh[…]&c=d"
+
+
+def test_a_key_that_breaks_off_takes_little_of_the_words_after_it() -> None:
+    text = "-----BEGIN PRIVATE KEY-----\n" + "Ab3+" * 16 + "\nand so on, to the end; it is not whole."
+    assert said(text).endswith("\nand so on, to the end; it is not whole.")
+
+
+def test_texts_of_several_tool_calls_are_not_mixed_up() -> None:
+    half = len(SECRETS["github"]) // 2
+    first, second = SECRETS["github"][:half], SECRETS["github"][half:]
+    deltas = [ChatDelta(tool_calls=(ToolCallDelta(0, "a", "f", first), ToolCallDelta(1, "b", "g", '{"x":1}')))]
+    deltas += [ChatDelta("Meanwhile."), ChatDelta(tool_calls=(ToolCallDelta(0, arguments=second),))]
+    reply = heard(deltas)
+    assert [call.arguments for call in reply.message.tool_calls] == ["ghp" + GONE, '{"x":1}']
+    assert reply.message.content == "Meanwhile."
+
+
+def test_figures_pass() -> None:
+    last = ChatDelta("Bye. ", finish_reason=FinishReason.LENGTH, usage=TokenUsage(1, 2))
+    reply = heard([last])
+    assert (reply.finish_reason, reply.usage) == (FinishReason.LENGTH, TokenUsage(1, 2))
+
+
+def test_keys_that_come_into_use_later_are_known_to_the_next_answer() -> None:
+    keys: list[str] = []
+    made = Leaks(CONFIG, lambda: keys)
+    assert heard([ChatDelta(PROVIDER_KEY)], made.scrubber()).message.content == PROVIDER_KEY
+    keys.append(PROVIDER_KEY)
+    assert PROVIDER_KEY not in heard([ChatDelta(PROVIDER_KEY)], made.scrubber()).message.content
+
+
+def test_a_word_that_stands_in_for_a_key_is_none() -> None:
+    made = leaks(["stand-in", "test", ""])
+    assert (
+        heard([ChatDelta("The offline stand-in is a test.")], made.scrubber()).message.content
+        == "The offline stand-in is a test."
+    )
+
+
+@KINDS
+def test_an_error_of_a_call_loses_secrets_and_names_of_ours(kind: str) -> None:
+    message = f"bad request: {SECRETS[kind]} at https://internal.example/x in /var/task/app.py"
+    error = leaks().scrubbed(UpstreamRejected(message, param="model"))
+    assert isinstance(error, UpstreamRejected)
+    assert error.param == "model"
+    assert not shows(error.message, kind)
+    assert "internal" not in error.message
+    assert "/var" not in error.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Words of prose that nobody would take for a secret. " * 200, "QUJD" * 2500, "sk-" * 3000, "eyJ." * 2500, "\\u0073" * 1500,
+     "a:b=" * 2500, "://a:" * 2000, "-----BEGIN PRIVATE KEY-----\n" * 300, "\\" * 9000, "1234567890:AA" * 700, "A-" * 5000],
+    ids=lambda text: text[:8],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [4, 10**6], ids=["in pieces", "whole"])
+def test_time_grows_with_the_length_and_no_faster(text: str, size: int) -> None:
+    def seconds(times: int) -> float:
+        scrubber, long = leaks().scrubber(), text * times
+        pieces = [ChatDelta(part) for part in _cut(long, range(size, len(long), size))]
+        started = time.process_time()
+        for piece in pieces:
+            scrubber.passed(piece)
+        scrubber.rest()
+        return time.process_time() - started
+
+    best = min(seconds(1) for _ in range(3))
+    assert best < 12e-6 * len(text)  # ten times what it takes on an idle machine
+    assert min(seconds(4) for _ in range(2)) < 10 * best + 0.02
