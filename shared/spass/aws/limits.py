@@ -106,7 +106,7 @@ class SharedLimit:
             if shard is opened:
                 continue
             state = await shard.read()
-            if state.counts_money_of(month, shard.share.usd_per_month):
+            if state.month == month:
                 left -= state.spent
             else:
                 uncounted += 1

@@ -15,11 +15,9 @@ from spass.aws.limits import Caps, Full, Hold, LimitTable, SharedLimit, keeping
 from spass.core.errors import StorageUnavailable
 from spass.core.messages import TokenUsage
 from spass.llm.errors import BackendFailed, BackendFull, BackendTimedOut, BackendUncounted
+from spass.llm.serving import USUAL_CONNECTIONS
 from spass.llm.types import ChatDelta
 from spass.tenancy.config import BackendConfig
-
-USUAL_CONNECTIONS: Final = 100
-"""What a process opens to a backend that bounds nothing."""
 
 _CHARACTERS_PER_TOKEN: Final = 4
 

@@ -4,6 +4,9 @@ from typing import Final
 
 from spass.tenancy.config import BackendConfig
 
+USUAL_CONNECTIONS: Final = 100
+"""What a process opens at most to a backend that bounds nothing."""
+
 _PREFIXES: Final = {"grok-": "xai", "claude-": "anthropic", "gpt-": "openai", "o1-": "openai", "o3-": "openai"}
 _EMBEDDED_MODEL: Final = "all-minilm-l6-v2"
 _KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "xai": "XAI_API_KEY"}

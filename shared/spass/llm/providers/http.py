@@ -13,6 +13,7 @@ from spass.core.messages import Json
 from spass.llm.errors import BackendFailed, BackendRefused, BackendRejected, BackendTimedOut, BackendUnavailable
 from spass.llm.providers.failures import failure_of
 from spass.llm.providers.sse import EventTooLong
+from spass.llm.serving import USUAL_CONNECTIONS
 from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig
 
@@ -22,7 +23,6 @@ CONNECT_SECONDS: Final = 5.0
 LONGEST_BODY: Final = 64 * 1024 * 1024
 LONGEST_ERROR: Final = 64 * 1024
 
-_DEFAULT_CONNECTIONS: Final = 100
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than the idle limit of the load balancers in front of models
 _ERROR_SECONDS: Final = 5.0  # the status is known by then; the words are worth no longer wait
 _DRAIN_SECONDS: Final = 0.25
@@ -103,6 +103,7 @@ class Connection:
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._spare = asyncio.Semaphore()
 
     async def post(self, path: str, body: Mapping[str, Json], context: CallContext) -> bytes:
         """The whole body of a successful answer."""
@@ -141,22 +142,34 @@ class Connection:
     async def _answer(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncIterator["_Answer"]:
         content = _encode(body)
         patience = _Patience(self._backend.timeout, context)
+        async with self._connected(context) as client:
+            with translated():
+                headers = {**context.headers, **self._headers, "Content-Type": "application/json"}
+                seconds = patience.seconds
+                timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
+                request = client.build_request("POST", self._base_url + path, content=content, headers=headers, timeout=timeout)
+                async with asyncio.timeout(seconds):
+                    response = await client.send(request, stream=True, auth=self._auth)
+            answer = _Answer(response, patience)
+            try:
+                if not response.is_success:
+                    raise await self._failure(answer)
+                yield answer
+            finally:
+                with suppress(httpx.HTTPError):
+                    await response.aclose()
+
+    @asynccontextmanager
+    async def _connected(self, context: CallContext) -> AsyncIterator[httpx.AsyncClient]:
+        """The client, with a connection to spare. Who waits for one does not wait for the provider: only the deadline ends it."""
         with translated():
-            client = self._open_client()
-            headers = {**context.headers, **self._headers, "Content-Type": "application/json"}
-            seconds = patience.seconds
-            timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
-            request = client.build_request("POST", self._base_url + path, content=content, headers=headers, timeout=timeout)
-            async with asyncio.timeout(seconds):
-                response = await client.send(request, stream=True, auth=self._auth)
-        answer = _Answer(response, patience)
+            client, spare = self._open_client()
+            async with asyncio.timeout(context.deadline.remaining()):
+                await spare.acquire()
         try:
-            if not response.is_success:
-                raise await self._failure(answer)
-            yield answer
+            yield client
         finally:
-            with suppress(httpx.HTTPError):
-                await response.aclose()
+            spare.release()
 
     async def _failure(self, answer: "_Answer") -> BackendFailed:
         response = answer.response
@@ -166,10 +179,11 @@ class Connection:
                 body = await answer.read(LONGEST_ERROR)
         return self._failure_of(response.status_code, response.headers, body, secrets=self.secrets)
 
-    def _open_client(self) -> httpx.AsyncClient:
+    def _open_client(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
-            connections = self._backend.max_concurrent or _DEFAULT_CONNECTIONS
+            connections = self._backend.max_concurrent or USUAL_CONNECTIONS
+            self._spare = asyncio.Semaphore(connections)
             self._client = httpx.AsyncClient(
                 limits=httpx.Limits(
                     max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=_KEEPALIVE_SECONDS
@@ -180,7 +194,7 @@ class Connection:
                 follow_redirects=False,
             )
             self._loop = loop
-        return self._client
+        return self._client, self._spare
 
 
 class _Patience:

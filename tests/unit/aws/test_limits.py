@@ -1,0 +1,421 @@
+"""What one limit lets through, whom it tells to come back when, and what it gives back. Time here is simulated."""
+
+import asyncio
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import partial
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from spass.aws.attributes import Item
+from spass.aws.keys import Key, backend_limit
+from spass.aws.limits import Caps, Full, Hold, LimitTable, SharedLimit, keeping
+from spass.aws.shared import SharedTable
+from spass.aws.table import Update
+from spass.core.errors import StorageUnavailable
+from tests.unit.aws.memory_table import MemoryTable
+
+pytestmark = pytest.mark.anyio
+KEY = backend_limit("b", 0)
+
+
+@pytest.fixture(params=["memory", "moto"])
+def table(request: pytest.FixtureRequest) -> Iterator[LimitTable]:
+    """The stand-in of the other tests, and moto, which reads expressions as DynamoDB does."""
+    if request.param == "memory":
+        yield MemoryTable()
+        return
+    with mock_aws():
+        client = boto3.client("dynamodb", region_name="eu-central-1", aws_access_key_id="x", aws_secret_access_key="x")
+        client.create_table(
+            TableName="t",
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+            AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}, {"AttributeName": "sk", "AttributeType": "S"}],
+        )
+        yield SharedTable(client, "t")
+
+
+class World:
+    """Workers that share a table and a clock."""
+
+    def __init__(self, table: LimitTable, caps: Caps, spent: str | None = None) -> None:
+        self.table = table
+        self.caps = caps
+        self.time = 1_800_000_000.0  # begins a bucket of five seconds
+        self.spent = spent
+        self.calls = 0
+        self.worker = self.new_worker()
+
+    def new_worker(self, caps: Caps | None = None) -> SharedLimit:
+        async def spent_before() -> Decimal:
+            return Decimal(self.spent or 0)
+
+        before = spent_before if self.spent is not None else None
+        return SharedLimit(
+            self.table, partial(backend_limit, "b"), caps or self.caps, clock=lambda: self.time, spent_before=before
+        )
+
+    async def ask(self, tokens: int = 0, usd: str = "0", worker: SharedLimit | None = None) -> Hold | Full:
+        self.calls += 1
+        return await (worker or self.worker).reserve(f"call{self.calls}", tokens=tokens, usd=Decimal(usd))
+
+    async def let_in(self, tokens: int = 0, usd: str = "0", worker: SharedLimit | None = None) -> Hold:
+        answer = await self.ask(tokens, usd, worker)
+        assert isinstance(answer, Hold), answer
+        return answer
+
+    async def refused(self, tokens: int = 0, usd: str = "0", worker: SharedLimit | None = None) -> Full:
+        answer = await self.ask(tokens, usd, worker)
+        assert isinstance(answer, Full)
+        return answer
+
+
+async def test_tokens_are_let_through_up_to_the_limit_whichever_worker_asks(table: LimitTable) -> None:
+    world = World(table, Caps(tokens_per_minute=1000))
+    await world.let_in(600)
+    await world.let_in(400, worker=world.new_worker())
+    assert (await world.refused(1, worker=world.new_worker())).by == "tokens"
+
+
+async def test_whoever_is_refused_hears_when_enough_tokens_will_have_passed(table: LimitTable) -> None:
+    world = World(table, Caps(tokens_per_minute=1000))
+    begun = world.time
+    await world.let_in(300)
+    world.time += 20
+    await world.let_in(700)
+    assert await world.refused(301) == Full(65.0, "tokens")
+    assert await world.refused(300) == Full(45.0, "tokens")
+    world.time = begun + 64.9
+    assert (await world.refused(300)).retry_after == pytest.approx(0.1)
+    world.time = begun + 65
+    await world.let_in(300)
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.1, 2.5, 4.9])
+async def test_no_sixty_seconds_see_more_than_the_limit(table: LimitTable, offset: float) -> None:
+    world = World(table, Caps(tokens_per_minute=1000))
+    world.time += offset
+    await world.let_in(1000)
+    world.time += 59.99
+    await world.refused(1)
+    world.time += 5.01
+    await world.let_in(1000)
+
+
+async def test_what_a_call_really_took_takes_the_place_of_what_was_reserved(table: LimitTable) -> None:
+    world = World(table, Caps(tokens_per_minute=1000))
+    hold = await world.let_in(1000)
+    await hold.settle(tokens=100)
+    hold = await world.let_in(900)
+    await hold.settle(tokens=950)
+    assert (await world.refused(1)).retry_after == 65.0
+
+
+async def test_a_call_that_took_nothing_gives_all_back(table: LimitTable) -> None:
+    world = World(table, Caps(1000, 1, Decimal(1)))
+    hold = await world.let_in(1000, "1")
+    await hold.settle(tokens=0)
+    await world.let_in(1000, "1")
+
+
+async def test_a_call_is_settled_once(table: LimitTable) -> None:
+    world = World(table, Caps(1000, 1, Decimal(1)))
+    hold = await world.let_in(500, "0.5")
+    await world.let_in(500, "0.5", worker=world.new_worker(Caps(1000, 2, Decimal(1))))
+    for _ in range(3):
+        await hold.settle(tokens=0)
+    assert (await world.refused(501)).by == "tokens"
+
+
+async def test_a_call_longer_than_a_minute_settles_its_money_and_its_place_alone(table: LimitTable) -> None:
+    world = World(table, Caps(1000, 2, Decimal(1)))
+    hold = await world.let_in(1000, "0.6")
+    for _ in range(4):
+        world.time += 20
+        await hold.renew()
+    await world.let_in(1000)
+    await hold.settle(tokens=5000, usd=Decimal("0.4"))
+    assert (await world.refused(1)).retry_after == 65.0
+    world.time += 65
+    await world.let_in(1000, "0.6")
+
+
+async def test_a_call_that_asks_for_more_than_the_limit_counts_as_the_limit(table: LimitTable) -> None:
+    world = World(table, Caps(tokens_per_minute=1000))
+    await world.let_in(5000)
+    await world.refused(1)
+    world.time += 65
+    await world.let_in(5000)
+
+
+async def test_only_so_many_calls_are_under_way_at_once(table: LimitTable) -> None:
+    world = World(table, Caps(concurrent=2))
+    first, _ = await world.let_in(), await world.let_in(worker=world.new_worker())
+    assert await world.refused() == Full(1.0, "concurrent")
+    assert await world.worker.occupancy() == 2
+    await first.settle(tokens=0)
+    await world.let_in()
+
+
+async def test_the_place_of_a_dead_worker_falls_free_with_its_lease(table: LimitTable) -> None:
+    world = World(table, Caps(concurrent=1))
+    await world.let_in()
+    world.time += 59.5
+    assert await world.refused() == Full(0.5, "concurrent")
+    world.time += 0.5
+    assert await world.worker.occupancy(max_age=0) == 0
+    await world.let_in()
+
+
+async def test_a_place_is_kept_as_long_as_it_is_renewed(table: LimitTable) -> None:
+    world = World(table, Caps(concurrent=1))
+    hold = await world.let_in()
+    for _ in range(10):
+        world.time += 20
+        await hold.renew()
+        await world.refused(worker=world.new_worker())
+
+
+async def test_who_comes_back_after_the_lease_has_run_out_takes_nobodys_place(table: LimitTable) -> None:
+    world = World(table, Caps(concurrent=1))
+    late = await world.let_in()
+    world.time += 60
+    await world.let_in()
+    await late.renew()
+    await late.settle(tokens=0)
+    await world.refused()
+
+
+async def test_a_month_takes_no_more_than_its_budget(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal("1.00")), spent="0.5")
+    hold = await world.let_in(usd="0.4")
+    await world.refused(usd="0.11")
+    await hold.settle(tokens=0, usd=Decimal("0.1"))
+    await world.let_in(usd="0.4")
+    refused = await world.refused(usd="0.01", worker=world.new_worker())
+    assert (refused.by, world.time + refused.retry_after) == ("budget", 1_801_440_000)  # 2027-02-01
+
+
+async def test_a_call_dearer_than_the_whole_budget_is_let_in_while_nothing_is_spent(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal("0.10")))
+    hold = await world.let_in(usd="3")
+    await world.refused(usd="0.01")
+    await hold.settle(tokens=0, usd=Decimal("0.02"))
+    await world.refused(usd="3")
+    await world.let_in(usd="0.08")
+
+
+async def test_a_new_month_begins_with_nothing_spent(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(1)), spent="0")
+    late = await world.let_in(usd="1")
+    world.time += 31 * 86400
+    await world.let_in(usd="0.5")
+    await late.settle(tokens=0, usd=Decimal(0))  # of a month that is over
+    await world.refused(usd="0.6")
+
+
+async def test_a_budget_set_in_the_middle_of_a_month_knows_what_was_spent_before(table: LimitTable) -> None:
+    world = World(table, Caps(tokens_per_minute=1000))
+    await world.let_in(1)
+    world.spent = "7"
+    await world.refused(usd="3.5", worker=world.new_worker(Caps(usd_per_month=Decimal(10))))
+    await world.let_in(usd="3", worker=world.new_worker(Caps(usd_per_month=Decimal(10))))
+    await world.refused(usd="0.5", worker=world.new_worker(Caps(usd_per_month=Decimal(10))))
+    await world.let_in(usd="0.5", worker=world.new_worker(Caps(usd_per_month=Decimal(11))))
+    await world.refused(usd="0.5", worker=world.new_worker(Caps(usd_per_month=Decimal("10.5"))))
+
+
+async def test_money_spent_before_is_counted_once_however_many_shards_there_are(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(1000)), spent="600")
+    spent = Decimal(600)
+    while isinstance(await world.ask(usd="20", worker=world.new_worker()), Hold):
+        spent += 20
+        world.spent = str(spent)  # as the usage rows say it a moment later
+    assert spent == 1000
+
+
+async def test_a_larger_budget_that_takes_more_shards_forgets_nothing_and_counts_nothing_twice(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(600)), spent="0")
+    await world.let_in(usd="580")
+    world.spent = "580"
+    larger = [world.new_worker(Caps(usd_per_month=Decimal(1200))) for _ in range(8)]
+    spent = Decimal(580)
+    for worker in larger * 8:
+        if isinstance(await world.ask(usd="20", worker=worker), Hold):
+            spent += 20
+            world.spent = str(spent)
+    assert spent == 1200
+
+
+async def test_a_limit_that_is_new_to_an_item_is_counted_from_then_on(table: LimitTable) -> None:
+    world = World(table, Caps(concurrent=3))
+    await world.let_in()
+    stricter = world.new_worker(Caps(1000, 3, Decimal(1)))
+    await world.let_in(1000, "1", stricter)
+    await world.refused(1, worker=stricter)
+    world.time += 70
+    await world.refused(0, "0.1", stricter)
+
+
+@pytest.mark.parametrize(
+    ("caps", "shards"),
+    [
+        (Caps(tokens_per_minute=999_999), 1),
+        (Caps(tokens_per_minute=2_000_001), 2),
+        (Caps(tokens_per_minute=10_000_000, concurrent=64), 2),
+        (Caps(10_000_000, 1000, Decimal(100)), 1),
+        (Caps(tokens_per_minute=10**12), 16),
+        (Caps(usd_per_month=Decimal(1500)), 3),
+    ],
+)
+async def test_what_is_hot_is_spread_over_shards_that_together_let_through_the_limit(caps: Caps, shards: int) -> None:
+    table = MemoryTable()
+    world = World(table, caps)
+    tokens, let_in = (caps.tokens_per_minute or 0) // 20, 0
+    usd = str((caps.usd_per_month or Decimal(0)) / 20)
+    while isinstance(await world.ask(tokens, usd, world.new_worker()), Hold):
+        let_in += 1
+    assert set(table.items) == {backend_limit("b", number) for number in range(shards)}
+    places = caps.concurrent or 10**6
+    assert min(16, places) <= let_in <= min(20, places)
+
+
+async def test_places_are_all_used_though_they_are_spread(table: LimitTable) -> None:
+    world = World(table, Caps(concurrent=65))
+    for _ in range(65):
+        await world.let_in(worker=world.new_worker())
+    assert (await world.refused()).by == "concurrent"
+    assert await world.worker.occupancy() == 65
+
+
+async def test_a_worker_that_remembers_reserves_and_settles_in_one_call_each_also_when_the_window_rolls() -> None:
+    table = MemoryTable()
+    world = World(table, Caps(1000, 5, Decimal(10)))
+    await (await world.let_in(100, "0.1")).settle(tokens=50, usd=Decimal("0.1"))
+    for seconds in (0.0, 1.0, 5.0, 30.0, 3600.0):
+        world.time += seconds
+        before = table.calls
+        hold = await world.let_in(100, "0.1")
+        assert table.calls == before + 1
+        await hold.settle(tokens=120, usd=Decimal("0.2"))
+        assert table.calls == before + 2
+
+
+async def test_a_worker_that_knows_nothing_needs_two_calls_at_most_to_reserve() -> None:
+    table = MemoryTable()
+    world = World(table, Caps(1000, 5, Decimal(10)))
+    for seconds in (0.0, 1.0, 5.0, 30.0, 3600.0):
+        world.time += seconds
+        before = table.calls
+        hold = await world.let_in(100, "0.1", world.new_worker())
+        assert table.calls <= before + 2
+        await hold.settle(tokens=120, usd=Decimal("0.2"))
+
+
+async def test_items_do_not_grow_with_calls_whose_workers_died() -> None:
+    table = MemoryTable()
+    world = World(table, Caps(tokens_per_minute=1000))
+    for _ in range(300):
+        await world.let_in(1)
+        world.time += 5
+    item = table.items[KEY]
+    assert len(str(item)) < 1500
+
+
+async def test_a_worker_whose_clock_is_behind_turns_nothing_back(table: LimitTable) -> None:
+    world = World(table, Caps(tokens_per_minute=1000))
+    behind = SharedLimit(table, partial(backend_limit, "b"), world.caps, clock=lambda: world.time - 3)
+    await world.let_in(500)
+    await world.let_in(500, worker=behind)
+    world.time += 64
+    await world.refused(1, worker=behind)
+    world.time += 1
+    await world.let_in(1000)
+    await world.refused(1, worker=behind)
+
+
+class Down(MemoryTable):
+    """A table that does not answer while ``down``."""
+
+    down = False
+
+    async def write(self, write: Update) -> Item | None:
+        if self.down:
+            raise StorageUnavailable("not now")
+        return await super().write(write)
+
+
+async def test_a_settlement_that_the_table_does_not_take_is_one_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Down()
+    world = World(table, Caps(tokens_per_minute=1000))
+    hold = await world.let_in(1000)
+    table.down = True
+    await hold.renew()
+    await hold.settle(tokens=1)
+    assert [line.split('"event":"')[1] for line in capsys.readouterr().out.splitlines()] == [
+        'limit_not_renewed"}',
+        'limit_not_settled"}',
+    ]
+    with pytest.raises(StorageUnavailable):
+        await world.ask(1)
+    table.down = False
+    world.time += 65
+    await world.let_in(1000)
+
+
+class Stuck(MemoryTable):
+    """A table whose replies to reservations wait for ``going_on``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.going_on = asyncio.Event()
+
+    async def write(self, write: Update) -> Item | None:
+        item = await super().write(write)
+        if not self.going_on.is_set():
+            await self.going_on.wait()
+        return item
+
+
+async def test_whoever_is_cancelled_while_reserving_gives_it_back() -> None:
+    table = Stuck()
+    world = World(table, Caps(1000, 1, Decimal(1)))
+    table.going_on.set()
+    await (await world.let_in(1000, "1")).settle(tokens=0)
+    table.going_on.clear()
+    asking = asyncio.create_task(world.ask(1000, "1"))
+    await asyncio.sleep(0)
+    asking.cancel()
+    table.going_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await world.let_in(1000, "1")
+
+
+async def test_a_hold_is_renewed_while_its_call_runs_and_not_longer() -> None:
+    renewed = 0
+
+    class Counting(MemoryTable):
+        async def write(self, write: Update) -> Item | None:
+            nonlocal renewed
+            renewed += 1
+            return await super().write(write)
+
+    world = World(Counting(), Caps(concurrent=1))
+    hold = await world.let_in()
+    renewed = 0
+    async with keeping(hold, every=0.001):
+        while renewed < 3:
+            await asyncio.sleep(0.001)
+    then = renewed
+    await asyncio.sleep(0.005)
+    assert renewed == then
+
+
+def test_no_limit_reaches_beyond_its_part_of_the_table() -> None:
+    client = boto3.client("dynamodb", region_name="eu-central-1", aws_access_key_id="x", aws_secret_access_key="x")
+    with pytest.raises(PermissionError):
+        asyncio.run(SharedTable(client, "t").get(Key("T#demo#RAG", "LIMIT")))
