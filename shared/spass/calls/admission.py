@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from decimal import Decimal
@@ -65,9 +65,16 @@ class _Limit:
 class Admission:
     """Lets calls through, or not. One for the process."""
 
-    def __init__(self, cascade: Cascade, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        cascade: Cascade,
+        *,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._cascade = cascade
         self._clock = clock
+        self._sleep = sleep
         self._limits: dict[TenantId, _Limit] = {}
         self._spent: dict[TenantId, tuple[float, Decimal]] = {}
 
@@ -84,12 +91,13 @@ class Admission:
         if caps == Caps():
             return Admitted()
         limit = self._limit_of(scope.store, caps)
-        loop = asyncio.get_running_loop()
-        last = loop.time() + min(PATIENCE, scope.deadline.remaining())
+        patience = min(PATIENCE, scope.deadline.remaining())
         while isinstance(answer := await limit.reserve(new_id("call"), tokens=expected.total_tokens, usd=cost.usd), Full):
-            if loop.time() + answer.retry_after > last:
+            if answer.retry_after > patience:
                 raise await self._refusal(scope.store, caps, answer)
-            await asyncio.sleep(answer.retry_after + random.uniform(0, _JITTER))  # noqa: S311 (jitter)
+            wait = answer.retry_after + random.uniform(0, _JITTER)  # noqa: S311 (jitter)
+            patience -= wait
+            await self._sleep(wait)
         admitted = Admitted(answer)
         await admitted.keep()
         return admitted

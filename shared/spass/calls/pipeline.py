@@ -30,10 +30,10 @@ _NOTHING: Final = TokenUsage()
 class Calls:
     """The pipeline of every model call."""
 
-    def __init__(self, config: GatewayConfig, router: Router, cascade: Cascade) -> None:
+    def __init__(self, config: GatewayConfig, router: Router, cascade: Cascade, *, admission: Admission | None = None) -> None:
         self._config = config
         self._router = router
-        self._admission = Admission(cascade)
+        self._admission = admission or Admission(cascade)
         self._leaks = Leaks(config, router.keys)
 
     def chat(self, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:

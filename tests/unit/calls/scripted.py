@@ -10,6 +10,7 @@ from moto import mock_aws
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import Aws, TenantStore
+from spass.calls.admission import Admission
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.ids import RequestId, TenantId, UserId
@@ -83,13 +84,14 @@ class ScriptedProvider:
     async def aclose(self) -> None:
         pass
 
-    def calls(self, config: GatewayConfig = CONFIG) -> Calls:
+    def calls(self, config: GatewayConfig = CONFIG, admission: Admission | None = None) -> Calls:
         """The pipeline in front of this model."""
 
         def provider_of(backend: BackendConfig, key: str | None) -> ScriptedProvider:
             return self
 
-        return Calls(config, Router(config.llm, config.models, lambda _: None, provider_of=provider_of), Cascade(config))
+        router = Router(config.llm, config.models, lambda _: None, provider_of=provider_of)
+        return Calls(config, router, Cascade(config), admission=admission)
 
 
 @contextmanager
