@@ -13,7 +13,10 @@ router = api_router()
 @router.get("/a1/agents/{name}")
 async def agent(name: Agent, exchange: Current) -> Response:
     """An agent as its file describes it, with the defaults filled in."""
-    return json_response(exchange.services.agents.get(name).config)
+    services = exchange.services
+    spec = services.agents.get(name)
+    settings = await services.cascade.effective(exchange.scope.store)
+    return json_response(spec.config(settings.rag_top_k))
 
 
 handler = lambda_handler(router)

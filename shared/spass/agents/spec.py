@@ -26,7 +26,8 @@ def _each_once(tools: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class AgentSpec(BaseModel):
-    """An agent: a model, what it is told, and what it may use. ``rag_index`` is searched before each prompt."""
+    """An agent: a model, what it is told, and what it may use. ``rag_index`` is searched before each prompt, for as many passages
+    as ``rag_top_k`` says, or the tenant where that is None."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -40,17 +41,16 @@ class AgentSpec(BaseModel):
     max_turns: Annotated[int, Field(ge=1, le=100)] = 10
     tools: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_each_once)] = ()
     rag_index: Annotated[str, Field(pattern=RAG_ID)] | None = None
-    rag_top_k: Annotated[int, Field(ge=1, le=50)] = 5
+    rag_top_k: Annotated[int, Field(ge=1, le=50)] | None = None
 
     @property
     def listing(self) -> Mapping[str, Json]:
         """The agent as the list of agents shows it."""
         return self.model_dump(include={"name", "description", "model", "kind", "tools", "rag_index"}, mode="json")
 
-    @property
-    def config(self) -> Mapping[str, Json]:
-        """The whole file, defaults filled in."""
-        return self.model_dump(mode="json")
+    def config(self, rag_top_k: int) -> Mapping[str, Json]:
+        """The whole file, defaults filled in; ``rag_top_k`` is the tenant's, which holds where the file says none."""
+        return {**self.model_dump(mode="json"), "rag_top_k": self.rag_top_k or rag_top_k}
 
 
 class MessageBody(BaseModel):

@@ -19,6 +19,7 @@ CONFIG = GatewayConfig.model_validate(
     {
         "llm": {"retries": 0, "backends": [{"provider": "openai", "supported_models": ["talker"]}]},
         "models": [{"name": "talker", "context_window": 1000, "usd_per_mtok_in": "1", "usd_per_mtok_out": "2"}],
+        "defaults": {"rag_top_k": 7},
     }
 )
 

@@ -56,7 +56,8 @@ def test_the_list_shows_six_fields(agents: AgentRegistry) -> None:
 
 
 def test_the_full_config_holds_every_field_with_its_default(agents: AgentRegistry) -> None:
-    config = agents.get("berlin-rag").config
+    config = agents.get("berlin-rag").config(rag_top_k=7)
     assert config["max_turns"] == 10
     assert config["rag_top_k"] == 3
     assert config["tools"] == []
+    assert agents.get("berlin-tour").config(rag_top_k=7)["rag_top_k"] == 7

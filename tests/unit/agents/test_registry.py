@@ -32,7 +32,7 @@ def problems(folder: Path, **files: str) -> str:
 
 def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
     agent = load(tmp_path, good=GOOD).get("good")
-    assert (agent.kind, agent.max_turns, agent.rag_top_k, agent.tools, agent.rag_index) == ("orchestrator", 10, 5, (), None)
+    assert (agent.kind, agent.max_turns, agent.rag_top_k, agent.tools, agent.rag_index) == ("orchestrator", 10, None, (), None)
     assert agent.max_tokens is None
     assert agent.temperature is None
 
