@@ -3,13 +3,16 @@
 import json
 from typing import Final
 
-from spass.core.messages import Message, Role, TokenUsage
+from spass.core.messages import Image, Message, Role, TokenUsage
 from spass.llm.types import ChatRequest
 
 CHARACTERS_PER_TOKEN: Final = 4
 
 USUAL_ANSWER: Final = 1024
 """Tokens reserved for an answer whose length nobody bounds."""
+
+_TOKENS_PER_PICTURE: Final = 1000
+"""OpenAI's and Anthropic's take some 700 to 1600 for a picture of a screen's size."""
 
 _NOTHING_SAID: Final = Message(Role.ASSISTANT, "")
 
@@ -31,4 +34,6 @@ def expected_usage(request: ChatRequest) -> TokenUsage:
 
 
 def _characters(message: Message) -> int:
-    return len(message.content) + sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+    pictures = sum(isinstance(part, Image) for part in message.parts)
+    calls = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+    return len(message.content) + calls + pictures * _TOKENS_PER_PICTURE * CHARACTERS_PER_TOKEN

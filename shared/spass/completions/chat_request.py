@@ -1,6 +1,7 @@
 """The body of ``POST /v1/chat/completions``, as OpenAI documents it (https://platform.openai.com/docs/api-reference/chat/create).
 
-Every field that OpenAI knows is either taken or refused with a reason; anything else is unknown and refused.
+Every field that OpenAI knows is either taken or refused with a reason; anything else is unknown and refused. What is taken here
+and not had by any provider of the model is refused by these (``llm.providers.wishes``).
 """
 
 from collections.abc import Mapping

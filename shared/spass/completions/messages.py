@@ -2,49 +2,12 @@
 
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from spass.core.messages import Message, Role, ToolCall
+from spass.completions.content import Text, TextAndPictures
+from spass.core.messages import Image, Message, Role, ToolCall
 
-
-def _joined_text(value: object) -> object:
-    """Text parts joined by line breaks; a plain text as it is."""
-    return "\n".join(map(_part_text, value)) if isinstance(value, list) else value
-
-
-def _part_text(part: object) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or not isinstance(kind, str):
-        raise PydanticCustomError("content_part", 'a content part is {"type": "text", "text": "…"}')
-    if kind not in ("text", "refusal"):
-        raise PydanticCustomError("content_part", "parts of this type are not supported by this gateway yet; send text")
-    text = part.get(kind)
-    if not isinstance(text, str) or set(part) != {"type", kind}:
-        raise PydanticCustomError("content_part", 'a content part is {"type": "text", "text": "…"}')
-    return text
-
-
-Text = Annotated[
-    str,
-    BeforeValidator(_joined_text),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-                        "required": ["type", "text"],
-                        "additionalProperties": False,
-                    },
-                },
-            ]
-        }
-    ),
-]
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -65,11 +28,13 @@ class SystemMessage(Strict):
 
 class UserMessage(Strict):
     role: Literal["user"]
-    content: Text
+    content: TextAndPictures
     name: str | None = None
 
     def message(self) -> Message:
-        return Message(Role.USER, self.content, name=self.name)
+        texts = [part for part in self.content if not isinstance(part, Image)]
+        pictured = self.content if len(texts) < len(self.content) else ()
+        return Message(Role.USER, "\n".join(texts), name=self.name, parts=pictured)
 
 
 class FunctionCall(Strict):

@@ -30,7 +30,7 @@ class ChatRequest:
     """One call of a chat model. ``None`` leaves a choice to the provider.
 
     ``model`` is the catalogue's name. ``response_format`` and ``extra`` are in OpenAI's words; ``extra`` holds further fields,
-    which other providers ignore. ``stream`` picks how the provider is asked; what comes back is an iterator either way.
+    which other providers translate, or refuse (``llm.providers.wishes``). ``stream`` picks how the provider is asked; what comes back is an iterator either way.
     """
 
     model: str

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from spass.completions.chat_request import ChatCompletionRequest
-from spass.core.messages import Message, Role, ToolCall
+from spass.core.messages import Image, Message, Role, ToolCall
 from spass.llm.types import NamedTool
 
 ASK = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
@@ -127,8 +127,13 @@ def test_null_is_as_good_as_absent() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, 'a content part is {"type": "text"'),
         ({"messages": [{"role": "user", "content": ["x"]}]}, 'a content part is {"type": "text"'),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-            "messages.0.user.content: parts of this type are not supported by this gateway yet; send text",
+            {"messages": [{"role": "system", "content": [{"type": "image_url", "image_url": {"url": "https://x.example"}}]}]},
+            "messages.0.system.content: parts of type 'image_url' are not supported by this gateway here; send text",
+        ),
+        ({"messages": [{"role": "assistant", "content": [{"type": "file"}]}]}, "parts of type 'file' are not supported"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
+            "messages.0.user.content: parts of type 'input_audio' are not supported by this gateway here; send text or image_url",
         ),
         ({"messages": [{"role": "assistant"}]}, "an assistant message has content or tool_calls"),
         ({"model": ""}, "model: String should have at least 1 character"),
@@ -157,6 +162,63 @@ def test_null_is_as_good_as_absent() -> None:
 )
 def test_what_cannot_be_right_is_refused_with_its_place(fields: dict[str, Any], expected: str) -> None:
     assert expected in complaint(**fields)
+
+
+PNG = "data:image/png;base64,iVBORw0KGgo="
+
+
+def pictured(*parts: object) -> list[dict[str, object]]:
+    return [{"role": "user", "content": list(parts), "name": "anna"}]
+
+
+def picture(url: object, **fields: object) -> dict[str, object]:
+    return {"type": "image_url", "image_url": {"url": url, **fields}}
+
+
+def test_pictures_stand_where_they_stood_between_the_texts() -> None:
+    far = "https://example.com/cat.png?size=1"
+    parts = [{"type": "text", "text": "This"}, picture(far, detail="low"), {"type": "text", "text": "or that?"}, picture(PNG)]
+    assert parse(messages=pictured(*parts)).chat_request().messages == (
+        Message(Role.USER, "This\nor that?", name="anna", parts=("This", Image(far, "low"), "or that?", Image(PNG))),
+    )
+    alone = parse(messages=pictured(picture(PNG, detail=None))).chat_request().messages
+    assert alone == (Message(Role.USER, "", name="anna", parts=(Image(PNG),)),)
+
+
+def test_one_picture_has_one_spelling() -> None:
+    (message,) = parse(messages=pictured(picture("DATA:image/JPG;base64,/9j/"))).chat_request().messages
+    assert message.parts == (Image("data:image/jpeg;base64,/9j/"),)
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (picture("http://example.com/cat.png"), "a picture's url is an https: address or a data: URL"),
+        (picture("https://"), "an https: address"),
+        (picture("https://a b"), "an https: address"),
+        (picture("https://key@example.com/"), "an https: address"),
+        (picture("file:///etc/passwd"), "an https: address"),
+        (picture("https://example.com/" + "a" * 8192), "an https: address"),
+        (picture("data:image/svg+xml;base64,PHN2Zy8+"), "where … is png, jpeg, gif or webp"),
+        (picture("data:image/png,abcd"), "begins with data:image/…;base64,"),
+        (picture("data:image/png;base64,"), "does not hold valid base64"),
+        (picture("data:image/png;base64,abc"), "does not hold valid base64"),
+        (picture("data:image/png;base64,ab\ncd"), "does not hold valid base64"),
+        (picture("data:image/png;base64,äöüß"), "does not hold valid base64"),
+        (picture(5), 'a picture is {"type": "image_url"'),
+        (picture(PNG, detail="most"), "auto, low or high"),
+        (picture(PNG, detail=[]), "auto, low or high"),
+        (picture(PNG, mood="x"), "a picture is"),
+        ({"type": "image_url", "image_url": PNG}, "a picture is"),
+        ({"type": "image_url", "image_url": {"url": PNG}, "cache_control": {}}, "a picture is"),
+        ({"type": "image_url"}, "a picture is"),
+        ({"type": ["image_url"]}, "a content part is"),
+    ],
+)
+def test_what_is_no_picture_is_refused_with_its_place(part: dict[str, object], expected: str) -> None:
+    said = complaint(messages=pictured(part))
+    assert said.startswith("messages.0.user.content: ")
+    assert expected in said
 
 
 @pytest.mark.parametrize(

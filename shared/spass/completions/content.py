@@ -1,0 +1,120 @@
+"""What a message says, as OpenAI's clients send it: a text, or parts, which may be pictures where a user speaks."""
+
+import base64
+import binascii
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError, PydanticKnownError
+
+from spass.core.messages import Image
+
+_BEGINNING: Final = re.compile(r"data:image/(png|jpe?g|gif|webp);base64,", re.IGNORECASE)
+_ADDRESS: Final = re.compile(r"https://[^\s/?#@]+([/?#]\S*)?")
+_LONGEST_ADDRESS: Final = 8192
+_DETAILS: Final[dict[object, Literal["auto", "low", "high"] | None]] = {None: None, "auto": "auto", "low": "low", "high": "high"}
+
+_TEXT_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+    "additionalProperties": False,
+}
+_IMAGE_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "image_url"},
+        "image_url": {
+            "type": "object",
+            "properties": {
+                "url": {
+                    "type": "string",
+                    "description": "An https: address, or the picture itself as a data: URL in base64.",
+                    "pattern": r"^(https://[a-z0-9.]+|data:image/(png|jpeg|gif|webp);base64,([A-Za-z0-9+/]{4})+)$",
+                },
+                "detail": {"enum": ["auto", "low", "high", None]},
+            },
+            "required": ["url"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["type", "image_url"],
+    "additionalProperties": False,
+}
+
+
+def _schema(part: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": part}]})
+
+
+def _joined_text(value: object) -> object:
+    """Text parts joined by line breaks; a plain text as it is."""
+    return "\n".join(map(_text_of, value)) if isinstance(value, list) else value
+
+
+def _parts(value: object) -> tuple[str | Image, ...]:
+    """Texts and pictures in their order."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list):
+        raise PydanticKnownError("string_type")
+    return tuple(_picture_of(part) if _kind_of(part) == "image_url" else _text_of(part, "text or image_url") for part in value)
+
+
+def _kind_of(part: object) -> object:
+    return part.get("type") if isinstance(part, dict) else None
+
+
+def _text_of(part: object, known: str = "text") -> str:
+    kind = _kind_of(part)
+    if not isinstance(part, dict) or not isinstance(kind, str):
+        raise _refused('a content part is {"type": "text", "text": "…"}')
+    if kind not in ("text", "refusal"):
+        raise PydanticCustomError(
+            "content_part",
+            "parts of type '{kind}' are not supported by this gateway here; send {known}",
+            {"kind": kind[:32], "known": known},
+        )
+    text = part.get(kind)
+    if not isinstance(text, str) or set(part) != {"type", kind}:
+        raise _refused('a content part is {"type": "text", "text": "…"}')
+    return text
+
+
+def _picture_of(part: object) -> Image:
+    image = part.get("image_url") if isinstance(part, dict) and set(part) == {"type", "image_url"} else None
+    url = image.get("url") if isinstance(image, dict) else None
+    if not isinstance(image, dict) or not isinstance(url, str) or not set(image) <= {"url", "detail"}:
+        raise _refused('a picture is {"type": "image_url", "image_url": {"url": "…", "detail": "auto"}}')
+    detail = image.get("detail")
+    if not isinstance(detail, str | None) or detail not in _DETAILS:
+        raise _refused("a picture's detail is auto, low or high")
+    return Image(_checked(url), _DETAILS[detail])
+
+
+def _checked(url: str) -> str:
+    """The address of a picture, in one spelling."""
+    if url[:5].lower() != "data:":
+        if len(url) > _LONGEST_ADDRESS or not _ADDRESS.fullmatch(url):
+            raise _refused("a picture's url is an https: address or a data: URL")
+        return url
+    found = _BEGINNING.match(url)
+    if not found:
+        raise _refused("a picture's data: URL begins with data:image/…;base64, where … is png, jpeg, gif or webp")
+    data = url[found.end() :]
+    try:
+        picture = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        picture = b""
+    if not picture:
+        raise _refused("a picture's data: URL does not hold valid base64")
+    return f"data:image/{found[1].lower().replace('jpg', 'jpeg')};base64,{data}"
+
+
+def _refused(what: str) -> PydanticCustomError:
+    return PydanticCustomError("content_part", "{what}", {"what": what})
+
+
+Text = Annotated[str, BeforeValidator(_joined_text), _schema(_TEXT_SCHEMA)]
+TextAndPictures = Annotated[tuple[str | Image, ...], BeforeValidator(_parts), _schema({"anyOf": [_TEXT_SCHEMA, _IMAGE_SCHEMA]})]
