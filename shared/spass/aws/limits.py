@@ -148,6 +148,11 @@ class _Shard:
         asked = asked._replace(tokens=0 if cap is None else min(asked.tokens, cap))
         state = self._seen or self._guess()
         reservation = await self._reservation(asked, state, opening_of)
+        if reservation.opening is not None and reservation.full():
+            # The write that begins to count a month or a budget sets what is spent, and so cannot ask whether it is too much.
+            reservation = await self._reservation(asked, await self.read(), opening_of)
+            if full := reservation.full():
+                return full
         for _ in range(_ATTEMPTS):
             hold = Hold(self, asked, reservation)
             try:
