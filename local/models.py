@@ -115,11 +115,14 @@ def overlay(config: GatewayConfig, choice: Choice) -> dict[str, Any]:
 
 
 def _usable(backend: BackendConfig) -> bool:
-    """Whether a backend can answer here: its key is set, or it needs none and is there. An Ollama is looked for by itself."""
+    """Whether a backend can answer here: its key is set, or it needs none and is there. An Ollama is looked for by itself, and
+    Bedrock without a key wants credentials of AWS, which here are those of the emulator."""
     if backend.provider == "ollama":
         return False
     if key := key_variable(backend):
         return bool(os.environ.get(key))
+    if backend.provider == "bedrock":
+        return False
     return backend.base_url is not None and answers(backend.base_url, timeout=_PROBE_SECONDS)
 
 

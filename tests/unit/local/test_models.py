@@ -114,6 +114,23 @@ def test_of_two_backends_the_one_that_is_tried_first_answers(tmp_path: Path, mon
     assert choose(load_gateway_config(file), ollama=None, standin_url=URL).by_model == {"grok-4": "first"}
 
 
+def test_bedrock_answers_here_with_a_key_of_its_own_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "operators.yaml"
+    file.write_text(
+        """
+llm:
+  backends:
+    - {name: signed, provider: bedrock, base_url: "http://127.0.0.1:9", supported_models: [small]}
+    - {name: keyed, provider: bedrock, api_key_env: BEDROCK_KEY, supported_models: [large]}
+models: [{name: small, context_window: 9}, {name: large, context_window: 9}]
+"""
+    )
+    monkeypatch.setenv("BEDROCK_KEY", "a-key")
+    monkeypatch.setattr("local.models.answers", lambda *_, **__: True)  # Bedrock can be reached, but not in our name
+    choice = choose(load_gateway_config(file), ollama=None, standin_url=URL)
+    assert choice.by_model == {"small": "stand-in", "large": "keyed"}
+
+
 def test_a_model_that_nobody_serves_is_known_with_the_key_it_needs(
     config: GatewayConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
