@@ -9,8 +9,8 @@ PATH = "/v1/tenant/config"
 CHAT = {"model": "small", "messages": [{"role": "user", "content": "Hello?"}]}
 
 
-def _config(gateway: Gateway, **who: str) -> Any:
-    return gateway.send("GET", PATH, **who).json
+def _config(gateway: Gateway) -> Any:
+    return gateway.send("GET", PATH).json
 
 
 def test_before_anybody_said_anything_every_setting_is_the_process_own(gateway: Gateway) -> None:
