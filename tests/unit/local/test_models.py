@@ -122,7 +122,10 @@ llm:
   backends:
     - {name: signed, provider: bedrock, base_url: "http://127.0.0.1:9", supported_models: [small]}
     - {name: keyed, provider: bedrock, api_key_env: BEDROCK_KEY, supported_models: [large]}
-models: [{name: small, context_window: 9}, {name: large, context_window: 9}, {name: e, kind: embedding, dimensions: 9, context_window: 9}]
+models:
+  - {name: small, context_window: 9}
+  - {name: large, context_window: 9}
+  - {name: e, kind: embedding, dimensions: 9, context_window: 9}
 defaults: {embedding_model: e}
 """
     )
