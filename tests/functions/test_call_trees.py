@@ -1,0 +1,207 @@
+"""What calls what, and how deep: the audit's tree of a request on every route, the headers of every sub-call, and gateways that
+call gateways."""
+
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from spass.core.ids import RequestId, TenantId
+from spass.core.messages import FinishReason, TokenUsage
+from spass.llm.providers.openai import OpenAi
+from spass.llm.router import Router
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
+from spass.metering.audit_tree import tree
+from spass.metering.usage import UsageQuery, usage
+from spass.tenancy.config import BackendConfig
+from tests.functions.gateway import CONFIG, Gateway, Reply, route_of
+
+CHAT = "/v1/chat/completions"
+QUESTION = {"model": "small", "messages": [{"role": "user", "content": "Which gate?"}]}
+LOOKS_UP = [
+    ChatDelta(tool_calls=(ToolCallDelta(0, "c1", "rag_query", json.dumps({"index_id": "notes", "query": "gate"})),)),
+    ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(10, 5)),
+]
+ANSWERS = [ChatDelta("The gate.", finish_reason=FinishReason.STOP, usage=TokenUsage(10, 5))]
+
+Shape = list[tuple[str, Any]]
+"""Of each call what was called, and the calls that were made for it."""
+
+
+class Watched:
+    """A gateway whose model answers turn by turn and which remembers with which headers it was asked."""
+
+    def __init__(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gateway = gateway
+        self.turns: deque[Sequence[ChatDelta]] = deque()
+        self.headers: list[tuple[str, str]] = []
+        embed = gateway.script.embed
+
+        async def answer(request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+            self._note(context)
+            for delta in self.turns.popleft() if self.turns else ANSWERS:
+                yield delta
+
+        async def watched(request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+            self._note(context)
+            return await embed(request, context)
+
+        monkeypatch.setattr(gateway.script, "answer", answer)
+        monkeypatch.setattr(gateway.script, "embed", watched)
+
+    def _note(self, context: CallContext) -> None:
+        self.headers.append((context.headers["SPASS-Caller-Depth"], context.headers["SPASS-Parent-Request-Id"]))
+
+    def ask(self, target: str, body: object, *turns: Sequence[ChatDelta], **headers: str) -> Reply:
+        self.turns.extend(turns)
+        self.headers.clear()
+        reply = self.gateway.send(
+            "POST", target, body=body, headers={name.replace("_", "-"): text for name, text in headers.items()}
+        )
+        assert reply.status < 300, reply.text
+        return reply
+
+    def calls(self, reply: Reply) -> Any:
+        return calls_of(self.gateway, reply.headers["spass-request-id"])
+
+
+def calls_of(gateway: Gateway, request_id: str) -> Any:
+    store = gateway.services.aws.for_tenant(TenantId("demo"))
+    return gateway._loop.run_until_complete(tree(store, RequestId(request_id)))["calls"]
+
+
+def shape(calls: Any) -> Shape:
+    return [(call.get("tool") or call["kind"], shape(call["calls"])) for call in calls]
+
+
+def flat(calls: Any) -> list[Any]:
+    return [one for call in calls for one in (call, *flat(call["calls"]))]
+
+
+@pytest.fixture
+def watched(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    tools = "defaults: {embedding_model: mini-embed, tools_enabled_default: [rag_query]}"
+    gateway.services.settings.config.write_text(CONFIG.replace("defaults: {embedding_model: mini-embed}", tools))
+    notes = {"documents": [{"id": "a", "text": "The gate was built in 1791."}]}
+    assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=notes).status == 200
+    return Watched(gateway, monkeypatch)
+
+
+TURN: Shape = [("chat", []), ("rag_query", [("embedding", [])]), ("chat", [])]
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "turns", "wanted"),
+    [
+        (CHAT, QUESTION, (LOOKS_UP, ANSWERS), TURN),
+        (CHAT, QUESTION | {"stream": True}, (LOOKS_UP, ANSWERS), TURN),
+        ("/a1/agents/counting/chat", {"message": "Which gate?"}, (LOOKS_UP, ANSWERS), TURN),
+        ("/a1/agents/reading/chat", {"message": "Which gate?"}, (), [("embedding", []), ("chat", [])]),
+        ("/v1/embeddings", {"model": "mini-embed", "input": ["a", "b"]}, (), [("embedding", [])]),
+        (
+            "/v1/tools/execute",
+            {"name": "rag_query", "arguments": {"index_id": "notes", "query": "gate"}},
+            (),
+            [("rag_query", [("embedding", [])])],
+        ),
+        ("/a1/rag/indices/notes/query", {"query": "gate"}, (), [("embedding", [])]),
+        ("/a1/rag/indices/notes/documents/append", {"documents": [{"id": "b", "text": "b"}]}, (), [("embedding", [])]),
+    ],
+)
+def test_each_call_stands_below_what_it_was_made_for(
+    watched: Watched, target: str, body: object, turns: Sequence[Sequence[ChatDelta]], wanted: Shape
+) -> None:
+    reply = watched.ask(target, body, *turns, SPASS_Parent_Request_Id="req_elsewhere")
+    calls = watched.calls(reply)
+    assert shape(calls) == wanted
+    assert {call["origin_request_id"] for call in flat(calls)} == {"req_elsewhere"}
+    assert {call["outer_request_id"] for call in flat(calls)} == {reply.headers["spass-request-id"]}
+    # Whom a provider is told that it works for is the record of this very call.
+    models = [call for call in flat(calls) if call["kind"] != "tool"]
+    assert [parent for _, parent in watched.headers] == [call["request_id"] for call in models]
+
+
+def test_a_turn_of_a_session_is_one_tree(watched: Watched) -> None:
+    session = watched.gateway.send("POST", "/a1/agents/counting/sessions", body={}).json["id"]
+    reply = watched.ask(f"/a1/agents/counting/sessions/{session}/messages", {"message": "?"}, LOOKS_UP, ANSWERS)
+    calls = watched.calls(reply)
+    assert shape(calls) == TURN
+    assert {call["session"] for call in flat(calls)} == {session}
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "deeper"),
+    [(CHAT, QUESTION, 1), ("/a1/agents/counting/chat", {"message": "?"}, 2)],
+    ids=["a completion", "an agent, which is one call deeper than its request"],
+)
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_every_sub_call_says_how_deep_it_is(watched: Watched, target: str, body: object, deeper: int, depth: int) -> None:
+    watched.ask(target, body, LOOKS_UP, ANSWERS, SPASS_Caller_Depth=str(depth))
+    assert [said for said, _ in watched.headers] == [str(depth + deeper)] * 3
+
+
+@pytest.mark.parametrize("target", [CHAT, "/a1/agents/counting/chat", "/v1/tools/execute", "/v1/embeddings"])
+def test_at_the_third_call_nothing_is_read_asked_or_spent(watched: Watched, target: str) -> None:
+    reply = watched.gateway.send("POST", target, headers={"SPASS-Caller-Depth": "3"}, body={})
+    assert (reply.status, reply.code) == (508, "recursion_depth_exceeded")
+    assert watched.headers == []
+    assert "spass-cost-usd" not in reply.headers
+
+
+def behind(gateway: Gateway, front: Gateway) -> None:
+    """Puts ``gateway`` behind ``front``, as the provider of its models."""
+    route = route_of("POST", CHAT)
+    assert route is not None
+    backend = BackendConfig.model_validate({"provider": "openai", "base_url": "https://gateway.test/v1"})
+    transport = httpx.ASGITransport(gateway._function(route))
+    config = front.services.config
+    router = Router(
+        config.llm, config.models, lambda _: None, provider_of=lambda *_: OpenAi(backend, "demo-token", transport=transport)
+    )
+    front.services.__dict__["router"] = router
+
+
+def spent(gateway: Gateway) -> Any:
+    store = gateway.services.aws.for_tenant(TenantId("demo"))
+    answer: Any = gateway._loop.run_until_complete(usage(store, UsageQuery()))
+    return answer["total"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_gateway_behind_a_gateway_knows_which_call_led_to_it(gateway: Gateway, tmp_path: Path, stream: bool) -> None:
+    front = gateway.reconfigured(tmp_path / "front", "retries: 0", "retries: 0")
+    behind(gateway, front)
+    reply = front.send("POST", CHAT, body=QUESTION | {"stream": stream})
+    assert reply.status == 200
+    (call,) = calls_of(front, reply.headers["spass-request-id"])
+    inner = gateway.services.aws.for_tenant(TenantId("demo"))
+    table: Any = inner.table
+    scanned = table._client.scan(TableName=table._name)["Items"]
+    (below,) = [item for item in scanned if item.get("origin_request_id", {}).get("S") == call["request_id"]]
+    assert below["outer_request_id"]["S"] != call["outer_request_id"]
+    # What the inner gateway says that it cost is the price of the outer's call.
+    assert (call["cost_source"], call["cost_usd"]) == ("upstream", below["cost_usd"]["S"])
+    assert spent(front)["requests"] == 2
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_gateway_that_is_its_own_provider_stops_at_the_third_call_and_spends_nothing(
+    gateway: Gateway, tmp_path: Path, stream: bool, retries: int
+) -> None:
+    ring = gateway.reconfigured(tmp_path / "ring", "retries: 0", f"retries: {retries}")
+    behind(ring, ring)
+    reply = ring.send("POST", CHAT, body=QUESTION | {"stream": stream})
+    assert (reply.status, reply.code) == (508, "recursion_depth_exceeded")
+    (call,) = calls_of(ring, reply.headers["spass-request-id"])
+    assert (call["status"], call["attempts"], call["cost_usd"]) == ("recursion_depth_exceeded", 1, "0")
+    table: Any = ring.services.aws.for_tenant(TenantId("demo")).table
+    records = [item for item in table._client.scan(TableName=table._name)["Items"] if "#AUDIT#" in item["pk"]["S"]]
+    assert len(records) == 3
+    origins = {record.get("origin_request_id", {}).get("S") for record in records}
+    assert origins - {None} < {record["request_id"]["S"] for record in records}
+    assert spent(ring)["requests"] == 0
