@@ -134,7 +134,9 @@ def chat_body(request: ChatRequest, max_tokens_field: str) -> dict[str, Json]:
         "stream": request.stream or None,
         "stream_options": {"include_usage": True} if request.stream else None,
     }
-    return {**request.extra, **{name: value for name, value in fields.items() if value is not None}}
+    # OpenAI refuses a word on parallel calls where there are no tools, as it does a choice.
+    extra = {name: value for name, value in request.extra.items() if tools or name != "parallel_tool_calls"}
+    return {**extra, **{name: value for name, value in fields.items() if value is not None}}
 
 
 def _tool(tool: ToolSpec) -> Json:

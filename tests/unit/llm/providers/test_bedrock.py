@@ -1,13 +1,18 @@
 """Amazon Bedrock, both ways: Converse and ConverseStream."""
 
+import asyncio
 import json
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import cast
+from urllib.parse import quote
 
 import anyio
 import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,8 +27,11 @@ from spass.llm.errors import (
     BackendUnable,
     BackendUnavailable,
 )
+from spass.llm.providers import make_provider
 from spass.llm.providers.bedrock import Bedrock
+from spass.llm.router import Router
 from spass.llm.types import ChatDelta, ChatRequest, NamedTool, Provider, ToolChoice, collect_deltas
+from spass.tenancy.config import LlmConfig
 from tests.unit.aws.eventstreams import event, exception, frame
 from tests.unit.llm.upstream import (
     CALL,
@@ -160,6 +168,68 @@ async def test_a_key_of_bedrocks_takes_the_place_of_the_signature() -> None:
     await reply_of(bedrock(upstream, key=KEY))
     assert upstream.asked[0].headers["authorization"] == f"Bearer {KEY}"
     assert "x-amz-date" not in upstream.asked[0].headers
+
+
+async def test_a_backend_without_a_key_is_used_and_named_as_the_operator_maps_it() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    served = backend("bedrock", model_names={"claude-sonnet-4.5": CLAUDE})
+
+    def no_key(variable: str) -> str | None:
+        raise AssertionError(variable)
+
+    router = Router(LlmConfig(backends=(served,)), [], no_key, provider_of=lambda _, key: bedrock(upstream, key))
+    asked = replace(request(), model="claude-sonnet-4.5")
+    assert [delta.content async for delta in router.chat(asked, context())] == ["Hi"]
+    assert upstream.asked[0].url.endswith("-v1%3A0/converse")
+
+
+@dataclass
+class Wire:
+    """A server on a free loopback port that keeps what it read, byte for byte, and answers with ``stream``."""
+
+    stream: bytes
+    line: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        self.line, *rest = head.strip().split("\r\n")
+        self.headers = {name.lower(): value for name, value in (one.split(": ", 1) for one in rest)}
+        self.body = await reader.readexactly(int(self.headers["content-length"]))
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for at in range(0, len(self.stream), 100):
+            piece = self.stream[at : at + 100]
+            writer.write(b"%x\r\n" % len(piece) + piece + b"\r\n")
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+
+async def test_what_goes_over_the_wire_is_what_was_signed() -> None:
+    wire = Wire(STREAM)
+    listening = await asyncio.start_server(wire.serve, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    provider = make_provider(backend("bedrock", base_url=f"http://127.0.0.1:{port}"), None)
+    model = "arn:aws:bedrock:eu-central-1:123456789012:inference-profile/eu.x-v1:0"
+    try:
+        reply = await reply_of(provider, replace(request(stream=True), model=model))
+    finally:
+        await provider.aclose()
+        listening.close()
+        await listening.wait_closed()
+    assert reply.message.content == "In Köln 😀"
+    method, path, _ = wire.line.split(" ")
+    assert path == f"/model/{quote(model, safe='')}/converse-stream"
+
+    signed = AWSRequest(method, f"http://{wire.headers['host']}{path}", {"Content-Type": wire.headers["content-type"]}, wire.body)
+    signed.context["timestamp"] = wire.headers["x-amz-date"]
+    signed.headers["X-Amz-Date"] = wire.headers["x-amz-date"]
+    signed.headers["X-Amz-Security-Token"] = "session"
+    theirs = SigV4Auth(Credentials("AKIDEXAMPLE", "secret", "session"), "bedrock", "eu-central-1")
+    signature = theirs.signature(theirs.string_to_sign(signed, theirs.canonical_request(signed)), signed)
+    assert wire.headers["authorization"].endswith(f"Signature={signature}")
 
 
 @pytest.mark.parametrize("missing", ["AWS_REGION", "AWS_ACCESS_KEY_ID"])

@@ -159,10 +159,11 @@ async def test_everything_asked_for_is_in_the_body() -> None:
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
 async def test_a_tool_choice_goes_along_only_with_tools(choice: ToolChoice) -> None:
     upstream = Upstream(whole(answer({"content": "Hi"})))
-    await reply_of(provider_at(upstream), replace(request(), tools=(WEATHER,), tool_choice=choice))
-    assert upstream.body["tool_choice"] == choice
-    await reply_of(provider_at(upstream), replace(request(), tool_choice=choice))
-    assert "tool_choice" not in upstream.body
+    asked = replace(request(), tool_choice=choice, extra={"parallel_tool_calls": False})
+    await reply_of(provider_at(upstream), replace(asked, tools=(WEATHER,)))
+    assert (upstream.body["tool_choice"], upstream.body["parallel_tool_calls"]) == (choice, False)
+    await reply_of(provider_at(upstream), asked)
+    assert not {"tool_choice", "parallel_tool_calls"} & set(upstream.body)
 
 
 async def test_openai_itself_and_reasoning_models_get_the_new_name_of_the_token_limit() -> None:
