@@ -1,0 +1,145 @@
+"""An answer's end comes after its account was written, and the account is written whoever has gone by then."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import anyio
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.aws.faults import AwsCall, Fault, FaultPlan, inject
+from spass.core.cost import CostSource
+from spass.core.errors import UpstreamError
+from spass.core.messages import FinishReason, Message, Role, TokenUsage
+from spass.llm.errors import BackendUnavailable
+from spass.llm.types import ChatDelta, ChatRequest
+from spass.metering.usage import UsageQuery, usage
+from tests.unit.calls.scripted import ScriptedProvider, audit_of, make_scope
+from tests.unit.metering.ledger import Books
+
+T = TypeVar("T")
+
+pytestmark = pytest.mark.anyio
+
+QUESTION = ChatRequest("small", (Message(Role.USER, "What is it, then?"),))
+ANSWER = [ChatDelta("Hello"), ChatDelta(".", finish_reason=FinishReason.STOP, usage=TokenUsage(10, 5))]
+
+
+@dataclass(slots=True)
+class Gate(FaultPlan):
+    """Holds accounts until it is opened; then the first one goes as ``then`` says."""
+
+    then: Fault | None = None
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        if call.operation == "TransactWriteItems":
+            self.fault = None if self.reached.is_set() else self.then
+            self.at = len(self.calls)
+            self.reached.set()
+            await self.opened.wait()
+        return await FaultPlan.around(self, call, run)
+
+
+async def requests_of(store: TenantStore) -> Any:
+    answer: Any = await usage(store, UsageQuery())
+    return answer["total"]["requests"]
+
+
+async def test_the_last_piece_of_a_stream_waits_for_the_account(store: TenantStore) -> None:
+    pieces: list[ChatDelta] = []
+
+    async def listen() -> None:
+        async for delta in ScriptedProvider(ANSWER).calls().chat(make_scope(store), QUESTION):
+            pieces.append(delta)
+
+    with inject(gate := Gate()):
+        listener = asyncio.create_task(listen())
+        await gate.reached.wait()
+        assert "".join(piece.content for piece in pieces) == "Hello."
+        assert all(piece.finish_reason is None for piece in pieces), "the text is there, the end is not"
+        gate.opened.set()
+        await listener
+    assert pieces[-1].finish_reason is FinishReason.STOP
+    assert await requests_of(store) == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.THROTTLE, Fault.TIMEOUT, Fault.LOST_REPLY])
+async def test_a_table_that_fails_takes_no_answer_away(
+    store: TenantStore, fault: Fault, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate = Gate(then=fault)
+    gate.opened.set()
+    with inject(gate):
+        pieces = [delta async for delta in ScriptedProvider(ANSWER).calls().chat(make_scope(store), QUESTION)]
+    assert (pieces[-1].usage, pieces[-1].finish_reason) == (TokenUsage(10, 5), FinishReason.STOP)
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events] == ["call", "audit_not_stored"]
+    assert "Hello" not in repr(events)
+
+
+@pytest.mark.parametrize("fault", [None, Fault.THROTTLE])
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_caller_that_is_cancelled_while_the_account_is_written_waits_for_it(
+    store: TenantStore, fault: Fault | None, times: int
+) -> None:
+    books = Books.opened()
+
+    async def listen() -> None:
+        async for _ in ScriptedProvider(ANSWER).calls().chat(make_scope(books.store), QUESTION):
+            pass
+
+    with inject(gate := Gate(then=fault)):
+        listener = asyncio.create_task(listen())
+        await gate.reached.wait()
+        for _ in range(times):
+            listener.cancel()
+            await asyncio.sleep(0)
+        assert not listener.done()
+        gate.opened.set()
+        with pytest.raises(asyncio.CancelledError):
+            await listener
+    assert await requests_of(books.store) + len(books.queued()) == 1
+
+
+async def test_a_cancelled_scope_of_anyio_waits_too(store: TenantStore) -> None:
+    with inject(gate := Gate()):
+        async with anyio.create_task_group() as group:
+
+            async def listen() -> None:
+                async for _ in ScriptedProvider(ANSWER).calls().chat(make_scope(store), QUESTION):
+                    pass
+
+            group.start_soon(listen)
+            await gate.reached.wait()
+            group.cancel_scope.cancel()
+            gate.opened.set()
+    assert await requests_of(store) == 1
+
+
+async def test_what_broke_off_after_tokens_is_paid_and_on_the_bill(store: TenantStore) -> None:
+    scope = make_scope(store)
+    broken = ScriptedProvider([ChatDelta("12345678")], BackendUnavailable("gone"))
+    with pytest.raises(UpstreamError):
+        _ = [delta async for delta in broken.calls().chat(scope, QUESTION)]
+    failed = ScriptedProvider([], BackendUnavailable("down"))
+    with pytest.raises(UpstreamError):
+        _ = [delta async for delta in failed.calls().chat(scope, QUESTION)]
+    total = scope.tally.total
+    assert (total.sub_calls, total.source) == (1, CostSource.CATALOG), "what failed before it began weakens no source"
+    assert f"{total.usd:f}" == "0.0000055"  # 5 tokens asked and 2 said
+    assert await requests_of(store) == 1
+    assert [record["status"] for record in await audit_of(store)] == ["upstream_error"] * 2
+
+
+async def test_an_answer_given_up_is_paid_and_on_the_bill(store: TenantStore) -> None:
+    scope = make_scope(store)
+    answer = ScriptedProvider(ANSWER).calls().chat(scope, QUESTION)
+    await anext(answer)
+    await answer.aclose()
+    assert (scope.tally.total.sub_calls, scope.tally.total.source) == (1, CostSource.CATALOG)
+    assert await requests_of(store) == 1
