@@ -13,6 +13,7 @@ from spass.core.messages import Image
 _BEGINNING: Final = re.compile(r"data:image/(png|jpe?g|gif|webp);base64,", re.IGNORECASE)
 _ADDRESS: Final = re.compile(r"https://[^\s/?#@]+([/?#]\S*)?")
 _LONGEST_ADDRESS: Final = 8192
+_OTHERS: Final = ("image_url", "input_audio", "file")
 _DETAILS: Final[dict[object, Literal["auto", "low", "high"] | None]] = {None: None, "auto": "auto", "low": "low", "high": "high"}
 
 _TEXT_SCHEMA: Final[dict[str, Any]] = {
@@ -71,11 +72,8 @@ def _text_of(part: object, known: str = "text") -> str:
     if not isinstance(part, dict) or not isinstance(kind, str):
         raise _refused('a content part is {"type": "text", "text": "…"}')
     if kind not in ("text", "refusal"):
-        raise PydanticCustomError(
-            "content_part",
-            "parts of type '{kind}' are not supported by this gateway here; send {known}",
-            {"kind": kind[:32], "known": known},
-        )
+        named = f"of type '{kind}'" if kind in _OTHERS else "of this type"
+        raise _refused(f"parts {named} are not supported here by this gateway; send {known}")
     text = part.get(kind)
     if not isinstance(text, str) or set(part) != {"type", kind}:
         raise _refused('a content part is {"type": "text", "text": "…"}')

@@ -128,12 +128,13 @@ def test_null_is_as_good_as_absent() -> None:
         ({"messages": [{"role": "user", "content": ["x"]}]}, 'a content part is {"type": "text"'),
         (
             {"messages": [{"role": "system", "content": [{"type": "image_url", "image_url": {"url": "https://x.example"}}]}]},
-            "messages.0.system.content: parts of type 'image_url' are not supported by this gateway here; send text",
+            "messages.0.system.content: parts of type 'image_url' are not supported here by this gateway; send text",
         ),
         ({"messages": [{"role": "assistant", "content": [{"type": "file"}]}]}, "parts of type 'file' are not supported"),
+        ({"messages": [{"role": "user", "content": [{"type": "mine"}]}]}, "parts of this type are not supported"),
         (
             {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
-            "messages.0.user.content: parts of type 'input_audio' are not supported by this gateway here; send text or image_url",
+            "messages.0.user.content: parts of type 'input_audio' are not supported here by this gateway; send text or image_url",
         ),
         ({"messages": [{"role": "assistant"}]}, "an assistant message has content or tool_calls"),
         ({"model": ""}, "model: String should have at least 1 character"),
