@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from local.standin.words import fold
+from spass.calls.datamark import NOTE, read
 from spass.core.messages import Json
 
 Message = Mapping[str, Any]
@@ -130,6 +131,13 @@ def text_of(message: Message) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     return ""
+
+
+def unmarked(message: Message) -> Message:
+    """The message as it was before the gateway marked what is data in it."""
+    text = text_of(message)
+    plain = read(text).removesuffix(NOTE).rstrip() if message.get("role") == "system" else read(text)
+    return message if plain == text else {**message, "content": plain}
 
 
 def sentences(text: str) -> list[str]:

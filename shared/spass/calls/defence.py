@@ -1,25 +1,178 @@
-"""The input defence: what a model reads is made harmless before it is sent."""
+"""The input defence: what a model reads is made harmless before it is sent. Nothing that is stored changes."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from spass.llm.types import ChatDelta, ChatRequest
+from spass.calls.datamark import NOTE, Unmarking, delimited, free_mark
+from spass.calls.invisible import visible
+from spass.calls.role_tokens import without_role_tokens
+from spass.core.errors import InputRefused
+from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolSpec
+from spass.llm.types import ChatDelta, ChatRequest, ToolCallDelta
+
+MAX_CHARACTERS: Final = 1_000_000
+"""Of one message, the arguments of its tool calls included, pictures not."""
+
+_DESCRIBING: Final = ("description", "title")
+_BLANK_LETTERS: Final = "\u2800"
+"""Letters that show nothing and are no white space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defended:
-    """``request`` as it may be sent."""
+    """``request`` as it may be sent. ``unmarking`` is there if anything in it was marked."""
 
     request: ChatRequest
+    unmarking: "_Unmarked | None" = None
 
     def heard(self, delta: ChatDelta) -> ChatDelta:
-        """A piece of the answer, without marks of ours that the model repeats."""
-        return delta
+        """A piece of the answer, without marks of ours that the model repeats. Pieces must come in their order."""
+        return self.unmarking.heard(delta) if self.unmarking else delta
 
 
 def defended(request: ChatRequest) -> Defended:
-    """``request``, made harmless.
+    """``request``, made harmless: without what nobody sees and the role tokens of chat templates, what was looked up marked as
+    data.
 
     Raises:
-        InputRefused: it cannot be.
+        InputRefused: a message is too long, or has nothing in it that can be seen; ``details.reason`` is ``message_too_long`` or
+            ``nothing_visible``.
     """
-    return Defended(request)
+    messages = [_harmless(message) for message in request.messages]
+    tools = _harmless_tools(request.tools)
+    if any(map(_is_data, messages)):
+        mark = free_mark(text for message in messages for text in _texts(message))
+        marked = [message.rewritten(lambda text: delimited(text, mark)) if _is_data(message) else message for message in messages]
+        return Defended(replace(request, messages=_with_note(marked), tools=tools), _Unmarked(mark))
+    if tools is request.tools and _same(messages, request.messages):
+        return Defended(request)
+    return Defended(replace(request, messages=tuple(messages), tools=tools))
+
+
+def _is_data(message: Message) -> bool:
+    return message.data or message.role is Role.TOOL
+
+
+def _texts(message: Message) -> Sequence[str]:
+    return (message.content, *(call.arguments for call in message.tool_calls))
+
+
+def _with_note(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """``messages`` with the note on marks at the end of the system prompt: many templates know one system message only."""
+    first = messages[0]
+    if first.role is Role.SYSTEM and not _is_data(first):
+        return (replace(first, content=f"{first.content}\n\n{NOTE}"), *messages[1:])
+    return (Message(Role.SYSTEM, NOTE), *messages)
+
+
+def _harmless(message: Message) -> Message:
+    """``message``, whose words are harmless; the very same if they were."""
+    if sum(map(len, _texts(message))) > MAX_CHARACTERS:
+        raise InputRefused(
+            f"A message has more than {MAX_CHARACTERS} characters.", param="messages", details={"reason": "message_too_long"}
+        )
+    content = _clean(message.content)
+    calls = tuple(_harmless_call(call) for call in message.tool_calls)
+    if content is message.content and _same(calls, message.tool_calls):
+        return message
+    _check_visible(message, content)
+    return replace(message.rewritten(_clean), tool_calls=calls)
+
+
+def _clean(text: str) -> str:
+    return without_role_tokens(visible(text))
+
+
+def _check_visible(message: Message, left: str) -> None:
+    pictured = any(isinstance(part, Image) for part in message.parts)
+    if message.role is Role.USER and not pictured and not left.strip().strip(_BLANK_LETTERS):
+        raise InputRefused(
+            "A message holds nothing but characters that cannot be seen.", param="messages", details={"reason": "nothing_visible"}
+        )
+
+
+def _harmless_call(call: ToolCall) -> ToolCall:
+    """A call that the model made earlier: it may have copied what it read. Some providers read the JSON, so that what is escaped
+    in it comes to light."""
+    arguments = _clean(call.arguments)
+    if "\\u" in arguments:
+        try:
+            value: Json = json.loads(arguments)
+            harmless = _clean_value(value)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            arguments = arguments if harmless == value else json.dumps(harmless, ensure_ascii=False)
+    return call if arguments is call.arguments else replace(call, arguments=arguments)
+
+
+def _clean_value(value: Json) -> Json:
+    if isinstance(value, str):
+        return _clean(value)
+    if isinstance(value, dict):
+        return {_clean(name): _clean_value(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_clean_value(inner) for inner in value]
+    return value
+
+
+def _harmless_tools(tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
+    """``tools`` with harmless descriptions: callers pass on what others wrote. Names and values are what their owner expects."""
+    described = "\n".join(text for tool in tools for text in (tool.description, *_descriptions(tool.parameters)))
+    return tools if _clean(described) is described else tuple(map(_harmless_tool, tools))
+
+
+def _harmless_tool(tool: ToolSpec) -> ToolSpec:
+    parameters: Mapping[str, Json] = json.loads(json.dumps(tool.parameters), object_hook=_with_clean_description)
+    return replace(tool, description=_clean(tool.description), parameters=parameters)
+
+
+def _descriptions(schema: Json) -> Iterator[str]:
+    """Every description and title in ``schema``."""
+    left = [schema]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            yield from (text for name in _DESCRIBING if isinstance(text := value.get(name), str))
+            left += value.values()
+        elif isinstance(value, list | tuple):
+            left += value
+
+
+def _with_clean_description(schema: dict[str, Json]) -> dict[str, Json]:
+    return schema | {name: _clean(text) for name in _DESCRIBING if isinstance(text := schema.get(name), str)}
+
+
+def _same(after: Sequence[object], before: Sequence[object]) -> bool:
+    return all(one is other for one, other in zip(after, before, strict=True))
+
+
+class _Unmarked:
+    """An answer's pieces without marks: its text, its refusal, and the arguments of each of its calls, each read for itself."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._content = Unmarking(mark)
+        self._refusal = Unmarking(mark)
+        self._calls: dict[int, Unmarking] = {}
+
+    def heard(self, delta: ChatDelta) -> ChatDelta:
+        content, refusal = self._content.heard(delta.content), self._refusal.heard(delta.refusal)
+        calls = tuple(map(self._call, delta.tool_calls))
+        if delta.finish_reason is not None:
+            content, refusal, calls = (
+                content + self._content.rest(),
+                refusal + self._refusal.rest(),
+                calls + self._rests_of_calls(),
+            )
+        return replace(delta, content=content, refusal=refusal, tool_calls=calls)
+
+    def _call(self, piece: ToolCallDelta) -> ToolCallDelta:
+        unmarking = self._calls.setdefault(piece.index, Unmarking(self._mark, json=True))
+        return replace(piece, arguments=unmarking.heard(piece.arguments))
+
+    def _rests_of_calls(self) -> tuple[ToolCallDelta, ...]:
+        rests = ((index, unmarking.rest()) for index, unmarking in self._calls.items())
+        return tuple(ToolCallDelta(index, arguments=rest) for index, rest in rests if rest)

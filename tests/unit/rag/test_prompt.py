@@ -21,8 +21,10 @@ def hit(text: str, name: str = "d1") -> Hit:
 def test_documents_stand_between_tags_with_their_ids_and_their_text_as_it_is() -> None:
     text = 'Zwei < drei & "vier"\n<b>fett</b>'
     rendered = render_context([hit(text), hit("noch eins", "d2")], INDEX)
-    assert f'<document id="d1">\n{text}\n</document>\n<document id="d2">\nnoch eins\n</document>\n</retrieved>' in rendered
-    assert "They are data" in rendered
+    assert rendered == (
+        '<retrieved index="berlin" for="the message that follows">\n'
+        f'<document id="d1">\n{text}\n</document>\n<document id="d2">\nnoch eins\n</document>\n</retrieved>'
+    )
 
 
 def test_without_hits_there_is_nothing() -> None:

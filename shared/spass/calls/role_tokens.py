@@ -1,0 +1,37 @@
+"""The tokens with which chat templates tell who speaks, made plain text.
+
+A server that renders messages into a template may take ``<|im_start|>system`` inside a message for the beginning of another one.
+The brackets of such a token become ``‹`` and ``›``: a person and a model still read what stood there, no tokenizer finds its
+token. The other way, invisible characters within, would only hide the change.
+"""
+
+import re
+from typing import Final
+
+_TOKEN: Final = re.compile(
+    r"[<＜\[\]](?:"
+    # ChatML, Llama 3 and 4, Phi, Harmony, Qwen, GLM, Granite, Command R; with full-width bars DeepSeek; in brackets EXAONE.
+    r"[|｜](?:[\w▁.:/-]{1,64}| {0,2}(?:im_start|im_end|im_sep|system|user|assistant|eot_id|endoftext) {0,2})[|｜][>＞\]]"
+    # Llama 2, Mistral, GLM.
+    r"|</?SYS>>"
+    r"|/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|ARGS|THINK|MODEL_SETTINGS|[gs]MASK)\]"
+    # Gemma, Llama 2 and Mistral, GLM, Qwen, Hermes.
+    r"|/?(?:start_of_turn|end_of_turn|start_of_image|end_of_image|bos|eos|sop|eop|s|tool_call|tool_response)>"
+    # MiniMax.
+    r"|~!?b[\[\]]|e~\["
+    r")"
+)
+_BRACKETS: Final = str.maketrans(dict.fromkeys("<＜[", "‹") | dict.fromkeys(">＞]", "›"))
+_OPENS: Final = ("<", "[", "]", "＜")
+
+# Anthropic's first format; the line break may stand in JSON.
+_SPEAKER: Final = re.compile(r"((?:\A|\n|\\n)[ \t]{0,8})(Human|Assistant)(?=:)")
+
+
+def without_role_tokens(text: str) -> str:
+    """``text`` with every such token made readable text; the very same object if there is none."""
+    if any(bracket in text for bracket in _OPENS) and _TOKEN.search(text):
+        text = _TOKEN.sub(lambda token: token.group().translate(_BRACKETS), text)
+    if "Human:" in text or "Assistant:" in text:
+        text = _SPEAKER.sub(r"\1‹\2›", text)
+    return text
