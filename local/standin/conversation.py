@@ -133,11 +133,14 @@ def text_of(message: Message) -> str:
     return ""
 
 
-def unmarked(message: Message) -> Message:
-    """The message as it was before the gateway marked what is data in it."""
-    text = text_of(message)
-    plain = read(text).removesuffix(NOTE).rstrip() if message.get("role") == "system" else read(text)
-    return message if plain == text else {**message, "content": plain}
+def unmarked(messages: Sequence[Message]) -> list[Message]:
+    """The messages as they were before the gateway marked what is data in them and said so."""
+    plain = [{**message, "content": _unmarked(text_of(message))} for message in messages]
+    return [after for after, before in zip(plain, messages, strict=True) if after["content"] or before.get("content") != NOTE]
+
+
+def _unmarked(text: str) -> str:
+    return read(text.replace(NOTE, "").rstrip() if text.endswith(NOTE) else text)
 
 
 def sentences(text: str) -> list[str]:

@@ -30,7 +30,7 @@ class Completion:
 
 def complete(request: Mapping[str, Any]) -> Completion:
     """Answer one request; the same request is always answered the same."""
-    messages = [unmarked(message) for message in request["messages"] if isinstance(message, Mapping)]
+    messages = unmarked([message for message in request["messages"] if isinstance(message, Mapping)])
     conversation = Conversation.read(messages)
     calls = choose(request, conversation)
     content, finish_reason = (None, "tool_calls") if calls else _cut(_shaped(answer(conversation), request), request)

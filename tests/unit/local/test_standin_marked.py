@@ -1,0 +1,65 @@
+"""The stand-in answers what it would have answered before the gateway marked what was looked up."""
+
+import json
+from typing import Any
+
+import pytest
+
+from local.standin.wire import complete
+from spass.calls.datamark import NOTE
+from spass.calls.defence import defended
+from spass.core.messages import Message, Role, ToolCall
+from spass.llm.providers.openai_wire import chat_body
+from spass.llm.types import ChatRequest
+
+DOCUMENTS = (
+    '<retrieved index="berlin" for="the message that follows">\n'
+    '<document id="gate">\nDas Brandenburger Tor steht im Bezirk Mitte.\n\nEs wurde 1791 gebaut.\n</document>\n'
+    '<document id="park">\n# Parks\n- Der Tiergarten ist der größte Park.\n- Der Mauerpark ist jünger.\n</document>\n</retrieved>'
+)
+GERMAN = Message(Role.SYSTEM, "Du antwortest auf Deutsch. Nenne in eckigen Klammern die Kennungen der Fundstellen.")
+ASKED = "Wie heißt der größte Park?"
+
+
+def retrieved(question: str, *system: Message) -> tuple[Message, ...]:
+    return (*system, Message(Role.USER, DOCUMENTS, data=True), Message(Role.USER, question))
+
+
+def answered(name: str, arguments: dict[str, Any], result: object, **written: Any) -> tuple[Message, ...]:
+    call = ToolCall("c1", name, json.dumps(arguments))
+    return (
+        GERMAN,
+        Message(Role.USER, str(arguments.get("query", "Was sagt das Werkzeug?"))),
+        Message(Role.ASSISTANT, "", (call,)),
+        Message(Role.TOOL, json.dumps(result, **written), tool_call_id="c1"),
+    )
+
+
+CONVERSATIONS = {
+    "documents": (retrieved(ASKED, GERMAN), "Der Tiergarten ist der größte Park. [park]"),
+    "documents without a system prompt": (retrieved("Wann wurde das Tor gebaut?"), "Es wurde 1791 gebaut."),
+    "nothing matches": (retrieved("Wie heißt der Bürgermeister von Hamburg?", GERMAN), "Ersatzmodell"),
+    "nothing matches the note": (retrieved("What counts only in the answer to your own call?"), "stand-in"),
+    "a figure": (answered("calculator", {"expression": "6 * 7"}, {"expression": "6 * 7", "result": 42}), "6 * 7 = 42"),
+    "hits": (
+        answered("rag_query", {"query": "Wie hoch ist der Turm?"}, {"results": [{"id": "t", "text": "Der Turm misst 368 m."}]}),
+        "Der Turm misst 368 m.",
+    ),
+    "an error": (
+        answered("rag_query", {}, {"error": {"code": "x", "message": "There is no index 'x'."}}),
+        "There is no index 'x'.",
+    ),
+    "pretty JSON": (answered("weather", {}, {"city": "New York", "note": "rain\nand wind"}, indent=4), "city: New York"),
+    "plain text": (answered("weather", {}, "21 degrees"), "21 degrees"),
+}
+
+
+@pytest.mark.parametrize(("messages", "fact"), CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
+def test_marks_change_no_answer(messages: tuple[Message, ...], fact: str) -> None:
+    request = ChatRequest("m", messages)
+    marked = chat_body(defended(request).request, "max_tokens")
+    plain = chat_body(request, "max_tokens")
+    assert NOTE in json.dumps(marked, ensure_ascii=False).replace('\\"', '"')
+    answer, before = complete(marked), complete(plain)
+    assert (answer.content, answer.tool_calls, answer.usage) == (before.content, before.tool_calls, before.usage)
+    assert fact in (answer.content or "")
