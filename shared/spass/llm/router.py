@@ -129,6 +129,8 @@ class Router:
         """
         route = route or Route()
         tries = await self._tries(request.model, context)
+        known = self._models.get(request.model)
+        request = replace(request, dimensions=known.dimensions if known else None)
         while True:
             backend = await tries.next()
             try:
@@ -137,7 +139,7 @@ class Router:
                         route.goes_to(backend)
                         reply = await self._pool[backend].embed(_as(backend, request), context)
                         taken.count(reply.usage)
-                        _check(reply, len(request.texts), self._models.get(request.model))
+                        _check(reply, len(request.texts), known)
                     self._health.answered(backend.name)
             except BackendFailed as failure:
                 self._failed(tries, backend, failure)

@@ -30,7 +30,8 @@ class ChatRequest:
     """One call of a chat model. ``None`` leaves a choice to the provider.
 
     ``model`` is the catalogue's name. ``response_format`` and ``extra`` are in OpenAI's words; ``extra`` holds further fields,
-    which other providers translate, or refuse (``llm.providers.wishes``). ``stream`` picks how the provider is asked; what comes back is an iterator either way.
+    which other providers translate, or refuse (``llm.providers.wishes``). ``stream`` picks how the provider is asked; what comes
+    back is an iterator either way.
     """
 
     model: str
@@ -153,8 +154,11 @@ def collect_deltas(deltas: Iterable[ChatDelta]) -> ChatReply:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
+    """``dimensions`` are those that the catalogue gives the model, for providers that must be told."""
+
     model: str
     texts: tuple[str, ...]
+    dimensions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
-from spass.core.messages import TokenUsage
+from spass.core.messages import Json, TokenUsage
 from spass.llm.errors import BackendRefused
 from spass.llm.providers.http import Connection, malformed
 from spass.llm.providers.texts import parse
@@ -46,14 +46,17 @@ async def embed(connection: Connection, path: str, request: EmbeddingRequest, co
         BackendFailed: as ever.
     """
     if "titan-embed" in request.model:
-        return await _titan(connection, path, request.texts, context)
+        return await _titan(connection, path, request, context)
     if "cohere.embed" in request.model:
         return await _cohere(connection, path, request, context)
     raise BackendRefused("Of Bedrock's embedding models, only Titan's and Cohere's are known here.")
 
 
-async def _titan(connection: Connection, path: str, texts: Sequence[str], context: CallContext) -> EmbeddingReply:
-    payloads = [parse(TitanPayload, await connection.post(path, {"inputText": text}, context)) for text in texts]
+async def _titan(connection: Connection, path: str, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+    choice = _choice("dimensions", request, choosing="titan-embed-text-v2")
+    payloads = [
+        parse(TitanPayload, await connection.post(path, {"inputText": text, **choice}, context)) for text in request.texts
+    ]
     return _reply([payload.embedding for payload in payloads], sum(payload.inputTextTokenCount for payload in payloads))
 
 
@@ -61,16 +64,28 @@ async def _cohere(connection: Connection, path: str, request: EmbeddingRequest, 
     """A text longer than the model reads is embedded window by window. Nobody says whether a text is a question or a document, so
     all are embedded as documents. The tokens are counted nowhere but in a header that only some of the models send."""
     windows = [[text] if "embed-v4" in request.model else [*_windows(text)] for text in request.texts]
+    choice = _choice("output_dimension", request, choosing="embed-v4")
     pieces = (piece for text in windows for piece in text)
     rows: list[Row] = []
     while batch := [*islice(pieces, COHERE_TEXTS)]:
-        body = {"texts": batch, "input_type": "search_document", "embedding_types": ["float"], "truncate": "NONE"}
+        body: dict[str, Json] = {
+            "texts": batch,
+            "input_type": "search_document",
+            "embedding_types": ["float"],
+            "truncate": "NONE",
+            **choice,
+        }
         found = parse(CoherePayload, await connection.post(path, body, context)).rows
         if len(found) != len(batch):
             raise malformed("vectors are missing or doubled")
         rows += found
     each = iter(rows)
     return _reply([_middle([*islice(each, len(text))]) for text in windows], 0)
+
+
+def _choice(field: str, request: EmbeddingRequest, *, choosing: str) -> dict[str, int]:
+    """The dimensions, for the models that let one choose: those whose name holds ``choosing``."""
+    return {field: request.dimensions} if request.dimensions is not None and choosing in request.model else {}
 
 
 def _windows(text: str) -> Iterator[str]:

@@ -45,7 +45,8 @@ class UsagePayload(BaseModel):
 
     @property
     def tokens(self) -> TokenUsage:
-        """Prompt tokens include those read from and written to the cache."""
+        """Prompt tokens include those read from and written to the cache, which ``inputTokens`` does not
+        (https://docs.aws.amazon.com/bedrock/latest/userguide/prompt-caching.html)."""
         cached = (self.cacheReadInputTokens or 0) + (self.cacheWriteInputTokens or 0)
         return TokenUsage(self.inputTokens + cached, self.outputTokens)
 

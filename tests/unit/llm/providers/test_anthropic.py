@@ -144,7 +144,7 @@ async def test_a_plain_question_is_asked_with_the_limit_the_format_demands() -> 
     }
 
 
-async def test_choices_are_mapped_and_what_the_format_lacks_is_left_out() -> None:
+async def test_choices_are_mapped_and_hints_that_the_format_has_not_are_left_out() -> None:
     upstream = Upstream(whole(answer(said("Hi"))))
     asked = ChatRequest(
         "claude",

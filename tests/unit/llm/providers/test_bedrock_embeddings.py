@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from spass.core.messages import Json, TokenUsage
 from spass.llm.errors import BackendContextLength, BackendRefused, BackendUnavailable
 from spass.llm.providers.bedrock import Bedrock
+from spass.llm.router import Router
 from spass.llm.types import EmbeddingReply, EmbeddingRequest
+from spass.tenancy.config import LlmConfig, ModelConfig
 from tests.unit.llm.upstream import KEY, Payload, Upstream, backend, context, whole
 
 pytestmark = pytest.mark.anyio
@@ -49,6 +51,30 @@ async def test_cohere_is_asked_for_all_at_once(model: str, by_type: bool) -> Non
         {"texts": ["a", "b"], "input_type": "search_document", "embedding_types": ["float"], "truncate": "NONE"}
     ]
     assert reply.rows() == [[1.0, 2.0], [0.5, -1.0]]
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("amazon.titan-embed-text-v1", {}),
+        (TITAN, {"dimensions": 512}),
+        (COHERE, {}),
+        ("eu.cohere.embed-v4:0", {"output_dimension": 512}),
+    ],
+)
+async def test_the_catalogues_dimensions_are_said_to_models_that_have_several(model: str, told: dict[str, int]) -> None:
+    row = [1.0] * 512
+    upstream = Upstream(whole({"embedding": row, "embeddings": [row]}))
+    served = backend("bedrock", supported_models=("vectors",), model_names={"vectors": model})
+    router = Router(
+        LlmConfig(backends=(served,)),
+        [ModelConfig(name="vectors", kind="embedding", dimensions=512, context_window=512)],
+        lambda _: KEY,
+        provider_of=lambda made, key: Bedrock(made, KEY, transport=upstream.transport),
+    )
+    routed = await router.embed(EmbeddingRequest("vectors", ("a",)), context())
+    assert routed.reply.dimensions == 512
+    assert {name: value for name, value in upstream.body.items() if "dimension" in name} == told
 
 
 def told_apart(request: httpx.Request) -> httpx.Response:
