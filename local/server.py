@@ -12,6 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from infra.routes import ROUTES
 from local.edge import LambdaEdge
+from spass.aws.log import take_over
 from spass.core.errors import InvalidRequest
 from spass.core.ids import RequestId, new_id
 from spass.tenancy.config import load_gateway_config
@@ -42,13 +43,15 @@ def local_app() -> ASGIApp:
 
 
 def server(app: ASGIApp) -> uvicorn.Server:
-    """The HTTP server for ``app``. A request to upgrade to WebSocket is one like any other."""
+    """The HTTP server for ``app``. A request to upgrade to WebSocket is one like any other. What the server itself has to say
+    is in the log as it would be in AWS."""
+    take_over()
     return _Server(
         uvicorn.Config(
             app,
             http=_Protocol,
             ws="none",
-            log_level="warning",
+            log_config=None,
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=_DRAIN_SECONDS,

@@ -9,7 +9,6 @@ import importlib
 import json
 import threading
 import time
-import traceback
 from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
@@ -20,10 +19,10 @@ from typing import Any, Final, TypeVar
 
 from infra.workers import WORKERS
 from local.held import Held
-from spass.aws.log import write_line
+from spass.aws.log import failure_line, write_line
 from spass.core.messages import Json
-from spass.core.time import Deadline, now
-from spass.web.functions import Work, WorkerFunction
+from spass.core.time import Deadline
+from spass.web.functions import FunctionFailed, Work, WorkerFunction
 from spass.web.services import Services
 
 _PREFIX: Final = "spass-local-"  # of the functions' names in local/template.json
@@ -127,9 +126,8 @@ class _Invocation(BaseHTTPRequestHandler):
         except CancelledError:
             self._answer(503, {"errorType": "Stopped"})
         except Exception as error:  # noqa: BLE001  # the edge: here Lambda would say that the function failed
-            failure = "".join(traceback.format_exception(error))
-            write_line({"at": now(), "level": "error", "event": "worker_failed", "worker": name, "error": failure})
-            self._answer(500, {"errorType": type(error).__name__, "errorMessage": str(error)})
+            write_line({**failure_line(error, ""), "event": "worker_failed", "worker": name})
+            self._answer(500, {"errorType": type(error).__name__, "errorMessage": str(FunctionFailed.__doc__)})
 
     def _answer(self, status: int, body: Json) -> None:
         answer = json.dumps(body).encode()

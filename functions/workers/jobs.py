@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from spass.aws.clients import TenantStore
-from spass.aws.log import write_line
+from spass.aws.log import failure_line, write_line
 from spass.core.ids import IndexId, TenantId
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.rag.ingest.dispatch import Dispatch
 from spass.rag.ingest.worker import Delivery, Ingest
-from spass.web.edge import failure_line
 from spass.web.functions import worker_handler
 from spass.web.services import Services
 

@@ -5,14 +5,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from spass.aws.log import write_line
+from spass.aws.log import failure_line, write_line
 from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.core.time import Deadline, now, now_s
 from spass.rag.ingest.uploads import abandon_stale
 from spass.rag.sweep import sweep
 from spass.sessions.sweep import sweep_bodies
-from spass.web.edge import failure_line
 from spass.web.functions import worker_handler
 from spass.web.services import Services
 

@@ -2,13 +2,12 @@
 
 import re
 import time
-from types import TracebackType
 from typing import Final
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spass.aws.log import write_line
+from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, RouteNotFound
 from spass.core.messages import Json
 from spass.core.time import now
@@ -90,28 +89,3 @@ def _request_line(scope: Scope, exchange: Exchange, status: int) -> dict[str, Js
         "tenant": exchange.tenant,
         "error": exchange.error,
     }
-
-
-def failure_line(error: BaseException, request_id: str) -> dict[str, Json]:
-    """What the log says of an exception that nobody expected: its type and the innermost place of ours that it passed. Its text
-    is left out, for it may hold anything.
-    """
-    return {
-        "at": now(),
-        "level": "error",
-        "request_id": request_id,
-        "exception": type(error).__qualname__,
-        "cause": type(error.__cause__).__qualname__ if error.__cause__ else None,
-        "where": _innermost(error.__traceback__),
-    }
-
-
-def _innermost(trace: TracebackType | None) -> str | None:
-    place = None
-    while trace is not None:
-        frame = trace.tb_frame
-        module = str(frame.f_globals.get("__name__", ""))
-        if module.startswith(("spass.", "functions.")):
-            place = f"{module}:{frame.f_code.co_name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return place

@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from spass.aws.hidden import hide, hide_members
 from spass.core import errors
 from spass.core.errors import InvalidRequest, SpassError
 from spass.core.ids import RequestId
@@ -61,20 +62,21 @@ def kind_of(error: SpassError) -> HttpKind:
 
 def envelope(error: SpassError, request_id: RequestId) -> dict[str, Json]:
     """The body of every failure."""
-    details = dict(error.details)
+    details = hide_members(error.details)
+    message = hide(error.message)
     if isinstance(error, InvalidRequest):
-        details.setdefault("errors", [_only_report(error)])
+        details.setdefault("errors", [_only_report(error, message)])
     body: dict[str, Json] = {
         "code": error.code,
-        "message": error.message,
+        "message": message,
         "type": kind_of(error).type,
-        "param": error.param,
+        "param": error.param and hide(error.param),
         "details": details,
     }
     return {"error": body, "request_id": request_id}
 
 
-def _only_report(error: InvalidRequest) -> dict[str, Json]:
+def _only_report(error: InvalidRequest, message: str) -> dict[str, Json]:
     """The entry of ``details.errors`` for what was found by other means than validation, and so alone."""
     param = error.param
     if param is None:
@@ -85,7 +87,7 @@ def _only_report(error: InvalidRequest) -> dict[str, Json]:
         loc = ["query", param]
     else:
         loc = ["body", *(int(part) if part.isdecimal() else part for part in param.split("."))]
-    return {"loc": loc, "message": error.message, "type": error.code}
+    return {"loc": [hide(part) if isinstance(part, str) else part for part in loc], "message": message, "type": error.code}
 
 
 def error_response(error: SpassError, request_id: RequestId, headers: Mapping[str, str] | None = None) -> Response:

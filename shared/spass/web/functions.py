@@ -7,8 +7,10 @@ before it is first called, so that the laptop, which serves the routers itself, 
 import asyncio
 import json
 import os
+import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
@@ -20,6 +22,7 @@ from mangum.types import LambdaContext, LambdaEvent
 from mangum.types import Scope as EventScope
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from spass.aws.log import failure_line, take_over, write_line
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.web.app import create_app
@@ -59,17 +62,68 @@ def _in_lambda() -> bool:
     return "AWS_LAMBDA_FUNCTION_NAME" in os.environ
 
 
+class FunctionFailed(Exception):
+    """A function failed. Why is in the log; this says no more than the kind of it."""
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """While a function starts in Lambda. From here on the log says only what we write, and a start that fails says why in a line
+    of it and ends the process: an exception would be printed with its text and its trace.
+    """
+    take_over()
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 (the edge: what is raised further, the runtime prints)
+        write_line({**failure_line(error, ""), "event": "start_failed", **_problems(error)})
+        raise SystemExit(1) from None
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """While a function works. In Lambda, what goes wrong is a line in the log, and the runtime hears of its kind alone."""
+    try:
+        yield
+    except Exception as error:
+        if not _in_lambda():
+            raise
+        write_line({**failure_line(error, ""), "event": "function_failed"})
+        raise _without_trace(type(error).__name__) from None
+
+
+def _without_trace(kind: str) -> Exception:
+    """What a handler raises so that the invocation fails as one of this ``kind``, and the runtime logs no trace. It does so for
+    one exception only, its own for faults (https://github.com/aws/aws-lambda-python-runtime-interface-client, bootstrap.py).
+    """
+    runtime = sys.modules.get("awslambdaric.lambda_runtime_exception")
+    if runtime is None:
+        return FunctionFailed(kind)
+    fault: Exception = runtime.FaultException(kind, str(FunctionFailed.__doc__), None)
+    return fault
+
+
+def _problems(error: Exception) -> dict[str, Json]:
+    """What is wrong with a file of the operator's, by line."""
+    from spass.llm.scrub import scrub
+    from spass.tenancy.yaml_source import ConfigError
+
+    if not isinstance(error, ConfigError):
+        return {}
+    return {"problems": [{"line": problem.line, "problem": scrub(problem.message)} for problem in error.problems]}
+
+
 class _Function:
     def __init__(self, router: APIRouter, services: Services | None, needs: Needs | None = None) -> None:
         self._router = router
         self._services = services
         if _in_lambda():
             # While a function starts it has a whole processor and is not yet keeping anybody waiting.
-            made: Services = self.app.state.services
-            _ = made.tokens
-            made.aws.connect()
-            if needs is not None:
-                needs(made)
+            with starting():
+                made: Services = self.app.state.services
+                _ = made.tokens
+                made.aws.connect()
+                if needs is not None:
+                    needs(made)
 
     @cached_property
     def app(self) -> "FastAPI":
@@ -84,7 +138,8 @@ class LambdaFunction(_Function):
         return Mangum(self.app, lifespan="off", custom_handlers=[RestApi])
 
     def __call__(self, event: LambdaEvent, context: LambdaContext) -> dict[str, Any]:
-        return self._mangum(event, context)
+        with reported():
+            return self._mangum(event, context)
 
 
 class StreamApp(_Function):
@@ -105,9 +160,10 @@ class WorkerFunction:
         self._given = services
         self._one_at_a_time = threading.Lock()
         if _in_lambda():
-            self.services.aws.connect()
-            if needs is not None:
-                needs(self.services)
+            with starting():
+                self.services.aws.connect()
+                if needs is not None:
+                    needs(self.services)
 
     @cached_property
     def services(self) -> Services:
@@ -118,7 +174,7 @@ class WorkerFunction:
         return asyncio.Runner()
 
     def __call__(self, event: Mapping[str, Any], context: LambdaContext) -> Json:
-        with self._one_at_a_time:
+        with self._one_at_a_time, reported():
             seconds = context.get_remaining_time_in_millis() / 1000 - _LAST_SECONDS
             return self._runner.run(self._worked(event, Deadline.after(seconds)))
 

@@ -10,12 +10,11 @@ from typing import Final
 
 from starlette.responses import StreamingResponse
 
-from spass.aws.log import write_line
+from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, SpassError
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.core.running import Running
-from spass.web.edge import failure_line
 from spass.web.errors import envelope
 from spass.web.json import dump
 

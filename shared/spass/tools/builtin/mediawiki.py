@@ -11,6 +11,7 @@ import httpx
 from pydantic import Field
 
 from spass.core.messages import Json
+from spass.llm.scrub import scrub
 from spass.tools.base import ToolError
 
 Language: TypeAlias = Annotated[
@@ -47,7 +48,7 @@ async def ask(language: str, parameters: Mapping[str, str | int]) -> Mapping[str
         raise ToolError("Wikipedia answered something that cannot be read. Answer without it.")
     if errors := answer.get("errors"):
         said = errors[0].get("text", "") if isinstance(errors, list) and isinstance(errors[0], dict) else ""
-        raise ToolError(f"Wikipedia refused the request: {str(said)[:300]}")
+        raise ToolError(f"Wikipedia refused the request: {scrub(str(said))[:300]}")
     found = answer.get("query")
     return found if isinstance(found, dict) else {}
 

@@ -1,0 +1,87 @@
+"""What is ours and goes to nobody: the last look at what leaves in an error or in the log, whatever wrote it."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Final
+
+from spass.core.credentials import CREDENTIAL, LOGIN, PRIVATE_KEY
+from spass.core.messages import Json
+
+_GONE: Final = "[…]"
+_SHORTEST: Final = 8
+_NAMES: Final = ("SPASS_TABLE", "SPASS_BUCKET", "SPASS_QUEUE", "SPASS_INGEST_MACHINE")
+_CREDENTIALS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_KEY_LINES: Final = re.compile(PRIVATE_KEY.pattern + r"(?:\s|\\[nr]|[A-Za-z0-9+/=:,-])*")
+_PLACES: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\barn:aws[\w-]*:[^\s\"'<>,]+",
+        r"(?i)\b[a-z][a-z0-9+.-]{1,20}://[^\s\"'<>]+",
+        r"(?i)\b[a-z0-9.-]+\.(?:amazonaws\.com|api\.aws|on\.aws)(?:\.cn)?\b[^\s\"'<>,]*",
+        r"(?<![\w.])/(?:var|opt|tmp|home|root|usr|etc|mnt|srv|app|private|Users|Library|proc|dev)/[^\s\"'<>,:;)]+",
+        r"(?<![\w])(?:[\w.@+-]*/)+[\w.@+-]+\.(?:py|pyc|so|ya?ml|env|pem|key)\b",
+        r"\b[A-Za-z]:\\[^\s\"'<>]+",
+    )
+)
+_LONG: Final = re.compile(r"[A-Za-z0-9_.+/=:@~%?&-]{20,}")
+_OUR_ID: Final = re.compile(r"[a-z]{3}_[0-9a-z]{26}")
+# A text without any of these holds no place and no private key.
+_SIGNS: Final = (
+    *("arn:aws", "://", "PRIVATE KEY", ".aws", "amazonaws", ":\\", ".py", ".so", ".yaml", ".yml", ".env", ".pem", ".key"),
+    *("/var/", "/opt/", "/home/", "/usr/", "/root/", "/etc/", "/mnt/", "/srv/", "/app/", "/private/", "/Users/", "/Library/"),
+    *("/tmp/", "/proc/", "/dev/"),  # noqa: S108 (looked for, not used)
+)
+
+
+def hide(text: str) -> str:
+    """``text`` without credentials, ARNs, URLs, hosts of AWS, paths of files, and names of what the deployment made."""
+    for value in _values():
+        text = text.replace(value, _GONE)
+    if not _is_suspect(text):
+        return text
+    for pattern in (_KEY_LINES, LOGIN, CREDENTIAL, *_PLACES):
+        text = pattern.sub(_GONE, text)
+    return text
+
+
+def hide_all(value: Json) -> Json:
+    """The same for every text in ``value``, names of members included."""
+    match value:
+        case str():
+            return hide(value)
+        case list():
+            return [hide_all(part) for part in value]
+        case dict():
+            return {hide(name): hide_all(part) for name, part in value.items()}
+        case _:
+            return value
+
+
+def hide_members(value: Mapping[str, Json]) -> dict[str, Json]:
+    """The same for an object."""
+    return {hide(name): hide_all(part) for name, part in value.items()}
+
+
+def is_clean(text: str) -> bool:
+    """Whether ``hide`` would change nothing; quick where that is so."""
+    return not (_is_suspect(text) or any(value in text for value in _values()))
+
+
+def _is_suspect(text: str) -> bool:
+    return any(sign in text for sign in _SIGNS) or any(
+        CREDENTIAL.search(run) for run in _LONG.findall(text) if not _OUR_ID.fullmatch(run)
+    )
+
+
+@cache
+def _values() -> Sequence[str]:
+    """What the environment of this process says of its credentials and of what the deployment has made."""
+    found = map(os.environ.get, (*_NAMES, *_CREDENTIALS))
+    return sorted((value for value in found if value and len(value) >= _SHORTEST), key=len, reverse=True)
+
+
+def look_again() -> None:
+    """The environment has changed."""
+    _values.cache_clear()
