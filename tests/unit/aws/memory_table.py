@@ -21,6 +21,8 @@ class MemoryTable:
     items: dict[Key, Item] = field(default_factory=dict)
     plan: FaultPlan | None = None
     calls: int = 0
+    watch: Callable[[Item, Item], None] = lambda before, after: None
+    """Sees an item before and after each write that takes effect."""
 
     async def get(self, key: Key, *, consistent: bool = True) -> Item | None:
         return await self._call("GetItem", lambda: deepcopy(self.items.get(key)))
@@ -43,6 +45,7 @@ class MemoryTable:
                 raise ConditionFailed(deepcopy(before))
         _apply(write.expression, item, names, values)
         self.items[write.key] = item_of({name: attribute_of(value) for name, value in item.items()})
+        self.watch(before or {}, self.items[write.key])
         return deepcopy(self.items[write.key])
 
 
