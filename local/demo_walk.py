@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -42,8 +42,9 @@ class Walk:
             raise DemoFailed(f"{method} {path} was answered with {answer.status_code}")
         return payload
 
-    def ask(self, path: str, message: str, *, expect: str, tool: str | None = None) -> None:
-        """Ask an agent, and insist that its answer holds what the documents say, and that it used its tool."""
+    def ask(self, path: str, message: str, *, expect: str, tool: str | None = None) -> str:
+        """Ask an agent, and insist that its answer holds what the documents say, and that it used its tool. Returns the id of the
+        request."""
         reply = self.call("POST", path, {"message": message})
         content = reply["message"]["content"]
         print(f"\n  {message}\n  » {content}")
@@ -52,6 +53,7 @@ class Walk:
         used = [call["name"] for call in reply["tool_calls"]]
         if tool is not None and tool not in used:
             raise DemoFailed(f"The agent should have used its tool {tool}, and used {used or 'none'}")
+        return str(reply["request_id"])
 
     def upload(self, index: str, filename: str, content_type: str, file: bytes) -> dict[str, Any]:
         """Send a file through a presigned form, and wait until it has become documents."""
@@ -100,7 +102,7 @@ def walk(client: httpx.Client) -> None:
     _knowledge(step)
     _agents(step)
     _curation(step)
-    _documentation(step)
+    _accounts(step, _documentation(step))
     print("\nEvery answer follows from the documents.")
 
 
@@ -162,17 +164,46 @@ def _curation(step: Walk) -> None:
         raise DemoFailed("The document should be gone after the second call")
 
 
-def _documentation(step: Walk) -> None:
+def _documentation(step: Walk) -> str:
+    """Returns the id of a request in which an agent searched."""
     step.title("11. The gateway's own documentation, ingested and asked")
     documents = documentation(ROOT / "docs")
     step.call("POST", "/a1/rag/indices/gateway-docs/documents", {"documents": documents})
+    asked = ""
     for question, expected in (
         ("How long is the stored answer of an Idempotency-Key kept?", "24 hours"),
         ("How many documents may one request carry?", "256"),
         ("What happens when two turns of one session run at the same time?", "session_busy"),
         ("How many dimensions do the vectors have?", "384"),
     ):
-        step.ask("/a1/agents/librarian/chat", f"{question} Look in the index gateway-docs.", expect=expected, tool="rag_query")
+        question = f"{question} Look in the index gateway-docs."
+        asked = step.ask("/a1/agents/librarian/chat", question, expect=expected, tool="rag_query")
+    return asked
+
+
+def _accounts(step: Walk, request_id: str) -> None:
+    step.title("12. What all this took, by agent, and which calls the last answer was made of")
+    usage = step.call("GET", "/v1/usage?group_by=agent")
+    print()
+    for row in usage["usage"]:
+        print(
+            f"  {row['key'] or 'no agent':16} {row['requests']:4} calls {row['total_tokens']:7} tokens {row['cost_usd']:>12} USD"
+        )
+    calls = step.call("GET", f"/v1/audit/{request_id}")["calls"]
+    print(f"\n  {request_id}")
+    for line in _tree(calls):
+        print(f"  {line}")
+    searched = [below["kind"] for call in calls if call.get("tool") == "rag_query" for below in call["calls"]]
+    if "embedding" not in searched:
+        raise DemoFailed("The question that was searched for should stand below its tool")
+
+
+def _tree(calls: Sequence[Mapping[str, Any]], indent: str = "") -> Iterator[str]:
+    """Each call as a line, those that were made for it indented below it."""
+    for call in calls:
+        cost = f", {call['cost_usd']} USD" if "cost_usd" in call else ""
+        yield f"{indent}└ {call['kind']} {call.get('tool') or call['model']}: {call['status']}, {call['latency_ms']} ms{cost}"
+        yield from _tree(call["calls"], indent + "  ")
 
 
 def _shown(body: object) -> str:

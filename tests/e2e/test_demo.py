@@ -16,6 +16,8 @@ FACTS = (
     "368 Metern",
     "= 30447",
     "24 hours",
+    "└ tool rag_query: ok",
+    "  └ embedding all-minilm-l6-v2: ok",
     "Every answer follows",
 )
 
