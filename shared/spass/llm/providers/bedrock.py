@@ -15,7 +15,9 @@ from urllib.parse import quote
 import httpx
 
 from spass.aws.eventstream import BrokenEventStream, EventStreamDecoder, StreamMessage
+from spass.aws.log import write_line
 from spass.aws.signing import CannotSign, Signer
+from spass.core.time import now
 from spass.llm.errors import BackendFailed, BackendRefused, BackendTimedOut, BackendUnavailable
 from spass.llm.providers.bedrock_embeddings import embed
 from spass.llm.providers.bedrock_wire import (
@@ -81,7 +83,7 @@ class Bedrock:
     def _connection(self) -> Connection:
         """Made at the first call: a region that is missing fails calls, not the process."""
         if self._opened is None:
-            auth = None if self._key else _Signed(self._signer)
+            auth = None if self._key else _Signed(self._backend, self._signer)
             headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
             self._opened = Connection(
                 self._backend,
@@ -98,7 +100,7 @@ class Bedrock:
         try:
             return self._backend.base_url or f"https://bedrock-runtime.{self._signer.region}.amazonaws.com"
         except CannotSign as error:
-            raise _unsigned(error) from error
+            raise _unsigned(self._backend, error) from error
 
     async def _answer(self, request: ChatRequest, context: CallContext) -> ChatDelta:
         body = await self._connection.post(_path(request.model, "converse"), converse_body(request), context)
@@ -124,7 +126,8 @@ class Bedrock:
 class _Signed(httpx.Auth):
     requires_request_body = True
 
-    def __init__(self, signer: Signer) -> None:
+    def __init__(self, backend: BackendConfig, signer: Signer) -> None:
+        self._backend = backend
         self._signer = signer
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
@@ -132,7 +135,7 @@ class _Signed(httpx.Auth):
         try:
             request.headers.update(await self._signer.sign(request.method, str(request.url), request.content, signed))
         except CannotSign as error:
-            raise _unsigned(error) from error
+            raise _unsigned(self._backend, error) from error
         yield request
 
 
@@ -231,7 +234,9 @@ def _check_end(stop_reason: str) -> None:
         raise BackendUnavailable("The model's answer was malformed.")
 
 
-def _unsigned(error: CannotSign) -> BackendRefused:
+def _unsigned(backend: BackendConfig, error: CannotSign) -> BackendRefused:
+    """What is missing is for the operator alone, who finds it in the log."""
+    write_line({"at": now(), "level": "error", "event": "not_signed", "backend": backend.name, "reason": str(error)})
     return BackendRefused(f"Requests to Bedrock cannot be signed: {error}.")
 
 

@@ -235,7 +235,7 @@ async def test_what_goes_over_the_wire_is_what_was_signed() -> None:
 @pytest.mark.parametrize("missing", ["AWS_REGION", "AWS_ACCESS_KEY_ID"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_without_a_region_or_credentials_the_backend_is_out(
-    missing: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+    missing: str, stream: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(missing)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
@@ -244,6 +244,9 @@ async def test_without_a_region_or_credentials_the_backend_is_out(
     with pytest.raises(BackendRefused, match="cannot be signed"):
         await reply_of(bedrock(upstream), request(stream=stream))
     assert upstream.asked == []
+    (line,) = capsys.readouterr().out.splitlines()
+    reason = {"AWS_REGION": "no region", "AWS_ACCESS_KEY_ID": "no credentials"}[missing]
+    assert {"event": "not_signed", "backend": "bedrock", "reason": reason}.items() <= json.loads(line).items()
 
 
 async def test_everything_asked_for_is_in_the_body() -> None:
