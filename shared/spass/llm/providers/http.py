@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Final, Protocol, TypeVar
@@ -11,6 +12,7 @@ import httpx
 
 from spass.core.messages import Json
 from spass.llm.errors import BackendFailed, BackendRefused, BackendRejected, BackendTimedOut, BackendUnavailable
+from spass.llm.providers.direct import DirectTransport
 from spass.llm.providers.failures import failure_of
 from spass.llm.providers.sse import EventTooLong
 from spass.llm.serving import USUAL_CONNECTIONS
@@ -26,6 +28,12 @@ LONGEST_ERROR: Final = 64 * 1024
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than the idle limit of the load balancers in front of models
 _ERROR_SECONDS: Final = 5.0  # the status is known by then; the words are worth no longer wait
 _DRAIN_SECONDS: Final = 0.25
+_USUAL_HEADERS: Final = {
+    "Accept": "*/*",
+    "Accept-Encoding": "gzip, deflate",
+    "User-Agent": "spass",
+    "Content-Type": "application/json",
+}
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 # They log the address of every request, and headers with the key below that.
@@ -80,7 +88,8 @@ class Connection:
     """Requests to one backend. ``headers`` go out with each, among them the key; where there is none, ``auth`` may sign instead.
     ``secrets`` are what no caller may read of it. ``failure_of`` says what an unsuccessful answer means.
 
-    An ``httpx.AsyncClient`` belongs to the event loop it was first used in; a process may see several, one after the other.
+    Connections belong to the event loop they were first used in; a process may see several, one after the other. Requests go
+    straight to the transport: what an ``httpx.AsyncClient`` adds (cookies, redirects) nobody may want of a provider.
     """
 
     def __init__(
@@ -101,7 +110,7 @@ class Connection:
         self._headers = headers
         self.secrets = _secrets(self._base_url, key)
         self._transport = transport
-        self._client: httpx.AsyncClient | None = None
+        self._opened: httpx.AsyncBaseTransport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._spare = asyncio.Semaphore()
 
@@ -134,22 +143,20 @@ class Connection:
                 raise malformed("an event does not end") from error
 
     async def aclose(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        if self._opened is not None:
+            await self._opened.aclose()
+            self._opened = None
 
     @asynccontextmanager
     async def _answer(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncIterator["_Answer"]:
         content = _encode(body)
         patience = _Patience(self._backend.timeout, context)
-        async with self._connected(context) as client:
+        async with self._connected(context) as transport:
             with translated():
-                headers = {**context.headers, **self._headers, "Content-Type": "application/json"}
                 seconds = patience.seconds
-                timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
-                request = client.build_request("POST", self._base_url + path, content=content, headers=headers, timeout=timeout)
+                request = await self._request(path, content, context, seconds)
                 async with asyncio.timeout(seconds):
-                    response = await client.send(request, stream=True, auth=self._auth)
+                    response = await transport.handle_async_request(request)
             answer = _Answer(response, patience)
             try:
                 if not response.is_success:
@@ -159,15 +166,27 @@ class Connection:
                 with suppress(httpx.HTTPError):
                     await response.aclose()
 
+    async def _request(self, path: str, content: bytes, context: CallContext, seconds: float) -> httpx.Request:
+        headers = {**_USUAL_HEADERS, **context.headers, **self._headers}
+        timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
+        request = httpx.Request(
+            "POST", self._base_url + path, headers=headers, content=content, extensions={"timeout": timeout.as_dict()}
+        )
+        if self._auth is None:
+            return request
+        async with aclosing(self._auth.async_auth_flow(request)) as signing:
+            return await anext(signing)
+
     @asynccontextmanager
-    async def _connected(self, context: CallContext) -> AsyncIterator[httpx.AsyncClient]:
-        """The client, with a connection to spare. Who waits for one does not wait for the provider: only the deadline ends it."""
+    async def _connected(self, context: CallContext) -> AsyncIterator[httpx.AsyncBaseTransport]:
+        """The transport, with a connection to spare. Who waits for one does not wait for the
+        provider: only the deadline ends it."""
         with translated():
-            client, spare = self._open_client()
+            transport, spare = self._open()
             async with asyncio.timeout(context.deadline.remaining()):
                 await spare.acquire()
         try:
-            yield client
+            yield transport
         finally:
             spare.release()
 
@@ -179,22 +198,30 @@ class Connection:
                 body = await answer.read(LONGEST_ERROR)
         return self._failure_of(response.status_code, response.headers, body, secrets=self.secrets)
 
-    def _open_client(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
+    def _open(self) -> tuple[httpx.AsyncBaseTransport, asyncio.Semaphore]:
         loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            connections = self._backend.max_concurrent or USUAL_CONNECTIONS
-            self._spare = asyncio.Semaphore(connections)
-            self._client = httpx.AsyncClient(
-                limits=httpx.Limits(
-                    max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=_KEEPALIVE_SECONDS
-                ),
-                # A proxy of the environment is for the world outside, never for a server on this machine.
-                trust_env=httpx.URL(self._base_url).host not in _LOOPBACK,
-                transport=self._transport,
-                follow_redirects=False,
-            )
+        if self._opened is None or self._loop is not loop:
+            self._spare = asyncio.Semaphore(self._backend.max_concurrent or USUAL_CONNECTIONS)
+            self._opened = self._transport or _transport(self._base_url)
             self._loop = loop
-        return self._client, self._spare
+        return self._opened, self._spare
+
+
+def _transport(base_url: str) -> httpx.AsyncBaseTransport:
+    """Straight to the provider, or through the proxy that the environment names for it."""
+    proxy = _proxy(httpx.URL(base_url))
+    if proxy is None:
+        return DirectTransport(keepalive=_KEEPALIVE_SECONDS)
+    return httpx.AsyncHTTPTransport(proxy=proxy, limits=httpx.Limits(keepalive_expiry=_KEEPALIVE_SECONDS))
+
+
+def _proxy(url: httpx.URL) -> str | None:
+    """A proxy of the environment is for the world outside, never for a server on this machine."""
+    if url.host in _LOOPBACK or urllib.request.proxy_bypass(url.host):
+        return None
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    return proxy if not proxy or "://" in proxy else f"http://{proxy}"
 
 
 class _Patience:

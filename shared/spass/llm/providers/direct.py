@@ -1,0 +1,324 @@
+"""HTTP/1.1 straight over asyncio, for the one thing that a provider's connection does: a request, and its answer piece by piece.
+
+httpx's own transport goes through five layers, and takes as long for a request as all the rest of the gateway. What it can do
+beyond this one (HTTP/2, uploads in pieces) a provider does not need, or gets from it (proxies: see ``http``).
+
+Format: RFC 9112. Whatever an answer leaves open is a failure and never a guess: its connection is not used again.
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncIterator
+from functools import cache
+from typing import Final, NamedTuple, NoReturn
+
+import httpx
+
+LONGEST_HEAD: Final = 64 * 1024
+_LONGEST_CHUNK_LINE: Final = 4096
+_AHEAD: Final = 256 * 1024  # bytes read before the reader has asked for them
+_PIECE: Final = 64 * 1024
+
+_STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\r\n]*)?")
+_NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?")
+_LENGTH: Final = re.compile(rb"[0-9]{1,15}")
+_NOT_IN_A_HEADER: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_BODILESS: Final = frozenset({204, 304})
+
+
+class DirectTransport(httpx.AsyncBaseTransport):
+    """Connections of one event loop to whatever is asked for, kept ``keepalive`` seconds when they are idle."""
+
+    def __init__(self, *, keepalive: float) -> None:
+        self._keepalive = keepalive
+        self._idle: dict[tuple[bytes, bytes, int], list[tuple[_Wire, float]]] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Sends ``request``, whose body is in memory; returns when the head of its answer is there.
+
+        Raises:
+            httpx.TransportError: that did not come about.
+        """
+        head = _head_of(request)
+        origin = (request.url.raw_scheme, request.url.raw_host, _port(request.url))
+        wire = self._kept(origin) or await _connected(request)
+        try:
+            wire.write(head + request.content)
+            answer = await _read_head(wire)
+        except BaseException:
+            wire.abort()
+            raise
+        stream = _Body(self, origin, wire, answer)
+        return httpx.Response(answer.status, headers=answer.headers, stream=stream, request=request)
+
+    async def aclose(self) -> None:
+        for kept in self._idle.values():
+            for wire, _ in kept:
+                wire.abort()
+        self._idle.clear()
+        await asyncio.sleep(0)  # what is aborted is closed by the event loop's next turn
+
+    def keep(self, origin: tuple[bytes, bytes, int], wire: "_Wire") -> None:
+        """Take a connection back whose answer has been read to its end."""
+        self._idle.setdefault(origin, []).append((wire, asyncio.get_running_loop().time() + self._keepalive))
+
+    def _kept(self, origin: tuple[bytes, bytes, int]) -> "_Wire | None":
+        """The connection that was used last, if it is still good."""
+        now = asyncio.get_running_loop().time()
+        kept = self._idle.get(origin, [])
+        while kept:
+            wire, until = kept.pop()
+            if until > now and wire.is_quiet:
+                return wire
+            wire.abort()
+        return None
+
+
+class _Wire(asyncio.Protocol):
+    """One connection: what has come over it and has not been read."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._ended = False
+        self._broken: Exception | None = None
+        self._paused = False
+        self._waiting: asyncio.Future[None] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 (asyncio's types do not say so)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if len(self._buffer) > _AHEAD and self._transport is not None:
+            self._transport.pause_reading()
+            self._paused = True
+        self._wake()
+
+    def eof_received(self) -> None:
+        self._ended = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        self._broken = exc
+        self._wake()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is open and nothing has come that nobody asked for."""
+        return not self._ended and not self._buffer
+
+    def write(self, data: bytes) -> None:
+        if self._transport is None or self._ended:
+            raise httpx.WriteError("the connection is closed")
+        self._transport.write(data)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def line(self, end: bytes, longest: int) -> bytes:
+        """The bytes before ``end``, which is taken off too."""
+        searched = 0
+        while (at := self._buffer.find(end, searched, longest + len(end))) < 0:
+            if len(self._buffer) >= longest + len(end):
+                _malformed("a line does not end")
+            searched = max(0, len(self._buffer) - len(end) + 1)
+            if not await self._more():
+                _broke_off(self._broken)
+        taken = bytes(self._buffer[:at])
+        del self._buffer[: at + len(end)]
+        return taken
+
+    async def some(self, most: int) -> bytes:
+        """What is there, at least one byte; none when the other side has ended the connection in order."""
+        if not self._buffer and not await self._more():
+            if self._broken is not None:
+                _broke_off(self._broken)
+            return b""
+        taken = bytes(self._buffer[:most])
+        del self._buffer[:most]
+        if self._paused and self._transport is not None and len(self._buffer) <= _AHEAD // 2:
+            self._paused = False
+            self._transport.resume_reading()
+        return taken
+
+    async def _more(self) -> bool:
+        """Waits for more bytes; says whether some came."""
+        if self._ended:
+            return False
+        had = len(self._buffer)
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+        return len(self._buffer) > had
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+class _Head(NamedTuple):
+    """The head of an answer. ``length`` is None where only chunks or the end of the connection say where the body ends."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    length: int | None
+    chunked: bool
+    reusable: bool
+
+
+class _Body(httpx.AsyncByteStream):
+    """The body of an answer, as it comes. Read to its end, it gives the connection back; closed before, it ends it."""
+
+    def __init__(self, transport: DirectTransport, origin: tuple[bytes, bytes, int], wire: _Wire, head: _Head) -> None:
+        self._transport = transport
+        self._origin = origin
+        self._wire: _Wire | None = wire
+        self._head = head
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        wire = self._wire
+        if wire is None:
+            return
+        if self._head.chunked:
+            pieces = _chunks(wire)
+        elif self._head.length is not None:
+            pieces = _measured(wire, self._head.length)
+        else:
+            pieces = _all(wire)
+        async for piece in pieces:
+            yield piece
+        self._wire = None
+        if self._head.reusable and wire.is_quiet:
+            self._transport.keep(self._origin, wire)
+        else:
+            wire.abort()
+
+    async def aclose(self) -> None:
+        if self._wire is not None:
+            self._wire.abort()
+            self._wire = None
+
+
+async def _measured(wire: _Wire, length: int) -> AsyncIterator[bytes]:
+    while length:
+        piece = await wire.some(min(length, _PIECE))
+        if not piece:
+            _broke_off()
+        length -= len(piece)
+        yield piece
+
+
+async def _all(wire: _Wire) -> AsyncIterator[bytes]:
+    while piece := await wire.some(_PIECE):
+        yield piece
+
+
+async def _chunks(wire: _Wire) -> AsyncIterator[bytes]:
+    while True:
+        line = _CHUNK.fullmatch(await wire.line(b"\r\n", _LONGEST_CHUNK_LINE))
+        if line is None:
+            _malformed("the size of a chunk")
+        length = int(line[1], 16)
+        if not length:
+            break
+        async for piece in _measured(wire, length):
+            yield piece
+        if await wire.line(b"\r\n", 2):
+            _malformed("the end of a chunk")
+    while await wire.line(b"\r\n", LONGEST_HEAD):  # trailers
+        pass
+
+
+def _head_of(request: httpx.Request) -> bytes:
+    lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
+    for name, value in request.headers.raw:
+        if _NOT_IN_A_HEADER.search(value):
+            raise httpx.LocalProtocolError("a header's value holds what no header may")
+        lines.append(name + b": " + value)
+    return b"\r\n".join([*lines, b"\r\n"])
+
+
+async def _read_head(wire: _Wire) -> _Head:
+    while True:
+        first, *lines = (await wire.line(b"\r\n\r\n", LONGEST_HEAD)).split(b"\r\n")
+        status = _STATUS.fullmatch(first)
+        if status is None:
+            _malformed("the status line")
+        if int(status[2]) >= 200:  # others announce an answer that is still to come
+            return _head(int(status[2]), status[1] == b"1", lines)
+        if status[2] == b"101":
+            _malformed("another protocol, which nobody asked for")
+
+
+def _head(status: int, persistent: bool, lines: list[bytes]) -> _Head:
+    headers: list[tuple[bytes, bytes]] = []
+    lengths: set[bytes] = set()
+    coding: list[bytes] = []
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        name, value = name.lower(), value.strip(b" \t")
+        if not colon or not _NAME.fullmatch(name) or _NOT_IN_A_HEADER.search(value):
+            _malformed("a header")
+        headers.append((name, value))
+        if name == b"content-length":
+            lengths |= {part.strip() for part in value.split(b",")}
+        elif name == b"transfer-encoding":
+            coding += [part.strip().lower() for part in value.split(b",")]
+        elif name == b"connection":
+            persistent = persistent and b"close" not in value.lower()
+    if coding not in ([], [b"chunked"]) or len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
+        _malformed("how long it is")
+    if status in _BODILESS:
+        return _Head(status, headers, 0, chunked=False, reusable=persistent)
+    chunked = bool(coding)
+    length = int(lengths.pop()) if lengths and not chunked else None
+    # Who says both has been misunderstood by somebody on the way, or wants to be.
+    framed = length is not None or (chunked and not lengths)
+    return _Head(status, headers, length, chunked, reusable=persistent and framed)
+
+
+async def _connected(request: httpx.Request) -> _Wire:
+    url = request.url
+    if url.scheme not in ("http", "https"):
+        raise httpx.UnsupportedProtocol("only http and https are spoken")
+    secure = _certificates() if url.scheme == "https" else None
+    host = url.raw_host.decode("ascii")
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(request.extensions.get("timeout", {}).get("connect")):
+            _, wire = await loop.create_connection(
+                _Wire, host, _port(url), ssl=secure, server_hostname=host if secure else None, happy_eyeballs_delay=0.25
+            )
+    except TimeoutError as error:
+        raise httpx.ConnectTimeout("no connection in time") from error
+    except OSError as error:
+        raise httpx.ConnectError("no connection") from error
+    return wire
+
+
+def _port(url: httpx.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """As httpx has them, ``SSL_CERT_FILE`` included. Once for the process: they take a while to read."""
+    context = httpx.create_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _malformed(what: str) -> NoReturn:
+    raise httpx.RemoteProtocolError(f"an answer that is no HTTP: {what}")
+
+
+def _broke_off(cause: Exception | None = None) -> NoReturn:
+    raise httpx.RemoteProtocolError("the connection ended before the answer did") from cause
