@@ -176,8 +176,8 @@ def _documentation(step: Walk) -> str:
         ("What happens when two turns of one session run at the same time?", "session_busy"),
         ("How many dimensions do the vectors have?", "384"),
     ):
-        question = f"{question} Look in the index gateway-docs."
-        asked = step.ask("/a1/agents/librarian/chat", question, expect=expected, tool="rag_query")
+        message = f"{question} Look in the index gateway-docs."
+        asked = step.ask("/a1/agents/librarian/chat", message, expect=expected, tool="rag_query")
     return asked
 
 
