@@ -21,6 +21,8 @@ def all_keys(draw: st.DrawFn, tenant: TenantId) -> list[Key]:
         keys.user_session(tenant, draw(USERS), agent, session),
         keys.idempotency(tenant, draw(NAMES)),
         keys.rag_manifest(tenant, draw(INDICES)),
+        keys.usage(tenant, "2026-01-01", agent, draw(NAMES), draw(USERS), draw(st.integers(0, 15))),
+        keys.tenant_limit(tenant, draw(st.integers(0, 15))),
         keys.audit(tenant, RequestId(draw(NAMES)), Timestamp("2026-01-01T00:00:00.000Z"), RequestId(draw(NAMES))),
     ]
 
@@ -51,3 +53,16 @@ def test_users_and_agents_never_share_a_list(user: UserId, other: UserId, agent:
 def test_turns_sort_by_sequence_number(one: int, other: int) -> None:
     tenant, session = TenantId("t"), SessionId("s")
     assert (keys.session_turn(tenant, session, one).sk < keys.session_turn(tenant, session, other).sk) == (one < other)
+
+
+@given(
+    USERS | st.just(""), NAMES | st.just(""), st.text("ab#", max_size=3), USERS | st.just(""), NAMES, st.text("ab#", max_size=3)
+)
+def test_no_two_kinds_of_calls_share_a_row_of_the_usage(
+    user: str, agent: str, model: str, other: str, second: str, another: str
+) -> None:
+    tenant, day = TenantId("t"), "2026-04-30"
+    one = keys.usage(tenant, day, agent, model, user, 3)
+    two = keys.usage(tenant, day, second, another, other, 3)
+    assert (one == two) == ((agent, model, user) == (second, another, other))
+    assert one.pk == keys.usage_partition(tenant, "2026-04")

@@ -1,0 +1,72 @@
+"""What the queue of jobs was left to account for is accounted for once, however often it is delivered."""
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from spass.aws.clients import Aws
+from spass.aws.faults import Fault, FaultPlan, inject
+from spass.core.errors import StorageUnavailable
+from spass.core.ids import TenantId
+from spass.core.time import Deadline
+from spass.metering.audit import keep
+from spass.metering.usage import UsageQuery, usage
+from spass.rag.ingest.dispatch import Dispatch
+from spass.rag.ingest.worker import Delivery, Ingest
+from tests.unit.metering.ledger import Books, call
+
+pytestmark = pytest.mark.anyio
+
+
+async def no_merge(*_: object) -> None:
+    raise AssertionError("nothing here is merged")
+
+
+@pytest.fixture
+def dispatch(books: Books) -> Dispatch:
+    aws = Aws(table="spass", bucket="spass", queue=books.queue)
+    return Dispatch({TenantId("acme")}, aws.for_tenant, cast(Ingest, None), no_merge)
+
+
+async def left(books: Books) -> str:
+    """The body of the message that a call left whose table did not answer."""
+    with inject(FaultPlan(Fault.THROTTLE)):
+        await keep(books.store, call())
+    (message,) = books.queued()
+    return json.dumps(message)
+
+
+async def requests_of(books: Books) -> Any:
+    answer: Any = await usage(books.store, UsageQuery())
+    return answer["total"]["requests"]
+
+
+async def deliver(dispatch: Dispatch, body: str) -> bool:
+    return await dispatch.message(body, Delivery("m-1", 1), Deadline.after(60))
+
+
+async def test_a_delivered_call_is_accounted_for_once(books: Books, dispatch: Dispatch) -> None:
+    body = await left(books)
+    assert await requests_of(books) == 0
+    for _ in range(3):
+        assert await deliver(dispatch, body)
+    assert await requests_of(books) == 1
+
+
+async def test_a_call_that_the_table_still_does_not_take_is_delivered_again(books: Books, dispatch: Dispatch) -> None:
+    body = await left(books)
+    with inject(FaultPlan(Fault.LOST_REPLY)), pytest.raises(StorageUnavailable):
+        await deliver(dispatch, body)
+    assert await deliver(dispatch, body)
+    assert await requests_of(books) == 1
+
+
+async def test_a_call_of_a_tenant_that_is_not_known_is_dropped(
+    books: Books, dispatch: Dispatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = (await left(books)).replace('"acme"', '"gone"')
+    capsys.readouterr()
+    assert await deliver(dispatch, body)
+    assert json.loads(capsys.readouterr().out)["event"] == "job_dropped"
+    assert await requests_of(books) == 0
