@@ -16,6 +16,10 @@ FACTS = (
     '"metadata":{"kind":"park"}',
     '"confirm_required":true',
     "data: [DONE]",
+    '"key":"researcher"',
+    '"tool":"rag_query"',
+    '"content":"The garden door opens with 4711',
+    '"memory":"db"',
 )
 
 
