@@ -4,7 +4,8 @@
 
 Each route is called twice, and the second, warm call counts. ``rounds`` is how many table calls stand one behind the other before
 the model is asked (or before the answer, where none is): what a client waits for. Capacity is as the emulator reports it
-(consistent reads of up to 4 KB and writes of up to 1 KB are one unit, transactions cost double).
+(consistent reads of up to 4 KB and writes of up to 1 KB are one unit, transactions cost double). The last rows are of a tenant that
+has limits of its own.
 """
 
 import argparse
@@ -80,6 +81,9 @@ BODIES: dict[str, object] = {
 }
 # Calls that take away what the others need come last.
 LAST = ("sessions.delete", "rag.documents_delete", "rag.delete", "usage.reset")
+# A tenant's limits, and the routes that they are asked on.
+LIMITS = {"tokens_per_minute": 1_000_000, "monthly_budget_usd": 100}
+LIMITED = ("chat.completions", "embeddings.create", "agents.chat", "sessions.append", "rag.query")
 
 
 async def measure() -> None:
@@ -89,12 +93,15 @@ async def measure() -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway", headers=headers) as client:
         world = await prepare(client)
         order = sorted(ROUTES, key=lambda route: (LAST.index(route.module) + 1) if route.module in LAST else 0)
-        print(f"{'route':58} {'table':>5} {'reads':>5} {'writes':>6} {'units':>6} {'bucket':>6} {'rounds':>6}  calls", file=TABLE)
+        print(f"{'route':66} {'table':>5} {'reads':>5} {'writes':>6} {'units':>6} {'bucket':>6} {'rounds':>6}  calls", file=TABLE)
         for route in order:
             await show(client, route, world)
         key = {"Idempotency-Key": "bench"}
         world = await prepare(client)
-        await show(client, next(route for route in ROUTES if route.module == "sessions.append"), world, key)
+        await show(client, next(route for route in ROUTES if route.module == "sessions.append"), world, "key", key)
+        (await client.put("/v1/tenant/config", json=LIMITS)).raise_for_status()
+        for route in (route for route in ROUTES if route.module in LIMITED):
+            await show(client, route, world, "limits")
 
 
 async def prepare(client: httpx.AsyncClient) -> World:
@@ -106,7 +113,9 @@ async def prepare(client: httpx.AsyncClient) -> World:
     return World(session.raise_for_status().json()["id"], upload.raise_for_status().json()["upload_id"], request)
 
 
-async def show(client: httpx.AsyncClient, route: Route, world: World, headers: dict[str, str] | None = None) -> None:
+async def show(
+    client: httpx.AsyncClient, route: Route, world: World, note: str | None = None, headers: dict[str, str] | None = None
+) -> None:
     path, body = world.path(route), BODIES.get(route.module)
     if route.module not in LAST and headers is None:
         (await client.request(route.method, path, json=body)).raise_for_status()
@@ -118,9 +127,9 @@ async def show(client: httpx.AsyncClient, route: Route, world: World, headers: d
     reads = sum(operation in READS for operation in table)
     rounds = rounds_before_model(plan, table)
     names = ", ".join(f"{name}{f' ×{count}' if count > 1 else ''}" for name, count in Counter(table + bucket).items())
-    label = f"{route.method} {route.path}" + (" (key)" if headers else "")
+    label = f"{route.method} {route.path}" + (f" ({note})" if note else "")
     counts = f"{len(table):5} {reads:5} {len(table) - reads:6} {sum(plan.capacity):6.1f} {len(bucket):6} {rounds:6}"
-    print(f"{label:58} {counts}  {names}", file=TABLE)
+    print(f"{label:66} {counts}  {names}", file=TABLE)
 
 
 def rounds_before_model(plan: Recorder, table: list[str]) -> int:
