@@ -4,8 +4,8 @@
 
 Each route is called twice, and the second, warm call counts. ``rounds`` is how many table calls stand one behind the other before
 the model is asked (or before the answer, where none is): what a client waits for. Capacity is as the emulator reports it
-(consistent reads of up to 4 KB and writes of up to 1 KB are one unit, transactions cost double). The last rows are of a tenant that
-has limits of its own.
+(consistent reads of up to 4 KB and writes of up to 1 KB are one unit, transactions cost double). The last rows are of a tenant
+that has limits of its own.
 """
 
 import argparse
