@@ -7,6 +7,7 @@ provider cuts its answer, and what is held back is never more than the rest of o
 import os
 import re
 from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from spass.calls.secrets import CONTEXT, EARLY, LAST_BREAK, SHORTEST, Secrets, Span, early, first_run, is_named, runs
@@ -41,7 +42,7 @@ class Leaks:
 
     def scrubber(self) -> "AnswerScrubber":
         """For one answer."""
-        return AnswerScrubber(self._known())
+        return AnswerScrubber(self._known)
 
     def scrubbed(self, error: SpassError) -> SpassError:
         """The same error without secrets, hosts, paths and ARNs in its words: the last gate for whatever comes from a
@@ -61,11 +62,22 @@ class AnswerScrubber:
     """Takes the pieces of one answer and gives them on without secrets, also where one is cut in two. Each is replaced by
     ``[…]``; however an answer is cut, the pieces that are given on make up the same."""
 
-    def __init__(self, secrets: Secrets) -> None:
-        self._secrets = secrets
-        self._content = _Text(secrets)
-        self._refusal = _Text(secrets)
+    def __init__(self, known: Callable[[], Secrets]) -> None:
+        self._known = known
         self._calls: dict[int, _Text] = {}
+
+    @cached_property
+    def _secrets(self) -> Secrets:
+        """Asked for when the answer begins: the key that it was asked with may have come into use just before."""
+        return self._known()
+
+    @cached_property
+    def _content(self) -> "_Text":
+        return _Text(self._secrets)
+
+    @cached_property
+    def _refusal(self) -> "_Text":
+        return _Text(self._secrets)
 
     def passed(self, delta: ChatDelta) -> ChatDelta:
         """What may be passed on now; a piece without text where that is nothing."""

@@ -3,10 +3,13 @@
 import base64
 import random
 import string
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+import pytest
+
 _LETTERS: Final = string.ascii_letters + string.digits
+_ROOM: Final = 400  # characters of an error's text that would be passed on
 _DICE: Final = random.Random(4)
 
 PROVIDER_KEY: Final = "a-key-of-the-7th-provider"
@@ -121,3 +124,34 @@ def telling_parts(kind: str) -> list[str]:
     given on before it was known what they begin."""
     secret = PLACED[kind][1] if kind in PLACED else SECRETS[kind]
     return [line[4:20] for line in secret.splitlines() if len(line) >= 8]
+
+
+def give_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The credentials of ``KNOWN`` are those of this process."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KNOWN["process secret key"])
+    monkeypatch.setenv("AWS_SESSION_TOKEN", KNOWN["process session token"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KNOWN["process key id"])
+
+
+def shown(out: str, secrets: Collection[str]) -> list[str]:
+    """The kinds of ``secrets`` that ``out`` gives away."""
+    return [kind for kind in secrets if any(part in out for part in telling_parts(kind))]
+
+
+def planted(batch: Mapping[str, str]) -> str:
+    """A text that holds them all."""
+    return "\n".join(batch.values())
+
+
+def _batches() -> Iterator[dict[str, str]]:
+    batch: dict[str, str] = {}
+    for kind, secret in sorted(SECRETS.items(), key=lambda one: len(one[1])):
+        if batch and sum(map(len, batch.values())) + len(secret) > _ROOM:
+            yield batch
+            batch = {}
+        batch[kind] = secret
+    yield batch
+
+
+BATCHES: Final = list(_batches())
+"""All secrets, as many together as an error's text surely has room for."""

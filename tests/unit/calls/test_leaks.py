@@ -19,7 +19,7 @@ from spass.core.errors import UpstreamRejected
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import ChatDelta, ChatReply, ToolCallDelta, collect_deltas
 from spass.tenancy.config import GatewayConfig
-from tests.unit.calls.planted import KNOWN, PLACED, PROVIDER_KEY, SECRETS, TOKEN, telling_parts
+from tests.unit.calls.planted import PLACED, PROVIDER_KEY, SECRETS, TOKEN, give_credentials, telling_parts
 
 CONFIG = GatewayConfig.model_validate(
     {
@@ -68,12 +68,7 @@ def leaks(keys: Sequence[str] = (PROVIDER_KEY,)) -> Leaks:
 
 @pytest.fixture(autouse=True)
 def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable, kind in {
-        "AWS_SECRET_ACCESS_KEY": "process secret key",
-        "AWS_SESSION_TOKEN": "process session token",
-        "AWS_ACCESS_KEY_ID": "process key id",
-    }.items():
-        monkeypatch.setenv(variable, KNOWN[kind])
+    give_credentials(monkeypatch)
 
 
 def heard(deltas: Iterable[ChatDelta], made: AnswerScrubber | None = None) -> ChatReply:

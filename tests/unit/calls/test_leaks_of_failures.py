@@ -1,0 +1,59 @@
+"""Every way that every provider fails × every kind of secret in its words: none is in the error that a caller reads, or in the
+log."""
+
+import asyncio
+import json
+
+import pytest
+
+from spass.core.errors import SpassError
+from spass.core.ids import RequestId
+from spass.llm.router import Router
+from spass.llm.types import CallContext, ChatRequest, Provider
+from spass.tenancy.config import BackendConfig, LlmConfig
+from spass.web.errors import envelope
+from tests.unit.calls.failing import FAILURES, HOST, PLACES
+from tests.unit.calls.planted import BATCHES, PROVIDER_KEY, give_credentials, planted, shown
+from tests.unit.calls.test_leaks import leaks
+from tests.unit.llm.upstream import CLASSES, QUESTION, Upstream, backend, context
+
+
+def asked(provider: str, upstream: Upstream, *, stream: bool) -> str:
+    """The body that a caller reads."""
+
+    def made(_: BackendConfig, __: str | None) -> Provider:
+        at = backend(provider, base_url=f"https://{HOST}/v1")
+        return CLASSES[provider](at, PROVIDER_KEY, transport=upstream.transport)
+
+    config = LlmConfig.model_validate({"retries": 0, "backends": [{"provider": "openai", "supported_models": ["small"]}]})
+    router = Router(config, (), lambda _: PROVIDER_KEY, provider_of=made)
+
+    async def ask(sent: CallContext) -> str:
+        try:
+            async for _ in router.chat(ChatRequest("small", (QUESTION,), stream=stream), sent):
+                pass
+        except SpassError as error:
+            return json.dumps(envelope(leaks().scrubbed(error), RequestId("req_1")))
+        except (RuntimeError, KeyError):  # the edge answers these without their words
+            return ""
+        finally:
+            await router.aclose()
+        raise AssertionError("it did not fail")
+
+    return asyncio.run(ask(context()))
+
+
+@pytest.mark.parametrize("provider", CLASSES)
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_provider_that_fails_tells_no_secret(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: str, provider: str
+) -> None:
+    give_credentials(monkeypatch)
+    for batch in BATCHES:
+        for stream in (False, True):
+            body = asked(provider, Upstream(FAILURES[failure](planted(batch))), stream=stream)
+            captured = capsys.readouterr()
+            for out in (body, captured.out, captured.err):
+                assert not shown(out, batch)
+                for place in PLACES:
+                    assert place not in out
