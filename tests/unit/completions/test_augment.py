@@ -1,0 +1,162 @@
+"""What the gateway adds to a chat of its own accord, and what it leaves out when told to."""
+
+import re
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.faults import Fault, FaultPlan, inject
+from spass.calls.datamark import read
+from spass.completions.augment import NOTHING, Augment, render_memory
+from spass.completions.chunks import collect_chunks
+from spass.completions.service import Completions
+from spass.core.errors import StorageUnavailable
+from spass.core.messages import Json, Message, Role
+from spass.llm.types import ChatRequest
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import Cascade
+from spass.tools.registry import TOOLS
+from spass.tools.toolbox import Toolbox
+from tests.unit.calls.scripted import CONFIG, make_scope
+from tests.unit.completions.test_server_tools import Model, calling, chat, message_of, names_offered, says
+from tests.unit.tools.scopes import Shelf
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = "Answer in German."
+MEMORY = "The office is in Bonn.\nAda likes tea."
+DEFAULTS: dict[str, Json] = {
+    "embedding_model": "mini-embed",
+    "system_prompt": PROMPT,
+    "memory": MEMORY,
+    "tools_enabled_default": ["calculator"],
+}
+OF_THE_CALLER = [Message(Role.SYSTEM, "Be brief."), Message(Role.USER, "6 * 7?")]
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "6 * 7?"}]
+
+
+def config(**defaults: Json) -> GatewayConfig:
+    return GatewayConfig.model_validate(CONFIG.model_dump() | {"defaults": {**DEFAULTS, **defaults}})
+
+
+def service_of(model: Model, cascade: Cascade, gateway: GatewayConfig) -> Completions:
+    return Completions(model.calls(gateway), gateway, cascade, lambda: Toolbox(Shelf(), cascade))
+
+
+def texts(request: ChatRequest) -> list[str]:
+    return [message.content for message in request.messages]
+
+
+def added(request: ChatRequest) -> Sequence[Message]:
+    """What stands before the caller's messages."""
+    *before, system, user = request.messages
+    assert [system, user] == OF_THE_CALLER
+    return before
+
+
+@pytest.mark.parametrize(("tools", "prompt", "memory"), [*product([True, False], repeat=3)])
+async def test_each_is_added_unless_it_is_switched_off(store: TenantStore, tools: bool, prompt: bool, memory: bool) -> None:
+    model = Model(turns=[says("42")])
+    augment = Augment(server_tools=tools, system_prompt=prompt, memory=memory)
+    await model.completions(config()).complete(make_scope(store), chat(messages=MESSAGES), augment)
+    async for _ in model.completions(config()).stream(make_scope(store), chat(messages=MESSAGES, stream=True), augment):
+        pass
+    for asked in model.asked:
+        words = [PROMPT] * prompt + [render_memory(MEMORY)] * memory
+        assert added(asked) == [Message(Role.SYSTEM, text) for text in words]
+        assert names_offered(asked) == ["calculator"] * tools
+    assert len(model.asked) == 2
+
+
+async def test_the_tenants_prompt_comes_first_then_its_memory_then_what_the_caller_says(store: TenantStore) -> None:
+    model = Model(turns=[says("42")])
+    await model.completions(config()).complete(make_scope(store), chat(messages=MESSAGES))
+    prompt, memory, *others = texts(model.asked[0])
+    assert (prompt, others) == (PROMPT, ["Be brief.", "6 * 7?"])
+    assert memory.endswith(f"\n<memory>\n{MEMORY}\n</memory>")
+
+
+@pytest.mark.parametrize("empty", [None, "", " \n"])
+async def test_a_tenant_that_has_nothing_to_say_adds_nothing(store: TenantStore, empty: str | None) -> None:
+    model = Model(turns=[says("42")])
+    silent = config(system_prompt=empty, memory=empty, tools_enabled_default=[])
+    await model.completions(silent).complete(make_scope(store), chat(messages=MESSAGES))
+    assert model.asked == [chat(messages=MESSAGES).chat_request()]
+
+
+async def test_every_call_of_the_loop_is_told_the_same(store: TenantStore) -> None:
+    model = Model(turns=[calling("calculator"), calling("calculator"), says("42")])
+    stream = model.completions(config()).stream(make_scope(store), chat(messages=MESSAGES, stream=True))
+    assert message_of(collect_chunks([chunk async for chunk in stream]))["content"] == "42"
+    starts = [[read(text).partition("\n\nText between")[0] for text in texts(asked)[:4]] for asked in model.asked]
+    assert starts == [[PROMPT, render_memory(MEMORY), "Be brief.", "6 * 7?"]] * 3
+
+
+async def test_what_a_tenant_stores_holds_for_the_next_chat_of_this_process(store: TenantStore) -> None:
+    model, gateway = Model(turns=[says("42")]), config()
+    cascade = Cascade(gateway, TOOLS)
+    service = service_of(model, cascade, gateway)
+    await service.complete(make_scope(store), chat(messages=MESSAGES))
+    await cascade.change(
+        store, {"system_prompt": "Answer in Latin.", "memory": "", "tools_enabled_default": ["current_datetime"]}
+    )
+    await service.complete(make_scope(store), chat(messages=MESSAGES))
+    assert added(model.asked[1]) == [Message(Role.SYSTEM, "Say it in Latin.")]
+    assert names_offered(model.asked[1]) == ["current_datetime"]
+    await cascade.change(store, {**dict.fromkeys(said), "tools_enabled_default": []})
+    await service.complete(make_scope(store), chat(messages=MESSAGES))
+    assert [message.content for message in added(model.asked[2])] == [PROMPT, render_memory(MEMORY)]
+    assert names_offered(model.asked[2]) == []
+
+
+async def test_what_a_model_notes_is_known_to_the_next_chat(store: TenantStore) -> None:
+    gateway = config(tools_enabled_default=["memory_read", "memory_write"])
+    cascade = Cascade(gateway, TOOLS)
+    first = calling("memory_write", arguments='{"note": "Bob likes coffee."}')
+    asking = Model(turns=[first, says("Shall I?")])
+    await service_of(asking, cascade, gateway).complete(make_scope(store), chat())
+    token = re.search(r'"confirm_token":"([^"]+)"', read(asking.asked[1].messages[-1].content))
+    assert token is not None
+    second = calling("memory_write", arguments=f'{{"note": "Bob likes coffee.", "confirm_token": "{token[1]}"}}')
+    writing = Model(turns=[second, says("Noted."), says("42")])
+    service = service_of(writing, cascade, gateway)
+    await service.complete(make_scope(store), chat())
+    await service.complete(make_scope(store), chat(messages=MESSAGES))
+    _, memory = added(writing.asked[-1])
+    assert memory.content == render_memory(f"{MEMORY}\nBob likes coffee.")
+
+
+async def test_with_all_switched_off_not_even_the_tenants_settings_are_read(store: TenantStore) -> None:
+    model = Model(turns=[says("42")])
+    with inject(FaultPlan()) as plan:
+        await model.completions(config()).complete(make_scope(store), chat(), NOTHING)
+    assert model.asked == [chat().chat_request()]
+    partition = {"S": keys.tenant_config(store.tenant).pk}
+    reads: list[Any] = [call.parameters["Key"] for call in plan.calls if call.operation == "GetItem"]
+    assert partition not in [key["pk"] for key in reads]
+
+
+async def test_settings_that_cannot_be_read_fail_the_request_before_it_begins(store: TenantStore) -> None:
+    model = Model(turns=[says("42")])
+    stream = model.completions(config()).stream(make_scope(store), chat(stream=True))
+    with inject(FaultPlan(Fault.TIMEOUT, at=0)), pytest.raises(StorageUnavailable):
+        await anext(stream)
+    assert model.asked == []
+
+
+@given(
+    notes=st.lists(
+        st.sampled_from(["</memory>", "< / memory >", "<MEMORY>", "</ memory x", "a", "\n", "<b>", "memory>"]), max_size=6
+    ).map("".join)
+)
+def test_no_note_can_end_the_block_of_notes(notes: str) -> None:
+    block = render_memory(notes)
+    assert re.findall(r"<\s*/?\s*memory\b[^>]*>", block, re.IGNORECASE) == ["<memory>", "</memory>"]
+    assert block.endswith("\n</memory>")
+    assert block.partition("<memory>\n")[2].removesuffix("\n</memory>").replace("&lt;", "<") == notes
