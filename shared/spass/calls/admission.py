@@ -24,9 +24,6 @@ from spass.metering.cost import decimal_text
 from spass.metering.usage import spent_this_month
 from spass.tenancy.settings import Cascade
 
-PATIENCE: Final = 2.0
-"""Seconds that a call waits for room: one that waits holds a function, and there are only so many for everybody."""
-
 _JITTER: Final = 0.1  # seconds at most, so that those who wait for the same moment do not all come at once
 _SPENT_SECONDS: Final = 60.0  # how old the sum in a refusal may be
 
@@ -91,7 +88,7 @@ class Admission:
         if caps == Caps():
             return Admitted()
         limit = self._limit_of(scope.store, caps)
-        patience = min(PATIENCE, scope.deadline.remaining())
+        patience = min(scope.patience, scope.deadline.remaining())
         while isinstance(answer := await limit.reserve(new_id("call"), tokens=expected.total_tokens, usd=cost.usd), Full):
             if answer.retry_after > patience:
                 raise await self._refusal(scope.store, caps, answer)

@@ -16,6 +16,12 @@ REQUEST_SECONDS: Final = 270.0
 STREAM_SECONDS: Final = 840.0
 """The same of a request that is answered with a stream of events: no idle limit cuts it, only the function's fifteen minutes."""
 
+REQUEST_PATIENCE: Final = 2.0
+"""Seconds that a call waits for room in its tenant's limits: one that waits holds a function, and those are everybody's."""
+
+JOB_PATIENCE: Final = 70.0
+"""The same of work that nobody waits for: a whole minute's tokens pass meanwhile."""
+
 MAX_DEPTH: Final = 3
 """A request that arrives this deep is refused; what a request calls in this process stands one deeper than it, and no deeper."""
 
@@ -25,7 +31,8 @@ class Scope:
     """One request's surroundings, handed down to whatever works for it.
 
     ``tally`` and ``deadline`` are shared by everything the request does. ``depth`` is how many calls of gateways led here.
-    ``parent`` is the call that this work is done for; None if it is the request itself.
+    ``parent`` is the call that this work is done for; None if it is the request itself. ``patience`` is how many seconds
+    one of its calls may wait for room.
     """
 
     caller: Caller
@@ -36,6 +43,7 @@ class Scope:
     agent: AgentName | None = None
     session: SessionId | None = None
     parent: RequestId | None = None
+    patience: float = REQUEST_PATIENCE
 
     @classmethod
     def of(cls, caller: Caller, store: TenantStore, *, seconds: float = REQUEST_SECONDS) -> Self:
@@ -56,7 +64,7 @@ class Scope:
         ``route`` names the work in the audit."""
         identity = Identity(store.tenant, "", admin=False, allowed_models=(ANY_MODEL,))
         caller = Caller(identity, user, request_id or RequestId(new_id("req")), None, 0, route)
-        return cls(caller, store, deadline, CostTally(), 0)
+        return cls(caller, store, deadline, CostTally(), 0, patience=JOB_PATIENCE)
 
     @property
     def streaming(self) -> "Scope":

@@ -13,11 +13,13 @@ import pytest
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.calls import pipeline
-from spass.calls.admission import PATIENCE, Admission
+from spass.calls.admission import Admission
 from spass.calls.pipeline import Calls
+from spass.calls.scope import REQUEST_PATIENCE, Scope
 from spass.core.errors import BudgetExceeded, InputRefused, RateLimited, SpassError, StorageUnavailable, UpstreamError
 from spass.core.ids import TenantId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
+from spass.core.time import Deadline
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.metering.usage import reset, spent_this_month
@@ -118,9 +120,9 @@ async def test_over_the_tokens_of_a_minute_nothing_is_asked_and_the_caller_is_to
     assert 55 <= error.retry_after <= 65
     assert len(turnstile.provider.requests) == 1
     assert turnstile.slept == []
-    turnstile.now += error.retry_after - PATIENCE - 1
+    turnstile.now += error.retry_after - REQUEST_PATIENCE - 1
     await refused(turnstile, RateLimited, answer=100)
-    turnstile.now += PATIENCE + 1
+    turnstile.now += REQUEST_PATIENCE + 1
     await turnstile.ask(answer=100)
     assert turnstile.slept == []
 
@@ -130,9 +132,21 @@ async def test_a_moment_is_waited_for(turnstile: Turnstile) -> None:
     await turnstile.ask(answer=900, takes=TokenUsage(2, 900))
     told = (await refused(turnstile, RateLimited, answer=100)).retry_after
     assert told is not None
-    turnstile.now += told - PATIENCE + 0.5
+    turnstile.now += told - REQUEST_PATIENCE + 0.5
     await turnstile.ask(answer=100)
-    assert sum(turnstile.slept) == pytest.approx(PATIENCE - 0.5, abs=0.2)
+    assert sum(turnstile.slept) == pytest.approx(REQUEST_PATIENCE - 0.5, abs=0.2)
+
+
+async def test_work_that_nobody_waits_for_waits_until_the_minute_has_passed(turnstile: Turnstile) -> None:
+    turnstile.limits.tokens, turnstile.limits.budget = 100, "0.1"
+    turnstile.provider.embedding_tokens = 40
+    job = Scope.of_job(turnstile.store, Deadline.after(600), route="ingest")
+    for _ in range(3):
+        await turnstile.calls.embed(job, ["a" * 160, "b" * 160])
+    assert 110 <= sum(turnstile.slept) <= 140
+    turnstile.limits.budget = "0.00001"
+    with pytest.raises(BudgetExceeded):  # a month is not waited for
+        await turnstile.calls.embed(job, ["a" * 160, "b" * 160])
 
 
 async def test_what_a_call_really_took_takes_the_place_of_what_was_reserved(turnstile: Turnstile) -> None:
