@@ -24,7 +24,6 @@ class Augment:
 
 
 EVERYTHING: Final = Augment()
-NOTHING: Final = Augment(server_tools=False, system_prompt=False, memory=False)
 
 
 def with_words(request: "ChatRequest", settings: "TenantSettings", augment: Augment) -> "ChatRequest":

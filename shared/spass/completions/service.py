@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
-from spass.completions.augment import EVERYTHING, NOTHING, Augment, with_words
+from spass.completions.augment import EVERYTHING, Augment, with_words
 from spass.completions.chat_request import MAX_TOOLS, ChatCompletionRequest
 from spass.completions.chunks import Answer, Chunk, ChunkWriter, collect_chunks
 from spass.completions.embeddings import EmbeddingsRequest, check_dimensions, embeddings_answer
@@ -68,11 +68,8 @@ class Completions:
         return collect_chunks([chunk async for chunk in self.stream(scope, request, augment)])
 
     async def _answer(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[ChatDelta, None]:
-        asked = request.chat_request()
-        if augment == NOTHING:
-            return self._calls.chat(scope, asked)
         settings = await self._cascade.effective(scope.store)
-        asked = with_words(asked, settings, augment)
+        asked = with_words(request.chat_request(), settings, augment)
         offer = self._offer(settings, request) if augment.server_tools else None
         return offer.chat(self._calls, scope, asked) if offer else self._calls.chat(scope, asked)
 

@@ -3,17 +3,15 @@
 import re
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.faults import Fault, FaultPlan, inject
 from spass.calls.datamark import read
-from spass.completions.augment import NOTHING, Augment, render_memory
+from spass.completions.augment import Augment, render_memory
 from spass.completions.chunks import collect_chunks
 from spass.completions.service import Completions
 from spass.core.errors import StorageUnavailable
@@ -103,9 +101,8 @@ async def test_what_a_tenant_stores_holds_for_the_next_chat_of_this_process(stor
     cascade = Cascade(gateway, TOOLS)
     service = service_of(model, cascade, gateway)
     await service.complete(make_scope(store), chat(messages=MESSAGES))
-    await cascade.change(
-        store, {"system_prompt": "Answer in Latin.", "memory": "", "tools_enabled_default": ["current_datetime"]}
-    )
+    said: dict[str, Json] = {"system_prompt": "Say it in Latin.", "memory": "", "tools_enabled_default": ["current_datetime"]}
+    await cascade.change(store, said)
     await service.complete(make_scope(store), chat(messages=MESSAGES))
     assert added(model.asked[1]) == [Message(Role.SYSTEM, "Say it in Latin.")]
     assert names_offered(model.asked[1]) == ["current_datetime"]
@@ -130,16 +127,6 @@ async def test_what_a_model_notes_is_known_to_the_next_chat(store: TenantStore) 
     await service.complete(make_scope(store), chat(messages=MESSAGES))
     _, memory = added(writing.asked[-1])
     assert memory.content == render_memory(f"{MEMORY}\nBob likes coffee.")
-
-
-async def test_with_all_switched_off_not_even_the_tenants_settings_are_read(store: TenantStore) -> None:
-    model = Model(turns=[says("42")])
-    with inject(FaultPlan()) as plan:
-        await model.completions(config()).complete(make_scope(store), chat(), NOTHING)
-    assert model.asked == [chat().chat_request()]
-    partition = {"S": keys.tenant_config(store.tenant).pk}
-    reads: list[Any] = [call.parameters["Key"] for call in plan.calls if call.operation == "GetItem"]
-    assert partition not in [key["pk"] for key in reads]
 
 
 async def test_settings_that_cannot_be_read_fail_the_request_before_it_begins(store: TenantStore) -> None:
