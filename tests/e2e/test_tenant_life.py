@@ -16,6 +16,7 @@ BERLIN = [
     {"id": "park", "text": "Der Tiergarten ist der größte Park Berlins."},
 ]
 MONTH_SECONDS = 31 * 24 * 3600
+WINDOW_SECONDS = 75  # a minute, and by how much buckets and clocks may stretch it
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +124,4 @@ def test_a_tenant_over_its_tokens_a_minute_hears_when_to_come_back(tenant: Tenan
     refused = [answer for answer in answers if answer.status_code == 429]
     assert refused
     assert {answer.json()["error"]["code"] for answer in refused} == {"rate_limited"}
-    assert all(0 < int(answer.headers["Retry-After"]) <= 65 for answer in refused)
+    assert all(0 < int(answer.headers["Retry-After"]) <= WINDOW_SECONDS for answer in refused)
