@@ -1,0 +1,105 @@
+"""A note is written once: whoever else writes at the same time, and whichever AWS call goes wrong."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from spass.aws.clients import Aws, TenantStore
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.core.errors import ConfirmTokenInvalid, StorageUnavailable
+from spass.core.ids import TenantId
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import Cascade
+from spass.tools.toolbox import Toolbox
+from tests.integration.rag.conftest import World
+
+pytestmark = pytest.mark.anyio
+
+NOTE = {"note": "Ada likes tea."}
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """One tenant, every call of whose is served by a process of its own."""
+
+    store: TenantStore
+
+    async def call(self, name: str, **arguments: Any) -> Any:
+        world, cascade = World(self.store), Cascade(GatewayConfig())
+        return (await Toolbox(world.worker(), cascade).execute_direct(world.scope(), name, arguments)).result
+
+    async def asked(self, **arguments: str) -> Mapping[str, Any]:
+        return {**arguments, "confirm_token": (await self.call("memory_write", **arguments))["confirm_token"]}
+
+    async def lines(self) -> list[str]:
+        memory = (await self.call("memory_read"))["memory"]
+        return memory.split("\n") if memory else []
+
+
+@pytest.fixture
+def writer(aws: Aws, tenant: TenantId) -> Writer:
+    return Writer(aws.for_tenant(tenant))
+
+
+async def test_of_eight_uses_of_a_token_at_once_one_wins(writer: Writer) -> None:
+    confirmed = await writer.asked(**NOTE)
+    results = await asyncio.gather(*(writer.call("memory_write", **confirmed) for _ in range(8)), return_exceptions=True)
+    assert sum(isinstance(result, ConfirmTokenInvalid) for result in results) == 7, results
+    assert await writer.lines() == [NOTE["note"]]
+
+
+async def test_of_writers_at_once_none_loses_a_note_nor_a_setting(writer: Writer) -> None:
+    async def note(number: int) -> None:
+        await writer.call("memory_write", **await writer.asked(note=f"note {number}"))
+
+    async def sets(number: int) -> None:
+        await Cascade(GatewayConfig()).change(writer.store, {"rag_top_k": number})
+
+    await asyncio.gather(*map(note, range(8)), *map(sets, range(1, 5)))
+    assert sorted(await writer.lines()) == [f"note {number}" for number in range(8)]
+    settings = await Cascade(GatewayConfig()).described(writer.store)
+    assert settings.sources["rag_top_k"] == "db"
+
+
+@pytest.mark.parametrize("before", [[], ["Bob likes coffee."]], ids=["the first note", "another note"])
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_whatever_goes_wrong_nothing_happened_and_the_token_is_good_or_all_of_it_did(
+    aws: Aws, tenant: TenantId, fault: Fault, before: list[str]
+) -> None:
+    after = [*before, NOTE["note"]]
+
+    async def begun(name: str) -> tuple[Writer, Mapping[str, Any]]:
+        writer = Writer(aws.for_tenant(TenantId(f"{tenant}-{name}")))
+        for line in before:
+            await writer.call("memory_write", **await writer.asked(note=line))
+        return writer, await writer.asked(**NOTE)
+
+    counted, confirmed = await begun("counted")
+    with inject(FaultPlan()) as plan:
+        await counted.call("memory_write", **confirmed)
+    points = [call.operation for call in plan.calls]
+    assert points.count("TransactWriteItems") == 1
+
+    async def goes_wrong(at: int) -> None:
+        where = f"{fault} at {at} ({points[at]})"
+        writer, confirmed = await begun(f"at-{at}")
+        plan, answer = FaultPlan(fault, at=at), None
+        with inject(plan), suppress(Crash, StorageUnavailable):
+            answer = await writer.call("memory_write", **confirmed)
+        assert len(plan.calls) > at, where
+        state = await writer.lines()
+        assert state in (before, after), where
+        if answer is not None:
+            assert (set(answer), state) == ({"memory_size_bytes"}, after), where
+        if state == after:
+            with pytest.raises(ConfirmTokenInvalid):
+                await writer.call("memory_write", **confirmed)
+        else:
+            await writer.call("memory_write", **confirmed)
+        assert await writer.lines() == after, where
+
+    await asyncio.gather(*map(goes_wrong, range(len(points))))
