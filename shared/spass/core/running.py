@@ -18,36 +18,50 @@ class Running(Generic[E]):
 
     def __init__(self, events: AsyncIterator[E]) -> None:
         self.events: list[E] = []
-        self._grew = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
         self._task = asyncio.create_task(self._run(events))
-        # Marks the exception as seen, so that work whose reader went away does not complain at garbage collection.
-        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._task.add_done_callback(self._ended)
 
     async def _run(self, events: AsyncIterator[E]) -> None:
-        try:
-            async for event in events:
-                self.events.append(event)
-                self._wake()
-        finally:
+        async for event in events:
+            self.events.append(event)
             self._wake()
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # marks it as seen, so that work whose reader went away does not complain at garbage collection
+        self._wake()
+
     def _wake(self) -> None:
-        self._grew.set()
-        self._grew = asyncio.Event()
+        for reader in self._waiting:
+            if not reader.done():
+                reader.set_result(None)
+        self._waiting.clear()
+
+    async def grown(self, index: int, seconds: float | None = None) -> bool:
+        """Waits until there is an event ``index`` or there will be none, but no longer than ``seconds``; says which it was."""
+        if index < len(self.events) or self._task.done():
+            return True
+        reader = asyncio.get_running_loop().create_future()
+        self._waiting.append(reader)
+        try:
+            async with asyncio.timeout(seconds):
+                await reader
+        except TimeoutError:
+            return False
+        return True
 
     async def follow(self, start: int = 0) -> AsyncGenerator[E, None]:
         """Events from index ``start`` on, as they come."""
         index = start
         while True:
-            grew = self._grew
+            await self.grown(index)
+            if index >= len(self.events):
+                await self.result()
+                return
             while index < len(self.events):
                 yield self.events[index]
                 index += 1
-            if self._task.done():
-                await self._task
-                return
-            await asyncio.wait({self._task, wait := asyncio.ensure_future(grew.wait())}, return_when=asyncio.FIRST_COMPLETED)
-            wait.cancel()
 
     async def result(self) -> list[E]:
         """All events, once the work has ended. Cancelling the wait does not cancel the work."""

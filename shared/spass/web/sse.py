@@ -3,7 +3,6 @@
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html; ``[DONE]`` at the end is OpenAI's.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Final
@@ -50,30 +49,24 @@ async def render(
     running: Running[Chunk], request_id: RequestId, *, keep_alive: float = KEEP_ALIVE_SECONDS
 ) -> AsyncIterator[bytes]:
     """The bytes of the stream. Silence is filled with comments; work that breaks ends it with an ``error`` and no ``[DONE]``."""
-    chunks = running.follow()
-    while True:
-        coming = asyncio.ensure_future(_next(chunks))
-        try:
-            while not (await asyncio.wait({coming}, timeout=keep_alive))[0]:
+    sent = 0
+    try:
+        while True:
+            while not await running.grown(sent, keep_alive):
                 yield KEEP_ALIVE
-            chunk = coming.result()
-        except SpassError as error:
-            yield _event(envelope(error, request_id))
-            return
-        except Exception as error:  # noqa: BLE001 (the edge: the status has left, so the stream itself must say that it broke)
-            write_line(failure_line(error, request_id))
-            yield _event(envelope(InternalError("Something went wrong on our side."), request_id))
-            return
-        finally:
-            coming.cancel()
-        if chunk is None:
-            yield DONE
-            return
-        yield _event(chunk)
-
-
-async def _next(chunks: AsyncIterator[Chunk]) -> Chunk | None:
-    return await anext(chunks, None)
+            if sent >= len(running.events):
+                break
+            chunks = running.events[sent:]
+            sent += len(chunks)
+            yield b"".join(map(_event, chunks))
+        await running.result()
+    except SpassError as error:
+        yield _event(envelope(error, request_id))
+    except Exception as error:  # noqa: BLE001 (the edge: the status has left, so the stream itself must say that it broke)
+        write_line(failure_line(error, request_id))
+        yield _event(envelope(InternalError("Something went wrong on our side."), request_id))
+    else:
+        yield DONE
 
 
 def _event(value: Chunk) -> bytes:
