@@ -6,17 +6,18 @@ everything started inside (tasks included) is under the plan.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
-
-import anyio.to_thread
+from typing import Final, TypeVar
 
 from spass.core.errors import StorageUnavailable
 
 T = TypeVar("T")
+
+_MOST_THREADS: Final = 40
 
 
 class Fault(StrEnum):
@@ -99,6 +100,9 @@ def inject(plan: FaultPlan) -> Iterator[FaultPlan]:
         _plan.reset(token)
 
 
+_threads: Final = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="aws")  # none is started before the first call
+
+
 async def invoke(call: AwsCall, run: Callable[[], T]) -> T:
     """Make one AWS call in a worker thread. A cancelled caller waits for the call to end, so that no write is left in doubt."""
     plan = _plan.get()
@@ -108,7 +112,7 @@ async def invoke(call: AwsCall, run: Callable[[], T]) -> T:
 
 
 async def _to_its_end(run: Callable[[], T]) -> T:
-    call = asyncio.ensure_future(anyio.to_thread.run_sync(run))
+    call = asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, run)
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:
