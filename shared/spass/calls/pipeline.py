@@ -46,8 +46,10 @@ class Calls:
         Raises:
             ModelNotFound, ModelNotAllowed, InvalidRequest: this model cannot be called so.
             RecursionDepthExceeded: too many gateways have called each other to get here.
-            UpstreamError, UpstreamRejected, ContextLengthExceeded, UpstreamTimeout, RateLimited, NoBackendAvailable: the model
-                failed.
+            RateLimited, BudgetExceeded: the tenant or the backends have no room for it.
+            InputRefused: what it holds may not be sent to a model.
+            UpstreamError, UpstreamRejected, ContextLengthExceeded, UpstreamTimeout, NoBackendAvailable: the model failed.
+            StorageUnavailable: whether there is room for it cannot be known now.
         """
         model = self._admit(scope, request.model, "chat")
         return self._chat(scope, model, request)
