@@ -83,6 +83,21 @@ def test_switched_off_by_the_header(gateway: Gateway, plan: Plan) -> None:
     assert [len(request.tools) for request in asked] == [0, 3]
 
 
+def test_what_a_tenant_stores_goes_into_its_chats_and_nowhere_else(gateway: Gateway, plan: Plan) -> None:
+    asked = plan([say("Salve.")] * 5)
+    stored = {"system_prompt": "Answer in Latin.", "memory": "The office is in Bonn.", "tools_enabled_default": ["memory_read"]}
+    assert gateway.send("PUT", "/v1/tenant/config", token="demo-admin-token", body=stored).status == 200
+    complete(gateway)
+    complete(gateway, stream=True, headers={"SPASS-Augment": "system-prompt=off"})
+    complete(gateway, headers={"SPASS-Augment": "memory=off, server-tools=off, system-prompt=off"})
+    complete(gateway, token="other-token")
+    assert gateway.send("POST", "/a1/agents/plain/chat", body={"message": "6 * 7?"}).status == 200
+    words = [[message.content.partition("\n")[0][:16] for message in request.messages] for request in asked]
+    notes = "The notes below "
+    assert words == [["Answer in Latin.", notes, "6 * 7?"], [notes, "6 * 7?"], ["6 * 7?"], ["6 * 7?"], ["Answer.", "6 * 7?"]]
+    assert [len(request.tools) for request in asked] == [1, 1, 0, 3, 0]
+
+
 def test_knowledge_is_that_of_the_callers_tenant(gateway: Gateway, plan: Plan) -> None:
     documents = {"documents": [{"id": "a", "text": "alpha"}]}
     assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200

@@ -163,6 +163,48 @@ async def test_the_caller_may_go_on_from_what_it_got(store: TenantStore) -> None
     assert message_of(answer)["content"] == "Sunny, and 42."
 
 
+async def test_rounds_of_the_callers_tools_and_of_the_gateways_alternate_in_one_conversation(store: TenantStore) -> None:
+    model = Model(turns=[calling("weather"), calling("calculator"), calling("weather", "weather"), says("Sunny, and 42.")])
+    service, scope = model.completions(), make_scope(store)
+    messages: list[Any] = [{"role": "user", "content": "6 * 7?"}]
+    for answers in (1, 2, 0):
+        said = message_of(await service.complete(scope, chat(messages=messages, tools=[WEATHER])))
+        calls = said.get("tool_calls", [])
+        assert [call["function"]["name"] for call in calls] == ["weather"] * answers
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": f"sunny {call['id']}"} for call in calls]
+        messages += [said, *results]
+    assert messages[-1]["content"] == "Sunny, and 42."
+    shapes = [[(message.role.value, len(message.tool_calls)) for message in asked.messages] for asked in model.asked]
+    asking, answered = [("user", 0)], [("assistant", 1), ("tool", 0)]
+    assert [_without_notes(shape) for shape in shapes] == [
+        asking,
+        [*asking, *answered],
+        [*asking, *answered, *answered],  # the gateway's round, in this request alone
+        [*asking, *answered, ("assistant", 2), ("tool", 0), ("tool", 0)],
+    ]
+    told = [read(message.content) for message in model.asked[-1].messages if message.role is Role.TOOL]
+    assert told == ["sunny call_weather_0", "sunny call_weather_0", "sunny call_weather_1"]
+    assert {tuple(names_offered(asked)) for asked in model.asked} == {("weather", "calculator", "rag_query")}
+
+
+def _without_notes(shape: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Without what the input defence says of itself."""
+    return [entry for entry in shape if entry[0] != "system"]
+
+
+async def test_a_callers_tool_that_had_the_name_of_one_of_the_gateways_leaves_its_calls_in_the_past(store: TenantStore) -> None:
+    mine = {"type": "function", "function": {"name": "calculator", "description": "Mine."}}
+    model = Model(turns=[calling("calculator"), calling("calculator"), says("42")])
+    service, scope = model.completions(), make_scope(store)
+    messages: list[Any] = [{"role": "user", "content": "6 * 7?"}]
+    said = message_of(await service.complete(scope, chat(messages=messages, tools=[mine])))
+    messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "about 40"}]
+    answer = await service.complete(scope, chat(messages=messages))
+    assert message_of(answer)["content"] == "42"
+    told = [read(message.content) for message in model.asked[-1].messages if message.role is Role.TOOL]
+    assert (told[0], json.loads(told[1])["result"]) == ("about 40", 42)
+
+
 async def test_calls_in_a_stream_are_numbered_from_zero_and_named_from_the_first_piece_on(store: TenantStore) -> None:
     late = [
         ChatDelta(tool_calls=(ToolCallDelta(0, "call_a", "calculator", "{}"), ToolCallDelta(1, "call_b", None, '{"a"'))),
