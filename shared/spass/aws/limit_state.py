@@ -22,6 +22,9 @@ SLOT_SECONDS: Final = 5
 SLOTS: Final = 13
 """One more than a minute has: whenever in its bucket a call comes, all of the sixty seconds before it are covered."""
 
+MARGIN_SECONDS: Final = 1.0
+"""How long a reservation may be on its way: a bucket is chosen by the moment at which it has come back for certain."""
+
 _PLACE_SECONDS: Final = 1.0  # when a place may fall free if all owners live: nobody knows, so one asks again soon
 _SOONEST: Final = 0.05
 _MOST_RECLAIMED: Final = 25  # at once, so that an expression stays short
@@ -81,7 +84,7 @@ class State:
     @classmethod
     def of_others_at_work(cls, now: float, share: Caps) -> Self:
         """What an item says while others write to it all the time, as far as it matters to a reservation."""
-        return cls(int(now // SLOT_SECONDS), month=month_of(now), budget=share.usd_per_month)
+        return cls(int((now + MARGIN_SECONDS) // SLOT_SECONDS), month=month_of(now), budget=share.usd_per_month)
 
     def counts_money_of(self, month: str, budget: Decimal | None) -> bool:
         return (self.month, self.budget) == (month, budget)
@@ -143,10 +146,10 @@ class Reservation:
         self.now = now
         self.opening = opening
         # Clocks differ a little: what another worker has begun is never turned back.
-        self.slot = max(state.slot or 0, int(now // SLOT_SECONDS))
+        self.slot = max(state.slot or 0, int((now + MARGIN_SECONDS) // SLOT_SECONDS))
         self.month = max(state.month or "", month_of(now))
         self.lease = lease_from(now)
-        self._gone = {slot: tokens for slot, tokens in state.window.items() if slot <= self.slot - SLOTS}
+        self._gone = {slot: tokens for slot, tokens in state.window.items() if slot <= now // SLOT_SECONDS - SLOTS}
         expired = sorted((until, call) for call, until in state.holds.items() if until <= now)
         self._expired = {call: until for until, call in expired[:_MOST_RECLAIMED]}
 
@@ -197,9 +200,9 @@ class Reservation:
         expression.add(("used",), tokens - gone)
         if self.slot == self.state.slot:
             expression.add(("window", slot), tokens)
-            return
-        expression.set(("slot",), self.slot)
-        expression.set(("window", slot), tokens)
+        else:
+            expression.set(("slot",), self.slot)
+            expression.set(("window", slot), tokens)
         for old, held in self._gone.items():
             expression.remove(("window", str(old)))
             expression.require(("window", str(old)), "=", held)

@@ -23,7 +23,7 @@ from spass.aws.again import again
 from spass.aws.attributes import Item
 from spass.aws.keys import Key
 from spass.aws.leases import RENEW_SECONDS
-from spass.aws.limit_state import Asked, Caps, Expression, Full, Reservation, State, lease_from, month_of
+from spass.aws.limit_state import MARGIN_SECONDS, Asked, Caps, Expression, Full, Reservation, State, lease_from, month_of
 from spass.aws.log import write_line
 from spass.aws.table import ConditionFailed, Update
 from spass.core.errors import StorageUnavailable
@@ -156,25 +156,32 @@ class _Shard:
         for _ in range(_ATTEMPTS):
             hold = Hold(self, asked, reservation)
             try:
-                await self.write(reservation.update(self._key))
-            except ConditionFailed as failed:
-                state = self._remember(failed.item)
-                if asked.call_id in state.holds:
-                    return hold  # an earlier try of the same write, whose reply was lost
-                reservation = await self._reservation(asked, state, opening_of)
-                if full := reservation.full():
-                    return full
+                state = await self._take(reservation)
             except (StorageUnavailable, asyncio.CancelledError):
                 with anyio.CancelScope(shield=True):
                     await hold.settle(tokens=0)
                 raise
-            else:
+            if asked.call_id not in state.holds:
+                reservation = await self._reservation(asked, state, opening_of)
+                if full := reservation.full():
+                    return full
+            elif self._clock() <= reservation.now + MARGIN_SECONDS:
                 return hold
+            else:  # it was under way for so long that its bucket may pass too early
+                await hold.settle(tokens=0)
+                reservation = await self._reservation(asked, self._seen or state, opening_of)
         return Full(_CROWDED, "concurrent" if cap is None else "tokens")
 
-    async def write(self, update: Update) -> None:
+    async def _take(self, reservation: Reservation) -> State:
+        """The item after the write that makes ``reservation``, or, where it was refused, as it is."""
+        try:
+            return await self.write(reservation.update(self._key))
+        except ConditionFailed as failed:
+            return self._remember(failed.item)
+
+    async def write(self, update: Update) -> State:
         """Raises ConditionFailed and StorageUnavailable, the latter after a second try, which a hold makes harmless."""
-        self._remember(await again(partial(self._table.write, update)))
+        return self._remember(await again(partial(self._table.write, update)))
 
     async def occupancy(self, max_age: float) -> int:
         now = self._clock()

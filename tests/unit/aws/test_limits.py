@@ -101,7 +101,7 @@ async def test_no_sixty_seconds_see_more_than_the_limit(table: LimitTable, offse
     await world.let_in(1000)
     world.time += 59.99
     await world.refused(1)
-    world.time += 5.01
+    world.time += 6.01
     await world.let_in(1000)
 
 
