@@ -38,7 +38,8 @@ from spass.tenancy.config import BackendConfig, LlmConfig
 
 _TICK: Final = 0.01  # a timer may fire this much early, and no try fits into less
 _FIRST_POLL: Final = 0.25  # how long after it was full a backend is asked again whether it has room: others may take less than
-_LONGEST_POLL: Final = 2.0  # they reserved. Doubled each time, up to this.
+_LONGEST_POLL: Final = 2.0  # they reserved. Doubled each time, up to this,
+_LONGEST_STATED_POLL: Final = 6.0  # or this where the moment is known by which there is room.
 _OUT: Final = (BackendRefused, BackendUnable, BackendUncounted)
 """Failures after which a request does without the backend."""
 _REJECTIONS: Final[dict[type[BackendFailed], type[SpassError]]] = {
@@ -49,9 +50,10 @@ _REJECTIONS: Final[dict[type[BackendFailed], type[SpassError]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """Time and dice, so that a test can hold them. ``random`` is uniform in [0, 1)."""
+    """Time and dice, so that a test can hold them. ``wall`` is what other workers see too; ``random`` is uniform in [0, 1)."""
 
     clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     random: Callable[[], float] = random.random
 
@@ -139,7 +141,7 @@ class Tries:
 
     def _poll(self, failure: BackendFull) -> _Wait:
         now, dice = self._chance.clock(), self._chance.random()
-        bound = min(_LONGEST_POLL, _FIRST_POLL * 2.0**self._polls)
+        bound = min(_LONGEST_POLL if failure.guessed else _LONGEST_STATED_POLL, _FIRST_POLL * 2.0**self._polls)
         self._polls += 1
         wait = bound * (1 + dice) / 2
         if not failure.guessed:

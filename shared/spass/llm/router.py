@@ -96,7 +96,7 @@ class Router:
         self._chance = chance or Chance()
         self._strategy = STRATEGIES[config.strategy]()
         self._health = Health(config.retry_max_delay, self._chance.clock)
-        self._limits = BackendLimits(limits)
+        self._limits = BackendLimits(limits, clock=self._chance.wall)
         self._pool = ProviderPool(key_of, provider_of)
 
     def serves(self, model: str) -> bool:

@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import get_args
 
 import anyio
@@ -22,8 +22,7 @@ from spass.core.errors import (
     UpstreamRejected,
     UpstreamTimeout,
 )
-from spass.core.ids import RequestId
-from spass.core.messages import FinishReason, Message, Role, TokenUsage
+from spass.core.messages import Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm.errors import (
     BackendContextLength,
@@ -34,123 +33,14 @@ from spass.llm.errors import (
     BackendTimedOut,
     BackendUnavailable,
 )
-from spass.llm.retries import Chance
-from spass.llm.router import Route, RoutedChat, RoutedEmbedding, Router
+from spass.llm.router import Route, Router
 from spass.llm.serving import claimant, serves
 from spass.llm.strategies import STRATEGIES, Failover
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, pack_rows
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
+from tests.unit.llm.router_world import BUSY, HELLO, Scripted, World, failure_of, text_of, then
 
 pytestmark = pytest.mark.anyio
-
-BUSY = BackendUnavailable("busy", status=503)
-HELLO = (ChatDelta("Hel"), ChatDelta("lo", finish_reason=FinishReason.STOP))
-
-Outcome = BackendFailed | Sequence[ChatDelta | BackendFailed] | EmbeddingReply
-
-
-@dataclass
-class Scripted:
-    """A provider that gives ``outcomes`` in their order, the last one for ever. Each try takes ``seconds``."""
-
-    world: "World"
-    outcomes: list[Outcome]
-    seconds: float = 0.0
-    models: list[str] = field(default_factory=list)
-    requests: list[ChatRequest] = field(default_factory=list)
-    closed: int = 0
-
-    def _next(self, model: str) -> Outcome:
-        self.models.append(model)
-        self.world.time += self.seconds
-        return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
-
-    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        self.requests.append(request)
-        outcome = self._next(request.model)
-        if isinstance(outcome, BackendFailed):
-            raise outcome
-        assert not isinstance(outcome, EmbeddingReply)
-        try:
-            for delta in outcome:
-                if isinstance(delta, BackendFailed):
-                    raise delta
-                yield delta
-        finally:
-            self.closed += 1
-
-    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        outcome = self._next(request.model)
-        if isinstance(outcome, BackendFailed):
-            raise outcome
-        assert isinstance(outcome, EmbeddingReply)
-        return outcome
-
-    async def aclose(self) -> None:
-        self.closed += 1
-
-
-def then(*outcomes: Outcome) -> list[Outcome]:
-    return list(outcomes)
-
-
-class World:
-    """Backends a, b, … with the given outcomes, a clock that only sleep and answers move, and dice that show ``dice``."""
-
-    def __init__(self, *scripts: Outcome | list[Outcome], dice: float = 1.0, retries: int = 3, **config: float) -> None:
-        self.time = 1000.0
-        self.naps: list[float] = []
-        self.keys: dict[str, str] = {}
-        self.order: list[str] = []
-        self.providers = {
-            name: Scripted(self, script if isinstance(script, list) else [script])
-            for name, script in zip("abcdefgh", scripts, strict=False)
-        }
-        self.backends = [
-            BackendConfig(name=name, provider="openai", base_url="http://127.0.0.1:9", priority=1, supported_models=("m",))
-            for name in self.providers
-        ]
-        self.config = {"retries": retries, "retry_base_delay": 1.0, "retry_max_delay": 60.0, **config}
-        self.dice = dice
-        self.models = [ModelConfig(name="m", context_window=10, dimensions=2, kind="embedding")]
-
-    @property
-    def router(self) -> Router:
-        async def sleep(seconds: float) -> None:
-            self.naps.append(seconds)
-            self.time += seconds
-
-        return Router(
-            LlmConfig.model_validate({**self.config, "backends": self.backends}),
-            self.models,
-            self.keys.get,
-            chance=Chance(clock=lambda: self.time, sleep=sleep, random=lambda: self.dice),
-            provider_of=lambda backend, key: self.providers[backend.name],
-        )
-
-    def context(self, seconds: float = 270.0) -> CallContext:
-        return CallContext(Deadline(self.time + seconds), request_id=RequestId("req_outer"))
-
-    def chat(self, model: str = "m", seconds: float = 270.0) -> RoutedChat:
-        return self.router.chat(ChatRequest(model, (Message(Role.USER, "Hi"),)), self.context(seconds))
-
-    async def embed(self, texts: int = 2, route: Route | None = None) -> RoutedEmbedding:
-        return await self.router.embed(EmbeddingRequest("m", ("text",) * texts), self.context(), route)
-
-    @property
-    def tries(self) -> dict[str, int]:
-        return {name: len(provider.models) for name, provider in self.providers.items()}
-
-
-async def text_of(chat: RoutedChat) -> str:
-    async with aclosing(chat):
-        return "".join([delta.content async for delta in chat])
-
-
-async def failure_of(chat: RoutedChat) -> SpassError:
-    with pytest.raises(SpassError) as raised:
-        await text_of(chat)
-    return raised.value
 
 
 async def test_the_first_backend_answers_and_the_record_says_so() -> None:
