@@ -129,7 +129,7 @@ class Cascade:
         write, asked = change_of(store.tenant, changes, checked), self._clock()
         try:
             item = await again(lambda: store.table.write(write))
-        except StorageUnavailable:
+        except (StorageUnavailable, asyncio.CancelledError):
             self._doubt(store.tenant)
             raise
         return self._learn(store.tenant, item, asked)
@@ -151,7 +151,7 @@ class Cascade:
         asked = self._clock()
         try:
             noted, item = await append(store, note, memory_of, beside, deadline)
-        except StorageUnavailable:
+        except (StorageUnavailable, asyncio.CancelledError):
             self._doubt(store.tenant)
             raise
         self._learn(store.tenant, item, asked)

@@ -80,12 +80,10 @@ class SettingRules:
         if item is None:
             return Stored(0, TenantDefaults())
         held = {key: item[key] for key in KEYS if key in item}
-        ignored: list[str] = []
-        said = _read(held, ignored)
-        if unknown := {str(loc[0]) for loc, _ in unknown_names(said, self._config, self._tool_names)}:
-            ignored += sorted(unknown)
-            said = _read({key: value for key, value in held.items() if key not in ignored}, [])
-        return Stored(version_of(item), said, tuple(ignored))
+        said = _read(held)
+        if unknown := {loc[0] for loc, _ in unknown_names(said, self._config, self._tool_names)}:
+            said = _read({key: value for key, value in held.items() if key not in unknown})
+        return Stored(version_of(item), said, tuple(sorted(held.keys() - said.model_fields_set)))
 
 
 def change_of(tenant: TenantId, changes: Mapping[str, Json], checked: TenantDefaults) -> Update:
@@ -97,23 +95,22 @@ def change_of(tenant: TenantId, changes: Mapping[str, Json], checked: TenantDefa
         if changes[key] is None:
             cleared.append(name)
         else:
-            values[f":{name[1:]}"] = attribute_of_setting(getattr(checked, key))
+            values[f":{name[1:]}"] = _attribute(getattr(checked, key))
             sets.append(f"{name} = :{name[1:]}")
     parts = [f"SET {', '.join(sets)}" if sets else "", f"REMOVE {', '.join(cleared)}" if cleared else "", "ADD #version :one"]
     return Update(tenant_config(tenant), " ".join(filter(None, parts)), {**names, "#version": "version"}, values)
 
 
-def attribute_of_setting(value: bool | int | str | Decimal | tuple[str, ...]) -> Value:
+def _attribute(value: bool | int | str | Decimal | tuple[str, ...]) -> Value:
     return str(value) if isinstance(value, Decimal) else value
 
 
-def _read(held: Mapping[str, Value], ignored: list[str]) -> TenantDefaults:
-    """``held`` as settings; the names of those that cannot be read are added to ``ignored``."""
+def _read(held: Mapping[str, Value]) -> TenantDefaults:
+    """``held`` as settings, as far as it can be read."""
     try:
         return TenantDefaults.model_validate(held)
     except ValidationError as error:
-        bad = {str(detail["loc"][0]) for detail in error.errors(include_url=False, include_input=False)}
-        ignored += sorted(bad)
+        bad = {detail["loc"][0] for detail in error.errors(include_url=False, include_input=False)}
         return TenantDefaults.model_validate({key: value for key, value in held.items() if key not in bad})
 
 

@@ -250,6 +250,17 @@ async def test_a_change_of_which_nobody_heard_is_looked_up(store: TenantStore) -
     assert (await process.effective(store)).rag_top_k == 4
 
 
+async def test_a_change_whose_caller_left_meanwhile_is_looked_up(store: TenantStore) -> None:
+    process = cascade()
+    await process.effective(store)
+    change = asyncio.create_task(process.change(store, {"rag_top_k": 4}))
+    await asyncio.sleep(0)
+    change.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await change
+    assert (await process.effective(store)).wire() == (await cascade().described(store)).wire()
+
+
 async def test_another_tenants_settings_are_its_own(store: TenantStore) -> None:
     process = cascade()
     await process.change(store, {"rag_top_k": 4})
