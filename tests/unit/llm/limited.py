@@ -10,6 +10,7 @@ from spass.aws.keys import backend_limit
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm.errors import BackendFailed
+from spass.llm.pool import ProviderOf
 from spass.llm.retries import Chance
 from spass.llm.router import RoutedChat, Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
@@ -30,11 +31,14 @@ class Model:
     began: list[float] = field(default_factory=list)
     active: int = 0
     most_active: int = 0
+    breaks: BackendFailed | None = None  # after the first token
 
     async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         await self._begin()
         try:
             yield ChatDelta("Hel")
+            if self.breaks:
+                raise self.breaks
             await asyncio.sleep(self.seconds)
             yield ChatDelta("lo", finish_reason=FinishReason.STOP, usage=self.usage)
         finally:
@@ -60,7 +64,14 @@ class Model:
 class World:
     """``limits`` are the fields of each backend; ``workers`` many processes have routers of their own."""
 
-    def __init__(self, *limits: dict[str, object], workers: int = 1, dice: float = 0.5, **config: object) -> None:
+    def __init__(
+        self,
+        *limits: dict[str, object],
+        workers: int = 1,
+        dice: float = 0.5,
+        provider_of: ProviderOf | None = None,
+        **config: object,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.table = MemoryTable()
         self.models = {name: Model() for name, _ in zip("abcdefgh", limits, strict=False)}
@@ -78,7 +89,7 @@ class World:
                 lambda _: None,
                 limits=lambda: self.table,
                 chance=chance,
-                provider_of=lambda backend, _: self.models[backend.name],
+                provider_of=provider_of or (lambda backend, _: self.models[backend.name]),
             )
             for _ in range(workers)
         ]
@@ -94,13 +105,13 @@ class World:
     def context(self, tokens: int, seconds: float) -> CallContext:
         return CallContext(Deadline(self.now + seconds), expected=TokenUsage(tokens // 2, tokens - tokens // 2))
 
-    def chat(self, tokens: int = 0, *, seconds: float = 270.0, worker: int = 0) -> RoutedChat:
-        request = ChatRequest("m", (Message(Role.USER, "Hi"),))
+    def chat(self, tokens: int = 0, *, seconds: float = 270.0, worker: int = 0, model: str = "m") -> RoutedChat:
+        request = ChatRequest(model, (Message(Role.USER, "Hi"),))
         return self.routers[worker].chat(request, self.context(tokens, seconds))
 
-    async def say(self, tokens: int = 0, *, seconds: float = 270.0, worker: int = 0) -> str | None:
+    async def say(self, tokens: int = 0, *, seconds: float = 270.0, worker: int = 0, model: str = "m") -> str | None:
         """Makes a call; gives the backend that answered."""
-        chat = self.chat(tokens, seconds=seconds, worker=worker)
+        chat = self.chat(tokens, seconds=seconds, worker=worker, model=model)
         async with aclosing(chat):
             assert "".join([delta.content async for delta in chat]) == "Hello"
         return chat.backend

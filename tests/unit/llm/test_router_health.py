@@ -1,0 +1,144 @@
+"""A backend that fails is left alone for a while and probed by one request. Time here is virtual."""
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from contextlib import aclosing
+
+import pytest
+
+from spass.core.errors import SpassError, UpstreamRejected
+from spass.llm.errors import (
+    BackendFailed,
+    BackendRateLimited,
+    BackendRefused,
+    BackendRejected,
+    BackendTimedOut,
+    BackendUnable,
+    BackendUnavailable,
+)
+from tests.unit.llm.limited import World, spread
+from tests.unit.virtual_time import BACKEND
+
+pytestmark = pytest.mark.anyio
+BUSY = BackendUnavailable("busy", status=503)
+FAILURES = [BUSY, BackendTimedOut("late"), BackendRateLimited("slow"), BackendRefused("key")]
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, Mapping[str, object]]:
+    return BACKEND
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_backend_that_failed_is_not_asked_again_at_once_while_another_serves_the_model(failure: BackendFailed) -> None:
+    world = World({}, {})
+    world.models["a"].failures = [failure]
+    assert [await world.say() for _ in range(5)] == ["b"] * 5
+    assert world.tries == {"a": 1, "b": 5}
+    await asyncio.sleep(1)
+    assert await world.say() == "a"
+
+
+async def test_each_further_failure_doubles_the_peace_up_to_the_longest_delay() -> None:
+    world = World({}, {}, retry_max_delay=8.0)
+    world.models["a"].failures = [BUSY] * 99
+    for _ in range(600):
+        assert await world.say() == "b"
+        await asyncio.sleep(0.1)
+    began = world.models["a"].began
+    pauses = [round(after - before) for before, after in itertools.pairwise(began)]
+    assert pauses[:6] == [1, 2, 4, 8, 8, 8]
+
+
+async def test_a_backend_that_asks_for_time_is_given_it() -> None:
+    world = World({}, {})
+    world.models["a"].failures = [BackendRateLimited("slow", retry_after=30.0)]
+    assert await world.say() == "b"
+    await asyncio.sleep(29.5)
+    assert await world.say() == "b"
+    await asyncio.sleep(0.6)
+    assert await world.say() == "a"
+
+
+async def test_one_request_alone_probes_a_backend_that_was_down() -> None:
+    world = World({}, {})
+    world.models["a"].failures = [BUSY]
+    assert await world.say() == "b"
+    await asyncio.sleep(2)
+    world.models["a"].seconds = 5.0
+    world.models["a"].failures = [BUSY]
+    answered = await asyncio.gather(*[world.say() for _ in range(20)])
+    assert set(answered) == {"b"}
+    assert world.tries["a"] == 2
+
+
+async def test_after_a_probe_that_succeeded_everybody_comes_back() -> None:
+    world = World({}, {})
+    world.models["a"].failures = [BUSY]
+    assert await world.say() == "b"
+    await asyncio.sleep(2)
+    assert await world.say() == "a"
+    assert spread(await asyncio.gather(*[world.say() for _ in range(10)])) == {"a": 10}
+
+
+async def test_a_probe_whose_caller_leaves_is_taken_up_by_the_next() -> None:
+    world = World({}, {})
+    world.models["a"].failures = [BUSY]
+    assert await world.say() == "b"
+    await asyncio.sleep(2)
+    probing = asyncio.create_task(anext(world.chat()))
+    await asyncio.sleep(0)
+    probing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await probing
+    assert await world.say() == "a"
+
+
+async def test_when_all_are_down_they_are_tried_all_the_same() -> None:
+    world = World({}, {}, retries=1)
+    for model in world.models.values():
+        model.failures = [BackendRateLimited("slow", retry_after=100.0)]
+    with pytest.raises(SpassError):
+        await world.say()
+    assert await world.say() == "a"
+
+
+async def test_a_backend_that_is_down_is_tried_when_the_others_have_no_room_in_time() -> None:
+    world = World({}, {"rate_limit_tpm": 100})
+    world.models["a"].failures = [BackendRateLimited("slow", retry_after=600.0)]
+    assert await world.say(100) == "b"
+    assert await world.say(100, seconds=10) == "a"
+
+
+async def test_a_request_waits_for_room_rather_than_for_a_backend_that_is_down_for_longer() -> None:
+    world = World({}, {"max_concurrent": 1})
+    world.models["a"].failures = [BackendRateLimited("slow", retry_after=600.0)] * 9
+    world.models["b"].seconds = 5.0
+    assert await asyncio.gather(*[world.say() for _ in range(3)]) == ["b"] * 3
+    assert world.tries["a"] == 1 or world.tries["a"] == 3  # those that were under way before the first was refused
+
+
+@pytest.mark.parametrize("failure", [BackendRejected("no"), BackendUnable("no pictures", param="messages")])
+async def test_a_backend_that_refuses_a_request_is_not_down(failure: BackendFailed) -> None:
+    world = World({}, {})
+    world.models["a"].failures = [failure]
+    if isinstance(failure, BackendRejected):
+        with pytest.raises(UpstreamRejected):
+            await world.say()
+    else:
+        assert await world.say() == "b"
+    assert await world.say() == "a"
+
+
+async def test_a_stream_that_breaks_after_its_first_token_cools_its_backend_down_too() -> None:
+    world = World({}, {})
+    world.models["a"].breaks = BUSY
+    chat = world.chat()
+    with pytest.raises(SpassError):
+        async with aclosing(chat):
+            assert [delta.content async for delta in chat] == []
+    world.models["a"].breaks = None
+    assert await world.say() == "b"
+    await asyncio.sleep(1)
+    assert await world.say() == "a"
