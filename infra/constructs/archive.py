@@ -92,7 +92,7 @@ class AuditArchive(Construct):
             self,
             "Writer",
             assumed_by=iam.ServicePrincipal(
-                "firehose.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": stack.account}}
+                "firehose.amazonaws.com", conditions={"StringEquals": {"sts:ExternalId": stack.account}}
             ),
         )
         role.add_to_policy(
@@ -110,14 +110,16 @@ class AuditArchive(Construct):
         return role
 
     def _made_sender(self) -> iam.Role:
-        """CloudWatch Logs, as it hands lines over."""
+        """CloudWatch Logs, as it hands lines over.
+
+        (https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/SubscriptionFilters.html#FirehoseExample)
+        """
         stack = Stack.of(self)
+        of_this_account = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:*"
         role = iam.Role(
             self,
             "Sender",
-            assumed_by=iam.ServicePrincipal(
-                "logs.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": stack.account}}
-            ),
+            assumed_by=iam.ServicePrincipal("logs.amazonaws.com", conditions={"StringLike": {"aws:SourceArn": of_this_account}}),
         )
         role.add_to_policy(
             iam.PolicyStatement(actions=["firehose:PutRecord", "firehose:PutRecordBatch"], resources=[self.resource.attr_arn])

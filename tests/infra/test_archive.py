@@ -40,12 +40,24 @@ def test_the_log_of_every_function_that_calls_models_or_tools_is_subscribed_to_a
     assert {"chat-completions", "sessions-append", "tools-execute", "worker-jobs"} <= CALLING
 
 
+def test_a_subscription_waits_until_cloudwatch_logs_may_hand_lines_over(prod: Deployment) -> None:
+    """A message is sent on trial while it is made. The filters stand in nested stacks, so these wait."""
+    resources = prod.api["Resources"].items()
+    policies = {logical_id for logical_id, one in resources if one["Type"] == "AWS::IAM::Policy" and "Sender" in logical_id}
+    assert policies
+    subscribing = [stack for _, stack in prod.resources("AWS::CloudFormation::Stack")]
+    assert len(subscribing) == 4
+    for stack in subscribing:
+        assert policies <= set(stack["DependsOn"])
+
+
 def test_cloudwatch_logs_may_only_put_lines_into_the_stream(prod: Deployment) -> None:
     subscriptions = [one["Properties"] for _, one in prod.resources("AWS::Logs::SubscriptionFilter")]
     (role,) = {json.dumps(prod.argument(one["RoleArn"]["Ref"])) for one in subscriptions}
     trust, allowed = _role(prod, json.loads(role))
     assert trust["Principal"] == {"Service": "logs.amazonaws.com"}
-    assert trust["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+    logs = ["arn:", {"Ref": "AWS::Partition"}, ":logs:eu-central-1:", {"Ref": "AWS::AccountId"}, ":*"]
+    assert trust["Condition"] == {"StringLike": {"aws:SourceArn": {"Fn::Join": ["", logs]}}}
     assert allowed == [
         {
             "Effect": "Allow",
@@ -71,7 +83,7 @@ def test_firehose_writes_under_the_archives_prefix_and_reads_nothing_of_a_tenant
     _, stream = _stream(prod)
     trust, allowed = _role(prod, stream["ExtendedS3DestinationConfiguration"]["RoleARN"])
     assert trust["Principal"] == {"Service": "firehose.amazonaws.com"}
-    assert trust["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+    assert trust["Condition"] == {"StringEquals": {"sts:ExternalId": {"Ref": "AWS::AccountId"}}}
     bucket = ["arn:", {"Ref": "AWS::Partition"}, ":s3:::", {"Fn::ImportValue": "spass-prod-BucketName"}]
     objects, whole, logs = allowed
     assert (objects["Resource"]["Fn::Join"][1], whole["Resource"]["Fn::Join"][1]) == ([*bucket, "/audit/*"], bucket)
