@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Final
 
-from spass.core.credentials import CREDENTIAL, LOGIN, PRIVATE_KEY
+from spass.core.credentials import CREDENTIAL, LOGIN, PRIVATE_KEY_LINES
 from spass.core.messages import Json
 
 _GONE: Final = "[…]"
 _SHORTEST: Final = 8
 _NAMES: Final = ("SPASS_TABLE", "SPASS_BUCKET", "SPASS_QUEUE", "SPASS_INGEST_MACHINE")
 _CREDENTIALS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-_KEY_LINES: Final = re.compile(PRIVATE_KEY.pattern + r"(?:\s|\\[nr]|[A-Za-z0-9+/=:,-])*")
 _PLACES: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -37,12 +36,18 @@ _SIGNS: Final = (
 
 def hide(text: str) -> str:
     """``text`` without credentials, ARNs, URLs, hosts of AWS, paths of files, and names of what the deployment made."""
-    for value in _values():
-        text = text.replace(value, _GONE)
+    text = hide_values(text)
     if not _is_suspect(text):
         return text
-    for pattern in (_KEY_LINES, LOGIN, CREDENTIAL, *_PLACES):
+    for pattern in (PRIVATE_KEY_LINES, LOGIN, CREDENTIAL, *_PLACES):
         text = pattern.sub(_GONE, text)
+    return text
+
+
+def hide_values(text: str) -> str:
+    """``text`` without this process's credentials and the names of what the deployment made."""
+    for value in _values():
+        text = text.replace(value, _GONE)
     return text
 
 

@@ -128,3 +128,6 @@ AWS_SECRET_NAME: Final = re.compile(r"(?i:secret|aws)[\w .-]{0,24}\W{0,8}\Z")
 
 PRIVATE_KEY: Final = re.compile(r"-----BEGIN (?:[A-Z0-9]{2,12} ){0,2}PRIVATE KEY(?: BLOCK)?-----")
 """What stands before a private key; its lines follow."""
+_KEY_LINES: Final = r"(?:\s|\\[nr]|[A-Za-z0-9+/=:,-])"
+PRIVATE_KEY_LINES: Final = re.compile(rf"{PRIVATE_KEY.pattern}(?:{_KEY_LINES}*?-----END [A-Z0-9 ]*-----|{_KEY_LINES}*)")
+"""Both, in a text of which only its words count."""

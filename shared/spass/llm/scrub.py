@@ -4,6 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from spass.aws.hidden import hide_values
+from spass.core.credentials import CREDENTIAL, PRIVATE_KEY_LINES
+
 LONGEST: Final = 500
 GONE: Final = "[…]"
 """Stands for what was taken out."""
@@ -19,29 +22,35 @@ _SURE_ENDS: Final = (
 )
 _DOUBTFUL_ENDS: Final = "at|be|co|fm|hk|in|is|it|ly|me|network|no|page|run|sh|so|test|to|us"
 
+_NAMED_KEY: Final = r"(?i:secret|aws)[\w .-]{0,24}\W{0,8}(?=[A-Za-z0-9+/]*[G-Zg-z+/])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=])"
 _HEX: Final = "[0-9a-fA-F]{1,4}"
-_SECRETS: Final = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"(?i)\b[a-z][a-z0-9+.-]*://\S+",  # URLs
-        r"\barn:[\w:/.*-]+",
-        r"(?i)\bbearer\s+\S+",
-        r"\beyJ[-_A-Za-z0-9]{5,}(?:\.[-_A-Za-z0-9]*)*",  # JSON Web Tokens
-        r"\b(?:AKIA|ASIA|AROA|AIDA|ABIA|ACCA)[A-Z0-9]{8,}",
-        # keys that nothing but a key begins like; half masked ones too
-        r"\b(?:sk-|[spr]k_(?:live|test)_|xai-|gsk_|hf_|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AIza)[-_A-Za-z0-9*.]{4,}",
-        r"\b(?:sk|pk|rk|org|proj|key)[-_][-_A-Za-z0-9*.]*[0-9*][-_A-Za-z0-9*.]{3,}",
-        r"(?<![\w-])\w[\w-]*\*{3,}[\w*-]*",  # any other half masked key
-        r"\b[A-Za-z]:\\[^\s'\"]*(?: [^\s'\"\\]+\\[^\s'\"]*)*",  # paths of Windows, its shares
-        r"\\\\[\w.$-]+\\[^\s'\"]*",
-        r"\[[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(?:%\w+)?\](?::\d+)?",  # IPv6
-        rf"(?<![\w:.])(?:{_HEX}(?::{_HEX}){{7}}|{_HEX}(?::{_HEX})*::(?:{_HEX}(?::{_HEX})*)?|::{_HEX}(?::{_HEX})*)(?![\w:])",
-        r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b",
-        r"(?i)(?<![\w.-])[a-z][a-z0-9.-]*:(?:80|443|[1-9]\d{3,4})(?!\w)(?:/\S*)?",  # hosts
-        rf"(?i)(?<![\w.-])(?:[a-z0-9-]+\.)+(?:{_SURE_ENDS})\b(?![\w-])(?::\d+)?(?:/\S*)?",
-        rf"(?i)(?<![\w.-])(?:[a-z0-9-]+\.){{2,}}(?:{_DOUBTFUL_ENDS})\b(?![\w-])(?::\d+)?(?:/\S*)?",
-        r"(?<![\w/.<#])(?:~|\.{1,2})?/(?:[\w@-]|\.\w)[\w.@-]*(?:/[\w.@-]*)*",  # paths
-    )
+_SECRETS: Final = (
+    PRIVATE_KEY_LINES,
+    CREDENTIAL,
+    *map(
+        re.compile,
+        (
+            _NAMED_KEY,
+            r"(?i)\b[a-z][a-z0-9+.-]*://\S+",  # URLs
+            r"\barn:[\w:/.*-]+",
+            r"(?i)\bbearer\s+\S+",
+            r"\beyJ[-_A-Za-z0-9]{5,}(?:\.[-_A-Za-z0-9]*)*",  # JSON Web Tokens
+            r"\b(?:AKIA|ASIA|AROA|AIDA|ABIA|ACCA)[A-Z0-9]{8,}",
+            # keys that nothing but a key begins like; half masked ones too
+            r"\b(?:sk-|[spr]k_(?:live|test)_|xai-|gsk_|hf_|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AIza)[-_A-Za-z0-9*.]{4,}",
+            r"\b(?:sk|pk|rk|org|proj|key)[-_][-_A-Za-z0-9*.]*[0-9*][-_A-Za-z0-9*.]{3,}",
+            r"(?<![\w-])\w[\w-]*\*{3,}[\w*-]*",  # any other half masked key
+            r"\b[A-Za-z]:\\[^\s'\"]*(?: [^\s'\"\\]+\\[^\s'\"]*)*",  # paths of Windows, its shares
+            r"\\\\[\w.$-]+\\[^\s'\"]*",
+            r"\[[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(?:%\w+)?\](?::\d+)?",  # IPv6
+            rf"(?<![\w:.])(?:{_HEX}(?::{_HEX}){{7}}|{_HEX}(?::{_HEX})*::(?:{_HEX}(?::{_HEX})*)?|::{_HEX}(?::{_HEX})*)(?![\w:])",
+            r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b",
+            r"(?i)(?<![\w.-])[a-z][a-z0-9.-]*:(?:80|443|[1-9]\d{3,4})(?!\w)(?:/\S*)?",  # hosts
+            rf"(?i)(?<![\w.-])(?:[a-z0-9-]+\.)+(?:{_SURE_ENDS})\b(?![\w-])(?::\d+)?(?:/\S*)?",
+            rf"(?i)(?<![\w.-])(?:[a-z0-9-]+\.){{2,}}(?:{_DOUBTFUL_ENDS})\b(?![\w-])(?::\d+)?(?:/\S*)?",
+            r"(?<![\w/.<#])(?:~|\.{1,2})?/(?:[\w@-]|\.\w)[\w.@-]*(?:/[\w.@-]*)*",  # paths
+        ),
+    ),
 )
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f\x80-\x9f]+")
 
@@ -52,7 +61,7 @@ def scrub(text: str, *, secrets: Sequence[str] = ()) -> str:
         # A short one not inside a word: a host may be called "gpu".
         literal = re.escape(secret)
         text = re.sub(literal if len(secret) >= _LONG_SECRET else rf"(?<!\w){literal}(?!\w)", GONE, text, flags=re.IGNORECASE)
-    text = text[: LONGEST * 4]
+    text = hide_values(text[: LONGEST * 4])
     for pattern in _SECRETS:
         text = pattern.sub(GONE, text)
     text = _CONTROLS.sub(" ", text).encode(errors="replace").decode().strip()
