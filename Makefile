@@ -53,7 +53,7 @@ format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 	$(PY) -m ruff check --fix .
 
 bench: $(ENV)/bench.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp ## measure overhead, cold start, AWS calls, search and retrieval (see bench/)
-	@for bench in overhead coldstart calls search rag memory; do $(PY) -m bench.$$bench; done
+	@for bench in overhead coldstart calls limits search rag memory; do $(PY) -m bench.$$bench; done
 
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
 	@$(PY) -m local.validate

@@ -138,6 +138,7 @@ async def test_a_call_longer_than_a_minute_settles_its_money_and_its_place_alone
         await hold.renew()
     await world.let_in(1000)
     await hold.settle(tokens=5000, usd=Decimal("0.4"))
+    assert await world.worker.occupancy() == 1
     assert (await world.refused(1)).retry_after == 65.0
     world.time += 65
     await world.let_in(1000, "0.6")
@@ -210,10 +211,13 @@ async def test_a_call_dearer_than_the_whole_budget_is_let_in_while_nothing_is_sp
 
 async def test_a_new_month_begins_with_nothing_spent(table: LimitTable) -> None:
     world = World(table, Caps(usd_per_month=Decimal(1)), spent="0")
+    world.time = 1_801_440_000 - 30
     late = await world.let_in(usd="1")
-    world.time += 31 * 86400
+    world.time += 31
     await world.let_in(usd="0.5")
+    assert await world.worker.occupancy() == 2
     await late.settle(tokens=0, usd=Decimal(0))  # of a month that is over
+    assert await world.worker.occupancy() == 1
     await world.refused(usd="0.6")
 
 
