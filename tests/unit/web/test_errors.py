@@ -30,7 +30,7 @@ CONTRACT = {
     },
     413: {"payload_too_large"},
     422: {"idempotency_key_reused"},
-    429: {"rate_limited"},
+    429: {"rate_limited", "budget_exceeded"},
     500: {"internal_error"},
     502: {"upstream_error"},
     503: {"no_backend_available", "storage_unavailable"},
