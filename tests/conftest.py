@@ -1,6 +1,10 @@
 """What every test shares."""
 
+import logging
 import os
+import sys
+import threading
+from collections.abc import Iterator
 
 # As deployed: one thread per query. numpy reads this when it is first imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -11,6 +15,21 @@ from hypothesis import settings
 settings.register_profile("everyday", deadline=None, print_blob=True)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5000)
 settings.load_profile("soak" if os.environ.get("SPASS_SOAK") else "everyday")
+
+
+@pytest.fixture(autouse=True)
+def _log_of_its_own() -> Iterator[None]:
+    """A function that starts in a test takes this process's log over; the next test has its own again."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    hooks = sys.excepthook, sys.unraisablehook, threading.excepthook
+    yield
+    if sys.excepthook is not hooks[0]:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        logging.captureWarnings(False)
+        logging.raiseExceptions = True
+        sys.excepthook, sys.unraisablehook, threading.excepthook = hooks
 
 
 @pytest.fixture

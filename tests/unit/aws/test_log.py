@@ -1,11 +1,22 @@
-"""The log's lines, and a log that nobody reads any more."""
+"""The log's lines: what they say of a failure, what they never say, and a log that nobody reads any more."""
 
+import asyncio
+import gc
 import io
 import json
+import logging
+import sys
+import threading
+import warnings
+from typing import Any
 
 import pytest
 
-from spass.aws.log import write_line
+from spass.aws import hidden
+from spass.aws.log import failure_line, take_over, write_line
+from tests.unit.calls.planted import KNOWN, SECRETS, SHAPED, give_credentials, shown
+
+ROUGHLY_ALL = " ".join(SECRETS.values()) + " /var/task/app.py arn:aws:s3:::private-bucket https://models.internal/x"
 
 
 class Gone(io.StringIO):
@@ -13,6 +24,21 @@ class Gone(io.StringIO):
 
     def write(self, _: str) -> int:
         raise OSError(5, "Input/output error")
+
+
+@pytest.fixture
+def taken_over() -> None:
+    take_over()
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """What was said, and nothing of it gives a secret or a place away."""
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert not shown(captured.out, SECRETS)
+    for place in ("/var/task", "private-bucket", "models.internal", "Traceback", ".py"):
+        assert place not in captured.out
+    return [json.loads(line) for line in captured.out.splitlines()]
 
 
 def test_a_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,3 +50,144 @@ def test_a_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
 def test_work_goes_on_where_nobody_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", Gone())
     write_line({"event": "swept"})
+
+
+@pytest.mark.parametrize("kind", SHAPED)
+def test_a_credential_in_a_line_is_taken_out_wherever_it_stands(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    secret = SHAPED[kind]
+    write_line({"event": "call", "user": secret, "deep": [{"x": f"a {secret} b"}], secret: 1})
+    (line,) = lines(capsys)
+    assert line["event"] == "call"
+    assert "[…]" in line["user"]
+
+
+def test_this_process_credentials_and_the_deployments_names_are_taken_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_credentials(monkeypatch)
+    monkeypatch.setenv("SPASS_TABLE", "stack-Table-1ABC")
+    monkeypatch.setenv("SPASS_BUCKET", "stack-bucket-2def")
+    hidden.look_again()
+    write_line({"a": "stack-Table-1ABC is throttled", "b": ["s3 stack-bucket-2def"], "c": KNOWN["process secret key"]})
+    monkeypatch.undo()
+    hidden.look_again()
+    assert lines(capsys) == [{"a": "[…] is throttled", "b": ["s3 […]"], "c": "[…]"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "arn:aws:dynamodb:eu-central-1:123456789012:table/x",
+        "https://models.internal:8443/v1?key=1",
+        "dynamodb.eu-central-1.amazonaws.com",
+        "/var/task/shared/app.py",
+        "/opt/config/gateway.yaml",
+        "/home/ada/.env",
+        "C:\\Users\\ada\\x",
+        "postgres://ada:s3cr3t@db/x",
+    ],
+)
+def test_a_place_in_a_text_is_taken_out(text: str) -> None:
+    assert hidden.hide(f"It failed at {text} today") == "It failed at […] today"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/a1/agents/{name}/sessions",
+        "GET /docs lists them; 9000/8192 tokens, and/or 1/2",
+        "req_01m7wt70mxy3hx4xvfhts07dkp 2026-11-20T15:46:45.021Z",
+        "gateway.yaml:12: llm.backends.0.timeout: must be above 0",
+        "spass.web.edge:__call__:48 meta-llama/llama-4-scout documents.3.text",
+    ],
+)
+def test_what_helps_stays(text: str) -> None:
+    assert hidden.hide(text) == text
+
+
+def test_of_an_exception_its_type_its_cause_and_the_place_are_said() -> None:
+    try:
+        try:
+            raise KeyError(ROUGHLY_ALL)
+        except KeyError as cause:
+            raise ValueError(ROUGHLY_ALL) from cause
+    except ValueError as error:
+        line = failure_line(error, "req_1")
+    assert line | {"at": ""} == {
+        "at": "",
+        "level": "error",
+        "request_id": "req_1",
+        "exception": "ValueError",
+        "cause": "KeyError",
+        "where": None,
+    }
+
+
+@pytest.mark.usefixtures("taken_over")
+@pytest.mark.parametrize("name", ["uvicorn.error", "botocore.endpoint", "httpx", "asyncio", "anything"])
+def test_what_a_library_logs_is_a_line_without_its_words(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    logger = logging.getLogger(name)
+    logger.warning("it broke: %s", ROUGHLY_ALL)
+    try:
+        raise KeyError(ROUGHLY_ALL)
+    except KeyError:
+        logger.exception(ROUGHLY_ALL)
+    logger.info(ROUGHLY_ALL)
+    logger.error("bad %d", "arguments")
+    warned, failed, odd = lines(capsys)
+    assert (warned["event"], warned["logger"], warned["level"]) == ("library", name, "warning")
+    assert (failed["level"], failed["exception"]) == ("error", "KeyError")
+    assert odd["level"] == "error"
+
+
+@pytest.mark.usefixtures("taken_over")
+def test_a_task_that_nobody_waited_for_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    async def fails() -> None:
+        raise LookupError(ROUGHLY_ALL)
+
+    async def forgets() -> None:
+        task = asyncio.ensure_future(fails())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        del task
+        gc.collect()
+
+    asyncio.run(forgets())
+    (line,) = lines(capsys)
+    assert (line["logger"], line["exception"]) == ("asyncio", "LookupError")
+
+
+@pytest.mark.usefixtures("taken_over")
+def test_a_warning_a_thread_and_a_finaliser_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> None:
+        raise LookupError(ROUGHLY_ALL)
+
+    class Failing:
+        def __del__(self) -> None:
+            fails()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(False)
+        logging.captureWarnings(True)
+        warnings.warn(ROUGHLY_ALL, stacklevel=1)
+        logging.captureWarnings(False)
+    thread = threading.Thread(target=fails)
+    thread.start()
+    thread.join()
+    unused = Failing()
+    del unused
+    gc.collect()
+    warned, ended, unraisable = lines(capsys)
+    assert warned["logger"] == "py.warnings"
+    assert (ended["event"], ended["exception"]) == ("thread_failed", "LookupError")
+    assert (unraisable["event"], unraisable["exception"]) == ("unraisable", "LookupError")
+
+
+@pytest.mark.usefixtures("taken_over")
+def test_a_crash_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    error = LookupError(ROUGHLY_ALL)
+    sys.excepthook(LookupError, error, None)
+    sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)
+    (line,) = lines(capsys)
+    assert (line["event"], line["exception"]) == ("crashed", "LookupError")

@@ -1,0 +1,124 @@
+"""A function that fails in Lambda, as the runtime sees it: nothing that it prints tells a text, a path or a trace."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spass.core.errors import StorageUnavailable
+from spass.core.messages import Json
+from spass.core.time import Deadline
+from spass.web.functions import FunctionFailed, WorkerFunction, lambda_handler, worker_handler
+from spass.web.services import Services
+from tests.functions.gateway import CONFIG, write_operators_files
+from tests.unit.calls.planted import SECRETS, SHAPED, shown
+
+ROOT = Path(__file__).parents[2]
+WORDS = " ".join(SECRETS.values()) + " /var/task/app.py"
+CONTEXT: Any = SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000)
+
+
+class Fault(Exception):
+    """As the runtime's own (awslambdaric/lambda_runtime_exception.py)."""
+
+    def __init__(self, exception_type: str, msg: str, trace: list[str] | None = None) -> None:
+        self.exception_type, self.msg, self.trace = exception_type, msg, trace or []
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerFunction]:
+    """A worker that fails, in Lambda."""
+
+    async def work(_: Services, event: Mapping[str, Any], __: Deadline) -> Json:
+        if event.get("kind") == "storage":
+            raise StorageUnavailable(WORDS)
+        raise KeyError(WORDS) from ValueError(WORDS)
+
+    handler = worker_handler(work)
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "ingest-step")
+    yield handler
+    handler.close()
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert not shown(captured.out, SECRETS)
+    assert "/var" not in captured.out
+    line: dict[str, Any] = json.loads(captured.out)
+    return line
+
+
+@pytest.mark.parametrize(("event", "kind"), [({}, "KeyError"), ({"kind": "storage"}, "StorageUnavailable")])
+def test_the_runtime_hears_of_the_kind_alone_so_that_a_step_fails_and_is_tried_again(
+    failing: WorkerFunction,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    event: dict[str, str],
+    kind: str,
+) -> None:
+    runtime = ModuleType("awslambdaric.lambda_runtime_exception")
+    monkeypatch.setattr(runtime, "FaultException", Fault, raising=False)
+    monkeypatch.setitem(sys.modules, runtime.__name__, runtime)
+    for _ in range(2):
+        with pytest.raises(Fault) as raised:
+            failing(event, CONTEXT)
+        assert (raised.value.exception_type, raised.value.trace) == (kind, [])
+        assert not shown(raised.value.msg, SECRETS)
+        line = said(capsys)
+        assert (line["event"], line["level"], line["exception"]) == ("function_failed", "error", kind)
+        assert line["where"].startswith("spass.web.functions:")
+
+
+def test_a_runtime_that_has_no_such_exception_hears_no_more(failing: WorkerFunction, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(FunctionFailed, match=r"^KeyError$") as raised:
+        failing({}, CONTEXT)
+    assert raised.value.__suppress_context__
+    assert raised.value.__cause__ is None
+    assert said(capsys)["exception"] == "KeyError"
+
+
+def test_an_event_that_is_none_of_api_gateways(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastapi import APIRouter
+
+    handler = lambda_handler(APIRouter())
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "meta-health")
+    with pytest.raises(FunctionFailed):
+        handler({"words": WORDS}, CONTEXT)
+    assert said(capsys)["event"] == "function_failed"
+
+
+def started(folder: Path, module: str, config: str) -> "subprocess.CompletedProcess[str]":
+    settings = write_operators_files(folder)
+    settings.config.write_text(config)
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ} | {
+        "PYTHONPATH": f"{ROOT / 'shared'}:{ROOT}",
+        "AWS_LAMBDA_FUNCTION_NAME": "chat-completions",
+        "AWS_DEFAULT_REGION": "eu-central-1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "SPASS_CONFIG": str(settings.config),
+        "SPASS_AGENTS": str(settings.agents),
+    }
+    command = [sys.executable, "-c", f"import {module}"]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False, text=True)
+
+
+@pytest.mark.parametrize("module", ["functions.chat.completions", "functions.models.list"])
+def test_a_start_that_fails_says_why_in_one_line(tmp_path: Path, module: str) -> None:
+    secrets = {kind: secret for kind, secret in SHAPED.items() if len(secret) < 100}
+    mistakes = "".join(f"  {json.dumps(secret)}: {json.dumps(secret)}\n" for secret in secrets.values())
+    ended = started(tmp_path, module, CONFIG.replace("llm:\n", f"llm:\n{mistakes}"))
+    assert ended.returncode == 1
+    assert ended.stderr == ""
+    (line,) = map(json.loads, ended.stdout.splitlines())
+    assert (line["event"], line["exception"]) == ("start_failed", "ConfigError")
+    assert {problem["line"] for problem in line["problems"]} >= {3, 4, 5}
+    assert not shown(ended.stdout, secrets)
+    assert str(tmp_path) not in ended.stdout
