@@ -15,11 +15,12 @@ def walk(status: int, body: dict[str, Any]) -> Walk:
 
 
 def reply(content: str, *tools: str) -> dict[str, Any]:
-    return {"message": {"content": content}, "tool_calls": [{"name": name} for name in tools]}
+    return {"request_id": "req_1", "message": {"content": content}, "tool_calls": [{"name": name} for name in tools]}
 
 
 def test_a_right_answer_passes() -> None:
-    walk(200, reply("Gebaut 1791.", "rag_query")).ask("/chat", "Wann?", expect="1791", tool="rag_query")
+    asked = walk(200, reply("Gebaut 1791.", "rag_query")).ask("/chat", "Wann?", expect="1791", tool="rag_query")
+    assert asked == "req_1"
 
 
 def test_a_wrong_answer_fails() -> None:
