@@ -2,30 +2,22 @@
 
 httpx's own transport goes through five layers, and takes as long for a request as all the rest of the gateway. What it can do
 beyond this one (HTTP/2, uploads in pieces) a provider does not need, or gets from it (proxies: see ``http``).
-
-Format: RFC 9112. Whatever an answer leaves open is a failure and never a guess: its connection is not used again.
 """
 
 import asyncio
-import re
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 import httpx
 
-LONGEST_HEAD: Final = 64 * 1024
+from spass.core.http_head import LONGEST_HEAD, NOT_IN_A_VALUE, Head, MalformedAnswer, chunk_size, parse_head
+
 _LONGEST_CHUNK_LINE: Final = 4096
 _AHEAD: Final = 256 * 1024  # bytes read before the reader has asked for them
 _PIECE: Final = 64 * 1024
-
-_STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\r\n]*)?")
-_NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?")
-_LENGTH: Final = re.compile(rb"[0-9]{1,15}")
-_NOT_IN_A_HEADER: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-_BODILESS: Final = frozenset({204, 304})
 
 
 class DirectTransport(httpx.AsyncBaseTransport):
@@ -46,7 +38,8 @@ class DirectTransport(httpx.AsyncBaseTransport):
         wire = self._kept(origin) or await _connected(request)
         try:
             wire.write(head + request.content)
-            answer = await _read_head(wire)
+            with _as_httpx():
+                answer = await _read_head(wire)
         except BaseException:
             wire.abort()
             raise
@@ -126,7 +119,7 @@ class _Wire(asyncio.Protocol):
         searched = 0
         while (at := self._buffer.find(end, searched, longest + len(end))) < 0:
             if len(self._buffer) >= longest + len(end):
-                _malformed("a line does not end")
+                raise MalformedAnswer("a line does not end")
             searched = max(0, len(self._buffer) - len(end) + 1)
             if not await self._more():
                 _broke_off(self._broken)
@@ -164,20 +157,10 @@ class _Wire(asyncio.Protocol):
             self._waiting.set_result(None)
 
 
-class _Head(NamedTuple):
-    """The head of an answer. ``length`` is None where only chunks or the end of the connection say where the body ends."""
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    length: int | None
-    chunked: bool
-    reusable: bool
-
-
 class _Body(httpx.AsyncByteStream):
     """The body of an answer, as it comes. Read to its end, it gives the connection back; closed before, it ends it."""
 
-    def __init__(self, transport: DirectTransport, origin: tuple[bytes, bytes, int], wire: _Wire, head: _Head) -> None:
+    def __init__(self, transport: DirectTransport, origin: tuple[bytes, bytes, int], wire: _Wire, head: Head) -> None:
         self._transport = transport
         self._origin = origin
         self._wire: _Wire | None = wire
@@ -193,8 +176,9 @@ class _Body(httpx.AsyncByteStream):
             pieces = _measured(wire, self._head.length)
         else:
             pieces = _all(wire)
-        async for piece in pieces:
-            yield piece
+        with _as_httpx():
+            async for piece in pieces:
+                yield piece
         self._wire = None
         if self._head.reusable and wire.is_quiet:
             self._transport.keep(self._origin, wire)
@@ -223,16 +207,13 @@ async def _all(wire: _Wire) -> AsyncIterator[bytes]:
 
 async def _chunks(wire: _Wire) -> AsyncIterator[bytes]:
     while True:
-        line = _CHUNK.fullmatch(await wire.line(b"\r\n", _LONGEST_CHUNK_LINE))
-        if line is None:
-            _malformed("the size of a chunk")
-        length = int(line[1], 16)
+        length = chunk_size(await wire.line(b"\r\n", _LONGEST_CHUNK_LINE))
         if not length:
             break
         async for piece in _measured(wire, length):
             yield piece
         if await wire.line(b"\r\n", 2):
-            _malformed("the end of a chunk")
+            raise MalformedAnswer("the end of a chunk")
     while await wire.line(b"\r\n", LONGEST_HEAD):  # trailers
         pass
 
@@ -240,49 +221,16 @@ async def _chunks(wire: _Wire) -> AsyncIterator[bytes]:
 def _head_of(request: httpx.Request) -> bytes:
     lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
     for name, value in request.headers.raw:
-        if _NOT_IN_A_HEADER.search(value):
+        if NOT_IN_A_VALUE.search(value):
             raise httpx.LocalProtocolError("a header's value holds what no header may")
         lines.append(name + b": " + value)
     return b"\r\n".join([*lines, b"\r\n"])
 
 
-async def _read_head(wire: _Wire) -> _Head:
-    while True:
-        first, *lines = (await wire.line(b"\r\n\r\n", LONGEST_HEAD)).split(b"\r\n")
-        status = _STATUS.fullmatch(first)
-        if status is None:
-            _malformed("the status line")
-        if int(status[2]) >= 200:  # others announce an answer that is still to come
-            return _head(int(status[2]), status[1] == b"1", lines)
-        if status[2] == b"101":
-            _malformed("another protocol, which nobody asked for")
-
-
-def _head(status: int, persistent: bool, lines: list[bytes]) -> _Head:
-    headers: list[tuple[bytes, bytes]] = []
-    lengths: set[bytes] = set()
-    coding: list[bytes] = []
-    for line in lines:
-        name, colon, value = line.partition(b":")
-        name, value = name.lower(), value.strip(b" \t")
-        if not colon or not _NAME.fullmatch(name) or _NOT_IN_A_HEADER.search(value):
-            _malformed("a header")
-        headers.append((name, value))
-        if name == b"content-length":
-            lengths |= {part.strip() for part in value.split(b",")}
-        elif name == b"transfer-encoding":
-            coding += [part.strip().lower() for part in value.split(b",")]
-        elif name == b"connection":
-            persistent = persistent and b"close" not in value.lower()
-    if coding not in ([], [b"chunked"]) or len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
-        _malformed("how long it is")
-    if status in _BODILESS:
-        return _Head(status, headers, 0, chunked=False, reusable=persistent)
-    chunked = bool(coding)
-    length = int(lengths.pop()) if lengths and not chunked else None
-    # Who says both has been misunderstood by somebody on the way, or wants to be.
-    framed = length is not None or (chunked and not lengths)
-    return _Head(status, headers, length, chunked, reusable=persistent and framed)
+async def _read_head(wire: _Wire) -> Head:
+    while (head := parse_head(await wire.line(b"\r\n\r\n", LONGEST_HEAD))).is_interim:
+        pass
+    return head
 
 
 async def _connected(request: httpx.Request) -> _Wire:
@@ -316,8 +264,12 @@ def _certificates() -> ssl.SSLContext:
     return context
 
 
-def _malformed(what: str) -> NoReturn:
-    raise httpx.RemoteProtocolError(f"an answer that is no HTTP: {what}")
+@contextmanager
+def _as_httpx() -> Iterator[None]:
+    try:
+        yield
+    except MalformedAnswer as error:
+        raise httpx.RemoteProtocolError(f"an answer that is no HTTP: {error}") from error
 
 
 def _broke_off(cause: Exception | None = None) -> NoReturn:

@@ -17,6 +17,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spass.core.http_head import LONGEST_HEAD
 from spass.llm.providers import direct, http
 from spass.llm.providers.direct import DirectTransport
 
@@ -132,8 +133,8 @@ async def test_without_a_length_the_end_of_the_connection_is_the_end_of_the_answ
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0x2\r\nhi\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 5000,
-        b"HTTP/1.1 200 OK\r\nX: " + b"a" * direct.LONGEST_HEAD + b"\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nX:" + b" " * (direct.LONGEST_HEAD - 100) + b"\x01\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * LONGEST_HEAD + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX:" + b" " * (LONGEST_HEAD - 100) + b"\x01\r\n\r\n",
     ],
 )
 async def test_what_is_no_answer_is_a_failure(raw: bytes) -> None:
