@@ -47,24 +47,22 @@ ANY = st.integers(0, 7)
 BEGINS = st.builds(
     Begin,
     st.integers(0, WORKERS - 1),
-    st.sampled_from([0, 1, 100, 250, 400, 999, 1000, 3000]),
-    st.sampled_from([0, 1, 100, 300, 999, 1500]),
+    st.sampled_from([0, 1, 100, 100, 250, 250, 400, 999, 3000]),
+    st.sampled_from([0, 1, 10, 50, 100, 100, 300, 1500]),
     st.sampled_from([0.0, 0.5, 1.0, 1.5]),
 )
-STEPS: st.SearchStrategy[Step] = st.one_of(
-    BEGINS,
-    BEGINS,
-    st.builds(End, ANY),
+LETS = st.builds(Let, ANY, st.none())
+FAULTS = st.builds(Let, ANY, st.sampled_from(Fault))
+ENDS = st.builds(End, ANY)
+OTHERS: list[st.SearchStrategy[Step]] = [
     st.builds(Renew, ANY),
     st.builds(Cancel, ANY),
-    st.builds(Let, ANY, st.none()),
-    st.builds(Let, ANY, st.none()),
-    st.builds(Let, ANY, st.none() | st.sampled_from(Fault)),
     st.builds(Pass, st.sampled_from([0.3, 4.9, 5.0, 20.0, 59.0, 61.0, 130.0])),
-)
+]
+STEPS: st.SearchStrategy[Step] = st.one_of(*[BEGINS] * 3, *[LETS] * 4, *[FAULTS] * 2, *[ENDS] * 2, *OTHERS)
 
 
-@given(st.lists(STEPS, min_size=20, max_size=120))
+@given(st.lists(STEPS, min_size=30, max_size=150))
 def test_no_order_of_admissions_settlements_faults_and_deaths_breaks_a_limit(steps: list[Step]) -> None:
     anyio.run(play, steps)
 
@@ -81,6 +79,8 @@ async def play(steps: list[Step]) -> None:
 
 
 async def act(world: World, steps: list[Step]) -> None:
+    await world.begin(world.workers[0], 10, 10, 1.0)
+    await world.let_all()
     for step in steps:
         running = world.running
         match step:
