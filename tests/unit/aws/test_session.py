@@ -1,9 +1,11 @@
 """Calls of the table over plain sockets: what botocore is told of them, and which connections serve again."""
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSRequest
@@ -13,10 +15,12 @@ from botocore.exceptions import (
     EndpointConnectionError,
     HTTPClientError,
     ReadTimeoutError,
+    SSLError,
 )
 
 from spass.aws.clients import Aws
 from spass.aws.session import TableSession
+from tests.unit.certificates import self_signed
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Amz-Crc32: 1\r\n\r\n{}"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1;a=b\r\n}\r\n0\r\nx: y\r\n\r\n"
@@ -25,7 +29,11 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1;a=b
 class Peer:
     """Answers each request with the next of ``answers`` (nothing: hangs up; None: says nothing), byte by byte if ``slowly``."""
 
-    def __init__(self, *answers: bytes | None, slowly: bool = False) -> None:
+    def __init__(self, *answers: bytes | None, slowly: bool = False, certificate: Path | None = None) -> None:
+        self.secure = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        if certificate:
+            self.secure.load_cert_chain(certificate)
+        self.plain = certificate is None
         self.answers = list(answers)
         self.connections = 0
         self.asked: list[bytes] = []
@@ -38,6 +46,11 @@ class Peer:
             connected, _ = self.listening.accept()
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.connections += 1
+            try:
+                connected = connected if self.plain else self.secure.wrap_socket(connected, server_side=True)
+            except ssl.SSLError:
+                connected.close()
+                continue
             with connected, connected.makefile("rb") as reader:
                 while self.answers and (asked := _read(reader.readline, reader.read)):
                     self.asked.append(asked)
@@ -61,8 +74,8 @@ def _read(line: Callable[[], bytes], read: Callable[[int], bytes]) -> bytes:
 
 
 @contextmanager
-def serving(*answers: bytes | None, slowly: bool = False) -> Iterator[Peer]:
-    peer = Peer(*answers, slowly=slowly)
+def serving(*answers: bytes | None, slowly: bool = False, certificate: Path | None = None) -> Iterator[Peer]:
+    peer = Peer(*answers, slowly=slowly, certificate=certificate)
     thread = threading.Thread(target=peer.serve, daemon=True)
     thread.start()
     try:
@@ -80,9 +93,9 @@ def session() -> Iterator[TableSession]:
     made.close()
 
 
-def request(port: int, body: bytes = b'{"a": 1}') -> AWSPreparedRequest:
+def request(port: int, scheme: str = "http") -> AWSPreparedRequest:
     headers = {"X-Amz-Target": "DynamoDB_20120810.GetItem", "Content-Type": "application/x-amz-json-1.0"}
-    made: AWSPreparedRequest = AWSRequest("POST", f"http://127.0.0.1:{port}/", headers, body).prepare()
+    made: AWSPreparedRequest = AWSRequest("POST", f"{scheme}://127.0.0.1:{port}/", headers, b'{"a": 1}').prepare()
     return made
 
 
@@ -153,6 +166,20 @@ def test_a_connection_that_does_not_come_about_in_time(session: TableSession, mo
     monkeypatch.setattr(socket, "create_connection", late)
     with pytest.raises(ConnectTimeoutError):
         session.send(request(9))
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = self_signed(tmp_path)
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    with serving(ANSWER, CHUNKED, ANSWER, certificate=certificate) as peer:
+        with pytest.raises(SSLError):
+            TableSession(connect_seconds=1, read_seconds=1).send(request(peer.port, "https"))
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+        trusting = TableSession(connect_seconds=1, read_seconds=1)
+        assert [trusting.send(request(peer.port, "https")).content for _ in range(3)] == [b"{}"] * 3
+        trusting.close()
+    assert peer.connections == 2
 
 
 def test_botocore_tries_again_and_reads_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:

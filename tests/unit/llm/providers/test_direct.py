@@ -1,8 +1,6 @@
 """HTTP/1.1 over a socket: what is an answer, what is none, and which connections serve again."""
 
 import asyncio
-import datetime as dt
-import ipaddress
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,16 +8,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.http_head import LONGEST_HEAD
 from spass.llm.providers import direct, http
 from spass.llm.providers.direct import DirectTransport
+from tests.unit.certificates import self_signed
 
 pytestmark = pytest.mark.anyio
 
@@ -246,7 +241,7 @@ async def test_only_http_is_spoken() -> None:
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    certificate = _certificate(tmp_path)
+    certificate = self_signed(tmp_path)
     secure = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     secure.load_cert_chain(certificate)
     transport = DirectTransport(keepalive=5)
@@ -263,24 +258,6 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, 
             await transport.aclose()
     finally:
         direct._certificates.cache_clear()
-
-
-def _certificate(folder: Path) -> Path:
-    """A certificate for 127.0.0.1 that vouches for itself, with its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
-    alternative = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + dt.timedelta(days=1))
-        .add_extension(alternative, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    file = folder / "certificate.pem"
-    file.write_bytes(private + certificate.public_bytes(pem))
-    return file
 
 
 @pytest.mark.parametrize(
