@@ -34,6 +34,11 @@ def scope(world: "World") -> Scope:
 
 @pytest.fixture
 def sessions(world: "World") -> Sessions:
+    return process_of(world)
+
+
+def process_of(world: "World") -> Sessions:
+    """A process of its own, which knows no tenant's settings yet."""
     return Sessions(Cascade(GatewayConfig()), clock=lambda: world.now)
 
 
@@ -45,12 +50,12 @@ async def test_a_session_is_created_once_whichever_call_goes_wrong(
         claim = await acquire(world.store, world.idempotent(key, "body"))
         if isinstance(claim, StoredAnswer):
             return claim.body["id"]
-        return (await sessions.create(scope, AGENT, CreateSession(), claim)).id
+        return (await process_of(world).create(scope, AGENT, CreateSession(), claim)).id
 
     with inject(FaultPlan()) as plan:
         made = [await create(f"{fault}-count")]
     points = len(plan.calls)
-    assert points == 2
+    assert points == 3, "the claim, the tenant's settings, and the session"
     for point in range(points):
         key = f"{fault}-{point}"
         request = world.idempotent(key, "body")
