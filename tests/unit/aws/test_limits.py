@@ -370,6 +370,27 @@ async def test_a_settlement_that_the_table_does_not_take_is_one_line_of_the_log(
     await world.let_in(1000)
 
 
+class Forgetful(MemoryTable):
+    """A table whose every other reply is lost."""
+
+    async def write(self, write: Update) -> Item | None:
+        item = await super().write(write)
+        if self.calls % 2:
+            raise StorageUnavailable("not heard")
+        return item
+
+
+async def test_a_reply_that_is_lost_once_is_asked_for_again_and_nothing_is_counted_twice() -> None:
+    table = Forgetful()
+    world = World(table, Caps(1000, 2, Decimal(1)))
+    table.items[KEY] = {"pk": KEY.pk, "sk": KEY.sk, "holds": {}}
+    for _ in range(2):
+        hold = await world.let_in(500, "0.5")
+        await hold.settle(tokens=400, usd=Decimal("0.4"))
+    item = table.items[KEY]
+    assert (item["used"], item["spent"], item["holds"]) == (800, Decimal("0.8"), {})
+
+
 class Stuck(MemoryTable):
     """A table whose replies to reservations wait for ``going_on``."""
 
