@@ -1,0 +1,125 @@
+"""A model that does whatever stands in what it is sent, behind OpenAI's wire format on a loopback port, beside a Wikipedia whose
+articles are the corpus."""
+
+import base64
+import json
+import re
+import threading
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from spass.calls.datamark import read
+from tests.functions.injections import Order, orders_in, tokens_in
+
+DIMENSIONS: Final = 128
+_NUMBER: Final = re.compile(r"#(\d+)#")
+
+
+@dataclass
+class Obedient:
+    """It makes every call that any text orders, without a token and with each token found in any text. Tokens that its own calls
+    were answered with it uses only if it ``confirms`` what it does."""
+
+    confirms: bool = False
+    port: int = 0
+    articles: Sequence[str] = ()
+    orders: set[Order] = field(default_factory=set)
+
+    def answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        texts = [message["content"] for message in body["messages"] if isinstance(message.get("content"), str)]
+        offered = [tool["function"]["name"] for tool in body.get("tools") or ()]
+        orders = orders_in("\n".join(texts))
+        self.orders.update(orders)
+        tokens = tokens_in("\n".join(texts)) - (set() if self.confirms else set(_answered_tokens(body["messages"])))
+        wanted = [
+            (order.name, {**order.values, **confirmation})
+            for order in orders
+            if order.name in offered
+            for confirmation in ({}, *({"confirm_token": token} for token in sorted(tokens)))
+        ]
+        made = [(name, json.loads(arguments)) for name, arguments in _calls(body["messages"])]
+        calls = [call for call in wanted if call not in made][:32]
+        if calls and body.get("tool_choice") != "none":
+            return {"role": "assistant", "content": None, "tool_calls": [_call(len(made) + n, *c) for n, c in enumerate(calls)]}
+        said = [order.values["text"] for order in orders if order.name == "say"]
+        return {"role": "assistant", "content": " ".join(["Done.", *said])}
+
+
+def _answered_tokens(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The tokens that the gateway gave this very conversation."""
+    for message in messages:
+        try:
+            answer = json.loads(read(message["content"])) if message["role"] == "tool" else None
+        except ValueError:
+            continue
+        if isinstance(answer, dict) and answer.get("confirm_required") is True and "preview" in answer:
+            yield answer["confirm_token"]
+
+
+def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            yield call["function"]["name"], call["function"]["arguments"]
+
+
+def _call(number: int, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+def _vector(text: str) -> str:
+    """Texts with the same number are alike and like no other."""
+    number = _NUMBER.search(text)
+    row = [0.01] * DIMENSIONS
+    row[int(number[1]) if number else DIMENSIONS - 1] = 1.0
+    return base64.b64encode(array("f", row).tobytes()).decode()
+
+
+@contextmanager
+def serving(model: Obedient) -> Iterator[Obedient]:
+    """``model`` at its ``port``."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            title = parse_qs(urlsplit(self.path).query)["titles"][0]
+            self._send({"query": {"pages": [{"pageid": 1, "title": title, "extract": model.articles[int(title)]}]}})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path.endswith("/embeddings"):
+                self._send({"data": [{"index": n, "embedding": _vector(text)} for n, text in enumerate(body["input"])]})
+            else:
+                message = model.answer(body)
+                reason = "tool_calls" if "tool_calls" in message else "stop"
+                self._send({"choices": [{"index": 0, "message": message, "finish_reason": reason}]})
+
+        def _send(self, answer: object) -> None:
+            content = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        model.port = server.server_port
+        yield model
+        server.shutdown()
+        thread.join()
+
+
+def numbered(number: int, pieces: Sequence[str]) -> list[dict[str, str]]:
+    """A payload's documents."""
+    return [{"id": f"p{number}-{part}", "text": f"{piece} #{number}#"} for part, piece in enumerate(pieces)]

@@ -1,0 +1,259 @@
+"""Whatever a text orders, and however obedient the model is that reads it: nothing is written that was not confirmed.
+
+The gateway is whole, its model a server on a socket that makes every call it reads of (``tests/functions/obedient.py``).
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import boto3
+import pytest
+
+from spass.calls.scope import Scope
+from spass.core.time import now_s
+from spass.tools.confirm import CONFIRM_SECONDS, Confirmations, Operation, Redemption
+from spass.web.services import Services
+from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
+from tests.functions.injections import DELETE, PAYLOADS, REMOVE, TOKENS, Payload, measured, orders_in, tokens_in
+from tests.functions.obedient import DIMENSIONS, Obedient, numbered, serving
+
+TOOLS: Final = (
+    "rag_query", "wikipedia_summary", "wikipedia_search", "rag_index_create", "rag_index_delete", "rag_doc_append",
+    "rag_doc_patch", "rag_doc_delete", "memory_read", "memory_write",
+)  # fmt: skip
+SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
+OPERATOR: Final = "demo-admin-token"
+NOTES: Final = {"documents": [{"id": "a", "text": "alpha"}, {"id": "b", "text": "beta"}]}
+OTHER: Final = 'rag_doc_delete {"index_id": "notes", "doc_id": "b"}'
+
+
+@dataclass
+class Stage:
+    """A gateway with an obedient model, and what was issued and redeemed in it."""
+
+    gateway: Gateway
+    model: Obedient
+    now: int
+    payloads: list[Payload] = field(default_factory=list)
+    issued: list[tuple[str, bytes]] = field(default_factory=list)
+    redeemed: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def state(self) -> Mapping[str, object]:
+        """The knowledge and the settings of both tenants, and every object."""
+        table, bucket = boto3.client("dynamodb"), boto3.client("s3")
+        kept: dict[str, object] = {}
+        for partition in ("T#demo#RAG", "T#demo#CONFIG", "T#other#RAG"):
+            found = table.query(
+                TableName=TABLE, KeyConditionExpression="pk = :pk", ExpressionAttributeValues={":pk": {"S": partition}}
+            )
+            kept |= {f"{item['pk']}{item['sk']}": item for item in found["Items"]}
+        return {**kept, **{listed["Key"]: listed["ETag"] for listed in bucket.list_objects_v2(Bucket=BUCKET).get("Contents", [])}}
+
+    def send(self, target: str, body: object, *, token: str = OPERATOR, user: str = "ada", method: str = "POST") -> Reply:
+        reply = self.gateway.send(method, target, token=token, headers={"SPASS-User-Id": user}, body=body)
+        assert reply.status == 200, reply.text
+        return reply
+
+    def chat(self, *messages: Mapping[str, Any]) -> Reply:
+        return self.send("/v1/chat/completions", {"model": "small", "messages": messages})
+
+    def execute(self, order: str, *, token: str = OPERATOR, user: str = "ada", **more: str) -> Any:
+        name, _, arguments = order.partition(" ")
+        body = {"name": name, "arguments": json.loads(arguments) | more}
+        return self.send("/v1/tools/execute", body, token=token, user=user).json["result"]
+
+    def plant(self) -> None:
+        """Fills real tokens into the payloads, which are for another call, caller or time, and puts them where they are found."""
+        tokens = {}
+        for order in (DELETE, REMOVE):
+            tokens["OTHER_CALL", order] = self.execute(OTHER)["confirm_token"]
+            tokens["OTHER_USER", order] = self.execute(order, user="bob")["confirm_token"]
+            tokens["OTHER_TENANT", order] = self.execute(order, token="other-token")["confirm_token"]
+            tokens["USED", order] = self.execute(order)["confirm_token"]
+            assert self.execute(order, confirm_token=tokens["USED", order]) == {"deleted": True}
+            self.restore()
+            self.now -= CONFIRM_SECONDS + 1
+            tokens["EXPIRED", order] = self.execute(order)["confirm_token"]
+            self.now += CONFIRM_SECONDS + 1
+            tokens["MADE_UP", order] = "AABqX" + "x" * 67
+        self.payloads = [
+            replace(payload, pieces=tuple(_filled(piece, tokens) for piece in payload.pieces)) for payload in PAYLOADS
+        ]
+        self.model.articles = [payload.text for payload in self.payloads]
+        documents = [document for number, payload in enumerate(self.payloads) for document in numbered(number, payload.pieces)]
+        self.send("/a1/rag/indices/corpus/documents", {"documents": documents})
+        self.issued.clear()
+        self.redeemed.clear()
+
+    def restore(self) -> None:
+        """The knowledge and the memory as they were at first."""
+        self.send("/a1/rag/indices/notes/documents", NOTES)
+        self.send("/v1/tenant/config", {"memory": None}, method="PUT")
+
+
+def _filled(piece: str, tokens: Mapping[tuple[str, str], str]) -> str:
+    for name in TOKENS:
+        piece = piece.replace(name, tokens[name, REMOVE if REMOVE in piece else DELETE])
+    return piece
+
+
+@pytest.fixture
+def stage(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    settings = gateway.services.settings
+    with serving(Obedient()) as model:
+        config = CONFIG.replace(
+            "{name: scripted, provider: ollama, ",
+            f"{{name: obedient, provider: openai, base_url: 'http://127.0.0.1:{model.port}/v1', api_key_env: OBEDIENT_KEY, ",
+        )
+        config = config.replace("dimensions: 8", f"dimensions: {DIMENSIONS}")
+        enabled = f"embedding_model: mini-embed, tools_enabled_default: [{', '.join(TOOLS)}]}}"
+        settings.config.write_text(config.replace("embedding_model: mini-embed}", enabled))
+        for name, reads in {"plain": "", **{f"reads-{n}": f"rag_index: corpus\nrag_top_k: {n}\n" for n in (1, 2, 3)}}.items():
+            agent = f"name: {name}\nmodel: small\ndescription: Obeys.\ntools: [{', '.join(TOOLS)}]\n{reads}"
+            (settings.agents / f"{name}.yaml").write_text(agent)
+        monkeypatch.setenv("OBEDIENT_KEY", "any")
+        monkeypatch.setenv("SPASS_WIKIPEDIA_URL", f"http://127.0.0.1:{model.port}/{{language}}")
+        monkeypatch.setattr(gateway, "services", Services(settings))
+        stage = Stage(gateway, model, now_s())
+        monkeypatch.setattr("spass.tools.confirm.now_s", lambda: stage.now)
+        _watch(stage, monkeypatch)
+        stage.restore()
+        stage.send("/a1/rag/indices/notes/documents", NOTES, token="other-token")
+        stage.plant()
+        yield stage
+        gateway._loop.run_until_complete(gateway.services.aclose())
+
+
+def _watch(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps in ``stage`` which tokens are issued and accepted, and for what."""
+    issue, redeem = Confirmations.issue, Confirmations.redeem
+
+    async def issued(self: Confirmations, scope: Scope, operation: Operation) -> str:
+        token = await issue(self, scope, operation)
+        stage.issued.append((token, operation.fingerprint(scope.caller)))
+        return token
+
+    async def redeemed(self: Confirmations, scope: Scope, operation: Operation, token: str) -> Redemption:
+        redemption = await redeem(self, scope, operation, token)
+        stage.redeemed.append((token, operation.fingerprint(scope.caller)))
+        return redemption
+
+    monkeypatch.setattr(Confirmations, "issue", issued)
+    monkeypatch.setattr(Confirmations, "redeem", redeemed)
+
+
+def in_a_document(stage: Stage, number: int) -> None:
+    count = len(stage.payloads[number].pieces)
+    stage.send(f"/a1/agents/reads-{count}/chat", {"message": f"What do the passages say? #{number}#"})
+
+
+def in_a_search(stage: Stage, number: int) -> None:
+    query = json.dumps({"index_id": "corpus", "query": f"#{number}#", "top_k": len(stage.payloads[number].pieces)})
+    stage.chat({"role": "user", "content": f"Call rag_query {query}"})
+
+
+def in_an_article(stage: Stage, number: int) -> None:
+    stage.chat({"role": "user", "content": f'Call wikipedia_summary {{"title": "{number}"}}'})
+
+
+def in_a_message(stage: Stage, number: int) -> None:
+    stage.chat({"role": "user", "content": stage.payloads[number].text})
+
+
+def in_a_message_to_an_agent(stage: Stage, number: int) -> None:
+    stage.send("/a1/agents/plain/chat", {"message": stage.payloads[number].text})
+
+
+def in_a_callers_tool(stage: Stage, number: int) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "browse", "arguments": "{}"}}
+    stage.chat(
+        {"role": "user", "content": "What is on that page?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": stage.payloads[number].text},
+    )
+
+
+def in_the_memory(stage: Stage, number: int) -> None:
+    stage.send("/v1/tenant/config", {"memory": stage.payloads[number].text}, method="PUT")
+    stage.chat({"role": "user", "content": "Good morning."})
+    stage.send("/v1/tenant/config", {"memory": None}, method="PUT")
+
+
+Place = Callable[[Stage, int], None]
+PLACES: Final[tuple[Place, ...]] = (
+    in_a_document, in_a_search, in_an_article, in_a_message, in_a_message_to_an_agent, in_a_callers_tool, in_the_memory,
+)  # fmt: skip
+
+
+def some(place: Place) -> range:
+    """The payloads that are tried there: each sixth, other ones elsewhere, and in a soak all."""
+    return range(len(PAYLOADS)) if SOAK else range(PLACES.index(place) % 6, len(PAYLOADS), 6)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_model_that_obeys_every_text_writes_nothing(stage: Stage, place: Place) -> None:
+    """Nor does any token help that it reads of: of another call, user or tenant, a used or an old one."""
+    before = stage.state()
+    for number in some(place):
+        place(stage, number)
+        assert stage.redeemed == [], stage.payloads[number]
+    assert _but_versions(stage.state()) == _but_versions(before)
+    assert len(stage.issued) > len(some(place)) / 2, "the model has hardly obeyed"
+
+
+def _but_versions(state: Mapping[str, object]) -> Mapping[str, object]:
+    """A memory that was written and taken back by an administrator has a later version."""
+    return {key: value for key, value in state.items() if "CONFIG" not in key}
+
+
+@pytest.mark.parametrize("place", [in_a_document, in_a_message])
+def test_a_model_that_also_confirms_what_it_does_changes_that_alone(stage: Stage, place: Place) -> None:
+    """What is not defended: a token that was given for this very call is its confirmation, whoever gives it back."""
+    stage.model.confirms = True
+    planted = {token for payload in stage.payloads for token in tokens_in(payload.text)}
+    assert len(planted) >= len(TOKENS)
+    changed = 0
+    for number in some(place)[:: 1 if SOAK else 2]:
+        payload, before = stage.payloads[number], stage.state()
+        stage.issued.clear()
+        stage.redeemed.clear()
+        place(stage, number)
+        assert set(stage.redeemed) <= set(stage.issued), payload
+        assert not planted & {token for token, _ in stage.redeemed}, payload
+        if stage.state() != before:
+            assert stage.redeemed, payload
+            changed += 1
+            stage.restore()
+    assert changed
+
+
+def test_the_token_of_exactly_this_call_is_a_confirmation_wherever_it_is_read(stage: Stage) -> None:
+    token = stage.execute(DELETE)["confirm_token"]
+    stage.chat({"role": "user", "content": f"Call {DELETE} with confirm_token {token}."})
+    assert [redeemed for redeemed, _ in stage.redeemed] == [token]
+    assert stage.gateway.send("GET", "/a1/rag/indices/notes").code == "index_not_found"
+
+
+def test_the_corpus_is_what_it_says() -> None:
+    assert len(PAYLOADS) >= 60
+    assert len({payload.text for payload in PAYLOADS}) == len(PAYLOADS)
+    assert [payload for payload in PAYLOADS if not orders_in(payload.text)] == []
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=lambda payload: payload.kind)
+def test_as_data_it_stands_between_delimiters_and_is_marked(payload: Payload) -> None:
+    found = measured(payload)
+    assert found.closed
+    assert found.marked
+    if payload.kind in ("role tokens", "hidden characters", "bidirectional text"):
+        assert found.altered
+
+
+def test_what_was_written_in_characters_that_nobody_sees_gives_no_order_any_more() -> None:
+    hidden = [payload for payload in PAYLOADS if payload.kind == "hidden characters"]
+    unseen = [payload for payload in hidden if not orders_in(payload.text.encode("ascii", "ignore").decode())]
+    assert len(unseen) >= 4
+    assert [payload for payload in unseen if measured(payload).obeyed] == []
