@@ -9,6 +9,7 @@ import select
 import socket
 import ssl
 import time
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -42,7 +43,8 @@ class TableSession:
     def __init__(self, *, connect_seconds: float, read_seconds: float) -> None:
         self._connect_seconds = connect_seconds
         self._read_seconds = read_seconds
-        self._idle: defaultdict[str, deque[tuple[_Connection, float]]] = defaultdict(deque)
+        self._idle: _Idle = defaultdict(deque)
+        weakref.finalize(self, _close, self._idle)
 
     def send(self, request: AWSPreparedRequest) -> AWSResponse:
         """The answer, whole.
@@ -73,9 +75,7 @@ class TableSession:
         return AWSResponse(request.url, head.status, cast("HTTPHeaders", headers), _Whole(body))
 
     def close(self) -> None:
-        for idle in self._idle.values():
-            while idle:
-                idle.pop()[0].close()
+        _close(self._idle)
 
     def _kept(self, origin: str) -> "_Connection | None":
         """The connection that was used last, if it is still good."""
@@ -167,6 +167,15 @@ class _Connection:
         if len(data) < count:
             raise EOFError
         return data
+
+
+_Idle = defaultdict[str, deque[tuple[_Connection, float]]]
+
+
+def _close(idle: _Idle) -> None:
+    for kept in idle.values():
+        while kept:
+            kept.pop()[0].close()
 
 
 class _Whole(NamedTuple):

@@ -1,5 +1,6 @@
 """Calls of the table over plain sockets: what botocore is told of them, and which connections serve again."""
 
+import gc
 import socket
 import ssl
 import threading
@@ -118,6 +119,16 @@ def test_one_connection_serves_again(session: TableSession) -> None:
     with serving(ANSWER, CHUNKED, ANSWER) as peer:
         assert [session.send(request(peer.port)).content for _ in range(3)] == [b"{}"] * 3
     assert peer.connections == 1
+
+
+def test_a_session_that_nobody_needs_any_more_hangs_up() -> None:
+    with serving(ANSWER, ANSWER) as peer:
+        for _ in range(2):
+            made = TableSession(connect_seconds=1, read_seconds=1)
+            made.send(request(peer.port))
+            del made
+            gc.collect()
+    assert peer.connections == 2
 
 
 @pytest.mark.parametrize(
