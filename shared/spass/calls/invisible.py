@@ -14,21 +14,22 @@ _UNSEEN: Final = (
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _ONE: Final = re.compile(_UNSEEN)
-_RUN: Final = re.compile(_UNSEEN + "+")
+_RUN: Final = _UNSEEN + "+"
 _ASCII_CONTROLS: Final = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127))
 _BREAK: Final = re.compile("[\x0b\x0c\x85]")  # a page or a line ends there, and words must not grow together
 
-_JOINING_SCRIPT: Final = re.compile(
+# Patterns that few texts need are compiled when the first one does.
+_JOINING_SCRIPT: Final = (
     "[\u0620-\u08ff\u0900-\u0dff\u0f00-\u109f\u1780-\u17ff\u1820-\u18aa\u1900-\u1cff\ua840-\ua87f\ua8e0-\ua8ff\ua980-\uaaff"
     "\ufb50-\ufdff\ufe70-\ufefc\U00010a00-\U00010fff\U00011000-\U00011fff\U0001e900-\U0001e95f]"
 )
-_EMOJI: Final = re.compile(
+_EMOJI: Final = (
     "[\u00a9\u00ae\u203c\u2049\u2122\u2139\u2190-\u21ff\u2300-\u23ff\u24c2\u25a0-\u27bf\u2934\u2935\u2b00-\u2bff\u3030\u303d"
     "\u3297\u3299\U0001f000-\U0001faff]"
 )
-_HAN: Final = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-_HAN_SELECTOR: Final = re.compile("[\ufe00-\ufe02\U000e0100-\U000e010f]")
-_MONGOLIAN: Final = re.compile("[\u1820-\u18aa]")
+_HAN: Final = "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+_HAN_SELECTOR: Final = "[\ufe00-\ufe02\U000e0100-\U000e010f]"
+_MONGOLIAN: Final = "[\u1820-\u18aa]"
 _BLACK_FLAG: Final = "\U0001f3f4"
 _FLAG_TAGS: Final = tuple(
     "".join(chr(0xE0000 + ord(letter)) for letter in region) + "\U000e007f" for region in ("gbeng", "gbsct", "gbwls")
@@ -42,7 +43,7 @@ def visible(text: str) -> str:
             return text
     elif not _ONE.search(text):
         return text
-    return _RUN.sub(_kept, text)
+    return re.sub(_RUN, _kept, text)
 
 
 def _kept(run: re.Match[str]) -> str:
@@ -62,17 +63,17 @@ def _selects(before: str, selector: str, after: str) -> bool:
     """Whether ``selector`` says how to show the character before it, and there is such a choice."""
     match selector:
         case "\ufe0e" | "\ufe0f":
-            return bool(_EMOJI.match(before)) or (before in tuple("0123456789#*") and after == "\u20e3")
+            return bool(re.match(_EMOJI, before)) or (before in tuple("0123456789#*") and after == "\u20e3")
         case "\u180b" | "\u180c" | "\u180d" | "\u180e" | "\u180f":
-            return bool(_MONGOLIAN.match(before))
+            return bool(re.match(_MONGOLIAN, before))
         case _:
-            return bool(_HAN.match(before) and _HAN_SELECTOR.match(selector))
+            return bool(re.match(_HAN, before) and re.match(_HAN_SELECTOR, selector))
 
 
 def _joins(before: str, joiner: str, after: str) -> bool:
     """Whether ``joiner`` says how letters of a joining script are written, or makes two emoji one."""
     if joiner not in ("\u200c", "\u200d"):
         return False
-    if _JOINING_SCRIPT.match(before):
+    if re.match(_JOINING_SCRIPT, before):
         return True
-    return joiner == "\u200d" and bool(_EMOJI.match(before) and _EMOJI.match(after))
+    return joiner == "\u200d" and bool(re.match(_EMOJI, before) and re.match(_EMOJI, after))
