@@ -4,6 +4,7 @@ call gateways."""
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ TURN: Shape = [("chat", []), ("rag_query", [("embedding", [])]), ("chat", [])]
     ("target", "body", "turns", "wanted"),
     [
         (CHAT, QUESTION, (LOOKS_UP, ANSWERS), TURN),
-        (CHAT, QUESTION | {"stream": True}, (LOOKS_UP, ANSWERS), TURN),
+        (CHAT, QUESTION | {"stream": True, "stream_options": {"include_usage": True}}, (LOOKS_UP, ANSWERS), TURN),
         ("/a1/agents/counting/chat", {"message": "Which gate?"}, (LOOKS_UP, ANSWERS), TURN),
         ("/a1/agents/reading/chat", {"message": "Which gate?"}, (), [("embedding", []), ("chat", [])]),
         ("/v1/embeddings", {"model": "mini-embed", "input": ["a", "b"]}, (), [("embedding", [])]),
@@ -123,6 +124,18 @@ def test_each_call_stands_below_what_it_was_made_for(
     # Whom a provider is told that it works for is the record of this very call.
     models = [call for call in flat(calls) if call["kind"] != "tool"]
     assert [parent for _, parent in watched.headers] == [call["request_id"] for call in models]
+    # One bill, of all of them.
+    assert bill(reply) == (len(models), sum(Decimal(call["cost_usd"]) for call in models), "catalog")
+
+
+def bill(reply: Reply) -> tuple[int, Decimal, str]:
+    """Sub-calls, dollars and source: in the headers, or in the last chunk that says what was used."""
+    if not reply.headers["content-type"].startswith("text/event-stream"):
+        cost = {name: reply.headers[f"spass-cost-{name.replace('_', '-')}"] for name in ("sub_calls", "usd", "source")}
+    else:
+        chunks = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+        cost = chunks[-1]["usage"]["cost"]
+    return int(cost["sub_calls"]), Decimal(cost["usd"]), cost["source"]
 
 
 def test_a_turn_of_a_session_is_one_tree(watched: Watched) -> None:
