@@ -141,7 +141,7 @@ def _words(run: str) -> Iterator[Span]:
 
 
 def _sha256(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _unescaped(run: str) -> str:

@@ -15,6 +15,7 @@ class Kind(NamedTuple):
 
 _ENDS: Final = r"(?![A-Za-z0-9])"
 _B64: Final = r"[A-Za-z0-9_-]"  # of URLs
+_NOT_GLUED: Final = r"(?<![A-Za-z0-9_-][_-])"  # three characters more may well stand in the middle of anything in base64
 _DIGIT_IN: Final = r"(?=[A-Za-z_-]*[0-9])"
 
 # Each is what its issuer documents, or what the secret scanners of GitHub, gitleaks and TruffleHog know of it.
@@ -24,10 +25,10 @@ KINDS: Final = (
     Kind(("sk-ant-",), rf"{_B64}{{16,}}"),
     Kind(("sk-or-v1-",), r"[0-9a-f]{32,}"),
     Kind(("sk-lf-",), r"[0-9a-f-]{32,}"),  # Langfuse
-    Kind(("sk-",), r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{32,}"),  # OpenAI of old, DeepSeek, Stability
+    Kind((), rf"{_NOT_GLUED}sk-(?=[A-Za-z]*[0-9])[A-Za-z0-9]{{32,}}"),  # OpenAI of old, DeepSeek, Stability
     Kind(("xai-", "gsk_", "pplx-", "csk-"), r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{20,}"),
-    Kind(("hf_", "api_org_"), r"[A-Za-z0-9]{30,}"),
-    Kind(("r8_",), r"[A-Za-z0-9]{37}" + _ENDS),
+    Kind((), rf"{_NOT_GLUED}hf_[A-Za-z0-9]{{30,}}"),
+    Kind((), rf"{_NOT_GLUED}r8_[A-Za-z0-9]{{37}}" + _ENDS),
     Kind(("nvapi-",), rf"{_B64}{{40,}}"),
     Kind(("pcsk_",), r"[A-Za-z0-9_]{40,}"),
     Kind(("tvly-",), rf"{_DIGIT_IN}[A-Za-z0-9-]{{20,}}"),
