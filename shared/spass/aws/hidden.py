@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from spass.core.credentials import CREDENTIAL, LOGIN, PRIVATE_KEY_LINES
@@ -25,7 +25,7 @@ _PLACES: Final = tuple(
     )
 )
 _LONG: Final = re.compile(r"[A-Za-z0-9_.+/=:@~%?&-]{20,}")
-_OUR_ID: Final = re.compile(r"[a-z]{3}_[0-9a-z]{26}")
+_ORDINARY: Final = re.compile(r"[a-z]{3}_[0-9a-z]{26}|\d{4}-\d\d-\d\dT[\d:.]{8,15}Z")
 # A text without any of these holds no place and no private key.
 _SIGNS: Final = (
     *("arn:aws", "://", "PRIVATE KEY", ".aws", "amazonaws", ":\\", ".py", ".so", ".yaml", ".yml", ".env", ".pem", ".key"),
@@ -75,9 +75,16 @@ def is_clean(text: str) -> bool:
 
 
 def _is_suspect(text: str) -> bool:
-    return any(sign in text for sign in _SIGNS) or any(
-        CREDENTIAL.search(run) for run in _LONG.findall(text) if not _OUR_ID.fullmatch(run)
-    )
+    for sign in _SIGNS:
+        if sign in text:
+            return True
+    return any(not _ORDINARY.fullmatch(run) and _holds_credential(run) for run in _LONG.findall(text))
+
+
+@lru_cache(maxsize=512)
+def _holds_credential(run: str) -> bool:
+    """Lines of the log say the same names and routes time and again."""
+    return CREDENTIAL.search(run) is not None
 
 
 @cache
