@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spass.aws.hidden import hide_members, is_clean, look_again
 from spass.core.messages import Json
@@ -19,6 +19,9 @@ from spass.core.time import now
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
+
+
+_encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def write_line(line: Mapping[str, Json]) -> None:
@@ -103,4 +106,4 @@ def _innermost(trace: TracebackType | None) -> str | None:
 
 
 def _dumped(line: Mapping[str, Json]) -> str:
-    return json.dumps(line, separators=(",", ":"))
+    return _encoded(line)

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.telemetry import TelemetryConfig
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,10 +21,21 @@ from spass.web.services import Services
 
 TITLE: Final = "Spass"
 
+# The framework would report bodies and exceptions as they are to whatever OpenTelemetry finds; ours is the log.
+_NO_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False}
+
 
 def create_app(routers: Sequence[APIRouter], services: Services | None = None) -> FastAPI:
     """An ASGI app that answers the routes of ``routers``, and everything else with an error in the envelope."""
-    app = FastAPI(title=TITLE, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_lifespan)
+    app = FastAPI(
+        title=TITLE,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_lifespan,
+        telemetry=_NO_TELEMETRY,
+    )
     app.state.services = services or Services()
     for router in routers:
         # Not include_router: it makes each route a second time, which costs a cold start more than all our own code.

@@ -14,6 +14,8 @@ from spass.core.strict_json import Unreadable, read_object
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 64
 
+_encoded: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
 
 async def read_body(chunks: AsyncIterable[bytes], content_length: str | None) -> bytes:
     """The whole body.
@@ -81,7 +83,7 @@ def parse_object(body: bytes) -> dict[str, Json]:
 
 def dump(value: Json) -> bytes:
     """``value`` as UTF-8 JSON. Text of a model that is no Unicode is answered with question marks rather than not at all."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _encoded(value).encode("utf-8", "replace")
 
 
 def json_response(value: Json, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

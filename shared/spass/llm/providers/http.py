@@ -28,6 +28,7 @@ LONGEST_ERROR: Final = 64 * 1024
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than the idle limit of the load balancers in front of models
 _ERROR_SECONDS: Final = 5.0  # the status is known by then; the words are worth no longer wait
 _DRAIN_SECONDS: Final = 0.25
+_encoded: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _USUAL_HEADERS: Final = {
     "Accept": "*/*",
     "Accept-Encoding": "gzip, deflate",
@@ -251,7 +252,7 @@ class _Answer:
     def __init__(self, response: httpx.Response, patience: _Patience) -> None:
         self.response = response
         self._patience = patience
-        self._pieces = response.aiter_bytes()
+        self._pieces = _pieces(response)
 
     async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
         """The body piece by piece, decompressed, up to ``limit`` bytes.
@@ -281,6 +282,13 @@ class _Answer:
                 await self.read(LONGEST_ERROR)
 
 
+def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The body as it comes, decompressed where it is packed."""
+    if isinstance(response.stream, httpx.AsyncByteStream) and "content-encoding" not in response.headers:
+        return aiter(response.stream)
+    return response.aiter_bytes()
+
+
 def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:
     """The key, and where the backend is, with its port and without."""
     try:
@@ -294,6 +302,6 @@ def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:
 def _encode(body: Mapping[str, Json]) -> bytes:
     try:
         # What a tool or a model wrote may hold half a surrogate pair, which UTF-8 cannot write.
-        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+        return _encoded(body).encode(errors="replace")
     except ValueError as error:
         raise BackendRejected("The request holds a number that JSON cannot write.") from error
