@@ -27,10 +27,9 @@ _PLACES: Final = tuple(
 _LONG: Final = re.compile(r"[A-Za-z0-9_.+/=:@~%?&-]{20,}")
 _ORDINARY: Final = re.compile(r"[a-z]{3}_[0-9a-z]{26}|\d{4}-\d\d-\d\dT[\d:.]{8,15}Z")
 # A text without any of these holds no place and no private key.
-_SIGNS: Final = (
-    *("arn:aws", "://", "PRIVATE KEY", ".aws", "amazonaws", ":\\", ".py", ".so", ".yaml", ".yml", ".env", ".pem", ".key"),
-    *("/var/", "/opt/", "/home/", "/usr/", "/root/", "/etc/", "/mnt/", "/srv/", "/app/", "/private/", "/Users/", "/Library/"),
-    *("/tmp/", "/proc/", "/dev/"),  # noqa: S108 (looked for, not used)
+_SIGN: Final = re.compile(
+    r"arn:aws|://|PRIVATE KEY|amazonaws|:\\|\.(?:aws|py|so|ya?ml|env|pem|key)"
+    r"|/(?:var|opt|tmp|home|root|usr|etc|mnt|srv|app|private|Users|Library|proc|dev)/"
 )
 
 
@@ -75,9 +74,8 @@ def is_clean(text: str) -> bool:
 
 
 def _is_suspect(text: str) -> bool:
-    for sign in _SIGNS:
-        if sign in text:
-            return True
+    if _SIGN.search(text):
+        return True
     return any(not _ORDINARY.fullmatch(run) and _holds_credential(run) for run in _LONG.findall(text))
 
 
