@@ -232,6 +232,15 @@ async def test_a_budget_set_in_the_middle_of_a_month_knows_what_was_spent_before
     await world.refused(usd="0.5", worker=world.new_worker(Caps(usd_per_month=Decimal("10.5"))))
 
 
+async def test_a_budget_below_what_is_spent_refuses_every_call_of_a_worker_from_the_first_on(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(10)), spent="0")
+    await world.let_in(usd="7")
+    world.spent = "7"
+    lower = world.new_worker(Caps(usd_per_month=Decimal(5)))
+    for _ in range(3):  # the second knows what the item says, and that it counts another budget
+        await world.refused(usd="0.5", worker=lower)
+
+
 async def test_money_spent_before_is_counted_once_however_many_shards_there_are(table: LimitTable) -> None:
     world = World(table, Caps(usd_per_month=Decimal(1000)), spent="600")
     spent = Decimal(600)
