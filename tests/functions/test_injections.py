@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 import boto3
@@ -17,7 +18,7 @@ from spass.core.time import now_s
 from spass.tools.confirm import CONFIRM_SECONDS, Confirmations, Operation, Redemption
 from spass.web.services import Services
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
-from tests.functions.injections import DELETE, PAYLOADS, REMOVE, TOKENS, Payload, measured, orders_in, tokens_in
+from tests.functions.injections import DELETE, PAYLOADS, REMOVE, TOKENS, Payload, measured, orders_in, table, tokens_in
 from tests.functions.obedient import DIMENSIONS, Obedient, numbered, serving
 
 TOOLS: Final = (
@@ -235,6 +236,10 @@ def test_the_token_of_exactly_this_call_is_a_confirmation_wherever_it_is_read(st
     stage.chat({"role": "user", "content": f"Call {DELETE} with confirm_token {token}."})
     assert [redeemed for redeemed, _ in stage.redeemed] == [token]
     assert stage.gateway.send("GET", "/a1/rag/indices/notes").code == "index_not_found"
+
+
+def test_the_table_of_the_documentation_is_what_is_measured() -> None:
+    assert table() in (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
 
 
 def test_the_corpus_is_what_it_says() -> None:
