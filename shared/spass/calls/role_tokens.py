@@ -8,19 +8,22 @@ token. The other way, invisible characters within, would only hide the change.
 import re
 from typing import Final
 
-_TOKEN: Final = re.compile(
-    r"[<＜\[\]](?:"
-    # ChatML, Llama 3 and 4, Phi, Harmony, Qwen, GLM, Granite, Command R; with full-width bars DeepSeek; in brackets EXAONE.
-    r"[|｜](?:[\w▁.:/-]{1,64}| {0,2}(?:im_start|im_end|im_sep|system|user|assistant|eot_id|endoftext) {0,2})[|｜][>＞\]]"
-    # Llama 2, Mistral, GLM.
-    r"|</?SYS>>"
-    r"|/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|ARGS|THINK|MODEL_SETTINGS|[gs]MASK)\]"
-    # Gemma, Llama 2 and Mistral, GLM, Qwen, Hermes.
-    r"|/?(?:start_of_turn|end_of_turn|start_of_image|end_of_image|bos|eos|sop|eop|s|tool_call|tool_response)>"
-    # MiniMax.
-    r"|~!?b[\[\]]|e~\["
-    r")"
+# ChatML, Llama 3 and 4, Phi, Harmony, Qwen, GLM, Granite, Command R; with full-width bars DeepSeek; in square brackets EXAONE.
+_BARRED: Final = r"[|｜](?:[\w▁.:/-]{1,64}| {0,2}(?:im_start|im_end|im_sep|system|user|assistant|eot_id|endoftext) {0,2})[|｜]"
+_ANGLED: Final = (
+    rf"(?:(?:{_BARRED}"
+    r"|</?SYS>"  # Llama 2
+    # Gemma, Llama 2 and Mistral, GLM, Qwen, Hermes
+    r"|/?(?:start_of_turn|end_of_turn|start_of_image|end_of_image|bos|eos|sop|eop|s|tool_call|tool_response))[>＞])"
 )
+_SQUARED: Final = (
+    rf"(?:(?:{_BARRED}"
+    # Llama 2, Mistral, GLM
+    r"|/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|ARGS|THINK|MODEL_SETTINGS|[gs]MASK))\]"
+    r"|e~\[)"  # MiniMax
+)
+# Every branch begins with a letter of its own, so that the search may run from one to the next.
+_TOKEN: Final = re.compile(rf"<{_ANGLED}|＜{_ANGLED}|\[{_SQUARED}|\]~!?b[\[\]]")
 _BRACKETS: Final = str.maketrans(dict.fromkeys("<＜[", "‹") | dict.fromkeys(">＞]", "›"))
 _OPENS: Final = ("<", "[", "]", "＜")
 

@@ -118,6 +118,7 @@ def test_role_tokens_become_words_that_can_still_be_read(text: str, told: str, r
         '<div class="s"><b>bold</b></div> <system>x</system>',
         "The Human: a history. [1] [TODO] <https://example.org>",
         "Dear Assistant, what is a <|?",
+        "rows[0]s> and ]INST] and [s> and [|a|> and <INST>",
     ],
 )
 def test_code_and_prose_stay_as_they_are(text: str) -> None:
