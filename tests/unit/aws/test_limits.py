@@ -350,6 +350,18 @@ async def test_a_worker_whose_clock_is_behind_turns_nothing_back(table: LimitTab
     await world.refused(1, worker=behind)
 
 
+async def test_a_worker_whose_clock_is_behind_does_not_bring_the_last_month_back(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(1)))
+    behind = SharedLimit(table, partial(backend_limit, "b"), world.caps, clock=lambda: world.time - 3)
+    world.time = 1_801_440_000 - 10
+    await world.let_in(usd="0.2", worker=behind)
+    world.time = 1_801_440_000 + 1
+    await world.let_in(usd="0.9")
+    refused = await world.refused(usd="0.2", worker=behind)
+    assert refused.retry_after > 27 * 86400
+    await world.refused(usd="0.2")
+
+
 class Down(MemoryTable):
     """A table that does not answer while ``down``."""
 
