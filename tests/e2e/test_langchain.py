@@ -28,7 +28,6 @@ PICTURE: Final = bytes.fromhex(
 """A PNG of one pixel, in place of what the suite fetches from the internet."""
 
 DEVIATIONS: Final[dict[str, str]] = {
-    "test_image_inputs": "pictures are refused so far",
     "test_image_tool_message": "OpenAI's chat takes texts from tools; so does the gateway",
     "test_pdf_inputs": "files are refused: the gateway takes texts and pictures",
     "test_pdf_tool_message": "files are refused: the gateway takes texts and pictures",
