@@ -161,15 +161,14 @@ class _Shard:
                 with anyio.CancelScope(shield=True):
                     await hold.settle(tokens=0)
                 raise
-            if asked.call_id not in state.holds:
-                reservation = await self._reservation(asked, state, opening_of)
-                if full := reservation.full():
-                    return full
-            elif self._clock() <= reservation.now + MARGIN_SECONDS:
-                return hold
-            else:  # it was under way for so long that its bucket may pass too early
-                await hold.settle(tokens=0)
-                reservation = await self._reservation(asked, self._seen or state, opening_of)
+            if asked.call_id in state.holds:
+                if self._clock() <= reservation.now + MARGIN_SECONDS:
+                    return hold
+                await hold.settle(tokens=0)  # it was under way for so long that its bucket may pass too early
+                state = await self.read()
+            reservation = await self._reservation(asked, state, opening_of)
+            if full := reservation.full():
+                return full
         return Full(_CROWDED, "concurrent" if cap is None else "tokens")
 
     async def _take(self, reservation: Reservation) -> State:
