@@ -1,5 +1,6 @@
 """A function that fails in Lambda, as the runtime sees it: nothing that it prints tells a text, a path or a trace."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import APIRouter
 
 from spass.core.errors import StorageUnavailable
 from spass.core.messages import Json
@@ -84,9 +86,18 @@ def test_a_runtime_that_has_no_such_exception_hears_no_more(failing: WorkerFunct
     assert said(capsys)["exception"] == "KeyError"
 
 
-def test_an_event_that_is_none_of_api_gateways(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastapi import APIRouter
+@pytest.fixture
+def loop() -> Iterator[None]:
+    """What Mangum finds, so that it makes none."""
+    made = asyncio.new_event_loop()
+    asyncio.set_event_loop(made)
+    yield
+    asyncio.set_event_loop(None)
+    made.close()
 
+
+@pytest.mark.usefixtures("loop")
+def test_an_event_that_is_none_of_api_gateways(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     handler = lambda_handler(APIRouter())
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "meta-health")
     with pytest.raises(FunctionFailed):
