@@ -115,8 +115,9 @@ async def test_a_request_waits_for_room_rather_than_for_a_backend_that_is_down_f
     world = World({}, {"max_concurrent": 1})
     world.models["a"].failures = [BackendRateLimited("slow", retry_after=600.0)] * 9
     world.models["b"].seconds = 5.0
+    assert await world.say() == "b"
     assert await asyncio.gather(*[world.say() for _ in range(3)]) == ["b"] * 3
-    assert world.tries["a"] == 1 or world.tries["a"] == 3  # those that were under way before the first was refused
+    assert world.tries["a"] == 1
 
 
 @pytest.mark.parametrize("failure", [BackendRejected("no"), BackendUnable("no pictures", param="messages")])
