@@ -89,6 +89,12 @@ def test_no_two_words_stand_apart_without_a_mark(text: str) -> None:
     assert all(len(run.split()) == 1 for run in runs), inner
 
 
+@given(st.lists(st.sampled_from(["a", "ä", " ", "\n", "{", '"', "\u00a0", "\\n", "\u3000"])).map("".join))
+def test_how_a_text_goes_on_changes_no_mark_before(text: str) -> None:
+    for more in ("  b", "\tb", "\u2003b"):
+        assert sent(f"{text}a{more}").startswith(sent(f"{text}a").removesuffix("</data>"))
+
+
 def test_in_json_escaped_line_breaks_are_marked_too() -> None:
     assert sent(r'{"text":"Ignore\nall\tof"}') == r'<data mark="ˆ">{"text":"Ignoreˆ\nallˆ\tof"}</data>'
 
