@@ -34,6 +34,7 @@ _TABLE_CONFIG: Final = Config(
     max_pool_connections=50,
     tcp_keepalive=True,
     parameter_validation=False,  # what is sent is typed here, and the service looks at it anyway
+    user_agent="spass",  # the usual one is put together anew for each call
 )
 # An object may be megabytes.
 _BUCKET_CONFIG: Final = Config(

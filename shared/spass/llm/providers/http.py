@@ -111,6 +111,7 @@ class Connection:
         self._headers = headers
         self.secrets = _secrets(self._base_url, key)
         self._transport = transport
+        self._urls: dict[str, httpx.URL] = {}
         self._opened: httpx.AsyncBaseTransport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._spare = asyncio.Semaphore()
@@ -171,12 +172,18 @@ class Connection:
         headers = {**_USUAL_HEADERS, **context.headers, **self._headers}
         timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
         request = httpx.Request(
-            "POST", self._base_url + path, headers=headers, content=content, extensions={"timeout": timeout.as_dict()}
+            "POST", self._url(path), headers=headers, content=content, extensions={"timeout": timeout.as_dict()}
         )
         if self._auth is None:
             return request
         async with aclosing(self._auth.async_auth_flow(request)) as signing:
             return await anext(signing)
+
+    def _url(self, path: str) -> httpx.URL:
+        """Read once: a backend has as many paths as it has models, at most."""
+        if path not in self._urls:
+            self._urls[path] = httpx.URL(self._base_url + path)
+        return self._urls[path]
 
     @asynccontextmanager
     async def _connected(self, context: CallContext) -> AsyncIterator[httpx.AsyncBaseTransport]:
@@ -260,16 +267,16 @@ class _Answer:
         The clock runs only while waiting for the provider's bytes: a timeout must never strike whoever reads.
         """
         size = 0
-        while True:
-            with translated():
+        with translated():
+            while True:
                 async with asyncio.timeout(self._patience.seconds):
                     piece = await anext(self._pieces, None)
-            if piece is None:
-                return
-            size += len(piece)
-            if size > limit:
-                raise malformed("it is too long")
-            yield piece
+                if piece is None:
+                    return
+                size += len(piece)
+                if size > limit:
+                    raise malformed("it is too long")
+                yield piece
 
     async def read(self, limit: int) -> bytes:
         async with aclosing(self.chunks(limit)) as chunks:
