@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolSpec
+from spass.core.strict_json import Unreadable, read_object
 from spass.llm.types import ChatRequest
 
 Block = dict[str, Json]
@@ -13,6 +14,7 @@ Block = dict[str, Json]
 _OPENING: Final = "(The conversation so far was summarised.)"
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME: Final = 64
+_DEEPEST: Final = 64
 _DATA_URL: Final = re.compile(r"data:image/(\w+);base64,(.*)", re.DOTALL)
 
 
@@ -95,12 +97,12 @@ def allowed_name(name: str) -> str:
 
 
 def arguments_of(call: ToolCall) -> Json:
-    """The arguments as the object these formats want; what was no JSON object is shown as the model wrote it."""
+    """The arguments as the object these formats want; what was none, or none that JSON can write again, is shown as the model
+    wrote it: else every later call of the conversation would fail."""
     try:
-        parsed: Json = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        parsed = None
-    return parsed if isinstance(parsed, dict) else {"not_an_object": call.arguments}
+        return read_object(call.arguments if call.arguments.strip() else "{}", max_depth=_DEEPEST)
+    except Unreadable:
+        return {"not_an_object": call.arguments}
 
 
 def tools_of_the_history(messages: Sequence[Message]) -> list[ToolSpec]:

@@ -251,12 +251,22 @@ async def test_tool_calls_and_their_results_go_as_blocks_with_all_results_in_one
     assert upstream.body["tools"] == [{"name": "weather", "description": WEATHER.description, "input_schema": WEATHER.parameters}]
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", "null", "[" * 100_000])
-async def test_arguments_that_are_no_object_are_shown_as_they_were_written(arguments: str) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    ["{", "[1]", "null", "[" * 100_000, '{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud800"}', '{"a":' * 975 + "1" + "}" * 975],
+)
+async def test_arguments_that_are_no_object_to_everybody_are_shown_as_they_were_written(arguments: str) -> None:
     upstream = Upstream(whole(answer(said("Hi"))))
     await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, "", (ToolCall("a", "b", arguments),))))
     messages = cast(list[dict[str, list[Payload]]], upstream.body["messages"])
     assert messages[1]["content"][0]["input"] == {"not_an_object": arguments}
+
+
+async def test_blank_arguments_are_no_arguments() -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, "", (ToolCall("a", "b", " \n"),))))
+    messages = cast(list[dict[str, list[Payload]]], upstream.body["messages"])
+    assert messages[1]["content"][0]["input"] == {}
 
 
 async def test_a_conversation_that_begins_with_a_summary_still_begins_with_the_user() -> None:
