@@ -115,7 +115,7 @@ def messages_body(request: ChatRequest) -> dict[str, Json]:
         "messages": in_turns(request.messages, _blocks, _text),
         "tools": [_tool(tool) for tool in _tools(request)] or None,
         "tool_choice": _tool_choice(request),
-        "temperature": temperature_to_one(request, _NAME),
+        "temperature": temperature_to_one(request),
         "top_p": narrowing_top_p(request),
         "stop_sequences": _stop(request) or None,
         "output_config": _output_config(request) or None,

@@ -121,7 +121,7 @@ def converse_body(request: ChatRequest) -> dict[str, Json]:
     refuse_addresses(request, _NAME)
     inference = {
         "maxTokens": request.max_tokens,
-        "temperature": temperature_to_one(request, _NAME),
+        "temperature": temperature_to_one(request),
         "topP": narrowing_top_p(request),
         "stopSequences": request.stop or None,
     }

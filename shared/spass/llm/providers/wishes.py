@@ -73,15 +73,11 @@ def effort(request: ChatRequest, provider: str) -> str | None:
     raise BackendUnable(f"{provider} has no reasoning_effort '{wanted}', only {', '.join(_EFFORTS)}.", param="reasoning_effort")
 
 
-def temperature_to_one(request: ChatRequest, provider: str) -> float | None:
-    """``temperature`` for a scale that ends at 1, where OpenAI's ends at 2.
-
-    Raises:
-        BackendUnable: it is above.
-    """
-    if request.temperature is not None and request.temperature > 1:
-        raise BackendUnable(f"{provider}'s temperature ends at 1.", param="temperature")
-    return request.temperature
+def temperature_to_one(request: ChatRequest) -> float | None:
+    """``temperature`` for a scale that ends at 1, where OpenAI's ends at 2. What is above is the end: as random as there is, and
+    as Anthropic's own interface for OpenAI's clients reads it (https://platform.claude.com/docs/en/api/openai-sdk). To refuse it
+    would stop an agent whose file says so at every turn, for people who cannot change the file."""
+    return None if request.temperature is None else min(request.temperature, 1.0)
 
 
 def narrowing_top_p(request: ChatRequest) -> float | None:

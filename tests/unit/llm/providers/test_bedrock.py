@@ -436,7 +436,6 @@ async def test_pictures_go_as_bytes() -> None:
 @pytest.mark.parametrize(
     ("asked", "param"),
     [
-        (replace(request(), temperature=1.5), "temperature"),
         (replace(request(), extra={"presence_penalty": 0.5}), "presence_penalty"),
         (replace(request(), extra={"frequency_penalty": -0.5}), "frequency_penalty"),
         (replace(request(), extra={"logit_bias": {"1": 2}}), "logit_bias"),

@@ -74,7 +74,7 @@ requests = st.builds(
     st.lists(messages, min_size=1, max_size=6).map(tuple),
     tools=tools,
     tool_choice=choices,
-    temperature=st.one_of(st.none(), st.floats(0, 1)),
+    temperature=st.one_of(st.none(), st.floats(0, 2)),
     top_p=st.one_of(st.none(), st.floats(0, 1)),
     max_tokens=st.one_of(st.none(), st.integers(1, 9)),
     stop=st.lists(st.text(min_size=1, max_size=2), max_size=4).map(tuple),

@@ -44,7 +44,6 @@ WISHES: Mapping[str, ChatRequest] = {
     "parallel_tool_calls": extra(parallel_tool_calls=False),
     "tool_choice": replace(TOOLS, tool_choice="required"),
     "messages": FAR,
-    "temperature": replace(request(), temperature=1.5),
     "stop": replace(request(), stop=("END", "\n")),
     "reasoning_effort": extra(reasoning_effort="none"),
 }
@@ -57,7 +56,6 @@ LACKING = {
         "verbosity",
         "presence_penalty",
         "frequency_penalty",
-        "temperature",
         "stop",
         "reasoning_effort",
     },
@@ -68,7 +66,6 @@ LACKING = {
         "frequency_penalty",
         "parallel_tool_calls",
         "messages",
-        "temperature",
         "reasoning_effort",
     },
 }
@@ -104,6 +101,16 @@ async def test_what_happens_anyway_is_no_wish(provider: str) -> None:
         replace(TOOLS, tool_choice="none", extra={"parallel_tool_calls": False}),
     ):
         assert (await reply_of(provider_at(upstream, provider), asked)).message.content == "Hi"
+
+
+@pytest.mark.parametrize("provider", LACKING)
+async def test_a_temperature_above_a_scale_is_the_most_that_it_has(provider: str) -> None:
+    for asked, to_one in ((0.5, 0.5), (1.0, 1.0), (1.5, 1.0)):
+        upstream = Upstream(ANSWERS.get(provider, HI))
+        await reply_of(provider_at(upstream, provider), replace(request(), temperature=asked))
+        told = upstream.body.get("inferenceConfig", upstream.body)
+        assert isinstance(told, dict)
+        assert told["temperature"] == (to_one if provider in {"anthropic", "bedrock"} else asked)
 
 
 async def test_ollama_is_shown_no_tools_that_it_may_not_call() -> None:
