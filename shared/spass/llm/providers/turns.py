@@ -14,6 +14,7 @@ Block = dict[str, Json]
 _OPENING: Final = "(The conversation so far was summarised.)"
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME: Final = 64
+_STEM: Final = 54  # of an id that gets a number
 _DEEPEST: Final = 64
 _DATA_URL: Final = re.compile(r"data:image/(\w+);base64,(.*)", re.DOTALL)
 
@@ -65,28 +66,28 @@ class CallIds:
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
-        self._open: list[tuple[str, str]] = []  # the calls of the last message that has any, as they were and as they are sent
+        self._numbers: dict[str, int] = {}  # the last that was put behind a stem
+        self._open: dict[str, list[str]] = {}  # the calls of the last message that has any, as they were and as they are sent
 
     def asked(self, calls: Sequence[ToolCall]) -> list[str]:
         """The ids of the next message's calls."""
-        self._open = [(call.id, self._new(call.id)) for call in calls]
-        return [name for _, name in self._open]
+        self._open = {}
+        names = [self._new(call.id) for call in calls]
+        for call, name in zip(calls, names, strict=True):
+            self._open.setdefault(call.id, []).append(name)
+        return names
 
     def answered(self, identity: str) -> str:
         """The id of the call that a result names."""
-        for call in self._open:
-            if call[0] == identity:
-                self._open.remove(call)
-                return call[1]
-        return self._new(identity)
+        names = self._open.get(identity)
+        return names.pop(0) if names else self._new(identity)
 
     def _new(self, identity: str) -> str:
         allowed = name = allowed_name(identity)
-        number = 1
+        stem = allowed[:_STEM]
         while name in self._taken:
-            number += 1
-            end = f"_{number}"
-            name = allowed[: _LONGEST_NAME - len(end)] + end
+            self._numbers[stem] = number = self._numbers.get(stem, 1) + 1
+            name = f"{stem}_{number}"
         self._taken.add(name)
         return name
 
