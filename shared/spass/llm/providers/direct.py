@@ -8,8 +8,8 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import Final, NoReturn
+from functools import cache, partial
+from typing import Final, NoReturn, cast
 
 import httpx
 
@@ -81,8 +81,7 @@ class _Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 (asyncio's types do not say so)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # of a stream it is one, in every event loop
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -240,15 +239,16 @@ async def _connected(request: httpx.Request) -> _Wire:
     secure = _certificates() if url.scheme == "https" else None
     host = url.raw_host.decode("ascii")
     loop = asyncio.get_running_loop()
+    connect = partial(loop.create_connection, _Wire, host, _port(url), ssl=secure, server_hostname=host if secure else None)
     try:
         async with asyncio.timeout(request.extensions.get("timeout", {}).get("connect")):
-            _, wire = await loop.create_connection(
-                _Wire, host, _port(url), ssl=secure, server_hostname=host if secure else None, happy_eyeballs_delay=0.25
-            )
+            # Of two addresses the other is tried soon. (uvloop, which uvicorn takes where it is installed, knows no such thing.)
+            made = await (connect(happy_eyeballs_delay=0.25) if isinstance(loop, asyncio.BaseEventLoop) else connect())
     except TimeoutError as error:
         raise httpx.ConnectTimeout("no connection in time") from error
     except OSError as error:
         raise httpx.ConnectError("no connection") from error
+    wire: _Wire = made[1]
     return wire
 
 
