@@ -16,7 +16,7 @@ _OURS: Final = frozenset({"authorization", "x-amz-date", "x-amz-security-token"}
 
 
 class CannotSign(Exception):
-    """There are no credentials, they could not be renewed, or nothing says which region is meant."""
+    """There are no credentials or no such profile, they could not be renewed, or nothing says which region is meant."""
 
 
 class Signer:
@@ -28,7 +28,10 @@ class Signer:
 
     @cached_property
     def _session(self) -> boto3.Session:
-        return boto3.Session()
+        try:
+            return boto3.Session()
+        except BotoCoreError as error:
+            raise CannotSign("no such profile") from error
 
     @cached_property
     def _credentials(self) -> Credentials:

@@ -114,6 +114,15 @@ def test_a_region_that_nobody_names_is_missed() -> None:
         _ = Signer("bedrock").region
 
 
+async def test_a_profile_that_there_is_none_of_is_a_signature_that_there_is_none_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobodys")
+    signer = Signer("bedrock")
+    with pytest.raises(CannotSign):
+        _ = signer.region
+    with pytest.raises(CannotSign):
+        await signer.sign("POST", "https://x.example/y", b"", {})
+
+
 async def test_credentials_that_ran_out_are_renewed_by_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
     def renew() -> dict[str, str]:
         return {"access_key": "AKIDRENEWED", "secret_key": "s", "token": "t", "expiry_time": "2999-01-01T00:00:00Z"}
