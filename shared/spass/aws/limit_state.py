@@ -55,6 +55,13 @@ class Asked(NamedTuple):
     usd: Decimal
 
 
+class Opening(NamedTuple):
+    """What ``month`` had cost when it, or its budget, was first counted."""
+
+    month: str
+    usd: Decimal
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """An item as somebody last saw it."""
@@ -139,15 +146,15 @@ class Reservation:
     """What one call would take of one shard, whose part of the caps is ``share``, and how that is written down at ``now`` if the
     item is as ``state`` says. ``opening`` is what this month's spending begins with where the item does not count it yet."""
 
-    def __init__(self, share: Caps, asked: Asked, state: State, now: float, opening: Decimal | None = None) -> None:
+    def __init__(self, share: Caps, asked: Asked, state: State, now: float, opening: Opening | None = None) -> None:
         self.share = share
         self.asked = asked
         self.state = state
         self.now = now
-        self.opening = opening
         # Clocks differ a little: what another worker has begun is never turned back.
         self.slot = max(state.slot or 0, int((now + MARGIN_SECONDS) // SLOT_SECONDS))
         self.month = max(state.month or "", month_of(now))
+        self.opening = opening if opening and opening.month == self.month else None
         self.lease = lease_from(now)
         self._gone = {slot: tokens for slot, tokens in state.window.items() if slot <= now // SLOT_SECONDS - SLOTS}
         expired = sorted((until, call) for call, until in state.holds.items() if until <= now)
@@ -172,6 +179,16 @@ class Reservation:
             self._take_tokens(expression, self.share.tokens_per_minute)
         if self.share.usd_per_month is not None:
             self._take_money(expression, self.share.usd_per_month)
+        return expression.update(key)
+
+    def opened(self, key: Key) -> Update:
+        """The write that only begins to count the month's money, for a call that found no room."""
+        expression = Expression()
+        expression.require_presence(("pk",), present=self.state.exists)
+        if not self.state.exists:
+            expression.set(("holds",), {})
+        if self.share.usd_per_month is not None:
+            self._begin_counting(expression, self.share.usd_per_month, self._spent)
         return expression.update(key)
 
     def _take_place(self, expression: Expression) -> None:
@@ -213,7 +230,10 @@ class Reservation:
             expression.require(("budget",), "=", budget)
             expression.require(("spent",), "<=", self._most_spent(budget))
             expression.add(("spent",), self.asked.usd)
-            return
+        else:
+            self._begin_counting(expression, budget, self._spent + self.asked.usd)
+
+    def _begin_counting(self, expression: Expression, budget: Decimal, spent: Decimal) -> None:
         if self.state.month is None:
             expression.require_presence(("month",), present=False)
         else:
@@ -221,13 +241,13 @@ class Reservation:
             expression.require(("spent",), "=", self.state.spent)
         expression.set(("month",), self.month)
         expression.set(("budget",), budget)
-        expression.set(("spent",), self._spent + self.asked.usd)
+        expression.set(("spent",), spent)
 
     @property
     def _spent(self) -> Decimal:
         """This month's money, with what was spent before anybody counted it here."""
         counted = self.state.spent if self.state.month == self.month else Decimal(0)
-        return max(counted, self.opening or Decimal(0))
+        return max(counted, self.opening.usd if self.opening else Decimal(0))
 
     def _most_spent(self, budget: Decimal) -> Decimal:
         """What may have been spent for this to fit. A call that is dearer than the whole budget fits once."""

@@ -12,7 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
 from functools import partial
 from typing import Final, Protocol
@@ -23,7 +23,7 @@ from spass.aws.again import again
 from spass.aws.attributes import Item
 from spass.aws.keys import Key
 from spass.aws.leases import RENEW_SECONDS
-from spass.aws.limit_state import MARGIN_SECONDS, Asked, Caps, Expression, Full, Reservation, State, lease_from, month_of
+from spass.aws.limit_state import MARGIN_SECONDS, Asked, Caps, Expression, Full, Opening, Reservation, State, lease_from
 from spass.aws.log import write_line
 from spass.aws.table import ConditionFailed, Update
 from spass.core.errors import StorageUnavailable
@@ -54,8 +54,8 @@ class LimitTable(Protocol):
 class SharedLimit:
     """The limit of one thing. Keep it: it remembers what it saw last, which saves a call.
 
-    ``partition`` gives the key of a shard; ``spent_before`` what this month has cost so far by other records, asked when a
-    month or a budget is first counted.
+    ``partition`` gives the key of a shard; ``spent_before`` what a month (``2026-11``) has cost so far by other records, asked
+    when the month or a budget is first counted.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SharedLimit:
         caps: Caps,
         *,
         clock: Callable[[], float] = time.time,
-        spent_before: Callable[[], Awaitable[Decimal]] | None = None,
+        spent_before: Callable[[str], Awaitable[Decimal]] | None = None,
     ) -> None:
         self._clock = clock
         self._spent_before = spent_before
@@ -97,11 +97,16 @@ class SharedLimit:
         """
         return sum([await shard.occupancy(max_age) for shard in self._shards])
 
-    async def _opening(self, opened: "_Shard") -> Decimal:
+    @property
+    def spent(self) -> Decimal:
+        """What the month has cost, as the shards said last, reservations included: all of them have, when a budget was full."""
+        return sum((shard.spent for shard in self._shards), Decimal(0))
+
+    async def _opening(self, opened: "_Shard", month: str) -> Decimal:
         """What ``opened`` begins to count the month's money with: its part of what no shard has counted yet."""
         if self._spent_before is None:
             return Decimal(0)
-        left, month, uncounted = await self._spent_before(), month_of(self._clock()), 1
+        left, uncounted = await self._spent_before(month), 1
         for shard in self._shards:
             if shard is opened:
                 continue
@@ -143,7 +148,7 @@ class _Shard:
         self._seen: State | None = None
         self._seen_at = float("-inf")
 
-    async def reserve(self, asked: Asked, opening_of: Callable[[], Awaitable[Decimal]]) -> "Hold | Full":
+    async def reserve(self, asked: Asked, opening_of: Callable[[str], Awaitable[Decimal]]) -> "Hold | Full":
         cap = self.share.tokens_per_minute
         asked = asked._replace(tokens=0 if cap is None else min(asked.tokens, cap))
         state = self._seen or self._guess()
@@ -152,7 +157,7 @@ class _Shard:
             # The write that begins to count a month or a budget sets what is spent, and so cannot ask whether it is too much.
             reservation = await self._reservation(asked, await self.read(), opening_of)
             if full := reservation.full():
-                return full
+                return await self._refused(reservation, full)
         for _ in range(_ATTEMPTS):
             hold = Hold(self, asked, reservation)
             try:
@@ -168,7 +173,7 @@ class _Shard:
                 state = await self.read()
             reservation = await self._reservation(asked, state, opening_of)
             if full := reservation.full():
-                return full
+                return await self._refused(reservation, full)
         return Full(_CROWDED, "concurrent" if cap is None else "tokens")
 
     async def _take(self, reservation: Reservation) -> State:
@@ -178,6 +183,13 @@ class _Shard:
         except ConditionFailed as failed:
             return self._remember(failed.item)
 
+    async def _refused(self, reservation: Reservation, full: Full) -> Full:
+        """``full``. What was summed up to know it is written down, or the next call would sum it up again."""
+        if reservation.opening is not None:
+            with suppress(ConditionFailed, StorageUnavailable):  # somebody else has done it; the next call does it
+                await self.write(reservation.opened(self._key))
+        return full
+
     async def write(self, update: Update) -> State:
         """Raises ConditionFailed and StorageUnavailable, the latter after a second try, which a hold makes harmless."""
         return self._remember(await again(partial(self._table.write, update)))
@@ -186,6 +198,10 @@ class _Shard:
         now = self._clock()
         state = self._seen if self._seen and now - self._seen_at <= max_age else await self.read()
         return sum(until > now for until in state.holds.values())
+
+    @property
+    def spent(self) -> Decimal:
+        return self._seen.spent if self._seen else Decimal(0)
 
     async def read(self) -> State:
         return self._remember(await self._table.get(self._key))
@@ -204,10 +220,11 @@ class _Shard:
         """What is not known is guessed: that others are at work here just now. A refusal shows how it is."""
         return State.of_others_at_work(self._clock(), self.share)
 
-    async def _reservation(self, asked: Asked, state: State, opening_of: Callable[[], Awaitable[Decimal]]) -> Reservation:
+    async def _reservation(self, asked: Asked, state: State, opening_of: Callable[[str], Awaitable[Decimal]]) -> Reservation:
         reservation = Reservation(self.share, asked, state, self._clock())
-        if reservation.needs_opening:
-            reservation = Reservation(self.share, asked, state, self._clock(), await opening_of())
+        while reservation.needs_opening:  # again, if the month ends meanwhile
+            opening = Opening(reservation.month, await opening_of(reservation.month))
+            reservation = Reservation(self.share, asked, state, self._clock(), opening)
         return reservation
 
 

@@ -7,25 +7,22 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
 from typing import Final
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.limit_state import month_of
 from spass.aws.limits import Caps, Full, Hold, SharedLimit, keeping
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
-from spass.core.errors import BudgetExceeded, RateLimited, SpassError, StorageUnavailable
+from spass.core.errors import BudgetExceeded, RateLimited, SpassError
 from spass.core.ids import TenantId, new_id
-from spass.core.messages import Json, TokenUsage
+from spass.core.messages import TokenUsage
 from spass.metering.cost import decimal_text
 from spass.metering.usage import spent_this_month
 from spass.tenancy.settings import Cascade
 
 _JITTER: Final = 0.1  # seconds at most, so that those who wait for the same moment do not all come at once
-_SPENT_SECONDS: Final = 60.0  # how old the sum in a refusal may be
 
 
 class Admitted:
@@ -73,7 +70,6 @@ class Admission:
         self._clock = clock
         self._sleep = sleep
         self._limits: dict[TenantId, _Limit] = {}
-        self._spent: dict[TenantId, tuple[float, Decimal]] = {}
 
     async def admit(self, scope: Scope, expected: TokenUsage, cost: Cost) -> Admitted:
         """Reserves what a call is ``expected`` to take and to ``cost``: nothing, where its price is not known. A tenant without
@@ -91,7 +87,7 @@ class Admission:
         patience = min(scope.patience, scope.deadline.remaining())
         while isinstance(answer := await limit.reserve(new_id("call"), tokens=expected.total_tokens, usd=cost.usd), Full):
             if answer.retry_after > patience:
-                raise await self._refusal(scope.store, caps, answer)
+                raise _refusal(caps, answer, limit)
             wait = answer.retry_after + random.uniform(0, _JITTER)  # noqa: S311 (jitter)
             patience -= wait
             await self._sleep(wait)
@@ -107,38 +103,26 @@ class Admission:
                 partial(keys.tenant_limit, store.tenant),
                 caps,
                 clock=self._clock,
-                spent_before=lambda: spent_this_month(store, month_of(self._clock())),
+                spent_before=partial(spent_this_month, store),
             )
             known = self._limits[store.tenant] = _Limit(caps, shared)
         return known.shared
 
-    async def _refusal(self, store: TenantStore, caps: Caps, full: Full) -> SpassError:
-        if full.by != "budget" or caps.usd_per_month is None:
-            seconds = math.ceil(full.retry_after)
-            return RateLimited(
-                f"The limit of {caps.tokens_per_minute} tokens a minute is reached. Try again in {seconds} s.",
-                details={"limit": "tokens_per_minute", "tokens_per_minute": caps.tokens_per_minute},
-                retry_after=full.retry_after,
-            )
-        details: dict[str, Json] = {"limit": "monthly_budget_usd", "budget_usd": decimal_text(caps.usd_per_month.normalize())}
-        if (spent := await self._spent_of(store)) is not None:
-            details["spent_usd"] = decimal_text(spent.normalize())
-        return BudgetExceeded(
-            "The budget of this month is spent or reserved. An administrator of the tenant can raise it.",
-            details=details,
+
+def _refusal(caps: Caps, full: Full, limit: SharedLimit) -> SpassError:
+    if full.by != "budget" or caps.usd_per_month is None:
+        seconds = math.ceil(full.retry_after)
+        return RateLimited(
+            f"The limit of {caps.tokens_per_minute} tokens a minute is reached. Try again in {seconds} s.",
+            details={"limit": "tokens_per_minute", "tokens_per_minute": caps.tokens_per_minute},
             retry_after=full.retry_after,
         )
-
-    async def _spent_of(self, store: TenantStore) -> Decimal | None:
-        """What the month has cost by its records, as of a minute ago at most, calls under way left out; None if that cannot be
-        read now."""
-        now = self._clock()
-        read_at, spent = self._spent.get(store.tenant, (float("-inf"), Decimal(0)))
-        if now - read_at < _SPENT_SECONDS:
-            return spent
-        try:
-            spent = await spent_this_month(store, month_of(now))
-        except StorageUnavailable:
-            return None
-        self._spent[store.tenant] = now, spent
-        return spent
+    return BudgetExceeded(
+        "The budget of this month is spent or reserved. An administrator of the tenant can raise it.",
+        details={
+            "limit": "monthly_budget_usd",
+            "budget_usd": decimal_text(caps.usd_per_month.normalize()),
+            "spent_usd": decimal_text(limit.spent.normalize()),
+        },
+        retry_after=full.retry_after,
+    )

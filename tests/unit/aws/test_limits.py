@@ -46,11 +46,13 @@ class World:
         self.caps = caps
         self.time = 1_800_000_000.0  # begins a bucket of five seconds
         self.spent = spent
+        self.summed_up: list[str] = []
         self.calls = 0
         self.worker = self.new_worker()
 
     def new_worker(self, caps: Caps | None = None) -> SharedLimit:
-        async def spent_before() -> Decimal:
+        async def spent_before(month: str) -> Decimal:
+            self.summed_up.append(month)
             return Decimal(self.spent or 0)
 
         before = spent_before if self.spent is not None else None
@@ -239,6 +241,43 @@ async def test_a_budget_below_what_is_spent_refuses_every_call_of_a_worker_from_
     lower = world.new_worker(Caps(usd_per_month=Decimal(5)))
     for _ in range(3):  # the second knows what the item says, and that it counts another budget
         await world.refused(usd="0.5", worker=lower)
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+async def test_what_a_month_has_cost_is_summed_up_for_its_first_refusals_and_not_for_every_one(
+    table: LimitTable, shards: int
+) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(500 * shards)), spent="3000")
+    for _ in range(8):
+        refused = await world.refused(usd="1", worker=world.new_worker())
+        assert refused.by == "budget"
+    before = len(world.summed_up)
+    for _ in range(8):
+        await world.refused(usd="1", worker=world.new_worker())
+    assert len(world.summed_up) == before <= 2 * shards
+
+
+async def test_who_is_refused_can_be_told_what_is_spent(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(2000)), spent="1990")
+    await world.refused(usd="9")
+    await world.let_in(usd="2")
+    await world.refused(usd="9")
+    assert world.worker.spent == 1992
+
+
+async def test_a_month_that_ends_while_it_is_summed_up_costs_the_next_one_nothing(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(10)), spent="0")
+    world.time = 1_801_440_000 - 3
+    await world.let_in(usd="1")
+
+    async def spent_before(month: str) -> Decimal:
+        world.time += 5
+        return {"2027-01": Decimal(9), "2027-02": Decimal(0)}[month]
+
+    other = Caps(usd_per_month=Decimal(11))
+    worker = SharedLimit(table, partial(backend_limit, "b"), other, clock=lambda: world.time, spent_before=spent_before)
+    await world.let_in(usd="2", worker=worker)
+    await world.let_in(usd="9", worker=worker)
 
 
 async def test_money_spent_before_is_counted_once_however_many_shards_there_are(table: LimitTable) -> None:
