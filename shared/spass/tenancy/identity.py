@@ -38,11 +38,17 @@ class Tokens:
         Raises:
             InvalidToken: nobody's.
         """
-        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
         try:
-            return self._identities[digest]
+            return self._identities[_digest(token)]
         except KeyError:
             raise InvalidToken("This token is not known to the gateway.") from None
+
+    def __contains__(self, text: str) -> bool:
+        return _digest(text) in self._identities
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

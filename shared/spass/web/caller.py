@@ -31,7 +31,8 @@ def caller_of(
 ) -> Caller:
     """The caller of one request; ``needs_user`` on the routes that act for a user.
 
-    The order is fixed, so that a request with several faults always hears of the same one: token, user, depth, parent.
+    The order is fixed, so that a request with several faults always hears of the same one: token, user, depth, parent. User and
+    parent are written down, so neither may be a token that was put into the wrong header.
 
     Raises:
         MissingToken, InvalidToken: there is no usable token.
@@ -40,13 +41,13 @@ def caller_of(
         RecursionDepthExceeded: the request has come through too many of our own sub-calls.
     """
     identity = _identity(headers, tokens)
-    user = _user(headers, query, needs_user=needs_user)
+    user = _user(headers, query, tokens, needs_user=needs_user)
     depth = _depth(headers)
     return Caller(
         identity=identity,
         user=user,
         request_id=request_id,
-        parent_request_id=_parent(headers),
+        parent_request_id=_parent(headers, tokens),
         depth=depth,
         route=route,
     )
@@ -73,7 +74,7 @@ def _identity(headers: Headers, tokens: Tokens) -> Identity:
     return tokens.identify(token)
 
 
-def _user(headers: Headers, query: QueryParams, *, needs_user: bool) -> UserId | None:
+def _user(headers: Headers, query: QueryParams, tokens: Tokens, *, needs_user: bool) -> UserId | None:
     values = headers.getlist("spass-user-id")
     if not values or values == [""]:
         if needs_user:
@@ -83,6 +84,8 @@ def _user(headers: Headers, query: QueryParams, *, needs_user: bool) -> UserId |
         return None
     if len(values) > 1 or not _USER_ID.fullmatch(values[0]):
         raise UserIdInvalid("SPASS-User-Id is sent once and has 1 to 128 of A–Z a–z 0–9 . _ @ : + -.", param="SPASS-User-Id")
+    if values[0] in tokens:
+        raise UserIdInvalid("SPASS-User-Id is a token; it names a user.", param="SPASS-User-Id")
     if needs_user:
         refuse_user_id(query)
     return UserId(values[0])
@@ -98,8 +101,10 @@ def _depth(headers: Headers) -> int:
     return depth
 
 
-def _parent(headers: Headers) -> RequestId | None:
+def _parent(headers: Headers, tokens: Tokens) -> RequestId | None:
     value = _once(headers, "SPASS-Parent-Request-Id", _PARENT, "1 to 128 visible ASCII characters")
+    if value is not None and value in tokens:
+        raise InvalidRequest("SPASS-Parent-Request-Id is a token; it names a request.", param="SPASS-Parent-Request-Id")
     return RequestId(value) if value is not None else None
 
 

@@ -58,6 +58,7 @@ async def test_a_token_is_sent_once_and_known(client: httpx.AsyncClient, headers
         (["a\tb"], "user_id_invalid"),
         (["a" * 128], "ok"),
         (["Ada.L_1@x:y+z-0"], "ok"),
+        (["demo-token"], "user_id_invalid"),
     ],
 )
 async def test_a_user_is_said_once_in_the_header_and_nowhere_else(
@@ -100,6 +101,7 @@ async def test_a_user_in_body_or_query_is_refused_whatever_its_value(client: htt
         ("SPASS-Parent-Request-Id", ["a b"], "invalid_request"),
         ("SPASS-Parent-Request-Id", ["x" * 129], "invalid_request"),
         ("SPASS-Parent-Request-Id", ["a", "b"], "invalid_request"),
+        ("SPASS-Parent-Request-Id", ["demo-token"], "invalid_request"),
         ("Idempotency-Key", ["x" * 255], "ok"),
         ("Idempotency-Key", ["x" * 256], "invalid_request"),
         ("Idempotency-Key", [""], "invalid_request"),
