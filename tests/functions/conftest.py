@@ -1,11 +1,15 @@
 """A gateway on an emulated table and bucket, new for each test."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from botocore.awsrequest import AWSPreparedRequest
 from moto import mock_aws
+from moto.core.botocore_stubber import BotocoreStubber
+from moto.core.common_types import TYPE_RESPONSE
 
 from tests.functions.gateway import Gateway, create_storage
 
@@ -15,6 +19,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
+    _one_call_at_a_time(monkeypatch)
     with mock_aws():
         create_storage()
         yield Gateway(tmp_path, loop)
@@ -22,3 +27,14 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway
     loop.run_until_complete(loop.shutdown_asyncgens())
     asyncio.set_event_loop(None)
     loop.close()
+
+
+def _one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """moto walks its tables while another thread's call changes them ("dictionary changed size during iteration")."""
+    process, lock = BotocoreStubber.process_request, threading.RLock()
+
+    def processed(stubber: BotocoreStubber, request: AWSPreparedRequest) -> TYPE_RESPONSE | None:
+        with lock:
+            return process(stubber, request)
+
+    monkeypatch.setattr(BotocoreStubber, "process_request", processed)
