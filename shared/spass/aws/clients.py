@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import boto3
 from botocore.config import Config
-from botocore.utils import get_environ_proxies
 
 from spass.aws.jobs import TenantJobs
 from spass.aws.objects import TenantObjects
-from spass.aws.session import TableSession
 from spass.aws.shared import SharedTable
 from spass.aws.table import TenantTable
 from spass.aws.uploads import TenantUploads
@@ -23,13 +21,10 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_stepfunctions import SFNClient
 
-_CONNECT_SECONDS: Final = 1
-_READ_SECONDS: Final = 3
-
 # A table call answers in milliseconds: what takes seconds is lost, and three more tries with jittered back-off find another host.
 _TABLE_CONFIG: Final = Config(
-    connect_timeout=_CONNECT_SECONDS,
-    read_timeout=_READ_SECONDS,
+    connect_timeout=1,
+    read_timeout=3,
     retries={"mode": "standard", "total_max_attempts": 4},
     max_pool_connections=50,
     tcp_keepalive=True,
@@ -78,11 +73,7 @@ class Aws:
 
     @cached_property
     def _dynamodb(self) -> "DynamoDBClient":
-        client = self._session.client("dynamodb", config=_TABLE_CONFIG)
-        if not get_environ_proxies(client.meta.endpoint_url):
-            session = TableSession(connect_seconds=_CONNECT_SECONDS, read_seconds=_READ_SECONDS)
-            client._endpoint.http_session = session  # type: ignore[attr-defined]  # noqa: SLF001 (botocore offers no other way)
-        return client
+        return self._session.client("dynamodb", config=_TABLE_CONFIG)
 
     @cached_property
     def _s3(self) -> "S3Client":

@@ -12,6 +12,9 @@ from spass.core.ids import RequestId
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
 from spass.core.time import Deadline
 
+LONGEST_ANSWER: Final = 2**31 - 1
+"""Tokens: the most that a caller may name. Providers take a 32-bit integer, and sums with more digits fit into no table."""
+
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 

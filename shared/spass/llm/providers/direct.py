@@ -13,7 +13,7 @@ from typing import Final, NoReturn, cast
 
 import httpx
 
-from spass.core.http_head import LONGEST_HEAD, NOT_IN_A_VALUE, Head, MalformedAnswer, chunk_size, parse_head
+from spass.llm.providers.http_head import LONGEST_HEAD, NOT_IN_A_VALUE, Head, MalformedAnswer, chunk_size, parse_head
 
 _LONGEST_CHUNK_LINE: Final = 4096
 _AHEAD: Final = 256 * 1024  # bytes read before the reader has asked for them
