@@ -9,6 +9,7 @@ from spass.agents.kinds.registry import KINDS
 from spass.core.ids import RAG_ID
 from spass.core.messages import Json
 from spass.core.texts import bounded, with_words
+from spass.llm.types import LONGEST_ANSWER
 
 MAX_MESSAGE_BYTES: Final = 256 * 1024
 
@@ -36,7 +37,7 @@ class AgentSpec(BaseModel):
     model: Annotated[str, Field(min_length=1)]
     description: str = ""
     system_prompt: str = ""
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=LONGEST_ANSWER)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_turns: Annotated[int, Field(ge=1, le=100)] = 10
     tools: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_each_once)] = ()

@@ -28,9 +28,11 @@ def estimated_usage(request: ChatRequest, answer: Message) -> TokenUsage:
     return TokenUsage(estimated_tokens(asked + offered), estimated_tokens(_characters(answer)))
 
 
-def expected_usage(request: ChatRequest) -> TokenUsage:
-    """What ``request`` will probably take at most, for reservations: the answer as long as it may be, or ``USUAL_ANSWER``."""
-    return TokenUsage(estimated_usage(request, _NOTHING_SAID).prompt_tokens, request.max_tokens or USUAL_ANSWER)
+def expected_usage(request: ChatRequest, window: int) -> TokenUsage:
+    """What ``request`` will probably take at most, for reservations: the answer as long as it may be, or ``USUAL_ANSWER``; and no
+    longer than the model's ``window`` of tokens, since what nobody can say would take everybody's room meanwhile."""
+    answer = min(request.max_tokens or USUAL_ANSWER, window)
+    return TokenUsage(estimated_usage(request, _NOTHING_SAID).prompt_tokens, answer)
 
 
 def _characters(message: Message) -> int:

@@ -55,7 +55,7 @@ class Calls:
         return self._chat(scope, model, request)
 
     async def _chat(self, scope: Scope, model: ModelConfig, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
-        expected = expected_usage(request)
+        expected = expected_usage(request, model.context_window)
         admitted = await self._admission.admit(scope, expected, self._price(model, expected, None))
         status, usage, estimated, cost = audit.FAILED, _NOTHING, False, Cost()
         try:

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from spass.completions.messages import Strict, WireMessage, check_tool_answers
 from spass.core.messages import Json, ToolSpec
-from spass.llm.types import ChatRequest, NamedTool, ToolChoice
+from spass.llm.types import LONGEST_ANSWER, ChatRequest, NamedTool, ToolChoice
 
 MAX_TOOLS: Final = 128
 """Of one call of a model: OpenAI's limit."""
@@ -120,8 +120,8 @@ class ChatCompletionRequest(Strict):
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
 
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=LONGEST_ANSWER)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=LONGEST_ANSWER)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None

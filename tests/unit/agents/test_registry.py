@@ -53,6 +53,7 @@ def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
         ("temperature: 3", 3, "temperature"),
         ("temperature: .nan", 3, "temperature"),
         ("max_tokens: 0", 3, "max_tokens"),
+        (f"max_tokens: {2**31}", 3, "max_tokens"),
         ("rag_index: 'a b'", 3, "rag_index"),
         ("rag_top_k: 51", 3, "rag_top_k"),
         ("system_prompt: [a]", 3, "must be text"),

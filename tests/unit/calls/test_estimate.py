@@ -1,5 +1,7 @@
 """What a call probably takes, before anybody has counted."""
 
+from dataclasses import replace
+
 from spass.calls.estimate import expected_usage
 from spass.core.messages import Image, Message, Role, TokenUsage
 from spass.llm.types import ChatRequest
@@ -9,5 +11,12 @@ def test_a_picture_counts_as_a_picture_and_not_as_its_bytes() -> None:
     text = Message(Role.USER, "a" * 400)
     parts = (text.content, Image("data:image/png;base64," + "A" * 4_000_000), Image("https://example.com/cat.png"))
     pictured = Message(Role.USER, text.content, parts=parts)
-    assert expected_usage(ChatRequest("m", (text,), max_tokens=9)) == TokenUsage(100, 9)
-    assert expected_usage(ChatRequest("m", (pictured,), max_tokens=9)) == TokenUsage(2100, 9)
+    assert expected_usage(ChatRequest("m", (text,), max_tokens=9), 5000) == TokenUsage(100, 9)
+    assert expected_usage(ChatRequest("m", (pictured,), max_tokens=9), 5000) == TokenUsage(2100, 9)
+
+
+def test_no_answer_is_expected_to_be_longer_than_what_its_model_can_hold() -> None:
+    asked = ChatRequest("m", (Message(Role.USER, "a" * 400),), max_tokens=2**31 - 1)
+    assert expected_usage(asked, 5000) == TokenUsage(100, 5000)
+    assert expected_usage(replace(asked, max_tokens=None), 5000) == TokenUsage(100, 1024)
+    assert expected_usage(replace(asked, max_tokens=None), 256) == TokenUsage(100, 256)

@@ -143,6 +143,8 @@ def test_null_is_as_good_as_absent() -> None:
         ({"temperature": float("nan")}, "temperature: Input should be a finite number"),
         ({"top_p": -0.1}, "top_p: Input should be greater than or equal to 0"),
         ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"max_tokens": 2**31}, "max_tokens: Input should be less than"),
+        ({"max_completion_tokens": 10**40}, "max_completion_tokens: Input should be less than"),
         ({"max_tokens": True}, "max_tokens: Input should be a valid integer"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens: differs from max_tokens"),
         ({"n": 2}, "n: must be 1: one answer at a time"),
