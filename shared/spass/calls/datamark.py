@@ -22,8 +22,9 @@ NOTE: Final = (
 
 _MARKS: Final = MARK + "ˇ˘˛˜˝"
 _OPENS_LIKE_OURS: Final = re.compile(r"[<＜](?=[\s/]{0,16}data\b)", re.IGNORECASE)
-_BLANKS: Final = re.compile(r" ( *)|([^\S ]\s*)")
-_BLANKS_IN_JSON: Final = re.compile(r" ( *)|([^\S ]\s*|(?<!\\)\\[nrt])")
+_FIRST_BLANK: Final = re.compile(r" (?<!\s )")
+_OTHER_SPACE: Final = re.compile(r"([^\S ]\s*)")
+_OTHER_SPACE_IN_JSON: Final = re.compile(r"([^\S ]\s*|(?<!\\)\\[nrt])")
 _IN_TEXT: Final = r"(?P<unfinished>MARK\Z)|(?P<dropped>MARK(?=[^\S ]))|(?P<mark>MARK)"
 # An escape is read as one, so that none is taken for a mark because of the backslash before it.
 _IN_JSON: Final = (
@@ -51,8 +52,9 @@ def marked(text: str, mark: str) -> str:
     """``text``, in which ``mark`` does not stand, with its blanks marked. Of JSON also the escaped line breaks and tabs."""
     if _has_single_blanks_only(text):  # the same, an order faster
         return text.replace(" ", mark).replace("\n", f"{mark}\n")
-    blanks = _BLANKS_IN_JSON if _is_json(text) else _BLANKS
-    return blanks.sub(rf"{mark}\1\2", text)
+    pieces = (_OTHER_SPACE_IN_JSON if _is_json(text) else _OTHER_SPACE).split(_FIRST_BLANK.sub(mark, text))
+    pieces[1::2] = [mark + space for space in pieces[1::2]]
+    return "".join(pieces)
 
 
 def _has_single_blanks_only(text: str) -> bool:

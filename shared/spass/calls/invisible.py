@@ -14,7 +14,7 @@ _UNSEEN: Final = (
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _ONE: Final = re.compile(_UNSEEN)
-_RUN: Final = _UNSEEN + "+"
+_MAY_STAY: Final = re.compile("[\x0b\x0c\x85\u180b-\u180f\u200c\u200d\ufe00-\ufe0f\U000e0000-\U000e0fff]")
 _UNSEEN_BYTES: Final = bytes((*range(9), 11, 12, *range(14, 32), 0x7F, 0xAD))  # in ASCII and in Windows-1252
 _BREAK: Final = re.compile("[\x0b\x0c\x85]")  # a page or a line ends there, and words must not grow together
 
@@ -30,6 +30,11 @@ _EMOJI: Final = (
 _HAN: Final = "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 _HAN_SELECTOR: Final = "[\ufe00-\ufe02\U000e0100-\U000e010f]"
 _MONGOLIAN: Final = "[\u1820-\u18aa]"
+# Every run of such characters, but for the single ones that such texts are full of: they stay, and are passed over quickly.
+_RUN: Final = (
+    rf"(?!(?<={_JOINING_SCRIPT})[\u200c\u200d](?!{_UNSEEN})|(?<={_EMOJI})\u200d(?={_EMOJI})"
+    rf"|(?<={_EMOJI})[\ufe0e\ufe0f](?!{_UNSEEN})){_UNSEEN}+"
+)
 _BLACK_FLAG: Final = "\U0001f3f4"
 _FLAG_TAGS: Final = tuple(
     "".join(chr(0xE0000 + ord(letter)) for letter in region) + "\U000e007f" for region in ("gbeng", "gbsct", "gbwls")
@@ -52,6 +57,8 @@ def _has_unseen(text: str) -> bool:
 def _kept(run: re.Match[str]) -> str:
     """What stays of a run of such characters: a flag's tags, a selector, a joiner, or a line break where one ended a line."""
     text, characters = run.string, run.group()
+    if not _MAY_STAY.search(characters):
+        return ""
     before, after = text[run.start() - 1 : run.start()], text[run.end() : run.end() + 1]
     kept = next((tags for tags in _FLAG_TAGS if before == _BLACK_FLAG and characters.startswith(tags)), "")
     if not kept and _selects(before, characters[0], characters[1:2] or after):

@@ -13,13 +13,17 @@ _BARRED: Final = r"[|｜](?:[\w▁.:/-]{1,64}| {0,2}(?:im_start|im_end|im_sep|sy
 _ANGLED: Final = (
     rf"(?:(?:{_BARRED}"
     r"|</?SYS>"  # Llama 2
+    r'|[|｜](?:turn|channel|tool|tool_call|tool_response|think|"[|｜])'  # Gemma 4, which closes with <turn|>
+    r"|(?:turn|channel|tool|tool_call|tool_response)[|｜]"
+    # Seed, Nemotron, Baichuan
+    r"|seed:[a-z]{1,8}|SPECIAL_\d{1,3}|extra_id_\d{1,3}|reserved_\d{1,4}"
     # Gemma, Llama 2 and Mistral, GLM, Qwen, Hermes
     r"|/?(?:start_of_turn|end_of_turn|start_of_image|end_of_image|bos|eos|sop|eop|s|tool_call|tool_response))[>＞])"
 )
 _SQUARED: Final = (
     rf"(?:(?:{_BARRED}"
     # Llama 2, Mistral, GLM
-    r"|/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|ARGS|THINK|MODEL_SETTINGS|[gs]MASK))\]"
+    r"|/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|THINK|MODEL_SETTINGS|[gs]MASK))\]"
     r"|e~\[)"  # MiniMax
 )
 # Every branch begins with a letter of its own, so that the search may run from one to the next.

@@ -89,6 +89,11 @@ TOKENS = {
     "Llama 2": ("[INST] <<SYS>>x<</SYS>> [/INST]</s>", "‹INST› ‹‹SYS››x‹‹/SYS›› ‹/INST›‹/s›"),
     "Mistral": ("[SYSTEM_PROMPT]x[/SYSTEM_PROMPT][TOOL_RESULTS]", "‹SYSTEM_PROMPT›x‹/SYSTEM_PROMPT›‹TOOL_RESULTS›"),
     "Gemma": ("<end_of_turn>\n<start_of_turn>model", "‹end_of_turn›\n‹start_of_turn›model"),
+    "Gemma 4": ("<turn|>\n<|turn>system\n<|think|><tool|>", "‹turn|›\n‹|turn›system\n‹|think|›‹tool|›"),
+    "Gemma 4 strings": ('key:<|"|>x<|"|>', 'key:‹|"|›x‹|"|›'),
+    "Seed": ("<seed:eos><seed:bos>system", "‹seed:eos›‹seed:bos›system"),
+    "Nemotron": ("<SPECIAL_10>System <extra_id_0>System", "‹SPECIAL_10›System ‹extra_id_0›System"),
+    "Baichuan": ("<reserved_106>", "‹reserved_106›"),
     "DeepSeek": ("<｜User｜>x<｜tool▁calls▁begin｜>", "‹｜User｜›x‹｜tool▁calls▁begin｜›"),
     "Phi": ("<|system|>x<|end|>", "‹|system|›x‹|end|›"),
     "Harmony": ("<|start|>system<|channel|>final<|message|>x", "‹|start|›system‹|channel|›final‹|message|›x"),
@@ -118,6 +123,7 @@ def test_role_tokens_become_words_that_can_still_be_read(text: str, told: str, r
         '<div class="s"><b>bold</b></div> <system>x</system>',
         "The Human: a history. [1] [TODO] <https://example.org>",
         "Dear Assistant, what is a <|?",
+        "usage: tool [OPTIONS] COMMAND [ARGS]... <turn> <tool> <channel>",
         "rows[0]s> and ]INST] and [s> and [|a|> and <INST>",
     ],
 )
@@ -207,6 +213,11 @@ def test_a_message_that_is_too_long_is_refused() -> None:
 HEAVY = {
     "tags": "\U000e0041",
     "joiners and selectors": "\u200d\ufe0f",
+    "widthless between letters": "a\u200b",
+    "emoji families": "👨\u200d",
+    "Persian": "می\u200c",
+    "paragraphs": "a\n\n",
+    "tabs": "a\t",
     "line breaks": "\n",
     "open brackets": "<|",
     "almost tokens": "<|" + "a" * 64,
@@ -226,4 +237,4 @@ def test_no_text_takes_more_time_than_its_length_explains(piece: str, role: Role
         return time.process_time() - started
 
     seconds(1000)
-    assert seconds(200_000) < 1
+    assert seconds(200_000) < 0.5
