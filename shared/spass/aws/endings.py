@@ -1,7 +1,7 @@
-"""Work at the end of something, which nobody may cut off."""
+"""Work whose end matters: nobody may cut it off, or the first of several that fails ends the others."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -23,3 +23,15 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
         if not task.cancelled():
             task.exception()  # marks it as seen
         raise
+
+
+async def together(works: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Runs ``works`` side by side. The first that fails ends the others, and its failure is raised when they have."""
+    if len(works) == 1:
+        return await works[0]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(work)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None

@@ -1,8 +1,9 @@
 """The requests that embedding a list of texts takes: several in flight, their vectors in order, what they took summed up."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from spass.aws.endings import together
 from spass.calls.estimate import estimated_tokens
 from spass.core.errors import SpassError
 from spass.core.messages import TokenUsage
@@ -44,7 +45,7 @@ class EmbeddingRequests:
         parts = [*batches(texts, limits)]
         vectors = [b""] * len(parts)
         left = iter(enumerate(parts))
-        await _together([self._work(left, vectors) for _ in range(min(limits.at_once, len(parts)))])
+        await together([self._work(left, vectors) for _ in range(min(limits.at_once, len(parts)))])
         if self.answered < len(parts):  # a task group takes a request that was cancelled from within for one that is done
             raise asyncio.CancelledError
         return b"".join(vectors)
@@ -70,15 +71,3 @@ class EmbeddingRequests:
         self.usage += usage
         self.answered += 1
         return routed.reply.data
-
-
-async def _together(works: Sequence[Coroutine[None, None, None]]) -> None:
-    """Runs ``works`` to their end. The first that fails ends the others, and its failure is raised when they have."""
-    if len(works) == 1:
-        return await works[0]
-    try:
-        async with asyncio.TaskGroup() as group:
-            for work in works:
-                group.create_task(work)
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None

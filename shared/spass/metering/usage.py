@@ -5,7 +5,7 @@ is kept for 400 days. Resetting takes away what is shown, never the money that t
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -15,6 +15,7 @@ from spass.aws import keys
 from spass.aws.again import again
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
+from spass.aws.endings import together
 from spass.aws.keys import Key
 from spass.aws.table import TTL, Condition, ConditionFailed, Update
 from spass.core.errors import InvalidRequest
@@ -28,7 +29,7 @@ MAX_GROUPS: Final = 10_000
 
 _DIGITS: Final = 12  # a row counts money in millionths of a millionth of a dollar: whole numbers are summed up alike everywhere
 _PAGE: Final = 1000
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 8  # months that are read, and rows that are reset
 _DAY_SECONDS: Final = 24 * 3600
 
 GroupBy: TypeAlias = Literal["agent", "model", "user", "day"]
@@ -54,12 +55,15 @@ async def usage(store: TenantStore, query: UsageQuery) -> dict[str, Json]:
     first, last = _days(query)
     groups: dict[str | None, _Sum] = {}
     total = _Sum()
-    async for page in _pages(store, first, last):
+
+    async def sum_up(page: list[Item]) -> None:
         for row in _shown(page, query.agent):
             groups.setdefault(cast("str | None", row.get(query.group_by)), _Sum()).add(row)
             total.add(row)
         if len(groups) > MAX_GROUPS:
             raise InvalidRequest(f"There are more than {MAX_GROUPS} groups; ask for fewer days.", param="from")
+
+    await _each_page(store, first, last, sum_up)
     in_order = sorted(groups.items(), key=lambda group: (group[0] is None, group[0] or ""))
     return {"usage": [{"key": key, **one.to_json()} for key, one in in_order], "total": total.to_json()}
 
@@ -74,12 +78,14 @@ async def reset(store: TenantStore, agent: AgentName | None = None) -> int:
     first, last = _days(UsageQuery())
     slots = asyncio.Semaphore(_AT_ONCE)
     count = 0
-    async for page in _pages(store, first, last):
+
+    async def reset_rows(page: list[Item]) -> None:
+        nonlocal count
         rows = _shown(page, agent)
-        async with asyncio.TaskGroup() as group:
-            for row in rows:
-                group.create_task(_reset_row(store, row, slots))
+        await together([_reset_row(store, row, slots) for row in rows])
         count += len(rows)
+
+    await _each_page(store, first, last, reset_rows)
     return count
 
 
@@ -167,15 +173,20 @@ def _days(query: UsageQuery) -> tuple[date, date]:
     return first, last
 
 
-async def _pages(store: TenantStore, first: date, last: date) -> AsyncIterator[list[Item]]:
-    """The rows of the days, page by page."""
-    for month in _months(first, last):
-        after = first.isoformat() if first.isoformat().startswith(month) else None
-        async for page in _month(store, month, after):
-            rows = [row for row in page if cast(str, row["day"]) <= last.isoformat()]
-            yield rows
-            if len(rows) < len(page):
-                return
+async def _each_page(store: TenantStore, first: date, last: date, work: Callable[[list[Item]], Awaitable[None]]) -> None:
+    """Does ``work`` on the rows of the days, page by page, some months side by side."""
+    left = _months(first, last)
+
+    async def take_months() -> None:
+        for month in left:  # which the others take from too
+            after = first.isoformat() if first.isoformat().startswith(month) else None
+            async for page in _month(store, month, after):
+                rows = [row for row in page if cast(str, row["day"]) <= last.isoformat()]
+                await work(rows)
+                if len(rows) < len(page):
+                    break
+
+    await together([take_months() for _ in range(_AT_ONCE)])
 
 
 async def _month(store: TenantStore, month: str, after: str | None = None) -> AsyncIterator[list[Item]]:

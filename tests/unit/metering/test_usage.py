@@ -1,5 +1,6 @@
 """What calls took, summed up by what is asked for; and reset, but for the money of the month."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import date, timedelta
 from decimal import Decimal
@@ -8,16 +9,18 @@ from typing import Any
 import pytest
 
 from spass.aws import keys
+from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.faults import Fault, FaultPlan, inject
-from spass.core.errors import InvalidRequest
+from spass.aws.table import TenantTable, Write
+from spass.core.errors import InvalidRequest, StorageUnavailable
 from spass.core.ids import AgentName, UserId
 from spass.core.messages import TokenUsage
 from spass.metering import usage as metering
 from spass.metering.audit import keep
 from spass.metering.shards import SHARDS, Shards
 from spass.metering.usage import GroupBy, UsageQuery, reset, spent_this_month, usage
-from tests.unit.metering.ledger import TODAY, call, days_ago, usd
+from tests.unit.metering.ledger import TODAY, Faults, call, days_ago, usd
 
 pytestmark = pytest.mark.anyio
 
@@ -107,6 +110,25 @@ async def test_rows_are_read_page_by_page(store: TenantStore, monkeypatch: pytes
     assert await reset(store) == 7
 
 
+async def test_months_are_read_side_by_side(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for back in (0, 35, 70, 399):
+        await keep(store, call(at=days_ago(back)))
+    under_way, most, query = 0, 0, store.table.query
+
+    async def watched(_: TenantTable, partition: str, **how: Any) -> list[Item]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await query(partition, **how)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(TenantTable, "query", watched)
+    assert (await total(store))["requests"] == 4
+    assert 4 <= most <= 8
+
+
 async def test_more_groups_than_an_answer_holds_are_refused_with_advice(
     store: TenantStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +185,26 @@ async def test_a_reset_that_met_trouble_has_reset_once(store: TenantStore, fault
         assert await reset(store) == 1
     assert await rows(store) == {}
     assert await spent_this_month(store, MONTH) == Decimal("0.25")
+
+
+async def test_a_reset_that_the_table_does_not_take_says_so(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        await keep(store, call(user=UserId(f"u{number}")))
+
+    async def throttled(_: TenantTable, write: Write) -> None:
+        raise StorageUnavailable("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TenantTable, "write", throttled)
+        with pytest.raises(StorageUnavailable):
+            await reset(store)
+    assert await reset(store) == 3
+
+
+@pytest.mark.parametrize("asked", [usage, reset])
+async def test_a_table_that_does_not_answer_is_said_to_be_so(store: TenantStore, asked: Callable[..., Any]) -> None:
+    with inject(Faults(always=Fault.THROTTLE)), pytest.raises(StorageUnavailable):
+        await asked(store, *([UsageQuery()] if asked is usage else []))
 
 
 async def test_one_worker_writes_to_one_row_and_another_to_another_while_it_is_busy(store: TenantStore) -> None:
