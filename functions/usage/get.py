@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from spass.metering.usage import UsageQuery, usage
+from spass.metering.usage import usage
 from spass.web.exchange import Current
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
@@ -15,7 +15,7 @@ router = api_router()
 @router.get("/v1/usage")
 async def used(asked: Report, exchange: Current) -> Response:
     """Requests, tokens and costs, summed up by agent, model, user or day (UTC)."""
-    return json_response(await usage(exchange.scope.store, UsageQuery(asked.group_by, asked.agent, asked.first, asked.last)))
+    return json_response(await usage(exchange.scope.store, asked))
 
 
 handler = lambda_handler(router)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Final
 
@@ -14,7 +13,7 @@ from starlette.requests import Request
 from spass.core.errors import InvalidRequest, RequestNotFound
 from spass.core.ids import AgentName, RequestId
 from spass.core.messages import Json
-from spass.metering.usage import GroupBy
+from spass.metering.usage import GroupBy, UsageQuery
 from spass.web.routing import AGENT_NAME, sent_once
 
 _SHOWN: Final = 64  # characters of a name that nobody knows
@@ -33,27 +32,15 @@ Day = Annotated[date | None, BeforeValidator(_day)]
 AgentQuery = Annotated[str | None, Query(pattern=f"^{AGENT_NAME}$", description="Only calls of this agent.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Which calls a report is about, and by what it sums them up. Both days are included."""
-
-    group_by: GroupBy
-    agent: AgentName | None
-    first: date | None
-    last: date | None
-
-
 async def _asked(
     request: Request,
     group_by: Annotated[GroupBy, Query(description="What to sum up by.")] = "agent",
     agent: AgentQuery = None,
     first: Annotated[Day, Query(alias="from", description="The first day, in UTC.")] = None,
     last: Annotated[Day, Query(alias="to", description="The last day, in UTC.")] = None,
-) -> Asked:
+) -> UsageQuery:
     sent_once(request, ("group_by", "agent", "from", "to"))
-    if first is not None and last is not None and last < first:
-        raise InvalidRequest("'to' is a day before 'from'.", param="to")
-    return Asked(group_by, None if agent is None else AgentName(agent), first, last)
+    return UsageQuery(group_by, None if agent is None else AgentName(agent), first, last)
 
 
 async def _reset(request: Request, agent: AgentQuery = None) -> AgentName | None:
@@ -78,6 +65,6 @@ async def _outer(request_id: Annotated[str, Path(description="What SPASS-Request
     return RequestId(request_id)
 
 
-Report = Annotated[Asked, Depends(_asked)]
+Report = Annotated[UsageQuery, Depends(_asked)]
 ToReset = Annotated[AgentName | None, Depends(_reset)]
 Outer = Annotated[RequestId, Depends(_outer)]
