@@ -9,6 +9,7 @@ from spass.llm.providers.openai_wire import chat_body
 from spass.llm.types import ChatRequest, EmbeddingRequest
 
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
+_IN_SEVERAL_DIMENSIONS: Final = "text-embedding-3"
 
 
 class OpenAi(OpenAiCompatible):
@@ -20,4 +21,7 @@ class OpenAi(OpenAiCompatible):
         return chat_body(request, "max_completion_tokens" if newer else "max_tokens")
 
     def embedding_body(self, request: EmbeddingRequest) -> dict[str, Json]:
-        return {**super().embedding_body(request), "encoding_format": "base64"}
+        body = {**super().embedding_body(request), "encoding_format": "base64"}
+        if request.dimensions is not None and request.model.startswith(_IN_SEVERAL_DIMENSIONS):
+            body["dimensions"] = request.dimensions
+        return body

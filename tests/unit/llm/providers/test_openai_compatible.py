@@ -489,6 +489,13 @@ async def test_the_embedding_request_names_model_and_texts() -> None:
     assert upstream.asked[0].url.endswith("/v1/embeddings")
 
 
+@pytest.mark.parametrize(("model", "told"), [("text-embedding-3-large", 1024), ("text-embedding-ada-002", None)])
+async def test_openais_models_that_come_in_several_dimensions_are_told_the_catalogues(model: str, told: int | None) -> None:
+    upstream = Upstream(whole({"data": [{"embedding": [1.0] * 1024}]}))
+    await provider_at(upstream).embed(EmbeddingRequest(model, ("a",), 1024), context())
+    assert upstream.body.get("dimensions") == told
+
+
 @pytest.mark.parametrize(
     "data",
     [
