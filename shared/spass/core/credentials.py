@@ -15,7 +15,8 @@ class Kind(NamedTuple):
 
 _ENDS: Final = r"(?![A-Za-z0-9])"
 _B64: Final = r"[A-Za-z0-9_-]"  # of URLs
-_NOT_GLUED: Final = r"(?<![A-Za-z0-9_-][_-])"  # three characters more may well stand in the middle of anything in base64
+_NOT_GLUED: Final = r"(?<![A-Za-z0-9][_-])"  # three characters more may well stand in the middle of anything in base64
+_DIGITS_IN_B64: Final = r"(?:[MNO][DTjz][AEIMQUYcgk][w-z0-5]){5,6}[A-Za-z]{0,3}"  # 17 to 20 digits, written in base64
 _DIGIT_IN: Final = r"(?=[A-Za-z_-]*[0-9])"
 
 # Each is what its issuer documents, or what the secret scanners of GitHub, gitleaks and TruffleHog know of it.
@@ -38,7 +39,7 @@ KINDS: Final = (
     Kind(("ABSK",), r"[A-Za-z0-9+/]{80,}={0,2}"),  # Bedrock
     Kind(("bedrock-api-key-",), r"[A-Za-z0-9+/=]{40,}"),
     Kind(("FwoGZXIvYXdz", "FQoGZXIvYXdz", "IQoJb3JpZ2lu"), r"[A-Za-z0-9+/=]{40,}"),  # session tokens of AWS
-    Kind(("AIza",), rf"{_B64}{{35}}(?!{_B64})"),
+    Kind(("AIza",), rf"{_B64}{{35}}" + _ENDS),
     Kind(("ya29.",), r"[A-Za-z0-9_.-]{20,}"),
     Kind(("GOCSPX-",), rf"{_B64}{{28}}"),
     Kind(("1//0",), rf"{_B64}{{40,}}"),  # Google's refresh tokens
@@ -71,15 +72,15 @@ KINDS: Final = (
     Kind((), r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}"),  # Terraform
     # talk and mail
     Kind(
-        ("xoxb-", "xoxp-", "xoxa-", "xoxe-", "xoxo-", "xoxr-", "xoxs-", "xoxc-", "xoxe.xoxp-", "xoxe.xoxb-", "xapp-"),
+        ("xoxb-", "xoxp-", "xoxa-", "xoxe-", "xoxo-", "xoxr-", "xoxs-", "xoxc-", "xoxe.xoxp-", "xoxe.xoxb-", "xapp-1-"),
         r"(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{16,}",
     ),
     Kind((), r"hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9+/]{20,}"),
     Kind((), r"(?:canary\.|ptb\.)?discord(?:app)?\.com/api/webhooks/\d{5,}/[A-Za-z0-9_-]{30,}"),
-    Kind((), r"[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}" + _ENDS),  # Discord
-    Kind((), r"\d{8,10}:AA[A-Za-z0-9_-]{32,33}" + rf"(?!{_B64})"),  # Telegram
+    Kind((), rf"{_DIGITS_IN_B64}\.{_B64}{{6}}\.{_B64}{{27,40}}" + _ENDS),  # Discord
+    Kind((), rf"\d{{8,10}}:AA{_B64}{{32,33}}" + _ENDS),  # Telegram
     Kind(("SG.",), r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{32,}"),
-    Kind(("key-",), r"[0-9a-f]{32}" + _ENDS),  # Mailgun
+    Kind((), rf"{_NOT_GLUED}key-[0-9a-f]{{32}}" + _ENDS),  # Mailgun
     Kind((), r"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}" + rf"(?!{_B64})"),
     Kind((), r"[0-9a-f]{32}-us\d{1,2}" + _ENDS),  # Mailchimp
     Kind(("xkeysib-",), r"[0-9a-f]{64}-[A-Za-z0-9]{16}"),
@@ -125,7 +126,7 @@ LOGIN: Final = re.compile(rf"(?<=://)[^\s/@:?#]{{0,128}}:(?!(?i:{_PLACEHOLDER}))
 
 AWS_SECRET: Final = re.compile(r"(?<![A-Za-z0-9+/])(?=[A-Za-z0-9+/]*[G-Zg-z+/])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=])")
 """What may be a secret key of AWS, which looks like nothing in particular: it is one where ``AWS_SECRET_NAME`` stands before."""
-AWS_SECRET_NAME: Final = re.compile(r"(?i:secret|aws)[\w .-]{0,24}\W{0,8}\Z")
+AWS_SECRET_NAME: Final = re.compile(r"(?i:secret|aws)[\w .-]{0,24}\W{0,16}\Z")
 
 PRIVATE_KEY: Final = re.compile(r"-----BEGIN (?:[A-Z0-9]{2,12} ){0,2}PRIVATE KEY(?: BLOCK)?-----")
 """What stands before a private key; its lines follow."""

@@ -22,7 +22,7 @@ _SURE_ENDS: Final = (
 )
 _DOUBTFUL_ENDS: Final = "at|be|co|fm|hk|in|is|it|ly|me|network|no|page|run|sh|so|test|to|us"
 
-_NAMED_KEY: Final = r"(?i:secret|aws)[\w .-]{0,24}\W{0,8}(?=[A-Za-z0-9+/]*[G-Zg-z+/])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=])"
+_NAMED_KEY: Final = r"(?i:secret|aws)[\w .-]{0,24}\W{0,16}(?=[A-Za-z0-9+/]*[G-Zg-z+/])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=])"
 _HEX: Final = "[0-9a-fA-F]{1,4}"
 _SECRETS: Final = (
     PRIVATE_KEY_LINES,

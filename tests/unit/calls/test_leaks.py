@@ -59,6 +59,8 @@ ORDINARY: Mapping[str, str] = {
     "escaped emoji": r'{"text": "\ud83d\ude00abcdefghij \ud83dabcdefghij\u4f60\u597d"}',
     "half a surrogate pair": "abcdefgh\ud83d and on",
     "css and svg": "d='M10.5,3.2c0-1.1-.9-2-2-2h-3 z' #ff00aa 0x7ffe1234abcd translate(10 20)",
+    "names of things": f"cache-key-{'d41d8cd98f00b204' * 2}, xapp-store-platform-demo-2024-final; "
+    "ModuleConfigurationBuilder.Config.createTheDefaultConfigurationBuilder()",
     "versions": "text-embedding-3-small, claude-opus-4.7, gpt-4o-mini-2024-07-18, xai-explainability-toolbox-for-trees",
     "asked about": "The secret is that the token stands in the key; aws is a cloud, its secret access key 40 characters.",
 }
@@ -113,6 +115,8 @@ def test_a_secret_is_taken_out_and_what_stands_around_it_stays(kind: str) -> Non
         '{{"key":"{}"}}',
         "({}).",
         "**{}**",
+        "_{}_",
+        "--{}--",
         "key={}",
         "key: {},",
         "|{}|",
@@ -124,6 +128,11 @@ def test_a_secret_is_taken_out_and_what_stands_around_it_stays(kind: str) -> Non
 )
 def test_however_it_is_written(kind: str, form: str) -> None:
     assert not shows(said(form.format(SECRETS[kind])), kind)
+
+
+def test_a_secret_key_is_known_by_its_name_also_in_json_within_json() -> None:
+    text = json.dumps(json.dumps(json.dumps({"SecretAccessKey": PLACED["aws secret key"][1]})))
+    assert not shows(said(text), "aws secret key")
 
 
 @KINDS
