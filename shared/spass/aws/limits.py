@@ -21,6 +21,7 @@ import anyio
 
 from spass.aws.again import again
 from spass.aws.attributes import Item
+from spass.aws.endings import together
 from spass.aws.keys import Key
 from spass.aws.leases import RENEW_SECONDS
 from spass.aws.limit_state import MARGIN_SECONDS, Asked, Caps, Expression, Full, Opening, Reservation, State, lease_from
@@ -29,7 +30,7 @@ from spass.aws.table import ConditionFailed, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now
 
-__all__ = ["Caps", "Full", "Hold", "LimitTable", "SharedLimit", "keeping"]
+__all__ = ["Caps", "Full", "Hold", "LimitTable", "SharedLimit", "keeping", "recount"]
 
 # A shard's part stays far larger than one call.
 _TOKENS_A_SHARD: Final = 1_000_000
@@ -116,6 +117,23 @@ class SharedLimit:
             else:
                 uncounted += 1
         return max(Decimal(0), left / uncounted).quantize(_SMALLEST)
+
+
+async def recount(table: LimitTable, partition: Callable[[int], Key]) -> None:
+    """Has the month's money summed up anew before the next reservation: while there was no budget, nobody counted it.
+
+    Raises:
+        StorageUnavailable: the table did not answer.
+    """
+
+    async def forget(number: int) -> None:
+        expression = Expression()
+        expression.require_presence(("budget",), present=True)
+        expression.remove(("budget",))
+        with suppress(ConditionFailed):
+            await again(partial(table.write, expression.update(partition(number))))
+
+    await together([forget(number) for number in range(_MOST_SHARDS)])
 
 
 def _shares(caps: Caps) -> list[Caps]:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from spass.aws.again import again
-from spass.aws.keys import tenant_config
+from spass.aws.keys import tenant_config, tenant_limit
 from spass.aws.log import write_line
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
@@ -126,6 +127,10 @@ class Cascade:
         checked = self._rules.checked(changes)
         if not changes:
             return await self.described(store)
+        if checked.monthly_budget_usd is not None:
+            from spass.aws.limits import recount
+
+            await recount(store.table, partial(tenant_limit, store.tenant))
         write, asked = change_of(store.tenant, changes, checked), self._clock()
         try:
             item = await again(lambda: store.table.write(write))

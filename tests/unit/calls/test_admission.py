@@ -220,6 +220,23 @@ async def test_a_budget_that_is_new_counts_what_the_month_has_cost_so_far(turnst
     await refused(turnstile, BudgetExceeded)
 
 
+async def test_a_budget_that_was_off_for_a_while_counts_what_was_spent_meanwhile(store: TenantStore) -> None:
+    cascade, provider = Cascade(CONFIG), ScriptedProvider()
+    calls = provider.calls(admission=Admission(cascade))
+
+    async def ask() -> None:
+        provider.deltas = [ChatDelta("Hello.", finish_reason=FinishReason.STOP, usage=MILLION)]
+        collect_deltas([delta async for delta in calls.chat(make_scope(store), question(1))])
+
+    for budget in (2, None, 2):
+        await cascade.change(store, {"monthly_budget_usd": budget})
+        for _ in range(2 if budget is None else 1):
+            await ask()
+    with pytest.raises(BudgetExceeded) as refused:
+        await ask()
+    assert refused.value.details["spent_usd"] == "2"
+
+
 async def test_new_caps_hold_from_the_next_reservation_on(turnstile: Turnstile) -> None:
     turnstile.limits.tokens = 1000
     await turnstile.ask(answer=900, takes=TokenUsage(2, 900))

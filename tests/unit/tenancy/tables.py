@@ -9,7 +9,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.jobs import TenantJobs
 from spass.aws.keys import Key, tenant_config
 from spass.aws.objects import TenantObjects
-from spass.aws.table import Delete, Put, TenantTable, Update
+from spass.aws.table import ConditionFailed, Delete, Put, TenantTable, Update
 from spass.aws.uploads import TenantUploads
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
@@ -59,9 +59,11 @@ class LaggingTable(TenantTable):
     async def write(self, write: Put | Update | Delete) -> Item | None:
         """An update as ``change_of`` writes it: SET, REMOVE, ADD #version."""
         assert isinstance(write, Update)
-        assert write.condition is None
         if self.silent:
             raise StorageUnavailable("The table does not answer.")
+        if write.key != tenant_config(TENANT):  # an item of a limit, which nothing was counted in
+            raise ConditionFailed(None)
+        assert write.condition is None
         item: Item = dict(self.row.as_of(self.row.clock.now) or {})
         for clause, names in _clauses(write.expression):
             for name in names:
