@@ -11,7 +11,8 @@ from spass.llm.types import ChatRequest
 
 Block = dict[str, Json]
 
-_OPENING: Final = "(The conversation so far was summarised.)"
+_SUMMARISED: Final = "(The conversation so far was summarised.)"
+_NOTHING_SAID: Final = "(Begin.)"
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME: Final = 64
 _STEM: Final = 54  # of an id that gets a number
@@ -43,7 +44,7 @@ def in_turns(
     messages: Sequence[Message], blocks_of: Callable[[Message, "CallIds"], list[Block]], text: Callable[[str], Block]
 ) -> list[Json]:
     """The conversation without its system messages: tool results that follow each other are one user message, and the user
-    begins."""
+    begins, also where nobody has said anything: these formats refuse what OpenAI answers."""
     turns: list[tuple[str, list[Json]]] = []
     ids = CallIds()
     for message in messages:
@@ -55,8 +56,8 @@ def in_turns(
             turns[-1][1].extend(blocks)
         elif blocks:
             turns.append((role, list(blocks)))
-    if turns and turns[0][0] == "assistant":
-        turns.insert(0, ("user", [text(_OPENING)]))
+    if not turns or turns[0][0] == "assistant":
+        turns.insert(0, ("user", [text(_SUMMARISED if turns else _NOTHING_SAID)]))
     return [{"role": role, "content": blocks} for role, blocks in turns]
 
 

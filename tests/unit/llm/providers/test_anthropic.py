@@ -276,6 +276,14 @@ async def test_a_conversation_that_begins_with_a_summary_still_begins_with_the_u
     assert [message["role"] for message in cast(list[Payload], upstream.body["messages"])] == ["user", "assistant", "user"]
 
 
+@pytest.mark.parametrize("silence", [(), (Message(Role.USER, " \n"),)])
+async def test_where_the_user_has_said_nothing_yet_the_model_is_told_to_begin(silence: tuple[Message, ...]) -> None:
+    upstream = Upstream(whole(answer(said("Hi"))))
+    await reply_of(anthropic(upstream), request(Message(Role.SYSTEM, "Greet."), *silence))
+    assert upstream.body["system"] == "Greet."
+    assert upstream.body["messages"] == [{"role": "user", "content": [said("(Begin.)")]}]
+
+
 async def test_blank_texts_are_left_out_since_the_format_refuses_them() -> None:
     upstream = Upstream(whole(answer(said("Hi"))))
     await reply_of(anthropic(upstream), request(QUESTION, Message(Role.ASSISTANT, ""), Message(Role.USER, " ")))

@@ -85,7 +85,9 @@ requests = st.builds(
 
 @given(requests)
 def test_whatever_is_asked_the_body_is_what_the_service_describes(request: ChatRequest) -> None:
-    assert complaints(converse_body(request)) == ""
+    body = converse_body(request)
+    assert complaints(body) == ""
+    assert body["messages"]
 
 
 def test_a_body_that_is_not_is_found_out() -> None:
