@@ -131,5 +131,6 @@ def test_a_start_that_fails_says_why_in_one_line(tmp_path: Path, module: str) ->
     (line,) = map(json.loads, ended.stdout.splitlines())
     assert (line["event"], line["exception"]) == ("start_failed", "ConfigError")
     assert {problem["line"] for problem in line["problems"]} >= {3, 4, 5}
+    assert {problem["file"] for problem in line["problems"]} == {"gateway.yaml"}
     assert not shown(ended.stdout, secrets)
     assert str(tmp_path) not in ended.stdout

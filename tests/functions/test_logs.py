@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from botocore.client import BaseClient
+from botocore.exceptions import ClientError
 
 from spass.llm.errors import BackendFailed
 from tests.functions.gateway import BUCKET, Gateway
@@ -51,6 +53,20 @@ def test_no_line_holds_a_token_a_word_of_a_user_or_a_name_of_ours(gateway: Gatew
     (failure,) = (line for line in map(json.loads, out.splitlines()) if line["level"] == "error")
     assert failure["exception"] == "KeyError"
     assert failure["request_id"] == broken.headers["spass-request-id"]
+
+
+def test_what_the_storage_refuses_for_good_is_in_the_log_under_the_request(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> None:
+        raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "arn:aws:iam::1:role/x may not"}}, "GetItem")
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", refuses)
+    reply = gateway.send("GET", "/a1/rag/indices")
+    assert reply.code == "internal_error"
+    failure, request = lines(capsys)
+    assert failure["request_id"] == request["request_id"] == reply.headers["spass-request-id"]
+    assert failure["why"] == "The storage refused a request of ours (AccessDeniedException)."
 
 
 def test_costs_are_said_even_if_the_request_failed_after_them(gateway: Gateway) -> None:

@@ -18,9 +18,9 @@ _PLACES: Final = tuple(
     for pattern in (
         r"\barn:aws[\w-]*:[^\s\"'<>,]+",
         r"(?i)\b[a-z][a-z0-9+.-]{1,20}://[^\s\"'<>]+",
-        r"(?i)\b[a-z0-9.-]+\.(?:amazonaws\.com|api\.aws|on\.aws)(?:\.cn)?\b[^\s\"'<>,]*",
+        r"(?i)(?<![a-z0-9.-])[a-z0-9.-]+\.(?:amazonaws\.com|api\.aws|on\.aws)(?:\.cn)?\b[^\s\"'<>,]*",
         r"(?<![\w.])/(?:var|opt|tmp|home|root|usr|etc|mnt|srv|app|private|Users|Library|proc|dev)/[^\s\"'<>,:;)]+",
-        r"(?<![\w])(?:[\w.@+-]*/)+[\w.@+-]+\.(?:py|pyc|so|ya?ml|env|pem|key)\b",
+        r"(?<![\w.@+/-])(?:[\w.@+-]*/)+[\w.@+-]+\.(?:py|pyc|so|ya?ml|env|pem|key)\b",
         r"\b[A-Za-z]:\\[^\s\"'<>]+",
     )
 )

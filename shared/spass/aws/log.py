@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from spass.aws.hidden import hide_members, is_clean, look_again
+from spass.core.errors import InternalError
 from spass.core.messages import Json
 from spass.core.time import now
 
@@ -36,7 +37,7 @@ def write_line(line: Mapping[str, Json]) -> None:
 
 def failure_line(error: BaseException, request_id: str) -> dict[str, Json]:
     """What the log says of an exception that nobody expected: its type and the innermost place of ours that it passed. Its text
-    is left out, for it may hold anything.
+    is left out, for it may hold anything, but where we wrote it.
     """
     return {"at": now(), "level": "error", "request_id": request_id, **_of_exception(error)}
 
@@ -87,11 +88,12 @@ def _thread_ended(ended: threading.ExceptHookArgs) -> None:
 
 def _of_exception(error: BaseException) -> dict[str, Json]:
     cause = error.__cause__
-    return {
+    line: dict[str, Json] = {
         "exception": type(error).__qualname__,
         "cause": type(cause).__qualname__ if cause else None,
         "where": _innermost(error.__traceback__),
     }
+    return line | {"why": error.message} if isinstance(error, InternalError) else line
 
 
 def _innermost(trace: TracebackType | None) -> str | None:

@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from spass.core.errors import SpassError
+from spass.aws.log import failure_line, write_line
+from spass.core.errors import InternalError, SpassError
 from spass.web.edge import Edge
 from spass.web.errors import error_response, from_http, from_validation
 from spass.web.exchange import exchange_of
@@ -74,6 +75,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
         case _:
             raise error
     exchange.error = known.code
+    if isinstance(known, InternalError):
+        write_line(failure_line(known, exchange.request_id))
     return error_response(known, exchange.request_id, headers)
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
@@ -103,13 +104,18 @@ def _without_trace(kind: str) -> Exception:
 
 
 def _problems(error: Exception) -> dict[str, Json]:
-    """What is wrong with a file of the operator's, by line."""
+    """What is wrong with a file of the operator's: its name, the line and what."""
     from spass.llm.scrub import scrub
     from spass.tenancy.yaml_source import ConfigError
 
     if not isinstance(error, ConfigError):
         return {}
-    return {"problems": [{"line": problem.line, "problem": scrub(problem.message)} for problem in error.problems]}
+    return {
+        "problems": [
+            {"file": PurePath(problem.file).name, "line": problem.line, "problem": scrub(problem.message)}
+            for problem in error.problems
+        ]
+    }
 
 
 class _Function:

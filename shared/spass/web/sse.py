@@ -61,6 +61,8 @@ async def render(
             yield b"".join(map(_event, chunks))
         await running.result()
     except SpassError as error:
+        if isinstance(error, InternalError):
+            write_line(failure_line(error, request_id))
         yield _event(envelope(error, request_id))
     except Exception as error:  # noqa: BLE001 (the edge: the status has left, so the stream itself must say that it broke)
         write_line(failure_line(error, request_id))

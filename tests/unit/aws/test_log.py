@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import threading
+import time
 import warnings
 from typing import Any
 
@@ -89,6 +90,13 @@ def test_this_process_credentials_and_the_deployments_names_are_taken_out(
 )
 def test_a_place_in_a_text_is_taken_out(text: str) -> None:
     assert hidden.hide(f"It failed at {text} today") == "It failed at […] today"
+
+
+@pytest.mark.parametrize("piece", ["a.", "a-b/", "/", "PRIVATE KEY "])
+def test_a_long_text_is_looked_through_in_time_that_grows_with_its_length(piece: str) -> None:
+    started = time.process_time()
+    hidden.hide("://" + piece * 50_000)
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize(
