@@ -130,11 +130,6 @@ def usage(tenant: TenantId, day: str, agent: str, model: str, user: str, shard: 
     return Key(usage_partition(tenant, day[:7]), f"{day}#{agent}#{model}#{user}#{shard}")
 
 
-def limit(tenant: TenantId, shard: int) -> Key:
-    """One item of what a tenant may take and has taken."""
-    return Key(f"{tenant_prefix(tenant)}LIMIT#{shard}", "LIMIT")
-
-
 BACKEND_PREFIX = "B#"
 
 

@@ -40,8 +40,8 @@ class Calls:
         """The answer in pieces. The last piece holds no text but the finish reason, the usage (estimated where the provider said
         none) and the cost; before it comes, the call is on the tally and in the audit.
 
-        Refusals are raised at once; what goes wrong with the model is raised by the iteration. Who stops half-way closes the
-        iterator (``aclose``), and with it the connection to the provider.
+        The first two of these are raised at once, the others by the iteration. Who stops half-way closes the iterator
+        (``aclose``), and with it the connection to the provider.
 
         Raises:
             ModelNotFound, ModelNotAllowed, InvalidRequest: this model cannot be called so.
@@ -63,7 +63,7 @@ class Calls:
         except BaseException:
             await admitted.settle(usage, cost)
             raise
-        recorder = Recorder(scope, CallKind.CHAT, model.name, admitted)
+        recorder = Recorder(scope, CallKind.CHAT, model=model.name, admitted=admitted)
         heard, scrubber = ReplyBuilder(), self._leaks.scrubber()
         begun = False
         routed = self._router.chat(harmless.request, recorder.context.expecting(expected))
@@ -90,7 +90,7 @@ class Calls:
                 usage = reply.usage or estimated_usage(request, reply.spoken.message)
                 cost = self._price(model, usage, reply)
             await recorder.finish(
-                status=status,
+                status,
                 backend=routed.backend,
                 attempts=routed.attempts,
                 usage=usage,
@@ -113,7 +113,7 @@ class Calls:
             return EmbeddingReply(b"", 0, by.dimensions or 0, _NOTHING)
         expected = TokenUsage(sum(estimated_tokens(len(text)) for text in texts))
         admitted = await self._admission.admit(scope, expected, self._price(by, expected, None))
-        recorder = Recorder(scope, CallKind.EMBEDDING, by.name, admitted)
+        recorder = Recorder(scope, CallKind.EMBEDDING, model=by.name, admitted=admitted)
         requests = EmbeddingRequests(self._router, by.name, recorder.context)
         status = audit.FAILED
         try:
@@ -127,7 +127,7 @@ class Calls:
             raise
         finally:
             await recorder.finish(
-                status=status,
+                status,
                 backend=requests.backend,
                 attempts=requests.attempts,
                 usage=requests.usage,

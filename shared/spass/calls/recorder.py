@@ -1,9 +1,11 @@
-"""What one model call leaves behind, whichever way it ended: cost on the tally, room in the limits, its record and its count."""
+"""What one call of a model or a tool leaves behind, whichever way it ended: cost on the tally, room in the limits, its record and
+its count."""
 
 import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from spass.aws.endings import to_its_end
 from spass.calls.admission import Admitted
@@ -16,35 +18,40 @@ from spass.llm.types import CallContext
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 
-
-def begun(scope: Scope, kind: CallKind) -> AuditRecord:
-    """The record of a call that begins now. How it went is still to be filled in."""
-    caller = scope.caller
-    return AuditRecord(
-        request_id=RequestId(new_id("req")),
-        outer_request_id=caller.request_id,
-        parent_request_id=scope.parent or caller.request_id,
-        origin_request_id=caller.parent_request_id,
-        at=now(),
-        kind=kind,
-        status=audit.FAILED,
-        latency_ms=0,
-        token_id=caller.identity.token_id,
-        user=caller.user,
-        agent=scope.agent,
-        session=scope.session,
-        route=caller.route,
-    )
+_FREE: Final = Admitted()
+_NO_TOKENS: Final = TokenUsage()
+_NO_COST: Final = Cost()
 
 
 class Recorder:
-    """Made when a call begins; ``finish`` it exactly once."""
+    """Made when a call begins; ``finish`` it exactly once. ``duration_ms`` is the time until then. ``tool`` is None for a name
+    that is no tool: it is a model's own text."""
 
-    def __init__(self, scope: Scope, kind: CallKind, model: str, admitted: Admitted) -> None:
+    def __init__(
+        self, scope: Scope, kind: CallKind, *, model: str | None = None, tool: str | None = None, admitted: Admitted = _FREE
+    ) -> None:
+        caller = scope.caller
         self._scope = scope
         self._admitted = admitted
-        self._record = replace(begun(scope, kind), model=model)
+        self._record = AuditRecord(
+            request_id=RequestId(new_id("req")),
+            outer_request_id=caller.request_id,
+            parent_request_id=scope.parent or caller.request_id,
+            origin_request_id=caller.parent_request_id,
+            at=now(),
+            kind=kind,
+            status=audit.FAILED,
+            latency_ms=0,
+            token_id=caller.identity.token_id,
+            user=caller.user,
+            agent=scope.agent,
+            session=scope.session,
+            route=caller.route,
+            tool=tool,
+            model=model,
+        )
         self._started = time.monotonic()
+        self.duration_ms = 0
 
     @property
     def request_id(self) -> RequestId:
@@ -59,23 +66,29 @@ class Recorder:
         }
         return CallContext(self._scope.deadline, headers, self._scope.caller.request_id)
 
+    @property
+    def elapsed_ms(self) -> int:
+        """The time since the call began."""
+        return round((time.monotonic() - self._started) * 1000)
+
     async def finish(
         self,
-        *,
         status: str,
-        backend: str | None,
-        attempts: int,
-        usage: TokenUsage,
-        estimated: bool,
-        cost: Cost,
+        *,
+        backend: str | None = None,
+        attempts: int = 0,
+        usage: TokenUsage = _NO_TOKENS,
+        estimated: bool = False,
+        cost: Cost = _NO_COST,
         finish_reason: str | None = None,
     ) -> None:
         """Settle the call; not even a cancelled caller leaves before it is."""
         self._scope.tally.add(cost)
+        self.duration_ms = self.elapsed_ms
         record = replace(
             self._record,
             status=status,
-            latency_ms=round((time.monotonic() - self._started) * 1000),
+            latency_ms=self.duration_ms,
             backend=backend,
             attempts=attempts,
             usage=usage,

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from spass.aws.idempotency import Claim, StoredAnswer
 from spass.aws.table import Write
+from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.errors import (
     ConfirmTokenExpired,
@@ -34,12 +35,12 @@ from spass.core.errors import (
 from spass.core.events import ToolCallFinished
 from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
 from spass.metering import audit
+from spass.metering.audit import CallKind
 from spass.tenancy.settings import Cascade
 from spass.tools import arguments as tool_arguments
 from spass.tools.arguments import InvalidArguments
 from spass.tools.base import Library, Tool, ToolContext, ToolError
 from spass.tools.confirm import Confirmations, Keep
-from spass.tools.recorder import ToolRecorder
 from spass.tools.registry import TOOLS, load
 
 MAX_RESULT_BYTES: Final = 64 * 1024
@@ -99,7 +100,7 @@ class Toolbox:
             StorageUnavailable, InternalError: the turn cannot go on.
         """
         known = call.name in TOOLS and call.name in allowed
-        recorder = ToolRecorder(scope, call.name if known else None)
+        recorder = Recorder(scope, CallKind.TOOL, tool=call.name if known else None)
 
         def prepare() -> Tool:
             if not known:
@@ -153,7 +154,7 @@ class Toolbox:
             prepared = _call_of(tool, arguments)
         except InvalidArguments as error:
             raise _invalid_request(error) from None
-        recorder = ToolRecorder(scope, name)
+        recorder = Recorder(scope, CallKind.TOOL, tool=name)
         kept: ToolAnswer | None = None
 
         async def keep(result: Json) -> Sequence[Write]:
@@ -177,7 +178,7 @@ class Toolbox:
     async def _attempt(
         self,
         scope: Scope,
-        recorder: ToolRecorder,
+        recorder: Recorder,
         prepare: Callable[[], Tool],
         raised: tuple[type[SpassError], ...],
         keep: Keep | None = None,
