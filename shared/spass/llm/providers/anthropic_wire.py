@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolSpec
 from spass.llm.errors import BackendUnable
+from spass.llm.providers.texts import Tokens
 from spass.llm.providers.turns import (
     Block,
     CallIds,
@@ -34,8 +35,6 @@ _FINISH_REASONS: Final = {
     "refusal": FinishReason.CONTENT_FILTER,
 }
 """All others (``end_turn``, ``stop_sequence``, ``pause_turn``) are a stop."""
-
-Tokens = Annotated[int, Field(ge=0, le=10**12)]
 
 
 class UsagePayload(BaseModel):

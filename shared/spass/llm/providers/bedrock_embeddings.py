@@ -3,14 +3,14 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Annotated, Final
+from typing import Final
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from spass.core.messages import Json, TokenUsage
 from spass.llm.errors import BackendRefused
 from spass.llm.providers.http import Connection, malformed
-from spass.llm.providers.texts import parse
+from spass.llm.providers.texts import Tokens, parse
 from spass.llm.types import CallContext, EmbeddingReply, EmbeddingRequest, pack_rows
 
 COHERE_TEXTS: Final = 96
@@ -25,7 +25,7 @@ class TitanPayload(BaseModel):
     """https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-titan-embed-text.html"""
 
     embedding: Row
-    inputTextTokenCount: Annotated[int, Field(ge=0, le=10**12)] = 0  # noqa: N815 - the wire's name
+    inputTextTokenCount: Tokens = 0  # noqa: N815 - the wire's name
 
 
 class CoherePayload(BaseModel):

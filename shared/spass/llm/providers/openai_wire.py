@@ -14,10 +14,8 @@ from pydantic import BaseModel, BeforeValidator, Field
 from spass.core.ids import new_id
 from spass.core.messages import FinishReason, Image, Json, Message, TokenUsage, ToolSpec
 from spass.llm.providers.http import malformed
-from spass.llm.providers.texts import Texts, clean
+from spass.llm.providers.texts import Texts, Tokens, clean
 from spass.llm.types import ChatDelta, ChatRequest, EmbeddingReply, NamedTool, ToolCallDelta, ToolChoice, pack_rows
-
-Tokens = Annotated[int, Field(ge=0, le=10**12)]
 
 _FINISH_REASONS: Final = {
     "length": FinishReason.LENGTH,

@@ -4,14 +4,17 @@ JSON can escape half a pair; a model that writes an emoji token by token streams
 """
 
 import json
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from spass.llm.providers.http import malformed
 from spass.llm.types import ChatDelta, ToolCallDelta
 
 P = TypeVar("P", bound=BaseModel)
+
+Tokens = Annotated[int, Field(ge=0, le=10**12)]
+"""A count of tokens that can be believed."""
 
 _FIRST_HALVES: Final = ("\ud800", "\udbff")
 
