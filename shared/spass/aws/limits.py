@@ -96,7 +96,7 @@ class SharedLimit:
         Raises:
             StorageUnavailable: the table did not answer.
         """
-        return sum([await shard.occupancy(max_age) for shard in self._shards])
+        return sum(await asyncio.gather(*(shard.occupancy(max_age) for shard in self._shards)))
 
     @property
     def spent(self) -> Decimal:

@@ -1,5 +1,6 @@
 """In which order the backends of a model are tried."""
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeAlias
@@ -49,8 +50,9 @@ class LeastLoaded:
     async def order(self, backends: Sequence[BackendConfig], load_of: LoadOf, /) -> list[BackendConfig]:
         if len(backends) < 2:
             return list(backends)
-        loads = {backend.name: await load_of(backend) for backend in backends}
-        return sorted(await self._in_turn.order(backends, load_of), key=lambda backend: loads[backend.name])
+        loads = await asyncio.gather(*map(load_of, backends))
+        load_by_name = {backend.name: load for backend, load in zip(backends, loads, strict=True)}
+        return sorted(await self._in_turn.order(backends, load_of), key=lambda backend: load_by_name[backend.name])
 
 
 STRATEGIES: Final[dict[str, type[Strategy]]] = {

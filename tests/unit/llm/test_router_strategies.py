@@ -87,6 +87,20 @@ async def test_least_loaded_without_limits_goes_by_what_this_worker_has_under_wa
     assert world.table.calls == 0
 
 
+async def test_least_loaded_asks_about_all_backends_and_all_their_shards_at_once() -> None:
+    world = World({"max_concurrent": 100}, {"max_concurrent": 100}, {"max_concurrent": 100}, strategy="least-loaded")
+    get = world.table.get
+
+    async def slow(key: Key, *, consistent: bool = True) -> Item | None:
+        await asyncio.sleep(0.5)
+        return await get(key, consistent=consistent)
+
+    world.table.get = slow  # type: ignore[method-assign]
+    started = asyncio.get_running_loop().time()
+    await world.say()
+    assert asyncio.get_running_loop().time() - started < 0.6
+
+
 async def test_least_loaded_works_while_the_table_does_not_answer() -> None:
     world = World({"max_concurrent": 10}, {}, strategy="least-loaded")
 
