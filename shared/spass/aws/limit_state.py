@@ -250,8 +250,8 @@ class Reservation:
         return max(counted, self.opening.usd if self.opening else Decimal(0))
 
     def _most_spent(self, budget: Decimal) -> Decimal:
-        """What may have been spent for this to fit. A call that is dearer than the whole budget fits once."""
-        return max(Decimal(0), budget - self.asked.usd)
+        """What may have been spent for this to fit. A call that is dearer than the whole budget fits once, if there is one."""
+        return max(Decimal(0), budget - self.asked.usd) if budget else -self.asked.usd
 
     def _tokens_full(self) -> Full | None:
         cap = self.share.tokens_per_minute

@@ -211,6 +211,13 @@ async def test_a_call_dearer_than_the_whole_budget_is_let_in_while_nothing_is_sp
     await world.let_in(usd="0.08")
 
 
+async def test_a_budget_of_nothing_lets_only_in_what_costs_nothing(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(0)), spent="0")
+    for _ in range(2):
+        await world.refused(usd="0.01")
+        await world.let_in(usd="0")
+
+
 async def test_a_new_month_begins_with_nothing_spent(table: LimitTable) -> None:
     world = World(table, Caps(usd_per_month=Decimal(1)), spent="0")
     world.time = 1_801_440_000 - 30
