@@ -5,16 +5,32 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from functools import cache
 
 # As deployed: one thread per query. numpy reads this when it is first imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
+from botocore.loaders import JSONFileLoader
 from hypothesis import settings
 
 settings.register_profile("everyday", deadline=None, print_blob=True)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5000)
 settings.load_profile("soak" if os.environ.get("SPASS_SOAK") else "everyday")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _descriptions_of_services_are_read_once() -> Iterator[None]:
+    """botocore reads a megabyte of JSON for every new session, and most tests make one."""
+    read = JSONFileLoader.load_file
+
+    @cache
+    def read_once(path: str) -> object:
+        return read(JSONFileLoader(), path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: read_once(path))
+        yield
 
 
 @pytest.fixture(autouse=True)
