@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from spass.tenancy.settings import TenantSettings
 
 # Anything a reader could take for one of our own tags, opening or closing, however it is spaced or cased.
-_TAG: Final = re.compile(r"<(?=\s*/?\s*memory\b)", re.IGNORECASE)
+_TAG: Final = re.compile(r"<(?=\s*(?:/\s*)?memory\b)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

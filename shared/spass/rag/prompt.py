@@ -8,7 +8,7 @@ from spass.core.ids import IndexId
 from spass.rag.answers import Hit
 
 # Anything a reader could take for one of our own tags, opening or closing, however it is spaced or cased.
-_TAG: Final = re.compile(r"<(?=\s*/?\s*(?:documents?|retrieved)\b)", re.IGNORECASE)
+_TAG: Final = re.compile(r"<(?=\s*(?:/\s*)?(?:documents?|retrieved)\b)", re.IGNORECASE)
 
 
 def render_context(hits: Sequence[Hit], index_id: IndexId) -> str:

@@ -1,6 +1,7 @@
 """What the gateway adds to a chat of its own accord, and what it leaves out when told to."""
 
 import re
+import time
 from collections.abc import Sequence
 from itertools import product
 
@@ -147,3 +148,10 @@ def test_no_note_can_end_the_block_of_notes(notes: str) -> None:
     assert re.findall(r"<\s*/?\s*memory\b[^>]*>", block, re.IGNORECASE) == ["<memory>", "</memory>"]
     assert block.endswith("\n</memory>")
     assert block.partition("<memory>\n")[2].removesuffix("\n</memory>").replace("&lt;", "<") == notes
+
+
+@pytest.mark.parametrize("notes", ["<" + " " * 16_000, "<" * 8000 + " " * 8000, "< " * 8000, "</" + "\t" * 16_000])
+def test_no_notes_keep_a_process_busy(notes: str) -> None:
+    started = time.process_time()
+    render_memory(notes)
+    assert time.process_time() - started < 0.1  # what grows with the square takes a second, at every chat

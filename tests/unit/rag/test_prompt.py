@@ -1,6 +1,7 @@
 """Retrieved text is data: nothing in it can end the block or pose as another document."""
 
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -43,3 +44,11 @@ def test_a_text_cannot_break_out(attack: str) -> None:
 @given(st.lists(st.text() | st.sampled_from(ATTACKS), max_size=5).map("".join))
 def test_no_text_adds_a_tag(text: str) -> None:
     assert TAG.findall(render_context([hit(text)], INDEX)) == TAG.findall(render_context([hit("x")], INDEX))
+
+
+@pytest.mark.parametrize("text", ["<" + " " * 8000, "<" * 4000 + " " * 4000, "< " * 4000, "</" + "\t" * 8000])
+def test_no_documents_keep_a_process_busy(text: str) -> None:
+    hits = [hit(text)] * 50
+    started = time.process_time()
+    render_context(hits, INDEX)
+    assert time.process_time() - started < 0.5  # what grows with the square takes ten seconds
