@@ -87,6 +87,7 @@ class Tries:
         self._health = health
         self._failures: list[BackendFailed] = []
         self._waits: dict[str, _Wait] = {}
+        self._room_at: dict[str, float] = {}  # when each has room again, by what it, or our limit of it, said last
         self._pauses = 0
         self._polls = 0
 
@@ -122,12 +123,16 @@ class Tries:
         """
         if isinstance(failure, BackendFull):
             self._waits[backend.name] = self._poll(failure)
+            self._room_at[backend.name] = self._chance.clock() + failure.room_after
             return
         self._log(backend, failure)
         if isinstance(failure, BackendRejected):
             raise _REJECTIONS.get(type(failure), UpstreamRejected)(failure.message) from failure
         self._failures.append(failure)
         now = self._chance.clock()
+        self._room_at.pop(backend.name, None)
+        if failure.retry_after is not None and not isinstance(failure, _OUT):
+            self._room_at[backend.name] = now + failure.retry_after
         if self._deadline.at <= now + _TICK:
             raise _too_late() from failure
         if begun:
@@ -194,11 +199,6 @@ class Tries:
         return told[-1] if told else None
 
     @property
-    def _room_at(self) -> list[float]:
-        """When the backends that are full have room again."""
-        return [wait.room_at for wait in self._waits.values() if wait.room_at is not None]
-
-    @property
     def _only_limited(self) -> bool:
         """Whether every backend that would have us said that we ask too much, or we know it ourselves."""
         heard = [failure for failure in self._failures if not isinstance(failure, _OUT)]
@@ -206,8 +206,7 @@ class Tries:
 
     def _given_up(self) -> SpassError:
         if self._only_limited:
-            waits = [failure.retry_after for failure in self._failures if failure.retry_after is not None]
-            waits += [max(0.0, moment - self._chance.clock()) for moment in self._room_at]
+            waits = [max(0.0, moment - self._chance.clock()) for moment in self._room_at.values()]
             return RateLimited(
                 "The model is receiving too many requests. Try again later.",
                 retry_after=min(waits, default=max(1.0, self._config.retry_base_delay)),

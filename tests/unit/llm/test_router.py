@@ -209,6 +209,24 @@ async def test_when_all_say_429_the_caller_hears_when_to_come_back(waits: tuple[
     assert (type(failure), failure.retry_after) == (RateLimited, said)
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ((1.0, 30.0), None, 30.0),  # what it said last
+        ((20.0,), (5.0, 60.0), 15.0),  # five seconds later
+        ((3.0, None), None, 1.0),
+    ],
+)
+async def test_the_caller_hears_what_each_backend_said_last_as_of_now(
+    a: tuple[float | None, ...], b: tuple[float | None, ...] | None, said: float
+) -> None:
+    answers = [then(*(BackendRateLimited("slow", retry_after=wait) for wait in waits)) for waits in (a, b) if waits]
+    world = World(*answers, retries=sum(len(waits) for waits in (a, b) if waits) - 1, retry_base_delay=0.001)
+    failure = await failure_of(world.chat())
+    assert isinstance(failure, RateLimited)
+    assert failure.retry_after == pytest.approx(said, abs=0.1)
+
+
 async def test_when_only_some_say_429_it_is_an_upstream_error() -> None:
     assert isinstance(await failure_of(World(BackendRateLimited("slow"), BUSY).chat()), UpstreamError)
 
