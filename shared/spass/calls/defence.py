@@ -101,10 +101,10 @@ def _harmless_call(call: ToolCall) -> ToolCall:
         try:
             value: Json = json.loads(arguments)
             harmless = _clean_value(value)
+            if harmless != value:
+                arguments = json.dumps(harmless, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError):
             pass
-        else:
-            arguments = arguments if harmless == value else json.dumps(harmless, ensure_ascii=False)
     return call if arguments is call.arguments else replace(call, arguments=arguments)
 
 

@@ -111,9 +111,9 @@ def early(run: str) -> int:
 
 
 def is_named(before: str) -> bool:
-    """Whether ``before`` ends with a name under which secret keys of AWS stand."""
+    """Whether ``before`` ends with what stands before secret keys of AWS."""
     lower = before.lower()
-    return ("secret" in lower or "aws" in lower) and AWS_SECRET_NAME.search(before) is not None
+    return any(name in lower for name in ("secret", "aws", "akia", "asia")) and AWS_SECRET_NAME.search(before) is not None
 
 
 def _pieces(values: Iterable[str]) -> Iterator[str]:

@@ -125,8 +125,9 @@ LOGIN: Final = re.compile(rf"(?<=://)[^\s/@:?#]{{0,128}}:(?!(?i:{_PLACEHOLDER}))
 """Name and password of a URL, but for those that manuals write."""
 
 AWS_SECRET: Final = re.compile(r"(?<![A-Za-z0-9+/])(?=[A-Za-z0-9+/]*[G-Zg-z+/])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=])")
-"""What may be a secret key of AWS, which looks like nothing in particular: it is one where ``AWS_SECRET_NAME`` stands before."""
-AWS_SECRET_NAME: Final = re.compile(r"(?i:secret|aws)[\w .-]{0,24}\W{0,16}\Z")
+"""What may be a secret key of AWS, which looks like nothing in particular: it is one where ``AWS_SECRET_NAME`` stands before,
+a name or the key's id."""
+AWS_SECRET_NAME: Final = re.compile(r"(?:(?i:secret|aws)[\w .-]{0,24}|(?:AKIA|ASIA)[A-Z0-9]{16})\W{0,16}\Z")
 
 PRIVATE_KEY: Final = re.compile(r"-----BEGIN (?:[A-Z0-9]{2,12} ){0,2}PRIVATE KEY(?: BLOCK)?-----")
 """What stands before a private key; its lines follow."""

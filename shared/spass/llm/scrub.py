@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from spass.aws.hidden import hide_values
-from spass.core.credentials import CREDENTIAL, PRIVATE_KEY_LINES
+from spass.core.credentials import AWS_SECRET, AWS_SECRET_NAME, CREDENTIAL, PRIVATE_KEY_LINES
 
 LONGEST: Final = 500
 GONE: Final = "[…]"
@@ -22,15 +22,15 @@ _SURE_ENDS: Final = (
 )
 _DOUBTFUL_ENDS: Final = "at|be|co|fm|hk|in|is|it|ly|me|network|no|page|run|sh|so|test|to|us"
 
-_NAMED_KEY: Final = r"(?i:secret|aws)[\w .-]{0,24}\W{0,16}(?=[A-Za-z0-9+/]*[G-Zg-z+/])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=])"
+_NAMED_KEY: Final = AWS_SECRET_NAME.pattern.removesuffix(r"\Z") + AWS_SECRET.pattern
 _HEX: Final = "[0-9a-fA-F]{1,4}"
 _SECRETS: Final = (
     PRIVATE_KEY_LINES,
+    re.compile(_NAMED_KEY),
     CREDENTIAL,
     *map(
         re.compile,
         (
-            _NAMED_KEY,
             r"(?i)\b[a-z][a-z0-9+.-]*://\S+",  # URLs
             r"\barn:[\w:/.*-]+",
             r"(?i)\bbearer\s+\S+",

@@ -108,6 +108,7 @@ KNOWN: Final[Mapping[str, str]] = {
 PLACED: Final[Mapping[str, tuple[str, str, str]]] = {
     "aws secret key": ("aws_secret_access_key = ", _some(40, _LETTERS + "+/"), "\n"),
     "aws secret key in json": ('"SecretAccessKey": "', _some(40, _LETTERS + "+/"), '"'),
+    "aws key pair in a table": ("Access key ID,Secret access key\nAKIA" + "Q" * 16 + ",", _some(40, _LETTERS + "+/"), "\n"),
     "login of a url": ("postgres://ada:", _some(12), "@db/x"),
     "private key": ("-----BEGIN PRIVATE KEY-----\n", _key_lines(12), "\n-----END PRIVATE KEY-----"),
     "ssh key": ("-----BEGIN OPENSSH PRIVATE KEY-----\n", _key_lines(5), "\n-----END OPENSSH PRIVATE KEY-----"),

@@ -166,6 +166,11 @@ def test_what_a_model_copied_into_a_call_is_harmless_also_where_it_is_escaped() 
         assert message.tool_calls[0].arguments == untouched
 
 
+def test_a_copied_call_stays_json_also_where_a_number_in_it_is_too_large() -> None:
+    arguments = defended(hello(arguments=r'{"n": 1e400, "a": "\u0041\u200b"}')).request.messages[0].tool_calls[0].arguments
+    assert json.loads(arguments, parse_constant=pytest.fail)["n"] > 1e300
+
+
 def test_descriptions_of_tools_are_harmless_their_names_and_values_are_the_callers() -> None:
     schema: Mapping[str, Json] = {
         "type": "object",
