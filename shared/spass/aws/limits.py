@@ -104,7 +104,8 @@ class SharedLimit:
         return sum((shard.spent for shard in self._shards), Decimal(0))
 
     async def _opening(self, opened: "_Shard", month: str) -> Decimal:
-        """What ``opened`` begins to count the month's money with: its part of what no shard has counted yet."""
+        """What ``opened`` begins to count the month's money with: its part of what no shard has counted yet. What is more than
+        its share takes the room of the others."""
         if self._spent_before is None:
             return Decimal(0)
         left, uncounted = await self._spent_before(month), 1
@@ -113,10 +114,11 @@ class SharedLimit:
                 continue
             state = await shard.read()
             if state.month == month:
-                left -= state.spent
+                left -= min(state.spent, shard.budget)
             else:
                 uncounted += 1
-        return max(Decimal(0), left / uncounted).quantize(_SMALLEST)
+        part = max(Decimal(0), left / uncounted).quantize(_SMALLEST)
+        return part if len(self._shards) == 1 else min(part, opened.budget)
 
 
 async def recount(table: LimitTable, partition: Callable[[int], Key]) -> None:
@@ -216,6 +218,11 @@ class _Shard:
         now = self._clock()
         state = self._seen if self._seen and now - self._seen_at <= max_age else await self.read()
         return sum(until > now for until in state.holds.values())
+
+    @property
+    def budget(self) -> Decimal:
+        """Its share of the money."""
+        return self.share.usd_per_month or Decimal(0)
 
     @property
     def spent(self) -> Decimal:

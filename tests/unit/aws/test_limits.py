@@ -11,7 +11,7 @@ from moto import mock_aws
 
 from spass.aws.attributes import Item
 from spass.aws.keys import Key, backend_limit
-from spass.aws.limits import Caps, Full, Hold, LimitTable, SharedLimit, keeping
+from spass.aws.limits import Caps, Full, Hold, LimitTable, SharedLimit, keeping, recount
 from spass.aws.shared import SharedTable
 from spass.aws.table import Update
 from spass.core.errors import StorageUnavailable
@@ -307,6 +307,24 @@ async def test_a_larger_budget_that_takes_more_shards_forgets_nothing_and_counts
             spent += 20
             world.spent = str(spent)
     assert spent == 1200
+
+
+@pytest.mark.parametrize(("budget", "shards"), [(1400, 2), (1900, 3), (1500, 3)])
+async def test_what_one_shard_cannot_hold_of_the_months_money_takes_the_room_of_the_others(
+    table: LimitTable, budget: int, shards: int
+) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(1500)), spent="0")
+    for _ in range(6):
+        await world.let_in(usd="200", worker=world.new_worker())
+    world.spent = "1300"  # the rest was spent while there was no budget
+    await recount(table, partial(backend_limit, "b"))
+    workers = [world.new_worker(Caps(usd_per_month=Decimal(budget))) for _ in range(8)]
+    spent = Decimal(1300)
+    for worker in workers * 12:
+        if isinstance(await world.ask(usd="10", worker=worker), Hold):
+            spent += 10
+            world.spent = str(spent)
+    assert budget - 10 * shards < spent <= budget
 
 
 async def test_a_limit_that_is_new_to_an_item_is_counted_from_then_on(table: LimitTable) -> None:
