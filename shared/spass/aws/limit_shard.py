@@ -1,0 +1,220 @@
+"""One item of a shared limit at work: what is reserved in it, kept while a call runs, and settled."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from decimal import Decimal
+from functools import partial
+from typing import Final, Protocol
+
+import anyio
+
+from spass.aws.again import again
+from spass.aws.attributes import Item
+from spass.aws.keys import Key
+from spass.aws.leases import RENEW_SECONDS
+from spass.aws.limit_state import MARGIN_SECONDS, Asked, Caps, Expression, Full, Opening, Reservation, State, lease_from
+from spass.aws.log import write_line
+from spass.aws.table import ConditionFailed, Update
+from spass.core.errors import StorageUnavailable
+from spass.core.time import now
+
+_ATTEMPTS: Final = 10  # each is overtaken only by another's that succeeds
+_SETTLING_ATTEMPTS: Final = 3
+_CROWDED: Final = 0.1  # seconds until it is worth trying again after all those
+
+
+class LimitTable(Protocol):
+    """What a limit needs of a table."""
+
+    async def get(self, key: Key, *, consistent: bool = True) -> Item | None: ...
+
+    async def write(self, write: Update) -> Item | None: ...
+
+
+class Shard:
+    """One item of a limit."""
+
+    def __init__(self, table: LimitTable, key: Key, share: Caps, clock: Callable[[], float]) -> None:
+        self.share = share
+        self._table = table
+        self._key = key
+        self._clock = clock
+        self._seen: State | None = None
+        self._seen_at = float("-inf")
+
+    async def reserve(self, asked: Asked, opening_of: Callable[[str], Awaitable[Decimal]]) -> "Hold | Full":
+        cap = self.share.tokens_per_minute
+        asked = asked._replace(tokens=0 if cap is None else min(asked.tokens, cap))
+        state = self._seen or self._guess()
+        reservation = await self._reservation(asked, state, opening_of)
+        if reservation.opening is not None and reservation.full():
+            # The write that begins to count a month or a budget sets what is spent, and so cannot ask whether it is too much.
+            reservation = await self._reservation(asked, await self.read(), opening_of)
+            if full := reservation.full():
+                return await self._refused(reservation, full)
+        for _ in range(_ATTEMPTS):
+            hold = Hold(self, asked, reservation)
+            try:
+                state = await self._take(reservation)
+            except (StorageUnavailable, asyncio.CancelledError):
+                with anyio.CancelScope(shield=True):
+                    await hold.settle(tokens=0)
+                raise
+            if asked.call_id in state.holds:
+                if self._clock() <= reservation.now + MARGIN_SECONDS:
+                    return hold
+                await hold.settle(tokens=0)  # it was under way for so long that its bucket may pass too early
+                state = await self.read()
+            reservation = await self._reservation(asked, state, opening_of)
+            if full := reservation.full():
+                return await self._refused(reservation, full)
+        return Full(_CROWDED, "concurrent" if cap is None else "tokens")
+
+    async def _take(self, reservation: Reservation) -> State:
+        """The item after the write that makes ``reservation``, or, where it was refused, as it is."""
+        try:
+            return await self.write(reservation.update(self._key))
+        except ConditionFailed as failed:
+            return self._remember(failed.item)
+
+    async def _refused(self, reservation: Reservation, full: Full) -> Full:
+        """``full``. What was summed up to know it is written down, or the next call would sum it up again."""
+        if reservation.opening is not None:
+            with suppress(ConditionFailed, StorageUnavailable):  # somebody else has done it; the next call does it
+                await self.write(reservation.opened(self._key))
+        return full
+
+    async def write(self, update: Update) -> State:
+        """Raises ConditionFailed and StorageUnavailable, the latter after a second try, which a hold makes harmless."""
+        return self._remember(await again(partial(self._table.write, update)))
+
+    async def occupancy(self, max_age: float) -> int:
+        now = self._clock()
+        state = self._seen if self._seen and now - self._seen_at <= max_age else await self.read()
+        return sum(until > now for until in state.holds.values())
+
+    @property
+    def budget(self) -> Decimal:
+        """Its share of the money."""
+        return self.share.usd_per_month or Decimal(0)
+
+    @property
+    def spent(self) -> Decimal:
+        return self._seen.spent if self._seen else Decimal(0)
+
+    async def read(self) -> State:
+        return self._remember(await self._table.get(self._key))
+
+    def lease(self) -> int:
+        return lease_from(self._clock())
+
+    def change(self, expression: Expression) -> Update:
+        return expression.update(self._key)
+
+    def _remember(self, item: Item | None) -> State:
+        self._seen, self._seen_at = State.of(item), self._clock()
+        return self._seen
+
+    def _guess(self) -> State:
+        """What is not known is guessed: that others are at work here just now. A refusal shows how it is."""
+        return State.of_others_at_work(self._clock(), self.share)
+
+    async def _reservation(self, asked: Asked, state: State, opening_of: Callable[[str], Awaitable[Decimal]]) -> Reservation:
+        reservation = Reservation(self.share, asked, state, self._clock())
+        while reservation.needs_opening:  # again, if the month ends meanwhile
+            opening = Opening(reservation.month, await opening_of(reservation.month))
+            reservation = Reservation(self.share, asked, state, self._clock(), opening)
+        return reservation
+
+
+class Hold:
+    """A reservation that was made. Renew it every ``RENEW_SECONDS`` (``keeping`` does) and settle it, however the call ended."""
+
+    def __init__(self, shard: Shard, asked: Asked, reservation: Reservation) -> None:
+        self._shard = shard
+        self._asked = asked
+        self._slot = reservation.slot
+        self._month = reservation.month
+        self._settled = False
+
+    async def renew(self) -> None:
+        """Never raises: where a renewal fails, the next one may not, and a place that was lost is only counted no more."""
+        expression = Expression()
+        expression.require_presence(self._path, present=True)
+        expression.set(self._path, self._shard.lease())
+        try:
+            await self._shard.write(self._shard.change(expression))
+        except StorageUnavailable:
+            self._log("limit_not_renewed")
+        except ConditionFailed:
+            self._log("limit_lease_lost")
+
+    async def settle(self, *, tokens: int, usd: Decimal = Decimal(0)) -> None:
+        """What the call really took takes the place of what was reserved for it, and its place falls free. Once; never raises: if
+        the table does not answer, what was reserved stays counted until the lease and the window have passed."""
+        if self._settled:
+            return
+        self._settled = True
+        caps = self._shard.share
+        more_tokens = 0 if caps.tokens_per_minute is None else tokens - self._asked.tokens
+        more_usd = Decimal(0) if caps.usd_per_month is None else usd - self._asked.usd
+        for _ in range(_SETTLING_ATTEMPTS):
+            try:
+                await self._shard.write(self._shard.change(self._settlement(more_tokens, more_usd)))
+            except ConditionFailed as failed:
+                state = State.of(failed.item)
+                if self._asked.call_id not in state.holds:
+                    return  # settled by a try whose reply was lost, or the lease had run out
+                if self._slot not in state.window:
+                    more_tokens = 0
+                if state.month != self._month:
+                    more_usd = Decimal(0)
+            except StorageUnavailable:
+                break
+            else:
+                return
+        self._log("limit_not_settled")
+
+    def _settlement(self, more_tokens: int, more_usd: Decimal) -> Expression:
+        expression = Expression()
+        expression.require_presence(self._path, present=True)
+        expression.remove(self._path)
+        if more_tokens:
+            bucket = ("window", str(self._slot))
+            expression.require_presence(bucket, present=True)
+            expression.add(bucket, more_tokens)
+            expression.add(("used",), more_tokens)
+        if more_usd:
+            expression.require(("month",), "=", self._month)
+            expression.add(("spent",), more_usd)
+        return expression
+
+    @property
+    def _path(self) -> tuple[str, str]:
+        return ("holds", self._asked.call_id)
+
+    def _log(self, event: str) -> None:
+        write_line({"at": now(), "level": "warning", "event": event})
+
+
+@asynccontextmanager
+async def keeping(hold: Hold, *, every: float = RENEW_SECONDS) -> AsyncIterator[None]:
+    """Renew ``hold`` every ``every`` seconds while the body runs. A short call costs no task."""
+    renewals: list[asyncio.Task[None]] = []
+
+    async def renew_on() -> None:
+        while True:
+            await hold.renew()
+            await asyncio.sleep(every)
+
+    loop = asyncio.get_running_loop()
+    first = loop.call_later(every, lambda: renewals.append(loop.create_task(renew_on())))
+    try:
+        yield
+    finally:
+        first.cancel()
+        for task in renewals:
+            task.cancel()
+        if renewals:
+            await asyncio.wait(renewals)
