@@ -110,19 +110,21 @@ class Admission:
 
 
 def _refusal(caps: Caps, full: Full, limit: SharedLimit) -> SpassError:
-    if full.by != "budget" or caps.usd_per_month is None:
+    if full.by == "budget" and caps.usd_per_month is not None:
+        return BudgetExceeded(
+            "The budget of this month is spent or reserved. An administrator of the tenant can raise it.",
+            details={
+                "limit": "monthly_budget_usd",
+                "budget_usd": decimal_text(caps.usd_per_month.normalize()),
+                "spent_usd": decimal_text(limit.spent.normalize()),
+            },
+            retry_after=full.retry_after,
+        )
+    if full.by == "tokens":
         seconds = math.ceil(full.retry_after)
         return RateLimited(
             f"The limit of {caps.tokens_per_minute} tokens a minute is reached. Try again in {seconds} s.",
             details={"limit": "tokens_per_minute", "tokens_per_minute": caps.tokens_per_minute},
             retry_after=full.retry_after,
         )
-    return BudgetExceeded(
-        "The budget of this month is spent or reserved. An administrator of the tenant can raise it.",
-        details={
-            "limit": "monthly_budget_usd",
-            "budget_usd": decimal_text(caps.usd_per_month.normalize()),
-            "spent_usd": decimal_text(limit.spent.normalize()),
-        },
-        retry_after=full.retry_after,
-    )
+    return RateLimited("Too many calls begin at once. Try again.", retry_after=full.retry_after)

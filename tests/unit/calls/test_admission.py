@@ -12,6 +12,7 @@ import pytest
 
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.limits import Full, SharedLimit
 from spass.calls import pipeline
 from spass.calls.admission import Admission
 from spass.calls.pipeline import Calls
@@ -194,6 +195,20 @@ async def test_over_the_budget_of_the_month_the_caller_is_told_of_it_and_of_the_
     assert error.retry_after == pytest.approx(december - turnstile.now)
     turnstile.now = december + 1
     await turnstile.ask()
+
+
+async def test_who_is_overtaken_too_often_hears_of_no_limit_that_there_is_not(
+    turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def overtaken(*_: object, **__: object) -> Full:
+        return Full(0.1, "concurrent")
+
+    monkeypatch.setattr(SharedLimit, "reserve", overtaken)
+    turnstile.limits.budget = "1"
+    error = await refused(turnstile, RateLimited)
+    assert "None" not in error.message
+    assert error.details == {}
+    assert error.retry_after == 0.1
 
 
 async def test_a_reset_of_the_usage_gives_no_budget_back(turnstile: Turnstile) -> None:
