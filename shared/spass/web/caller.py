@@ -7,6 +7,7 @@ from starlette.datastructures import Headers, QueryParams
 
 from spass.calls.scope import MAX_DEPTH
 from spass.completions.augment import Augment
+from spass.core.credentials import CREDENTIAL
 from spass.core.errors import (
     InvalidAugment,
     InvalidRequest,
@@ -32,7 +33,7 @@ def caller_of(
     """The caller of one request; ``needs_user`` on the routes that act for a user.
 
     The order is fixed, so that a request with several faults always hears of the same one: token, user, depth, parent. User and
-    parent are written down, so neither may be a token that was put into the wrong header.
+    parent are written down, so neither may be a token or a key that was put into the wrong header.
 
     Raises:
         MissingToken, InvalidToken: there is no usable token.
@@ -84,8 +85,8 @@ def _user(headers: Headers, query: QueryParams, tokens: Tokens, *, needs_user: b
         return None
     if len(values) > 1 or not _USER_ID.fullmatch(values[0]):
         raise UserIdInvalid("SPASS-User-Id is sent once and has 1 to 128 of A–Z a–z 0–9 . _ @ : + -.", param="SPASS-User-Id")
-    if values[0] in tokens:
-        raise UserIdInvalid("SPASS-User-Id is a token; it names a user.", param="SPASS-User-Id")
+    if _is_secret(values[0], tokens):
+        raise UserIdInvalid("SPASS-User-Id names a user; this is a token or a key.", param="SPASS-User-Id")
     if needs_user:
         refuse_user_id(query)
     return UserId(values[0])
@@ -103,9 +104,16 @@ def _depth(headers: Headers) -> int:
 
 def _parent(headers: Headers, tokens: Tokens) -> RequestId | None:
     value = _once(headers, "SPASS-Parent-Request-Id", _PARENT, "1 to 128 visible ASCII characters")
-    if value is not None and value in tokens:
-        raise InvalidRequest("SPASS-Parent-Request-Id is a token; it names a request.", param="SPASS-Parent-Request-Id")
-    return RequestId(value) if value is not None else None
+    if value is None:
+        return None
+    if _is_secret(value, tokens):
+        message = "SPASS-Parent-Request-Id names a request; this is a token or a key."
+        raise InvalidRequest(message, param="SPASS-Parent-Request-Id")
+    return RequestId(value)
+
+
+def _is_secret(value: str, tokens: Tokens) -> bool:
+    return value in tokens or CREDENTIAL.search(value) is not None
 
 
 def _once(headers: Headers, name: str, form: re.Pattern[str], what: str) -> str | None:

@@ -59,6 +59,7 @@ async def test_a_token_is_sent_once_and_known(client: httpx.AsyncClient, headers
         (["a" * 128], "ok"),
         (["Ada.L_1@x:y+z-0"], "ok"),
         (["demo-token"], "user_id_invalid"),
+        (["AKIAIOSFODNN7EXAMPLE"], "user_id_invalid"),
     ],
 )
 async def test_a_user_is_said_once_in_the_header_and_nowhere_else(
@@ -102,6 +103,7 @@ async def test_a_user_in_body_or_query_is_refused_whatever_its_value(client: htt
         ("SPASS-Parent-Request-Id", ["x" * 129], "invalid_request"),
         ("SPASS-Parent-Request-Id", ["a", "b"], "invalid_request"),
         ("SPASS-Parent-Request-Id", ["demo-token"], "invalid_request"),
+        ("SPASS-Parent-Request-Id", ["sk-proj-" + "a1B2" * 12], "invalid_request"),
         ("Idempotency-Key", ["x" * 255], "ok"),
         ("Idempotency-Key", ["x" * 256], "invalid_request"),
         ("Idempotency-Key", [""], "invalid_request"),
