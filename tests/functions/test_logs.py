@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from botocore.client import BaseClient
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ReadTimeoutError
 
 from spass.llm.errors import BackendFailed
 from tests.functions.gateway import BUCKET, Gateway
@@ -67,6 +67,19 @@ def test_what_the_storage_refuses_for_good_is_in_the_log_under_the_request(
     failure, request = lines(capsys)
     assert failure["request_id"] == request["request_id"] == reply.headers["spass-request-id"]
     assert failure["why"] == "The storage refused a request of ours (AccessDeniedException)."
+
+
+def test_why_the_storage_did_not_answer_is_in_the_log_too(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_late(*_: object) -> None:
+        raise ReadTimeoutError(endpoint_url=f"https://{BUCKET}.internal")
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", is_late)
+    assert gateway.send("GET", "/a1/rag/indices").code == "storage_unavailable"
+    failure, _ = lines(capsys)
+    assert (failure["exception"], failure["cause"]) == ("StorageUnavailable", "ReadTimeoutError")
+    assert BUCKET not in str(failure)
 
 
 def test_costs_are_said_even_if_the_request_failed_after_them(gateway: Gateway) -> None:

@@ -56,7 +56,7 @@ def storage_errors() -> Iterator[None]:
             raise
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if code in _TRANSIENT or status >= 500:
-            raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1) from None
+            raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1) from error
         raise InternalError(f"The storage refused a request of ours ({code}).") from None
     except BotoCoreError as error:
         raise StorageUnavailable("The storage could not be reached; try again.", retry_after=1) from error

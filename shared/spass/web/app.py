@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from spass.aws.log import failure_line, write_line
-from spass.core.errors import InternalError, SpassError
+from spass.core.errors import InternalError, SpassError, StorageUnavailable
 from spass.web.edge import Edge
 from spass.web.errors import error_response, from_http, from_validation
 from spass.web.exchange import exchange_of
@@ -75,7 +75,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
         case _:
             raise error
     exchange.error = known.code
-    if isinstance(known, InternalError):
+    if isinstance(known, InternalError | StorageUnavailable):
         write_line(failure_line(known, exchange.request_id))
     return error_response(known, exchange.request_id, headers)
 

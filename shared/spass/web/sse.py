@@ -10,7 +10,7 @@ from typing import Final
 from starlette.responses import StreamingResponse
 
 from spass.aws.log import failure_line, write_line
-from spass.core.errors import InternalError, SpassError
+from spass.core.errors import InternalError, SpassError, StorageUnavailable
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.core.running import Running
@@ -61,7 +61,7 @@ async def render(
             yield b"".join(map(_event, chunks))
         await running.result()
     except SpassError as error:
-        if isinstance(error, InternalError):
+        if isinstance(error, InternalError | StorageUnavailable):
             write_line(failure_line(error, request_id))
         yield _event(envelope(error, request_id))
     except Exception as error:  # noqa: BLE001 (the edge: the status has left, so the stream itself must say that it broke)
