@@ -296,11 +296,12 @@ def test_headers_of_a_request_stand_in_no_line_of_the_log(planted_gateway: Gatew
     route(planted_gateway, lambda _, __: ScriptedProvider(planted_gateway.script))
     for kind, secret in SHAPED.items():
         headers = {"X-Anything": secret, "User-Agent": secret}
-        if len(secret) <= 128:
-            headers["SPASS-Parent-Request-Id"] = secret
         reply = planted_gateway.send("POST", "/v1/chat/completions", body=CHAT, headers=headers)
         assert reply.status == 200
         assert_clean(reply, capsys, {kind: secret})
+        misplaced = planted_gateway.send("GET", "/v1/models", headers={"SPASS-Parent-Request-Id": secret})
+        assert misplaced.status == 400
+        assert_clean(misplaced, capsys, {kind: secret})
         assert_clean(planted_gateway.send("GET", "/v1/models", token=secret), capsys, {kind: secret})
 
 
