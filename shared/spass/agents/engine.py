@@ -52,7 +52,7 @@ class Engine:
             SpassError: the turn failed; the events so far are then no turn.
         """
         self.check(scope, agent)
-        inner = replace(scope, agent=AgentName(agent.name), depth=scope.depth + 1)
+        inner = replace(scope, agent=AgentName(agent.name))
         retrieved = await self._retrieve(inner, agent, message)
         conversation = [*filter(_says_something, history), *retrieved, Message(Role.USER, message)]
         context = _Context(self._calls, self._toolbox, inner, agent, self._toolbox.specs(agent.tools), stream)

@@ -23,7 +23,7 @@ JOB_PATIENCE: Final = 70.0
 """The same of work that nobody waits for: a whole minute's tokens pass meanwhile."""
 
 MAX_DEPTH: Final = 3
-"""A request that arrives this deep is refused; what a request calls in this process stands one deeper than it, and no deeper."""
+"""A request that arrives this deep is refused; whatever it calls stands one deeper than it does."""
 
 
 @dataclass(frozen=True, slots=True)

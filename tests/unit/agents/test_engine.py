@@ -172,7 +172,7 @@ async def test_sub_calls_stand_one_deeper(stage: Stage, depth: int) -> None:
     """A request as deep as may arrive still gets its answer; a gateway that it calls in turn refuses."""
     stage.will_say(says("Hi."))
     collect([event async for event in stage.engine.run(scope_for(depth=depth), agent(), (), "Hi")])
-    assert stage.provider.contexts[0].headers["SPASS-Caller-Depth"] == str(depth + 2)
+    assert stage.provider.contexts[0].headers["SPASS-Caller-Depth"] == str(depth + 1)
 
 
 async def test_what_can_be_refused_is_refused_before_anything_is_written(stage: Stage) -> None:
