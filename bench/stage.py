@@ -19,7 +19,7 @@ import boto3
 ROOT: Final = Path(__file__).parent.parent
 REGION: Final = "eu-central-1"
 TOKEN: Final = "bench-token"
-TOKEN_SHA256: Final = hashlib.sha256(TOKEN.encode()).hexdigest()
+ADMIN_TOKEN: Final = "bench-admin-token"
 USER: Final = "bench"
 
 
@@ -126,6 +126,10 @@ def emulated_aws() -> Iterator[dict[str, str]]:
         yield leading
 
 
+def _sha256(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
 def write_config(folder: Path, upstream: str, embedding_model: str = "all-minilm-l6-v2") -> dict[str, str]:
     """A gateway.yaml with one priced model and one embedding model at ``upstream`` and one agent; gives the environment that
     names them. Indices are embedded by ``embedding_model``: the gateway's own, or bench-embedding."""
@@ -146,7 +150,8 @@ usd_to_eur: 0.92
 tenants:
   - id: bench
     tokens:
-      - {{id: bench, sha256: {TOKEN_SHA256}, admin: true, allowed_models: ["*"]}}
+      - {{id: bench, sha256: {_sha256(TOKEN)}}}
+      - {{id: bench-admin, sha256: {_sha256(ADMIN_TOKEN)}, admin: true}}
 """
     )
     agents = folder / "agents"

@@ -13,9 +13,9 @@ router = api_router()
 @router.get("/a1/agents/{name}")
 async def agent(name: Agent, exchange: Current) -> Response:
     """An agent as its file describes it, with the defaults filled in."""
-    services = exchange.services
+    services, scope = exchange.services, exchange.scope
     spec = services.agents.get(name)
-    settings = await services.cascade.effective(exchange.scope.store)
+    settings = await services.cascade.effective(scope.store, fresh=scope.caller.identity.admin)
     return json_response(spec.config(settings.rag_top_k))
 
 

@@ -1,11 +1,15 @@
 """A tenant's own settings: who may change them, where each comes from, and that they hold."""
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.functions.gateway import Gateway
 
 ADMIN = "demo-admin-token"
 PATH = "/v1/tenant/config"
+AGENT = "/a1/agents/plain"
 CHAT = {"model": "small", "messages": [{"role": "user", "content": "Hello?"}]}
 
 
@@ -81,3 +85,32 @@ def test_another_process_hears_of_it_too(gateway: Gateway, tmp_path: Any) -> Non
     other = gateway.reconfigured(tmp_path / "other", "usd_to_eur: 0.5", "usd_to_eur: 0.5")
     other.send("POST", "/v1/chat/completions", body=CHAT)
     assert "Answer in verse." in str(other.script.requests[-1].messages[0].content)
+
+
+def test_an_admins_next_request_meets_the_change_in_whatever_process_and_others_within_a_minute(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    """In AWS each route is a function of its own."""
+    elsewhere = gateway.reconfigured(tmp_path / "elsewhere", "usd_to_eur: 0.5", "usd_to_eur: 0.6")
+    for token in (ADMIN, "demo-token"):
+        elsewhere.send("POST", "/v1/chat/completions", token=token, body=CHAT)
+        assert elsewhere.send("GET", AGENT, token=token).json["rag_top_k"] == 5
+    change = {"rag_top_k": 7, "monthly_budget_usd": 0, "system_prompt": "Be kind.", "compact_keep_last_n": 3}
+    gateway.send("PUT", PATH, token=ADMIN, body=change)
+    assert elsewhere.send("GET", AGENT).json["rag_top_k"] == 5
+    assert elsewhere.send("GET", AGENT, token=ADMIN).json["rag_top_k"] == 7
+    gateway.send("PUT", PATH, token=ADMIN, body={"compact_keep_last_n": 4})
+    session = elsewhere.send("POST", f"{AGENT}/sessions", token=ADMIN, body={}).json
+    assert session["compact_keep_last_n"] == 4
+
+
+@pytest.mark.parametrize("target", ["/v1/chat/completions"])
+def test_a_budget_that_an_admin_sets_holds_for_its_next_call_in_whatever_process(
+    gateway: Gateway, tmp_path: Path, target: str
+) -> None:
+    body = CHAT if target.startswith("/v1") else {"message": "Hello?"}
+    elsewhere = gateway.reconfigured(tmp_path / "elsewhere", "usd_to_eur: 0.5", "usd_to_eur: 0.6")
+    assert elsewhere.send("POST", target, token=ADMIN, body=body).status == 200
+    gateway.send("PUT", PATH, token=ADMIN, body={"monthly_budget_usd": 0})
+    refused = elsewhere.send("POST", target, token=ADMIN, body=body)
+    assert (refused.status, refused.code) == (429, "budget_exceeded")

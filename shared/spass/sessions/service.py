@@ -112,7 +112,7 @@ class Sessions:
         return Turn(scope.store, request, respond, render, self._clock)
 
     async def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:
-        settings = await self._cascade.effective(scope.store)
+        settings = await self._cascade.effective(scope.store, fresh=scope.caller.identity.admin)
         at = timestamp(self._clock())
         chosen = {
             name: value

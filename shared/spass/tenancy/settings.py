@@ -91,16 +91,19 @@ class Cascade:
         self._known: dict[TenantId, _Known] = {}
         self._reads: dict[TenantId, asyncio.Task[TenantSettings]] = {}
 
-    async def effective(self, store: "TenantStore") -> TenantSettings:
+    async def effective(self, store: "TenantStore", *, fresh: bool = False) -> TenantSettings:
         """What holds for the tenant of ``store``: as of at most ``FRESH_SECONDS`` ago, and longer only while the table does not
-        answer. Of several who ask at once, one reads.
+        answer. Of several who ask at once, one reads. ``fresh`` is as of now, for whoever may change the settings: the process
+        that made a change is rarely the one that serves what its maker asks next.
 
         Raises:
             StorageUnavailable: what the tenant stored could not be read, and never was in this process.
         """
         known = self._known.get(store.tenant)
-        if known is not None and self._clock() < known.until:
+        if known is not None and self._clock() < known.until and (known.stale or not fresh):
             return known.settings
+        if fresh:
+            return await self._refreshed(store, consistent=True)
         reading = self._reads.get(store.tenant)
         if reading is None or reading.get_loop() is not asyncio.get_running_loop():
             reading = self._reads[store.tenant] = asyncio.create_task(self._refreshed(store))
@@ -162,10 +165,10 @@ class Cascade:
         self._learn(store.tenant, item, asked)
         return noted
 
-    async def _refreshed(self, store: "TenantStore") -> TenantSettings:
+    async def _refreshed(self, store: "TenantStore", *, consistent: bool = False) -> TenantSettings:
         asked = self._clock()
         try:
-            item = await store.table.get(tenant_config(store.tenant), consistent=False)
+            item = await store.table.get(tenant_config(store.tenant), consistent=consistent)
         except StorageUnavailable:
             known = self._known.get(store.tenant)
             if known is None:

@@ -42,9 +42,9 @@ class Limits(Cascade):
         self.tokens: int | None = None
         self.budget: str | None = None
 
-    async def effective(self, store: TenantStore) -> TenantSettings:
+    async def effective(self, store: TenantStore, *, fresh: bool = False) -> TenantSettings:
         budget = Decimal(self.budget) if self.budget else None
-        return replace(await super().effective(store), tokens_per_minute=self.tokens, monthly_budget_usd=budget)
+        return replace(await super().effective(store, fresh=fresh), tokens_per_minute=self.tokens, monthly_budget_usd=budget)
 
 
 @dataclass

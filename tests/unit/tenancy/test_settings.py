@@ -182,6 +182,28 @@ async def test_one_read_serves_everybody_for_a_while() -> None:
     assert table.reads == {True: 0, False: 2}
 
 
+async def test_who_asks_for_it_fresh_is_told_what_another_process_stored_a_moment_ago() -> None:
+    clock = Clock()
+    row = Row(clock)
+    process, table = cascade(clock), LaggingTable(row, lambda: 3.0)
+    await process.effective(store_over(table))
+    await cascade(clock).change(store_over(LaggingTable(row)), {"rag_top_k": 4})
+    assert (await process.effective(store_over(table))).rag_top_k == 9
+    assert (await process.effective(store_over(table), fresh=True)).rag_top_k == 4
+    assert (await process.effective(store_over(table))).rag_top_k == 4  # and then everybody is
+    assert table.reads == {True: 1, False: 1}
+
+
+async def test_who_asks_for_it_fresh_waits_no_more_than_others_for_a_silent_table() -> None:
+    clock = Clock()
+    process, table = cascade(clock), LaggingTable(Row(clock))
+    await process.effective(store_over(table))
+    table.silent = True
+    for _ in range(3):
+        assert (await process.effective(store_over(table), fresh=True)).wire() == whole({})
+    assert table.reads == {True: 1, False: 1}
+
+
 async def test_who_leaves_takes_nobodys_read_away(store: TenantStore) -> None:
     process = cascade()
     first, second = (asyncio.create_task(process.effective(store)) for _ in range(2))
