@@ -21,6 +21,9 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
 
+# A line of an event ends with CR or LF alone, but there are clients that split lines wherever Unicode ends one.
+_LINE_ENDS: Final = tuple((chr(code).encode(), b"\\u%04x" % code) for code in (0x85, 0x2028, 0x2029))
+
 Chunk = dict[str, Json]
 
 
@@ -72,4 +75,7 @@ async def render(
 
 
 def _event(value: Chunk) -> bytes:
-    return b"data: " + dump(value) + b"\n\n"
+    data = dump(value)
+    for character, escaped in _LINE_ENDS:
+        data = data.replace(character, escaped)
+    return b"data: " + data + b"\n\n"

@@ -33,6 +33,19 @@ async def test_each_chunk_is_one_event_and_the_last_line_says_done() -> None:
 
 
 @pytest.mark.anyio
+async def test_an_event_is_one_line_to_whoever_splits_lines_as_unicode_does() -> None:
+    everything = "".join(map(chr, [*range(0x3000), 0xFEFF, 0x1F600]))
+
+    async def says_everything() -> AsyncIterator[Chunk]:
+        yield {"text": everything}
+
+    event, last = await bytes_of(says_everything())
+    (line,) = event.decode().removesuffix("\n\n").splitlines()
+    assert json.loads(line.removeprefix("data: ")) == {"text": everything}
+    assert last == DONE
+
+
+@pytest.mark.anyio
 async def test_work_that_breaks_ends_the_stream_with_its_error_and_without_done() -> None:
     async def breaks() -> AsyncIterator[Chunk]:
         yield {"text": "a"}
