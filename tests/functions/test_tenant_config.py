@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
-from tests.functions.gateway import Gateway
+from tests.functions.gateway import Gateway, described
 
 ADMIN = "demo-admin-token"
 PATH = "/v1/tenant/config"
@@ -114,3 +115,29 @@ def test_a_budget_that_an_admin_sets_holds_for_its_next_call_in_whatever_process
     gateway.send("PUT", PATH, token=ADMIN, body={"monthly_budget_usd": 0})
     refused = elsewhere.send("POST", target, token=ADMIN, body=body)
     assert (refused.status, refused.code) == (429, "budget_exceeded")
+
+
+BOUNDS = {
+    "compact_strategy": ("off", "never"),
+    "compact_keep_last_n": (200, 201),
+    "compact_observation_mask": (False, 0),
+    "compact_summary_model": ("small", "s" * 129),
+    "system_prompt": ("x" * 32768, "x" * 32769),
+    "memory": ("x" * 16384, "x" * 16385),
+    "tools_enabled_default": (["calculator"] * 128, ["calculator"] * 129),
+    "rag_top_k": (50, 51),
+    "monthly_budget_usd": (10**9, 10**9 + 1),
+    "tokens_per_minute": (10**12, 10**12 + 1),
+}
+
+
+def test_the_description_of_the_body_says_what_each_setting_may_be(gateway: Gateway) -> None:
+    document = described()
+    schema = document["paths"][PATH]["put"]["requestBody"]["content"]["application/json"]["schema"]
+    body = jsonschema_rs.validator_for({**schema, "components": document["components"]})
+    assert BOUNDS.keys() == _config(gateway)["config"].keys()
+    for key, (good, bad) in BOUNDS.items():
+        for value, allowed in ((good, True), (bad, False), (None, True)):
+            assert body.is_valid({key: value}) is allowed, (key, value)
+            assert (gateway.send("PUT", PATH, token=ADMIN, body={key: value}).status == 200) is allowed, (key, value)
+    assert not body.is_valid({"nonsense": 1})

@@ -241,7 +241,7 @@ def unknown_names(
     """What ``defaults`` name that does not exist: where in them, and what is wrong. ``tool_names`` as for a whole file."""
     model, chat = defaults.compact_summary_model, _names(config, "chat")
     if model is not None and model not in chat:
-        yield ("compact_summary_model",), _unknown(model, chat, "chat model")
+        yield ("compact_summary_model",), _unknown(model, chat, "chat model of the catalogue")
     if tool_names is not None:
         for position, name in enumerate(defaults.tools_enabled_default):
             if name not in tool_names:
@@ -255,11 +255,11 @@ def _names(config: GatewayConfig, kind: str) -> list[str]:
 
 def _unless_known(source: YamlSource, loc: Loc, name: str, known: Sequence[str], what: str) -> Iterator[Problem]:
     if name not in known:
-        yield source.problem(loc, _unknown(name, known, what))
+        yield source.problem(loc, _unknown(name, known, f"{what} of the catalogue under models"))
 
 
 def _unknown(name: str, known: Sequence[str], what: str) -> str:
-    return f"'{name}' is no {what} of the catalogue under models{did_you_mean(name, known)}"
+    return f"'{name}' is no {what}{did_you_mean(name, known)}"
 
 
 def _repetitions(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:

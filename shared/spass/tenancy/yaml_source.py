@@ -209,7 +209,7 @@ def dotted(loc: Loc) -> str:
 
 
 _PLAINER: Final = {
-    "string_type": "must be text; put it in quotes",
+    "string_type": "must be text",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -241,7 +241,8 @@ def _translated(source: YamlSource, model: type[BaseModel], detail: ErrorDetails
     if kind == "literal_error":
         expected = str(detail.get("ctx", {}).get("expected", ""))
         message = f"must be {expected}{_closest(detail['input'], expected)}"
-    return source.problem(loc, plain_words(kind, message))
+    advice = "; put it in quotes" if kind == "string_type" else ""
+    return source.problem(loc, plain_words(kind, message) + advice)
 
 
 def plain_words(kind: str, message: str) -> str:

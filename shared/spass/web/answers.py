@@ -6,6 +6,7 @@ from typing import Any, Final
 Schema = Mapping[str, Any]
 
 _TEXT: Final[Schema] = {"type": "string"}
+_NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 128}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 _FLAG: Final[Schema] = {"type": "boolean"}
 _NULL: Final[Schema] = {"type": "null"}
@@ -27,7 +28,7 @@ def _list(items: Schema) -> Schema:
 
 
 def _or_null(schema: Schema) -> Schema:
-    return {"anyOf": [schema, _NULL]}
+    return schema if _NULL in schema.get("anyOf", ()) else {"anyOf": [schema, _NULL]}
 
 
 def _only(*values: str) -> Schema:
@@ -62,13 +63,13 @@ _SETTINGS: Final[Mapping[str, Schema]] = {
     "compact_strategy": _only("auto", "manual", "off"),
     "compact_keep_last_n": {"type": "integer", "minimum": 0, "maximum": 200},
     "compact_observation_mask": _FLAG,
-    "compact_summary_model": _or_null(_TEXT),
-    "system_prompt": _or_null(_TEXT),
-    "memory": _or_null(_TEXT),
-    "tools_enabled_default": _list(_TEXT),
+    "compact_summary_model": _or_null(_NAME),
+    "system_prompt": _or_null({"type": "string", "maxLength": 32768, "description": "At most 32 KiB of UTF-8."}),
+    "memory": _or_null({"type": "string", "maxLength": 16384, "description": "At most 16 KiB of UTF-8."}),
+    "tools_enabled_default": {**_list(_NAME), "maxItems": 128},
     "rag_top_k": {"type": "integer", "minimum": 1, "maximum": 50},
-    "monthly_budget_usd": _or_null({"type": "number", "minimum": 0}),
-    "tokens_per_minute": _or_null({"type": "integer", "minimum": 1}),
+    "monthly_budget_usd": _or_null({"type": "number", "minimum": 0, "maximum": 10**9}),
+    "tokens_per_minute": _or_null({"type": "integer", "minimum": 1, "maximum": 10**12}),
 }
 _USED: Final = {"requests": _COUNT, **_USAGE, "cost_usd": _DECIMAL}
 

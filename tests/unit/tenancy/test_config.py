@@ -206,7 +206,10 @@ def test_an_embedding_model_needs_dimensions_and_a_chat_model_has_none(tmp_path:
             "{embedding_model: llama-4-scout}",
             "'llama-4-scout' is no embedding model of the catalogue under models; known: all-minilm-l6-v2",
         ),
-        ("{compact_summary_model: all-minilm-l6-v2}", "'all-minilm-l6-v2' is no chat model of the catalogue under models"),
+        (
+            "{compact_summary_model: all-minilm-l6-v2}",
+            "'all-minilm-l6-v2' is no chat model of the catalogue; known: llama-4-scout",
+        ),
         ("{compact_strategy: atuo}", "must be 'auto', 'manual' or 'off'; did you mean 'auto'?"),
         ("{compact_keep_last_n: 201}", "must be less than or equal to 200"),
         ("{rag_top_k: 0}", "must be greater than or equal to 1"),

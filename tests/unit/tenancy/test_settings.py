@@ -143,6 +143,23 @@ async def test_a_bad_change_is_refused_by_name_and_nothing_of_it_is_stored(
     assert await store.table.get(keys.tenant_config(store.tenant)) is None
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"system_prompt": 5}, "system_prompt: must be text"),
+        ({"tools_enabled_default": [5]}, "tools_enabled_default[0]: must be text"),
+        (
+            {"compact_summary_model": "mini-embed"},
+            "compact_summary_model: 'mini-embed' is no chat model of the catalogue; known: small",
+        ),
+    ],
+)
+async def test_a_refusal_speaks_of_json_and_of_no_file(store: TenantStore, changes: dict[str, Json], message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await cascade().change(store, changes)
+    assert caught.value.message == message
+
+
 async def test_every_fault_of_a_change_is_told(store: TenantStore) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await cascade().change(store, {"x" * 500: 1, "rag_top_k": 0, "memory": 3})
