@@ -8,6 +8,7 @@ from typing import Final
 from spass.agents.kinds.context import ModelEvent
 from spass.agents.kinds.registry import KINDS
 from spass.agents.spec import AgentSpec
+from spass.calls.invisible import visible
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.errors import ModelNotAllowed
@@ -104,7 +105,7 @@ class _Context:
         return await self.toolbox.execute_all(self.scope, calls, allowed=self.agent.tools)
 
     def _request(self, conversation: Sequence[Message], *, may_call_tools: bool) -> ChatRequest:
-        system = (Message(Role.SYSTEM, self.agent.system_prompt),) if self.agent.system_prompt.strip() else ()
+        system = (Message(Role.SYSTEM, self.agent.system_prompt),) if visible(self.agent.system_prompt).strip() else ()
         return ChatRequest(
             model=self.agent.model,
             messages=(*system, *conversation),

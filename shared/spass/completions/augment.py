@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from spass.calls.invisible import visible
 from spass.core.messages import Message, Role
 
 if TYPE_CHECKING:
@@ -27,11 +28,12 @@ EVERYTHING: Final = Augment()
 
 
 def with_words(request: "ChatRequest", settings: "TenantSettings", augment: Augment) -> "ChatRequest":
-    """``request`` with the tenant's words before the caller's: its system prompt first, then its memory."""
+    """``request`` with the tenant's words before the caller's: its system prompt first, then its memory. Words in which nothing
+    can be seen are none."""
     added = []
-    if augment.system_prompt and (prompt := (settings.system_prompt or "").strip()):
+    if augment.system_prompt and (prompt := visible(settings.system_prompt or "").strip()):
         added.append(Message(Role.SYSTEM, prompt))
-    if augment.memory and (notes := (settings.memory or "").strip()):
+    if augment.memory and (notes := visible(settings.memory or "").strip()):
         added.append(Message(Role.SYSTEM, render_memory(notes)))
     return replace(request, messages=(*added, *request.messages)) if added else request
 

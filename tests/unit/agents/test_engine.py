@@ -42,9 +42,10 @@ async def test_the_model_hears_the_system_prompt_the_history_and_the_message(sta
     assert contents(outcome.messages) == [("assistant", "Tennis.")]
 
 
-async def test_an_agent_without_a_system_prompt_sends_none(stage: Stage, scope: Scope) -> None:
+@pytest.mark.parametrize("prompt", [" ", "\u200b\n"])
+async def test_an_agent_without_a_system_prompt_sends_none(stage: Stage, scope: Scope, prompt: str) -> None:
     stage.will_say(says("Hi."))
-    collect([event async for event in stage.engine.run(scope, agent(system_prompt=" "), (), "Hi")])
+    collect([event async for event in stage.engine.run(scope, agent(system_prompt=prompt), (), "Hi")])
     assert contents(stage.provider.asked[0].messages) == [("user", "Hi")]
 
 
