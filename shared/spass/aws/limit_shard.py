@@ -11,9 +11,10 @@ import anyio
 
 from spass.aws.again import again
 from spass.aws.attributes import Item
+from spass.aws.expression import Expression
 from spass.aws.keys import Key
 from spass.aws.leases import RENEW_SECONDS
-from spass.aws.limit_state import MARGIN_SECONDS, Asked, Caps, Expression, Full, Opening, Reservation, State, lease_from
+from spass.aws.limit_state import MARGIN_SECONDS, Asked, Caps, Full, Opening, Reservation, State, lease_from
 from spass.aws.log import write_line
 from spass.aws.table import ConditionFailed, Update
 from spass.core.errors import StorageUnavailable
@@ -188,7 +189,13 @@ class Hold:
         if more_usd:
             expression.require(("month",), "=", self._month)
             expression.add(("spent",), more_usd)
+        if self._reserved_money:
+            expression.remove(("reserved", self._asked.call_id))
         return expression
+
+    @property
+    def _reserved_money(self) -> bool:
+        return self._shard.share.usd_per_month is not None and bool(self._asked.usd)
 
     @property
     def _path(self) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 An item holds a sliding window of tokens, in buckets of five seconds (``window``: bucket → tokens, ``used``: their sum,
 ``slot``: the newest bucket), the calls under way (``holds``: call → second at which its lease runs out), and what has been
-spent in ``month`` out of ``budget``, reservations included.
+spent in ``month`` out of ``budget``, reservations included (``reserved``: call → what of it a call under way may give back).
 """
 
 import calendar
@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, Literal, NamedTuple, Self, cast
 
-from spass.aws.attributes import Item, Value
+from spass.aws.attributes import Item
+from spass.aws.expression import Expression
 from spass.aws.keys import Key
 from spass.aws.leases import LEASE_SECONDS
-from spass.aws.table import Condition, Update
+from spass.aws.table import Update
 
 SLOT_SECONDS: Final = 5
 SLOTS: Final = 13
@@ -26,6 +27,7 @@ MARGIN_SECONDS: Final = 1.0
 """How long a reservation may be on its way: a bucket is chosen by the moment at which it has come back for certain."""
 
 _PLACE_SECONDS: Final = 1.0  # when a place may fall free if all owners live: nobody knows, so one asks again soon
+_MONEY_SECONDS: Final = 5.0  # the same of money, for which whole calls have to end
 _SOONEST: Final = 0.05
 _MOST_RECLAIMED: Final = 25  # at once, so that an expression stays short
 
@@ -41,10 +43,11 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """There is no room. ``retry_after`` is in seconds: when there will be, as far as the item says."""
+    """There is no room. ``retry_after`` is in seconds: when there will be, as far as the item says. Money is "reserved" where
+    calls under way may give back enough of it."""
 
     retry_after: float
-    by: Literal["tokens", "concurrent", "budget"]
+    by: Literal["tokens", "concurrent", "budget", "reserved"]
 
 
 class Asked(NamedTuple):
@@ -72,6 +75,7 @@ class State:
     month: str | None = None
     budget: Decimal | None = None
     spent: Decimal = Decimal(0)
+    reserved: Mapping[str, Decimal] = field(default_factory=dict)
     exists: bool = True
 
     @classmethod
@@ -86,6 +90,9 @@ class State:
             month=cast("str | None", item.get("month")),
             budget=None if budget is None else Decimal(cast("int | Decimal", budget)),
             spent=Decimal(cast("int | Decimal", item.get("spent") or 0)),
+            reserved={
+                call: Decimal(usd) for call, usd in cast("Mapping[str, int | Decimal]", item.get("reserved") or {}).items()
+            },
         )
 
     @classmethod
@@ -95,51 +102,6 @@ class State:
 
     def counts_money_of(self, month: str, budget: Decimal | None) -> bool:
         return (self.month, self.budget) == (month, budget)
-
-
-class Expression:
-    """An update expression and its condition, put together piece by piece. A path is a name, or a name and a key below it."""
-
-    def __init__(self) -> None:
-        self._sets: list[str] = []
-        self._removes: list[str] = []
-        self._conditions: list[str] = []
-        self._names: dict[str, str] = {}
-        self._values: dict[str, Value] = {}
-
-    def set(self, path: tuple[str, ...], value: Value) -> None:
-        self._sets.append(f"{self._path(path)} = {self._value(value)}")
-
-    def add(self, path: tuple[str, ...], amount: int | Decimal) -> None:
-        self._sets.append(f"{self._path(path)} = {self._path(path)} + {self._value(amount)}")
-
-    def remove(self, path: tuple[str, ...]) -> None:
-        self._removes.append(self._path(path))
-
-    def require(self, path: tuple[str, ...], comparison: Literal["=", "<="], value: Value) -> None:
-        self._conditions.append(f"{self._path(path)} {comparison} {self._value(value)}")
-
-    def require_fewer(self, path: tuple[str, ...], count: int) -> None:
-        self._conditions.append(f"size({self._path(path)}) < {self._value(count)}")
-
-    def require_presence(self, path: tuple[str, ...], *, present: bool) -> None:
-        function = "attribute_exists" if present else "attribute_not_exists"
-        self._conditions.append(f"{function}({self._path(path)})")
-
-    def update(self, key: Key) -> Update:
-        changes = [f"SET {', '.join(self._sets)}"] if self._sets else []
-        if self._removes:
-            changes.append(f"REMOVE {', '.join(self._removes)}")
-        names = {placeholder: name for name, placeholder in self._names.items()}
-        return Update(key, " ".join(changes), names, self._values, Condition(" AND ".join(self._conditions)))
-
-    def _path(self, path: tuple[str, ...]) -> str:
-        return ".".join(self._names.setdefault(part, f"#n{len(self._names)}") for part in path)
-
-    def _value(self, value: Value) -> str:
-        name = f":v{len(self._values)}"
-        self._values[name] = value
-        return name
 
 
 class Reservation:
@@ -188,7 +150,7 @@ class Reservation:
         if not self.state.exists:
             expression.set(("holds",), {})
         if self.share.usd_per_month is not None:
-            self._begin_counting(expression, self.share.usd_per_month, self._spent)
+            self._begin_counting(expression, self.share.usd_per_month, Decimal(0))
         return expression.update(key)
 
     def _take_place(self, expression: Expression) -> None:
@@ -230,10 +192,14 @@ class Reservation:
             expression.require(("budget",), "=", budget)
             expression.require(("spent",), "<=", self._most_spent(budget))
             expression.add(("spent",), self.asked.usd)
+            if self.asked.usd:
+                expression.set(("reserved", self.asked.call_id), self.asked.usd)
+            for call in self._expired.keys() & self.state.reserved.keys():
+                expression.remove(("reserved", call))
         else:
-            self._begin_counting(expression, budget, self._spent + self.asked.usd)
+            self._begin_counting(expression, budget, self.asked.usd)
 
-    def _begin_counting(self, expression: Expression, budget: Decimal, spent: Decimal) -> None:
+    def _begin_counting(self, expression: Expression, budget: Decimal, usd: Decimal) -> None:
         if self.state.month is None:
             expression.require_presence(("month",), present=False)
         else:
@@ -241,7 +207,15 @@ class Reservation:
             expression.require(("spent",), "=", self.state.spent)
         expression.set(("month",), self.month)
         expression.set(("budget",), budget)
-        expression.set(("spent",), spent)
+        expression.set(("spent",), self._spent + usd)
+        expression.set(("reserved",), {**self._reserved, **({self.asked.call_id: usd} if usd else {})})
+
+    @property
+    def _reserved(self) -> dict[str, Decimal]:
+        """What calls under way may give back of this month's money."""
+        if self.state.month != self.month:
+            return {}
+        return {call: usd for call, usd in self.state.reserved.items() if self.state.holds.get(call, 0) > self.now}
 
     @property
     def _spent(self) -> Decimal:
@@ -277,6 +251,10 @@ class Reservation:
         budget = self.share.usd_per_month
         if budget is None or self._spent <= self._most_spent(budget):
             return None
+        reserved = self._reserved
+        if reserved and self._spent - sum(reserved.values()) <= self._most_spent(budget):
+            leases_end = max(self.state.holds[call] for call in reserved) - self.now
+            return Full(max(_SOONEST, min(leases_end, _MONEY_SECONDS)), "reserved")
         return Full(max(_SOONEST, end_of(self.month) - self.now), "budget")
 
 

@@ -19,9 +19,10 @@ from typing import Final
 
 from spass.aws.again import again
 from spass.aws.endings import together
+from spass.aws.expression import Expression
 from spass.aws.keys import Key
 from spass.aws.limit_shard import Hold, LimitTable, Shard, keeping
-from spass.aws.limit_state import Asked, Caps, Expression, Full
+from spass.aws.limit_state import Asked, Caps, Full
 from spass.aws.table import ConditionFailed
 
 __all__ = ["Caps", "Full", "Hold", "LimitTable", "SharedLimit", "keeping", "recount"]

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from secrets import token_urlsafe
 from typing import Final
 
 from spass.aws import keys
@@ -16,7 +17,7 @@ from spass.aws.limits import Caps, Full, Hold, SharedLimit, keeping
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
 from spass.core.errors import BudgetExceeded, RateLimited, SpassError
-from spass.core.ids import TenantId, new_id
+from spass.core.ids import TenantId
 from spass.core.messages import TokenUsage
 from spass.metering.cost import decimal_text
 from spass.metering.usage import spent_this_month
@@ -85,7 +86,7 @@ class Admission:
             return Admitted()
         limit = self._limit_of(scope.store, caps)
         patience = min(scope.patience, scope.deadline.remaining())
-        while isinstance(answer := await limit.reserve(new_id("call"), tokens=expected.total_tokens, usd=cost.usd), Full):
+        while isinstance(answer := await limit.reserve(token_urlsafe(9), tokens=expected.total_tokens, usd=cost.usd), Full):
             if answer.retry_after > patience:
                 raise _refusal(caps, answer, limit)
             wait = answer.retry_after + random.uniform(0, _JITTER)  # noqa: S311 (jitter)
@@ -110,9 +111,12 @@ class Admission:
 
 
 def _refusal(caps: Caps, full: Full, limit: SharedLimit) -> SpassError:
-    if full.by == "budget" and caps.usd_per_month is not None:
+    seconds = math.ceil(full.retry_after)
+    if full.by in ("budget", "reserved") and caps.usd_per_month is not None:
+        is_reserved = f"What is left of this month's budget is reserved by calls under way. Try again in {seconds} s."
+        is_spent = "The budget of this month is spent. An administrator of the tenant can raise it."
         return BudgetExceeded(
-            "The budget of this month is spent or reserved. An administrator of the tenant can raise it.",
+            is_reserved if full.by == "reserved" else is_spent,
             details={
                 "limit": "monthly_budget_usd",
                 "budget_usd": decimal_text(caps.usd_per_month.normalize()),
@@ -121,7 +125,6 @@ def _refusal(caps: Caps, full: Full, limit: SharedLimit) -> SpassError:
             retry_after=full.retry_after,
         )
     if full.by == "tokens":
-        seconds = math.ceil(full.retry_after)
         return RateLimited(
             f"The limit of {caps.tokens_per_minute} tokens a minute is reached. Try again in {seconds} s.",
             details={"limit": "tokens_per_minute", "tokens_per_minute": caps.tokens_per_minute},

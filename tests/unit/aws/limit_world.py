@@ -164,8 +164,11 @@ class World:
                 assert self.tokens_since(self.time - 70) + min(call.asked_tokens, TOKENS) > TOKENS
             case "concurrent":
                 assert sum(until > self.time for until in self.holds.values()) >= PLACES
-            case "budget":
+            case "budget" | "reserved":
                 assert self.spent + call.asked_usd > BUDGET
+                living = [one for name, one in self.calls.items() if self.holds.get(name, 0) > self.time and not one.settled]
+                alone = self.spent - sum(one.usd for one in living)
+                assert full.by == "budget" or alone <= max(BUDGET - call.asked_usd, Decimal(0))
 
     async def end(self, call: Call) -> None:
         assert call.hold is not None

@@ -197,9 +197,51 @@ async def test_a_month_takes_no_more_than_its_budget(table: LimitTable) -> None:
     hold = await world.let_in(usd="0.4")
     await world.refused(usd="0.11")
     await hold.settle(tokens=0, usd=Decimal("0.1"))
-    await world.let_in(usd="0.4")
+    await (await world.let_in(usd="0.4")).settle(tokens=0, usd=Decimal("0.4"))
     refused = await world.refused(usd="0.01", worker=world.new_worker())
     assert (refused.by, world.time + refused.retry_after) == ("budget", 1_801_440_000)  # 2027-02-01
+
+
+async def test_money_that_calls_under_way_may_give_back_is_worth_a_short_wait_and_spent_money_is_not(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(200)), spent="0")
+    hold = await world.let_in(usd="199")
+    other = await world.let_in(usd="0")
+    refused = await world.refused(usd="2", worker=world.new_worker())
+    assert refused.by == "reserved"
+    assert 1 <= refused.retry_after <= 5
+    await hold.settle(tokens=0, usd=Decimal("198.5"))
+    assert (await world.refused(usd="2")).by == "budget"
+    await other.settle(tokens=0)
+    await world.let_in(usd="1.5")
+
+
+async def test_money_of_a_dead_worker_is_waited_for_until_its_lease_has_run_out(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(200)), spent="0")
+    await world.let_in(usd="199")
+    world.time += 58
+    assert 0 < (await world.refused(usd="2")).retry_after <= 3
+    world.time += 3
+    assert (await world.refused(usd="2")).by == "budget"
+    await world.let_in(usd="1")
+
+
+async def test_a_call_that_fits_beside_no_other_hears_of_a_wait_only_if_it_fits_alone(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(10)), spent="6")
+    await world.let_in(usd="1")
+    assert (await world.refused(usd="4")).by == "reserved"
+    assert (await world.refused(usd="5")).by == "budget"
+
+
+async def test_what_is_reserved_stays_known_when_the_budget_changes_and_is_forgotten_with_its_month(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(10)), spent="0")
+    world.time = 1_801_440_000 - 30
+    await world.let_in(usd="9")
+    smaller = world.new_worker(Caps(usd_per_month=Decimal(8)))
+    assert (await world.refused(usd="2", worker=smaller)).by == "reserved"
+    world.time += 31
+    hold = await world.let_in(usd="1", worker=smaller)
+    await hold.settle(tokens=0, usd=Decimal(7))
+    assert (await world.refused(usd="2", worker=smaller)).by == "budget"
 
 
 async def test_a_call_dearer_than_the_whole_budget_is_let_in_while_nothing_is_spent(table: LimitTable) -> None:
@@ -420,7 +462,8 @@ async def test_a_worker_whose_clock_is_behind_does_not_bring_the_last_month_back
     world.time = 1_801_440_000 - 10
     await world.let_in(usd="0.2", worker=behind)
     world.time = 1_801_440_000 + 1
-    await world.let_in(usd="0.9")
+    hold = await world.let_in(usd="0.9")
+    await hold.settle(tokens=0, usd=Decimal("0.9"))
     refused = await world.refused(usd="0.2", worker=behind)
     assert refused.retry_after > 27 * 86400
     await world.refused(usd="0.2")

@@ -3,6 +3,7 @@
 Time here is simulated.
 """
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -56,6 +57,7 @@ class Turnstile:
     provider: ScriptedProvider = field(default_factory=ScriptedProvider)
     now: float = NOON
     slept: list[float] = field(default_factory=list)
+    on_sleep: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
         self.calls = self.worker()
@@ -67,6 +69,8 @@ class Turnstile:
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
+        if self.on_sleep:
+            await self.on_sleep()
 
     async def ask(
         self, *, takes: TokenUsage = MILLION, answer: int = 1, model: str = "small", by: Calls | None = None
@@ -195,6 +199,24 @@ async def test_over_the_budget_of_the_month_the_caller_is_told_of_it_and_of_the_
     assert error.retry_after == pytest.approx(december - turnstile.now)
     turnstile.now = december + 1
     await turnstile.ask()
+
+
+async def test_money_that_a_call_under_way_may_give_back_is_asked_for_again_soon_and_waited_for_by_work_with_time(
+    turnstile: Turnstile,
+) -> None:
+    turnstile.limits.budget = "0.001"
+    turnstile.provider.deltas = [ChatDelta("Hello. "), ChatDelta("Bye.", usage=TokenUsage(2, 8))]
+    under_way = turnstile.calls.chat(make_scope(turnstile.store), question(answer=600))
+    await anext(under_way)
+    error = await refused(turnstile, BudgetExceeded, answer=600)
+    assert "calls under way" in error.message
+    assert error.retry_after is not None
+    assert 1 <= error.retry_after <= 5
+    job = Scope.of_job(turnstile.store, Deadline.after(600), route="ingest")
+    turnstile.on_sleep = lambda: under_way.aclose()
+    turnstile.provider.embedding_tokens = 1
+    await turnstile.calls.embed(job, ["a" * 8000] * 4)
+    assert len(turnstile.slept) == 1
 
 
 async def test_who_is_overtaken_too_often_hears_of_no_limit_that_there_is_not(
