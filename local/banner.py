@@ -1,10 +1,13 @@
 """What `make run` says once it serves."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from local.home import Home
 from local.models import TOKENS, Choice
 from spass.tenancy.config import GatewayConfig
+
+_EXAMPLE: Final = "llama-4-scout"
 
 
 def banner(url: str, config: GatewayConfig, choice: Choice, home: Home, bucket: str, notes: Sequence[str]) -> str:
@@ -22,9 +25,7 @@ def banner(url: str, config: GatewayConfig, choice: Choice, home: Home, bucket: 
         *(f"  note: {note}" for note in notes),
         "",
         "  Try:",
-        f"    curl -s {url}/v1/chat/completions -H 'Authorization: Bearer demo-token' \\",
-        '      -H \'Content-Type: application/json\' -d \'{"model": "llama-4-scout", "messages": [',
-        '        {"role": "user", "content": "Mein Sport ist Tennis. Was ist mein Sport?"}]}\'',
+        *_chat(url, choice),
         f"    curl -T notes.md {bucket}/uploads/demo/my-index/",
         "    make demo      (in another terminal: the whole walk, on a gateway of its own)",
         "",
@@ -34,12 +35,24 @@ def banner(url: str, config: GatewayConfig, choice: Choice, home: Home, bucket: 
     return "\n".join(lines)
 
 
+def _chat(url: str, choice: Choice) -> list[str]:
+    """A chat with the model of our own examples, else with the catalogue's first; there may be none."""
+    model = _EXAMPLE if _EXAMPLE in choice.by_model else next(iter(choice.by_model), None)
+    if model is None:
+        return []
+    return [
+        f"    curl -s {url}/v1/chat/completions -H 'Authorization: Bearer demo-token' \\",
+        f'      -H \'Content-Type: application/json\' -d \'{{"model": "{model}", "messages": [',
+        '        {"role": "user", "content": "Mein Sport ist Tennis. Was ist mein Sport?"}]}\'',
+    ]
+
+
 def _tenants(config: GatewayConfig) -> list[str]:
     lines = [
-        f"  tenant  {tenant:<6} {'tokens' if len(tokens) > 1 else 'token':<6}  {', '.join(sorted(tokens, reverse=True))}"
+        f"  tenant  {tenant:<5} {'tokens' if len(tokens) > 1 else 'token':<6}  {', '.join(sorted(tokens, reverse=True))}"
         for tenant, tokens in TOKENS.items()
     ]
-    if theirs := [tenant.id for tenant in config.tenants if tenant.id not in TOKENS]:
+    if theirs := [tenant.id for tenant in config.tenants if tenant.id not in TOKENS or tenant.tokens]:
         lines.append(f"  of gateway.yaml, with tokens that only you know: {', '.join(theirs)}")
     return lines
 

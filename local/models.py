@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ _EMBEDS: Final = re.compile(r"embed|minilm|bge|e5-", re.IGNORECASE)
 # The tenants of the laptop, with tokens that everybody may know: they are good for this machine alone.
 TOKENS: Final[Mapping[str, Mapping[str, bool]]] = {
     "demo": {"demo-admin-token": True, "demo-token": False},
-    "demo-2": {"demo-2-admin-token": True, "demo-2-token": False},
     "other": {"other-token": False},
 }
 
@@ -109,8 +108,9 @@ def overlay(config: GatewayConfig, choice: Choice) -> dict[str, Any]:
     written: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     written["llm"] = {**written.get("llm", {}), "backends": [_plain(backend) for backend in choice.backends]}
     operators = {tenant["id"]: tenant for tenant in written.get("tenants") or []}
-    local = {tenant: {**operators.get(tenant, {}), **_tenant(tenant, tokens)} for tenant, tokens in TOKENS.items()}
-    written["tenants"] = [*local.values(), *(tenant for name, tenant in operators.items() if name not in local)]
+    given = {token.sha256 for tenant in config.tenants for token in tenant.tokens}
+    local = [_tenant(operators.get(name, {"id": name}), tokens, given) for name, tokens in TOKENS.items()]
+    written["tenants"] = [*local, *(tenant for name, tenant in operators.items() if name not in TOKENS)]
     return written
 
 
@@ -152,11 +152,14 @@ def _plain(backend: BackendConfig) -> dict[str, Any]:
     return backend.model_dump(mode="json", exclude_unset=True) | {"name": backend.name, "provider": backend.provider}
 
 
-def _tenant(tenant: str, tokens: Mapping[str, bool]) -> dict[str, Any]:
-    return {
-        "id": tenant,
-        "tokens": [
-            {"id": token.removesuffix("-token"), "sha256": hashlib.sha256(token.encode()).hexdigest(), "admin": admin}
-            for token, admin in tokens.items()
-        ],
-    }
+def _tenant(operators: Mapping[str, Any], tokens: Mapping[str, bool], given: Collection[str]) -> dict[str, Any]:
+    """A tenant as the operator's file has it, whose own tokens go on beside ``tokens``. Those that the file has ``given`` away
+    are left out."""
+    merged = list(operators.get("tokens") or ())
+    for token, admin in tokens.items():
+        name, digest = token.removesuffix("-token"), hashlib.sha256(token.encode()).hexdigest()
+        while name in {other["id"] for other in merged}:
+            name += "-local"
+        if digest not in given:
+            merged.append({"id": name, "sha256": digest, "admin": admin})
+    return {**operators, "tokens": merged}

@@ -17,8 +17,8 @@ Header = tuple[bytes, bytes]
 AGENT: Final = "concise-de"
 INDEX: Final = "fuzz-index"
 DOCUMENT: Final = "fuzz:1"
-TOKEN: Final = "demo-2-token"
-ADMIN_TOKEN: Final = "demo-2-admin-token"
+TOKEN: Final = "fuzz-token"
+ADMIN_TOKEN: Final = "fuzz-admin-token"
 FOR_ADMINS: Final = frozenset({"tenant.config_put", "usage.reset"})
 USER: Final = "fuzzer"
 

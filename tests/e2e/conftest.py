@@ -1,5 +1,6 @@
 """The gateway as an outside client meets it: the real ``python -m local`` in a process of its own."""
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 from local.processes import free_port
+from tests.e2e.broken import ADMIN_TOKEN, TOKEN
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0
@@ -80,10 +83,21 @@ class Gateway:
         return ours | keys | nobody | paths | {"PORT": str(self.port), "SPASS_HOME": str(self.home)} | dict(self.environment)
 
 
+def _token(token: str) -> dict[str, object]:
+    return {"id": token, "sha256": hashlib.sha256(token.encode()).hexdigest()}
+
+
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """One gateway for all tests of the session that only speak to it."""
-    running = Gateway(tmp_path_factory.mktemp("gateway") / "home")
+    """One gateway for all tests of the session that only speak to it. What is hostile does so in a tenant of its own."""
+    folder = tmp_path_factory.mktemp("gateway")
+    config = yaml.safe_load((ROOT / "gateway.yaml").read_text())
+    config["tenants"] = [
+        *(config["tenants"] or ()),
+        {"id": "fuzz", "tokens": [_token(TOKEN), _token(ADMIN_TOKEN) | {"admin": True}]},
+    ]
+    (folder / "gateway.yaml").write_text(yaml.safe_dump(config))
+    running = Gateway(folder / "home", environment={"SPASS_CONFIG": str(folder / "gateway.yaml")})
     running.start()
     yield running
     running.stop()

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.e2e.broken import TOKEN
 from tests.e2e.conftest import Gateway
 from tests.e2e.wire import Answer, assert_sound, exchange, request_bytes
 
-TOKEN: Final = "demo-2-token"
 USER: Final = b"raw"
 SESSIONS: Final = b"/a1/agents/concise-de/sessions"
 DOCUMENTS: Final = b"/a1/rag/indices/raw/documents"

@@ -24,9 +24,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 
 def test_it_names_the_laptops_tenants_with_their_tokens_and_the_operators_own(shown: str) -> None:
-    assert "  tenant  demo   tokens  demo-token, demo-admin-token\n" in shown
-    assert "  tenant  demo-2 tokens  demo-2-token, demo-2-admin-token\n" in shown
-    assert "  tenant  other  token   other-token\n" in shown
+    assert "  tenant  demo  tokens  demo-token, demo-admin-token\n" in shown
+    assert "  tenant  other token   other-token\n" in shown
     assert "of gateway.yaml, with tokens that only you know: acme, zeta\n" in shown
 
 
@@ -42,3 +41,17 @@ def test_it_says_how_a_file_is_put(shown: str) -> None:
 
 def test_it_ends_with_notes_of_what_has_no_effect(shown: str) -> None:
     assert "  note: gateway.yaml:3: something\n" in shown
+
+
+def test_what_it_says_to_try_names_a_model_that_there_is(shown: str, tmp_path: Path) -> None:
+    assert '"model": "llama-4-scout"' in shown
+    file = tmp_path / "other.yaml"
+    file.write_text(
+        "models:\n  - {name: mini, kind: embedding, dimensions: 3, context_window: 16}\n"
+        "  - {name: small, context_window: 1000}\n  - {name: large, context_window: 1000}\ndefaults: {embedding_model: mini}\n"
+    )
+    config = load_gateway_config(file)
+    choice = choose(config, ollama=None, standin_url="http://127.0.0.1:4999/v1")
+    other = banner("http://127.0.0.1:3000", config, choice, Home(tmp_path), "http://127.0.0.1:4999/spass-local", [])
+    assert '"model": "small"' in other
+    assert "llama-4-scout" not in other

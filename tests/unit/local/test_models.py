@@ -1,13 +1,15 @@
 """Who answers on this machine: a provider with a key, a running Ollama, or the stand-in, in that order."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
 import yaml
 
 from local.home import ROOT
-from local.models import TOKENS, Choice, Ollama, choose, overlay
+from local.models import Choice, Ollama, choose, overlay
 from spass.tenancy.config import GatewayConfig, load_gateway_config
+from spass.tenancy.identity import Tokens
 
 URL = "http://127.0.0.1:4999/v1"
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "GROQ_API_KEY", "SPASS_OLLAMA_MODEL")
@@ -18,6 +20,10 @@ def config(monkeypatch: pytest.MonkeyPatch) -> GatewayConfig:
     for key in KEYS:
         monkeypatch.delenv(key, raising=False)
     return load_gateway_config(ROOT / "gateway.yaml")
+
+
+def sha256(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def written(config: GatewayConfig, choice: Choice, folder: Path) -> GatewayConfig:
@@ -82,7 +88,7 @@ def test_the_laptops_tenants_stand_beside_the_operators_own(config: GatewayConfi
     file.write_text((ROOT / "gateway.yaml").read_text().split("\ntenants:")[0] + "\ntenants:\n  - {id: acme}\n  - {id: demo}\n")
     mine = load_gateway_config(file)
     served = written(mine, choose(mine, ollama=None, standin_url=URL), tmp_path)
-    assert [tenant.id for tenant in served.tenants] == [*TOKENS, "acme"]
+    assert [tenant.id for tenant in served.tenants] == ["demo", "other", "acme"]
     assert [token.admin for token in served.tenants[0].tokens] == [True, False]
 
 
@@ -94,6 +100,33 @@ def test_what_the_operator_sets_for_a_tenant_of_the_laptops_name_holds_there(con
     served = written(mine, choose(mine, ollama=None, standin_url=URL), tmp_path)
     demo = next(tenant for tenant in served.tenants if tenant.id == "demo")
     assert (demo.defaults.compact_keep_last_n, len(demo.tokens)) == (3, 2)
+
+
+@pytest.mark.parametrize("name", ["mine", "demo", "demo-admin"])
+def test_the_operators_tokens_work_beside_the_laptops_in_a_tenant_of_the_laptops_name(
+    config: GatewayConfig, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "mine.yaml"
+    shipped = (ROOT / "gateway.yaml").read_text().split("\ntenants:")[0]
+    mine = f"{{id: {name}, sha256: {sha256('a-secret')}, allowed_models: [llama-4-scout]}}"
+    file.write_text(f"{shipped}\ntenants:\n  - {{id: demo, tokens: [{mine}]}}\n")
+    operators = load_gateway_config(file)
+    served = written(operators, choose(operators, ollama=None, standin_url=URL), tmp_path)
+    (own,) = operators.tenants[0].tokens
+    assert own in served.tenants[0].tokens
+    tokens = Tokens(served)
+    for token in ("a-secret", "demo-token"):
+        assert (tokens.identify(token).tenant, tokens.identify(token).admin) == ("demo", False)
+    assert tokens.identify("demo-admin-token").admin
+
+
+def test_a_token_of_the_laptops_that_the_operator_gave_away_is_the_operators(config: GatewayConfig, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    shipped = (ROOT / "gateway.yaml").read_text().split("\ntenants:")[0]
+    file.write_text(f"{shipped}\ntenants:\n  - {{id: acme, tokens: [{{id: app, sha256: {sha256('demo-token')}}}]}}\n")
+    operators = load_gateway_config(file)
+    tokens = Tokens(written(operators, choose(operators, ollama=None, standin_url=URL), tmp_path))
+    assert (tokens.identify("demo-token").tenant, tokens.identify("demo-admin-token").tenant) == ("acme", "demo")
 
 
 def test_offline_nothing_is_asked_but_the_stand_in(config: GatewayConfig, monkeypatch: pytest.MonkeyPatch) -> None:
