@@ -193,7 +193,7 @@ def _accounts(step: Walk, request_id: str) -> None:
     print(f"\n  {request_id}")
     for line in _tree(calls):
         print(f"  {line}")
-    searched = [below["kind"] for call in calls if call.get("tool") == "rag_query" for below in call["calls"]]
+    searched = [below["kind"] for call in calls if call["tool"] == "rag_query" for below in call["calls"]]
     if "embedding" not in searched:
         raise DemoFailed("The question that was searched for should stand below its tool")
 
@@ -201,8 +201,8 @@ def _accounts(step: Walk, request_id: str) -> None:
 def _tree(calls: Sequence[Mapping[str, Any]], indent: str = "") -> Iterator[str]:
     """Each call as a line, those that were made for it indented below it."""
     for call in calls:
-        cost = f", {call['cost_usd']} USD" if "cost_usd" in call else ""
-        yield f"{indent}└ {call['kind']} {call.get('tool') or call['model']}: {call['status']}, {call['latency_ms']} ms{cost}"
+        cost = f", {call['cost_usd']} USD" if call["cost_usd"] is not None else ""
+        yield f"{indent}└ {call['kind']} {call['tool'] or call['model']}: {call['status']}, {call['latency_ms']} ms{cost}"
         yield from _tree(call["calls"], indent + "  ")
 
 

@@ -4,7 +4,6 @@ from typing import Final, cast
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.table import TTL
 from spass.core.errors import RequestNotFound
 from spass.core.ids import RequestId
 from spass.core.messages import Json
@@ -12,7 +11,12 @@ from spass.core.messages import Json
 MAX_RECORDS: Final = 5000
 """Of a request with more the first are shown: an answer has room for no more."""
 
-_NOT_SAID: Final = frozenset({"pk", "sk", TTL})
+_FIELDS: Final = (
+    *("request_id", "outer_request_id", "parent_request_id", "origin_request_id", "at", "kind", "status", "latency_ms"),
+    *("token_id", "user", "agent", "session", "route", "tool", "model", "backend", "attempts", "finish_reason"),
+    *("prompt_tokens", "completion_tokens", "usage_estimated", "cost_usd", "cost_eur", "cost_source"),
+)
+"""What a record may hold. An item holds what is not empty; a client reads each, null where there is nothing."""
 
 
 async def tree(store: TenantStore, request_id: RequestId) -> dict[str, Json]:
@@ -33,7 +37,7 @@ async def tree(store: TenantStore, request_id: RequestId) -> dict[str, Json]:
     for item in shown:
         below[cast(str, item["request_id"])] = []
     for item in shown:
-        call = {name: cast(Json, value) for name, value in item.items() if name not in _NOT_SAID}
+        call = {"tenant": store.tenant, **{name: cast(Json, item.get(name)) for name in _FIELDS}}
         siblings = below.get(cast(str, item["parent_request_id"]), roots)
         siblings.append({**call, "calls": below[cast(str, item["request_id"])]})
     return {"request_id": request_id, "calls": roots, "truncated": len(items) > MAX_RECORDS}

@@ -6,7 +6,7 @@ import pytest
 
 from spass.aws.clients import TenantStore
 from spass.core.errors import RequestNotFound
-from spass.core.ids import RequestId
+from spass.core.ids import AgentName, RequestId, SessionId, UserId
 from spass.core.time import Timestamp
 from spass.metering import audit_tree
 from spass.metering.audit import CallKind, attributes, keep
@@ -50,7 +50,32 @@ async def test_a_call_says_what_its_record_says_and_nothing_of_the_table(store: 
     record = call()
     await keep(store, record)
     found: Any = await tree(store, OUTER)
-    assert found["calls"] == [{**attributes(record), "calls": []}]
+    said = {name: value for name, value in found["calls"][0].items() if value is not None}
+    assert said == {"tenant": store.tenant, **attributes(record), "calls": []}
+
+
+async def test_every_call_has_every_field_and_null_where_there_is_nothing_to_say(store: TenantStore) -> None:
+    full = call(
+        request_id=RequestId("req_1"),
+        origin_request_id=RequestId("req_elsewhere"),
+        user=UserId("ada"),
+        agent=AgentName("counting"),
+        session=SessionId("ses_1"),
+        tool="calculator",
+        model="small",
+        backend="upstream",
+        attempts=2,
+        usage_estimated=True,
+        finish_reason="stop",
+    )
+    bare = call(request_id=RequestId("req_2"), kind=CallKind.TOOL, user=None, agent=None, session=None, model=None, backend=None)
+    for record in (full, bare):
+        await keep(store, record)
+    found: Any = await tree(store, OUTER)
+    first, second = found["calls"]
+    assert [*first] == [*second]
+    assert first == {"tenant": store.tenant, **attributes(full), "calls": []}
+    assert {name for name, value in second.items() if value is None} >= {"user", "agent", "session", "model", "backend", "cost_usd"}
 
 
 async def test_a_call_whose_parent_is_not_there_stands_below_the_request(store: TenantStore) -> None:
