@@ -84,7 +84,7 @@ class Gateway:
 
 
 def _token(token: str) -> dict[str, object]:
-    return {"id": token, "sha256": hashlib.sha256(token.encode()).hexdigest()}
+    return {"id": token.removesuffix("-token"), "sha256": hashlib.sha256(token.encode()).hexdigest()}
 
 
 @pytest.fixture(scope="session")
