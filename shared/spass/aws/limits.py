@@ -17,6 +17,8 @@ from decimal import Decimal
 from functools import partial
 from typing import Final
 
+import anyio
+
 from spass.aws.again import again
 from spass.aws.endings import together
 from spass.aws.expression import Expression
@@ -24,6 +26,7 @@ from spass.aws.keys import Key
 from spass.aws.limit_shard import Hold, LimitTable, Shard, keeping
 from spass.aws.limit_state import Asked, Caps, Full
 from spass.aws.table import ConditionFailed
+from spass.core.errors import StorageUnavailable
 
 __all__ = ["Caps", "Full", "Hold", "LimitTable", "SharedLimit", "keeping", "recount"]
 
@@ -56,19 +59,46 @@ class SharedLimit:
         self._spent_before = spent_before
         self._shards = [Shard(table, partition(number), share, clock) for number, share in enumerate(_shares(caps))]
         self._favourite = random.choice(self._shards)  # noqa: S311 (spreads load)
+        self._late: set[asyncio.Task[None]] = set()
 
-    async def reserve(self, call_id: str, *, tokens: int, usd: Decimal = Decimal(0)) -> Hold | Full:
+    async def reserve(self, call_id: str, *, tokens: int, usd: Decimal = Decimal(0), seconds: float | None = None) -> Hold | Full:
         """Room for a call that takes ``tokens`` (more than the cap count as the cap) and ``usd``, or why there is none.
-        ``call_id`` names this reservation and no other.
+        ``call_id`` names this reservation and no other. What takes longer than ``seconds`` is given back when it has ended.
 
         Raises:
-            StorageUnavailable: the table did not answer; nothing is held but what lease and window give back.
+            StorageUnavailable: the table did not answer in time; nothing is held but what lease and window give back.
         """
+        making = asyncio.ensure_future(self._reserve(Asked(call_id, tokens, usd)))
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(making)
+        except TimeoutError:
+            self._give_back(making)
+            raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1) from None
+        except asyncio.CancelledError:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait({self._give_back(making)}, timeout=seconds)
+            raise
+
+    def _give_back(self, making: asyncio.Future[Hold | Full]) -> asyncio.Task[None]:
+        """Whatever ``making`` comes to, nobody has it."""
+
+        async def settle() -> None:
+            await asyncio.wait({making})
+            if not making.cancelled() and making.exception() is None and isinstance(hold := making.result(), Hold):
+                await hold.settle(tokens=0)
+
+        task = asyncio.create_task(settle())
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+        return task
+
+    async def _reserve(self, asked: Asked) -> Hold | Full:
         others = [shard for shard in self._shards if shard is not self._favourite]
         random.shuffle(others)
         full: list[Full] = []
         for shard in (self._favourite, *others):
-            answer = await shard.reserve(Asked(call_id, tokens, usd), partial(self._opening, shard))
+            answer = await shard.reserve(asked, partial(self._opening, shard))
             if isinstance(answer, Hold):
                 return answer
             full.append(answer)

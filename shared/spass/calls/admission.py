@@ -86,7 +86,12 @@ class Admission:
             return Admitted()
         limit = self._limit_of(scope.store, caps)
         patience = min(scope.patience, scope.deadline.remaining())
-        while isinstance(answer := await limit.reserve(token_urlsafe(9), tokens=expected.total_tokens, usd=cost.usd), Full):
+
+        async def reserved() -> Hold | Full:
+            seconds = scope.deadline.remaining()
+            return await limit.reserve(token_urlsafe(9), tokens=expected.total_tokens, usd=cost.usd, seconds=seconds)
+
+        while isinstance(answer := await reserved(), Full):
             if answer.retry_after > patience:
                 raise _refusal(caps, answer, limit)
             wait = answer.retry_after + random.uniform(0, _JITTER)  # noqa: S311 (jitter)

@@ -66,13 +66,13 @@ class BackendLimits:
         self._active: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def occupied(self, backend: BackendConfig, expected: TokenUsage) -> AsyncIterator[Taken]:
+    async def occupied(self, backend: BackendConfig, expected: TokenUsage, seconds: float) -> AsyncIterator[Taken]:
         """The time of one try: keeps its place, and settles what it took when it ends, however it ends.
 
         Raises:
-            BackendFull, BackendUncounted: there is no place for it; nobody knows whether there is.
+            BackendFull, BackendUncounted: there is no place for it; nobody knows, within ``seconds``, whether there is.
         """
-        hold = await self._reserve(backend, expected)
+        hold = await self._reserve(backend, expected, seconds)
         taken = Taken(expected)
         with self._counted(backend.name):
             if hold is None:
@@ -98,12 +98,12 @@ class BackendLimits:
                 active = max(active, await limit.occupancy())
         return active / backend.max_concurrent
 
-    async def _reserve(self, backend: BackendConfig, expected: TokenUsage) -> Hold | None:
+    async def _reserve(self, backend: BackendConfig, expected: TokenUsage, seconds: float) -> Hold | None:
         limit = self._limit(backend)
         if limit is None:
             return None
         try:
-            answer = await limit.reserve(secrets.token_urlsafe(9), tokens=expected.total_tokens)
+            answer = await limit.reserve(secrets.token_urlsafe(9), tokens=expected.total_tokens, seconds=seconds)
         except StorageUnavailable as error:
             raise BackendUncounted(error.message) from error
         if isinstance(answer, Full):

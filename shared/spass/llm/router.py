@@ -3,7 +3,7 @@
 import math
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -19,7 +19,7 @@ from spass.llm.errors import (
     BackendUncounted,
 )
 from spass.llm.health import Health
-from spass.llm.limits import BackendLimits
+from spass.llm.limits import BackendLimits, Taken
 from spass.llm.pool import KeyOf, ProviderOf, ProviderPool
 from spass.llm.providers import make_provider
 from spass.llm.retries import Chance, Tries
@@ -135,7 +135,7 @@ class Router:
             backend = await tries.next()
             try:
                 with self._health.trying(backend.name):
-                    async with self._limits.occupied(backend, context.expected) as taken:
+                    async with self._occupied(backend, context) as taken:
                         route.goes_to(backend)
                         reply = await self._pool[backend].embed(_as(backend, request), context)
                         taken.count(reply.usage)
@@ -159,9 +159,10 @@ class Router:
             begun = False
             try:
                 with self._health.trying(backend.name):
-                    async with self._limits.occupied(backend, context.expected) as taken:
+                    answer = self._pool[backend].chat(_as(backend, request), context)
+                    async with self._occupied(backend, context) as taken:
                         route.goes_to(backend)
-                        async with aclosing(self._pool[backend].chat(_as(backend, request), context)) as deltas:
+                        async with aclosing(answer) as deltas:
                             async for delta in deltas:
                                 if not begun:
                                     begun = True
@@ -172,6 +173,9 @@ class Router:
                 self._failed(tries, backend, failure, begun=begun)
             else:
                 return
+
+    def _occupied(self, backend: BackendConfig, context: CallContext) -> AbstractAsyncContextManager[Taken]:
+        return self._limits.occupied(backend, context.expected, context.deadline.at - self._chance.clock())
 
     def _serving(self, model: str) -> list[BackendConfig]:
         return [backend for backend in self._config.backends if serves(backend, model)]

@@ -217,7 +217,10 @@ class Provider(Protocol):
     """
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        """The answer in pieces; ends only after the model has really ended. Closing it closes the connection."""
+        """The answer in pieces; ends only after the model has really ended. Closing it closes the connection.
+
+        Nothing is sent before the first piece is asked for; what this provider cannot be asked for is raised at once.
+        """
         ...
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:

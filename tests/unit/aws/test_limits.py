@@ -548,6 +548,20 @@ async def test_whoever_is_cancelled_while_reserving_gives_it_back() -> None:
     await world.let_in(1000, "1")
 
 
+async def test_nobody_waits_longer_for_a_reservation_than_is_left_and_what_comes_late_is_given_back() -> None:
+    table = Stuck()
+    world = World(table, Caps(1000, 1, Decimal(1)))
+    table.going_on.set()
+    await (await world.let_in(1000, "1")).settle(tokens=0)
+    table.going_on.clear()
+    with pytest.raises(StorageUnavailable):
+        await world.worker.reserve("late", tokens=1000, usd=Decimal(1), seconds=0.01)
+    table.going_on.set()
+    while table.items[KEY]["holds"]:
+        await asyncio.sleep(0)
+    await world.let_in(1000, "1")
+
+
 async def test_a_hold_is_renewed_while_its_call_runs_and_not_longer() -> None:
     renewed = 0
 

@@ -3,6 +3,7 @@
 Time here is simulated.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ import pytest
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.limits import Full, SharedLimit
+from spass.aws.table import TenantTable
 from spass.calls import pipeline
 from spass.calls.admission import Admission
 from spass.calls.pipeline import Calls
@@ -332,3 +334,16 @@ async def test_whichever_call_goes_wrong_no_room_is_lost_for_good_and_no_limit_i
             assert len(turnstile.provider.requests) == reached
         turnstile.now += 120
         await turnstile.ask(answer=900, takes=TokenUsage(2, 900))
+
+
+async def test_no_reservation_outlasts_its_request(turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stuck(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    turnstile.limits.tokens = 1000
+    scope = replace(make_scope(turnstile.store), deadline=Deadline.after(0.05))
+    monkeypatch.setattr(TenantTable, "write", stuck)
+    with pytest.raises(StorageUnavailable):
+        _ = [delta async for delta in turnstile.calls.chat(scope, question(1))]
+    assert turnstile.provider.requests == []
+    assert scope.deadline.remaining() == 0

@@ -2,14 +2,22 @@
 Time here is virtual."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 import pytest
 
 from spass.aws.attributes import Item
 from spass.aws.table import Update
-from spass.core.errors import RateLimited, SpassError, StorageUnavailable, UpstreamError, UpstreamRejected
+from spass.core.errors import (
+    InvalidRequest,
+    RateLimited,
+    SpassError,
+    StorageUnavailable,
+    UpstreamError,
+    UpstreamRejected,
+    UpstreamTimeout,
+)
 from spass.core.messages import TokenUsage
 from spass.llm.errors import (
     BackendFailed,
@@ -17,10 +25,12 @@ from spass.llm.errors import (
     BackendRefused,
     BackendRejected,
     BackendTimedOut,
+    BackendUnable,
     BackendUnavailable,
 )
-from spass.llm.types import EmbeddingRequest
-from tests.unit.llm.limited import World
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingRequest
+from tests.unit.aws.memory_table import MemoryTable
+from tests.unit.llm.limited import Model, World
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -226,3 +236,37 @@ async def test_while_nobody_knows_whether_there_is_room_a_backend_that_needs_non
     alone = World({"rate_limit_tpm": 100})
     alone.table.write = down  # type: ignore[method-assign]
     assert isinstance(await refused(alone, 10, 30), StorageUnavailable)
+
+
+class Unable(Model):
+    """A provider that sees that it cannot do what is asked."""
+
+    def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        raise BackendUnable("It has no pictures.", param="messages")
+
+
+async def test_what_a_provider_cannot_be_asked_for_takes_nothing_of_its_limit_and_is_no_attempt() -> None:
+    world = World({"rate_limit_tpm": 1000, "max_concurrent": 2})
+    world.models["a"] = Unable()
+    chat = world.chat(100)
+    with pytest.raises(InvalidRequest) as refused:
+        await anext(chat)
+    assert refused.value.param == "messages"
+    assert (world.table.calls, chat.attempts, chat.backend) == (0, 0, None)
+
+
+class Silent(MemoryTable):
+    """A table that takes long to say that it cannot."""
+
+    async def write(self, write: Update) -> Item | None:
+        await asyncio.sleep(60)
+        raise StorageUnavailable("not now")
+
+
+async def test_no_reservation_outlasts_its_request() -> None:
+    world = World({"rate_limit_tpm": 1000})
+    world.table = Silent()
+    began = world.now
+    with pytest.raises(UpstreamTimeout):
+        await world.say(10, seconds=20)
+    assert world.now - began <= 20.1

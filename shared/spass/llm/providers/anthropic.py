@@ -1,12 +1,13 @@
 """Anthropic, by its Messages API."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import ClassVar, Final
 
 import httpx
 
+from spass.core.messages import Json
 from spass.llm.errors import BackendFailed, BackendRefused, BackendUnavailable
 from spass.llm.providers.anthropic_wire import (
     BlockPayload,
@@ -50,13 +51,9 @@ class Anthropic:
         address = (backend.base_url or self.base_url).removesuffix("/v1")
         self._connection = Connection(backend, address, headers, key=key, transport=transport)
 
-    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        if request.stream:
-            async with aclosing(self._stream(request, context)) as deltas:
-                async for delta in deltas:
-                    yield delta
-        else:
-            yield await self._answer(request, context)
+    def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        body = messages_body(request)
+        return self._stream(body, context) if request.stream else self._answer(body, context)
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:  # noqa: ARG002 - the protocol's shape
         raise BackendRefused("Anthropic has no embedding models.")
@@ -64,19 +61,17 @@ class Anthropic:
     async def aclose(self) -> None:
         await self._connection.aclose()
 
-    async def _answer(self, request: ChatRequest, context: CallContext) -> ChatDelta:
-        body = await self._connection.post(_PATH, messages_body(request), context)
-        payload = parse(MessagePayload, body)
+    async def _answer(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        payload = parse(MessagePayload, await self._connection.post(_PATH, body, context))
         if not payload.stop_reason:
             raise malformed("it has no stop reason")
         text = "".join(block.text for block in payload.content if block.type == "text")
         uses = [block for block in payload.content if block.type == "tool_use"]
         calls = tuple(_begun(index, block, block.arguments) for index, block in enumerate(uses))
-        return ChatDelta(clean(text), calls, finish_reason(payload.stop_reason), payload.usage.tokens)
+        yield ChatDelta(clean(text), calls, finish_reason(payload.stop_reason), payload.usage.tokens)
 
-    async def _stream(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+    async def _stream(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         reader = _StreamReader(self._connection.secrets)
-        body = messages_body(request)
         async with aclosing(self._connection.stream(_PATH, body, context, parser=SseParser(), is_last=_is_last)) as events:
             async for event in events:
                 if (delta := reader.read(event)) is not None:

@@ -17,6 +17,7 @@ import httpx
 from spass.aws.eventstream import BrokenEventStream, EventStreamDecoder, StreamMessage
 from spass.aws.log import write_line
 from spass.aws.signing import CannotSign, Signer
+from spass.core.messages import Json
 from spass.core.time import now
 from spass.llm.errors import BackendFailed, BackendRefused, BackendTimedOut, BackendUnavailable
 from spass.llm.providers.bedrock_embeddings import embed
@@ -64,13 +65,11 @@ class Bedrock:
         self._key = key
         self._opened: Connection | None = None
 
-    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+    def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        body = converse_body(request)
         if request.stream:
-            async with aclosing(self._stream(request, context)) as deltas:
-                async for delta in deltas:
-                    yield delta
-        else:
-            yield await self._answer(request, context)
+            return self._stream(_path(request.model, "converse-stream"), body, context)
+        return self._answer(_path(request.model, "converse"), body, context)
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
         return await embed(self._connection, _path(request.model, "invoke"), request, context)
@@ -102,18 +101,16 @@ class Bedrock:
         except CannotSign as error:
             raise _unsigned(self._backend, error) from error
 
-    async def _answer(self, request: ChatRequest, context: CallContext) -> ChatDelta:
-        body = await self._connection.post(_path(request.model, "converse"), converse_body(request), context)
-        payload = parse(ConversePayload, body)
+    async def _answer(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        payload = parse(ConversePayload, await self._connection.post(path, body, context))
         _check_end(payload.stopReason)
         blocks = payload.output.message.content
         text = "".join(block.text for block in blocks)
         uses = [block.toolUse for block in blocks if block.toolUse is not None]
         calls = tuple(_begun(index, use, use.arguments) for index, use in enumerate(uses))
-        return ChatDelta(clean(text), calls, finish_reason(payload.stopReason), payload.usage.tokens if payload.usage else None)
+        yield ChatDelta(clean(text), calls, finish_reason(payload.stopReason), payload.usage.tokens if payload.usage else None)
 
-    async def _stream(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        body, path = converse_body(request), _path(request.model, "converse-stream")
+    async def _stream(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         reader = _StreamReader(self._connection.secrets)
         messages = self._connection.stream(path, body, context, parser=_Messages(), is_last=_is_last)
         async with aclosing(messages):

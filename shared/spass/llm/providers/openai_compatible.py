@@ -1,6 +1,6 @@
 """What every server that speaks OpenAI's format shares. A provider over it says where it lives and in what it differs."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import ClassVar
 
@@ -57,13 +57,9 @@ class OpenAiCompatible:
     def embedding_body(self, request: EmbeddingRequest) -> dict[str, Json]:
         return {"model": request.model, "input": request.texts}
 
-    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        if request.stream:
-            async with aclosing(self._stream(request, context)) as deltas:
-                async for delta in deltas:
-                    yield delta
-        else:
-            yield await self._answer(request, context)
+    def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        body = self.body(request)
+        return self._stream(body, context) if request.stream else self._answer(body, context)
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
         body = await self._connection.post("/embeddings", self.embedding_body(request), context)
@@ -72,18 +68,18 @@ class OpenAiCompatible:
     async def aclose(self) -> None:
         await self._connection.aclose()
 
-    async def _answer(self, request: ChatRequest, context: CallContext) -> ChatDelta:
-        payload = self._parse_chat(await self._connection.post("/chat/completions", self.body(request), context))
+    async def _answer(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        payload = self._parse_chat(await self._connection.post("/chat/completions", body, context))
         if not payload.choices or payload.choices[0].message is None:
             raise malformed("it holds no message")
         reader = ChatReader()
-        return _merged(reader.read(payload) or ChatDelta(), reader.end() or ChatDelta())
+        yield _merged(reader.read(payload) or ChatDelta(), reader.end() or ChatDelta())
 
-    async def _stream(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+    async def _stream(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         reader = ChatReader()
         done = False
         async with aclosing(
-            self._connection.stream("/chat/completions", self.body(request), context, parser=SseParser(), is_last=_is_done)
+            self._connection.stream("/chat/completions", body, context, parser=SseParser(), is_last=_is_done)
         ) as events:
             async for event in events:
                 done = _is_done(event)
