@@ -90,7 +90,7 @@ def test_a_tenants_life(tenant: Tenant) -> None:
     calls = tenant.calls(turn)
     assert _shape(calls) == [("chat", []), ("rag_query", [("embedding", [])]), ("chat", [])]
     assert {call["agent"] for call in calls} == {"librarian"}
-    assert sum(Decimal(call.get("cost_usd", "0")) for call in calls) == Decimal(turn.headers["SPASS-Cost-Usd"])
+    assert sum(Decimal(call["cost_usd"] or 0) for call in calls) == Decimal(turn.headers["SPASS-Cost-Usd"])
     before = tenant.user.post("/a1/agents/berlin-rag/chat", json={"message": "Welcher Park ist der größte?"})
     assert _shape(tenant.calls(before)) == [("embedding", []), ("chat", [])]
 

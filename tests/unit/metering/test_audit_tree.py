@@ -75,7 +75,8 @@ async def test_every_call_has_every_field_and_null_where_there_is_nothing_to_say
     first, second = found["calls"]
     assert [*first] == [*second]
     assert first == {"tenant": store.tenant, **attributes(full), "calls": []}
-    assert {name for name, value in second.items() if value is None} >= {"user", "agent", "session", "model", "backend", "cost_usd"}
+    empty = {name for name, value in second.items() if value is None}
+    assert empty >= {"user", "agent", "session", "model", "backend", "attempts", "cost_usd"}
 
 
 async def test_a_call_whose_parent_is_not_there_stands_below_the_request(store: TenantStore) -> None:
