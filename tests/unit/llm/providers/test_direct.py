@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.llm.providers.http_head import LONGEST_HEAD
 from spass.llm.providers import direct, http
 from spass.llm.providers.direct import DirectTransport
+from spass.llm.providers.http_head import LONGEST_HEAD
 from tests.unit.certificates import self_signed
 
 pytestmark = pytest.mark.anyio
