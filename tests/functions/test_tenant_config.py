@@ -105,7 +105,7 @@ def test_an_admins_next_request_meets_the_change_in_whatever_process_and_others_
     assert session["compact_keep_last_n"] == 4
 
 
-@pytest.mark.parametrize("target", ["/v1/chat/completions"])
+@pytest.mark.parametrize("target", ["/v1/chat/completions", "/a1/agents/plain/chat"])
 def test_a_budget_that_an_admin_sets_holds_for_its_next_call_in_whatever_process(
     gateway: Gateway, tmp_path: Path, target: str
 ) -> None:

@@ -150,8 +150,8 @@ class Calls:
             raise ModelNotAllowed(f"This token may not use the model '{name}'.", param="model")
         if model.kind != kind:
             raise InvalidRequest(f"'{name}' is no {kind} model.", param="model")
-        if scope.depth > MAX_DEPTH:
-            raise RecursionDepthExceeded(f"This call is {scope.depth} sub-calls deep; {MAX_DEPTH} are allowed.")
+        if scope.depth >= MAX_DEPTH:
+            raise RecursionDepthExceeded(f"This work is {scope.depth} sub-calls deep; at {MAX_DEPTH} it may call no further.")
         return model
 
     def _price(self, model: ModelConfig, usage: TokenUsage, reply: ChatReply | None) -> Cost:

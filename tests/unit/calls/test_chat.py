@@ -46,13 +46,13 @@ async def test_a_model_that_cannot_be_called_is_refused_before_anything_is_asked
     assert await audit_of(store) == []
 
 
-async def test_work_more_than_three_calls_deep_calls_no_further(store: TenantStore) -> None:
+async def test_work_three_calls_deep_calls_no_further(store: TenantStore) -> None:
     provider = ScriptedProvider()
     with pytest.raises(RecursionDepthExceeded):
-        provider.calls().chat(at_depth(make_scope(store), 4), QUESTION)
-    deltas = [delta async for delta in provider.calls().chat(at_depth(make_scope(store), 3), QUESTION)]
+        provider.calls().chat(at_depth(make_scope(store), 3), QUESTION)
+    deltas = [delta async for delta in provider.calls().chat(at_depth(make_scope(store), 2), QUESTION)]
     assert deltas
-    assert provider.contexts[0].headers["SPASS-Caller-Depth"] == "4"
+    assert provider.contexts[0].headers["SPASS-Caller-Depth"] == "3"
 
 
 async def test_the_answer_ends_with_reason_usage_and_cost_and_no_piece_of_text_is_lost(store: TenantStore) -> None:
