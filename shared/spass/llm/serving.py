@@ -3,20 +3,15 @@
 from typing import Final
 
 from spass.tenancy.config import BackendConfig
+from spass.tenancy.providers import OF_OTHER_NAMES, PROVIDERS
 
 USUAL_CONNECTIONS: Final = 100
 """What a process opens at most to a backend that bounds nothing."""
 
-_PREFIXES: Final = {"grok-": "xai", "claude-": "anthropic", "gpt-": "openai", "o1-": "openai", "o3-": "openai"}
-_EMBEDDED_MODEL: Final = "all-minilm-l6-v2"
-_KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "xai": "XAI_API_KEY"}
-
 
 def claimant(model: str) -> str | None:
     """The provider that ``model``'s name belongs to, if it belongs to one."""
-    if model == _EMBEDDED_MODEL:
-        return "embedded"
-    return next((provider for prefix, provider in _PREFIXES.items() if model.startswith(prefix)), None)
+    return next((name for name, provider in PROVIDERS.items() if model.startswith(provider.models)), None)
 
 
 def serves(backend: BackendConfig, model: str) -> bool:
@@ -26,11 +21,11 @@ def serves(backend: BackendConfig, model: str) -> bool:
         return True
     if backend.supported_models:
         return model in backend.supported_models
-    return (claimant(model) or "ollama") == backend.provider
+    return (claimant(model) or OF_OTHER_NAMES) == backend.provider
 
 
 def key_variable(backend: BackendConfig) -> str | None:
     """The environment variable that holds the backend's key; None if it needs none, as a compatible server may not."""
     if backend.api_key_env or backend.base_url:
         return backend.api_key_env
-    return _KEYS.get(backend.provider)
+    return PROVIDERS[backend.provider].key

@@ -5,13 +5,13 @@ from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticKnownError
 
 from spass.core.errors import ModelNotFound
 from spass.core.texts import bounded
+from spass.tenancy.notices import worrying
 from spass.tenancy.providers import PROVIDERS
 from spass.tenancy.scalars import BaseUrl, Count, EnvironmentVariable, Money, Name, Positive, Price, Seconds, Sha256, TenantName
 from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, did_you_mean, load_yaml, validate
@@ -187,19 +187,7 @@ def load_gateway_config(path: Path, tool_names: Collection[str] | None = None) -
         problems += [source.problem((*at, *loc), what) for loc, what in unknown_names(defaults, config, tool_names)]
     if problems:
         raise ConfigError(problems)
-    return config.noted(map(str, sorted(_worrying(source, config), key=lambda notice: notice.line or 0)))
-
-
-def _worrying(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:
-    """What works, and yet should not stay so."""
-    for number, backend in enumerate(config.llm.backends):
-        if backend.api_key_env and backend.base_url and backend.base_url.startswith("http://") and not _is_here(backend.base_url):
-            message = f"{backend.name}'s key goes over the network in the clear; write https"
-            yield Problem(source.file, source.line_of(("llm", "backends", number, "base_url")), message)
-
-
-def _is_here(url: str) -> bool:
-    return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+    return config.noted(map(str, sorted(worrying(source, config), key=lambda notice: notice.line or 0)))
 
 
 def _references(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:

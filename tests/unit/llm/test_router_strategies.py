@@ -11,7 +11,7 @@ from spass.aws.keys import Key
 from spass.core.errors import StorageUnavailable
 from spass.llm.errors import BackendUnavailable
 from spass.llm.providers import make_provider
-from spass.tenancy.providers import PROVIDERS
+from spass.tenancy.providers import PROVIDERS, Registered
 from tests.unit.llm.limited import World, spread
 from tests.unit.virtual_time import BACKEND
 
@@ -112,7 +112,7 @@ async def test_least_loaded_works_while_the_table_does_not_answer() -> None:
 
 
 async def test_a_new_provider_is_one_file_and_one_line_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PROVIDERS, "echo", "tests.unit.llm.echo:Echo")
+    monkeypatch.setitem(PROVIDERS, "echo", Registered("tests.unit.llm.echo:Echo"))
     world = World({"provider": "echo"}, provider_of=make_provider)
     chat = world.chat()
     assert ([delta.content async for delta in chat], chat.backend) == (["Hi"], "a")

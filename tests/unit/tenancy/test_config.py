@@ -311,6 +311,55 @@ def test_a_key_that_would_travel_in_the_clear_is_noted_with_its_line(tmp_path: P
     assert [*notices] == ["gateway.yaml:4: openai's key goes over the network in the clear; write https"] * noted
 
 
+WITH_REGION = "write https://bedrock-runtime.<region>.amazonaws.com"
+MODELS = """\
+models:
+  - {name: small, context_window: 9, usd_per_mtok_in: 1}
+  - {name: free, context_window: 9, usd_per_mtok_in: 0, usd_per_mtok_out: 0}
+  - {name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256, usd_per_mtok_in: 0}
+"""
+
+
+@pytest.mark.parametrize(
+    ("backend", "noted"),
+    [
+        (
+            "provider: bedrock",
+            "bedrock serves no model: no name belongs to bedrock; list its models under model_names or supported_models",
+        ),
+        ("provider: bedrock, supported_models: [small]", None),
+        ("provider: bedrock, model_names: {small: its-own}", None),
+        ("provider: ollama", None),
+        ("provider: anthropic", None),
+        ("provider: embedded", None),
+        (
+            "provider: bedrock, supported_models: [small], base_url: 'https://proxy.example'",
+            f"bedrock's base_url names no region, so its calls are signed for that of the deployment; {WITH_REGION}",
+        ),
+        ("provider: bedrock, supported_models: [small], base_url: 'https://proxy.example', api_key_env: KEY", None),
+        ("provider: bedrock, supported_models: [small], base_url: 'https://bedrock-runtime.eu-west-1.amazonaws.com'", None),
+    ],
+)
+def test_a_backend_that_cannot_serve_as_it_was_meant_is_noted(tmp_path: Path, backend: str, noted: str | None) -> None:
+    notices = load(tmp_path, f"llm:\n  backends:\n    - {{{backend}}}\n{MODELS}").notices
+    assert [*notices] == ([f"gateway.yaml:3: {noted}"] if noted else [])
+
+
+@pytest.mark.parametrize(
+    ("budget", "noted"),
+    [
+        ("", False),
+        ("defaults: {monthly_budget_usd: 5}\n", True),
+        ("tenants: [{id: acme, defaults: {monthly_budget_usd: 0}}]\n", True),
+        ("tenants: [{id: acme, defaults: {tokens_per_minute: 9}}]\n", False),
+    ],
+)
+def test_a_model_without_prices_is_noted_where_there_is_a_budget(tmp_path: Path, budget: str, noted: bool) -> None:
+    notices = load(tmp_path, MODELS + budget).notices
+    message = "small has no price: its calls count for no budget, unless its provider says what they cost"
+    assert [*notices] == [f"gateway.yaml:2: {message}"] * noted
+
+
 def test_tools_that_do_not_exist_are_named_with_their_lines(tmp_path: Path) -> None:
     text = TENANTS.replace("[calculator]", "[calculater]") + "    defaults: {tools_enabled_default: [rag_query, nope]}\n"
     path = tmp_path / "gateway.yaml"

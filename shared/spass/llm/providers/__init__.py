@@ -10,5 +10,5 @@ from spass.tenancy.providers import PROVIDERS
 
 def make_provider(backend: BackendConfig, key: str | None) -> Provider:
     """The provider that speaks to ``backend`` with ``key``."""
-    module, name = PROVIDERS[backend.provider].split(":")
+    module, name = PROVIDERS[backend.provider].code.split(":")
     return cast(Provider, getattr(import_module(module), name)(backend, key))

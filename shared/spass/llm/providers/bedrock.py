@@ -34,8 +34,8 @@ from spass.llm.providers.http import Connection, malformed
 from spass.llm.providers.texts import Texts, clean, parse
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.tenancy.config import BackendConfig
+from spass.tenancy.providers import bedrock_region
 
-_REGION: Final = re.compile(r"\bbedrock-runtime(?:-fips)?\.([a-z]{2}(?:-[a-z]+)+-\d)\.")
 _OUR_MODEL: Final = re.compile(
     r"model identifier|on-demand throughput|inference profile|not supported in this region", re.IGNORECASE
 )
@@ -57,8 +57,7 @@ class Bedrock:
     """A provider in one region of AWS."""
 
     def __init__(self, backend: BackendConfig, key: str | None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        named = _REGION.search(backend.base_url or "")
-        signer = Signer("bedrock", named[1] if named else None)
+        signer = Signer("bedrock", bedrock_region(backend.base_url))
         self._backend = backend
         self._signer = signer
         self._transport = transport

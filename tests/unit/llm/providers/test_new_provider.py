@@ -1,52 +1,38 @@
-"""A new provider is one file and one line of the registry: this one stands in a folder of its own, and answers."""
+"""A new provider is one file and one line of the registry: the documented one answers as it stands there."""
 
 import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from spass.llm import providers
 from spass.llm.providers import make_provider
 from spass.llm.providers.http import Connection
 from spass.llm.router import Router
 from spass.tenancy.config import load_gateway_config
-from spass.tenancy.providers import PROVIDERS
+from spass.tenancy.providers import PROVIDERS, Registered
 from tests.unit.llm.upstream import KEY, context, request
 
 pytestmark = pytest.mark.anyio
 
-FILE = """
-from typing import ClassVar
-
-from spass.core.messages import Json
-from spass.llm.providers.openai_compatible import OpenAiCompatible
-from spass.llm.types import ChatRequest
-
-
-class Mistral(OpenAiCompatible):
-    base_url: ClassVar[str] = "https://api.mistral.example/v1"
-    lacks: ClassVar[frozenset[str]] = frozenset({"logit_bias"})
-
-    def body(self, request: ChatRequest) -> dict[str, Json]:
-        body = super().body(request)
-        return {**body, "random_seed": body.pop("seed")} if "seed" in body else body
-"""
-
-GATEWAY = """
-llm:
-  backends:
-    - {provider: mistral, api_key_env: M_KEY, model_names: {model-1: mistral-large}}
-models:
-  - {name: model-1, context_window: 1000}
-  - {name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}
-"""
+DOCUMENT = (Path(__file__).resolve().parents[4] / "docs" / "providers.md").read_text(encoding="utf-8")
 
 
 async def test_a_new_provider_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "provider_of_tomorrow.py").write_text(FILE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(PROVIDERS, "mistral", "provider_of_tomorrow:Mistral")
+    file, line = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    (gateway,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
+    (name, registered), *others = eval(f"{{{line}}}", {"Registered": Registered}).items()
+    assert not others
+    module = registered.code.partition(":")[0]
+    assert f"`shared/{module.replace('.', '/')}.py`" in DOCUMENT
+    (tmp_path / "mistral.py").write_text(file)
+    monkeypatch.setattr(providers, "__path__", [*providers.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(PROVIDERS, name, registered)
     asked: list[httpx.Request] = []
 
     def answer(sent: httpx.Request) -> httpx.Response:
@@ -59,12 +45,15 @@ async def test_a_new_provider_is_one_file_and_one_line(tmp_path: Path, monkeypat
         whole(self, *given, **{**named, "transport": httpx.MockTransport(answer)})  # type: ignore[arg-type]
 
     monkeypatch.setattr(Connection, "__init__", over_there)
-    (tmp_path / "gateway.yaml").write_text(GATEWAY)
+    (tmp_path / "gateway.yaml").write_text(gateway)
     config = load_gateway_config(tmp_path / "gateway.yaml")
-    router = Router(config.llm, config.models, {"M_KEY": KEY}.get, provider_of=make_provider)
-    deltas = [delta async for delta in router.chat(request(), context())]
+    assert not config.notices
+    router = Router(config.llm, config.models, {"MISTRAL_API_KEY": KEY}.get, provider_of=make_provider)
+    asking = replace(request(), model="mistral-large-latest", seed=7)
+    deltas = [delta async for delta in router.chat(asking, context())]
     assert [delta.content for delta in deltas] == ["Bonjour"]
-    assert str(asked[0].url) == "https://api.mistral.example/v1/chat/completions"
+    assert str(asked[0].url) == "https://api.mistral.ai/v1/chat/completions"
     assert asked[0].headers["authorization"] == f"Bearer {KEY}"
-    assert json.loads(asked[0].content)["model"] == "mistral-large"
-    del sys.modules["provider_of_tomorrow"]
+    body = json.loads(asked[0].content)
+    assert (body["model"], body["random_seed"]) == ("mistral-large-latest", 7)
+    del sys.modules[module]
