@@ -30,11 +30,19 @@ _NOTHING: Final = TokenUsage()
 class Calls:
     """The pipeline of every model call."""
 
-    def __init__(self, config: GatewayConfig, router: Router, cascade: Cascade, *, admission: Admission | None = None) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        router: Router,
+        cascade: Cascade,
+        *,
+        admission: Admission | None = None,
+        leaks: Leaks | None = None,
+    ) -> None:
         self._config = config
         self._router = router
         self._admission = admission or Admission(cascade)
-        self._leaks = Leaks(config, router.keys)
+        self._leaks = leaks or Leaks(config, router.keys)
 
     def chat(self, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """The answer in pieces. The last piece holds no text but the finish reason, the usage (estimated where the provider said
@@ -79,6 +87,8 @@ class Calls:
             status = audit.OK
         except SpassError as error:
             status = error.code
+            if said := _spoken(scrubber.rest()):
+                yield said
             raise self._leaks.scrubbed(error) from None
         except (GeneratorExit, asyncio.CancelledError):
             status = audit.CANCELLED

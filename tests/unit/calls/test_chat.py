@@ -156,6 +156,22 @@ async def test_a_call_that_breaks_off_is_recorded_with_what_it_took(store: Tenan
     assert (record["status"], record["completion_tokens"]) == ("upstream_error", 2)
 
 
+async def test_what_was_heard_before_a_stream_breaks_is_said_to_its_last_letter_before_the_error(store: TenantStore) -> None:
+    provider = ScriptedProvider([ChatDelta("abcdefgh")], BackendUnavailable("gone"))
+    said: list[str] = []
+    with pytest.raises(UpstreamError):
+        async for delta in provider.calls().chat(make_scope(store), QUESTION):
+            said.append(delta.content)
+    assert "".join(said) == "abcdefgh"
+    provider.deltas = [ChatDelta("The key is sk-proj-0123456789abcdef0123")]
+    said.clear()
+    with pytest.raises(UpstreamError):
+        async for delta in provider.calls().chat(make_scope(store), QUESTION):
+            said.append(delta.content)
+    assert "".join(said).startswith("The key is ")
+    assert "0123" not in "".join(said)
+
+
 async def test_a_model_without_backend_is_recorded_with_no_attempt(store: TenantStore) -> None:
     with pytest.raises(NoBackendAvailable):
         await ask(ScriptedProvider(), store, ChatRequest("unserved", QUESTION.messages))
