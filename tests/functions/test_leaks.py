@@ -118,6 +118,31 @@ def test_what_a_provider_says_as_it_fails(planted_gateway: Gateway, capsys: pyte
             assert_clean(reply, capsys, batch, surface)
 
 
+ECHOES: Mapping[str, Callable[[Gateway, str], Reply]] = {
+    "model": lambda gateway, secret: gateway.send("POST", "/v1/chat/completions", body=CHAT | {"model": secret}),
+    "streamed": lambda gateway, secret: gateway.send(
+        "POST", "/v1/chat/completions", body=CHAT | {"model": secret, "stream": True}
+    ),
+    "field": lambda gateway, secret: gateway.send("POST", "/v1/embeddings", body={"model": "m", "input": "Hi", secret: 1}),
+    "setting": lambda gateway, secret: gateway.send("PUT", "/v1/tenant/config", body={secret: 1}, token="demo-admin-token"),
+    "inner": lambda gateway, secret: gateway.send(
+        "POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "alpha", secret: 1}]}
+    ),
+}
+
+
+@pytest.mark.parametrize("where", ECHOES)
+def test_what_a_caller_sent_is_not_shown_to_it_where_it_is_a_secret(
+    planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", PROVIDER_KEY)  # not asked with yet
+    for secret in (PROVIDER_KEY, TOKEN, SHAPED["openai project"]):
+        reply = ECHOES[where](planted_gateway, secret)
+        assert 400 <= reply.status < 500
+        assert secret[4:16] not in reply.text + str(dict(reply.headers)) + capsys.readouterr().out
+    assert "nonsense" in ECHOES[where](planted_gateway, "nonsense").text
+
+
 @pytest.mark.parametrize("surface", CHATS)
 def test_what_a_model_says(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, surface: str

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Final
 
@@ -50,22 +50,22 @@ def hide_values(text: str) -> str:
     return text
 
 
-def hide_all(value: Json) -> Json:
+def hide_all(value: Json, hide: Callable[[str], str] = hide) -> Json:
     """The same for every text in ``value``, names of members included."""
     match value:
         case str():
             return hide(value)
         case list():
-            return [hide_all(part) for part in value]
+            return [hide_all(part, hide) for part in value]
         case dict():
-            return {hide(name): hide_all(part) for name, part in value.items()}
+            return hide_members(value, hide)
         case _:
             return value
 
 
-def hide_members(value: Mapping[str, Json]) -> dict[str, Json]:
+def hide_members(value: Mapping[str, Json], hide: Callable[[str], str] = hide) -> dict[str, Json]:
     """The same for an object."""
-    return {hide(name): hide_all(part) for name, part in value.items()}
+    return {hide(name): hide_all(part, hide) for name, part in value.items()}
 
 
 def is_clean(text: str) -> bool:

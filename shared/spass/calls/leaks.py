@@ -10,10 +10,12 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from spass.aws.hidden import hide
 from spass.calls.secrets import CONTEXT, EARLY, LAST_BREAK, SHORTEST, Secrets, Span, early, first_run, is_named, runs
 from spass.core.credentials import PRIVATE_KEY
 from spass.core.errors import SpassError
 from spass.llm.scrub import GONE, scrub
+from spass.llm.serving import key_variable
 from spass.llm.types import ChatDelta, ToolCallDelta
 from spass.tenancy.config import GatewayConfig
 
@@ -37,6 +39,8 @@ class Leaks:
     def __init__(self, config: GatewayConfig, keys: Callable[[], Collection[str]]) -> None:
         self._sha256 = [token.sha256 for tenant in config.tenants for token in tenant.tokens]
         self._keys = keys
+        variables = filter(None, map(key_variable, config.llm.backends))
+        self._variables = tuple(dict.fromkeys((*_CREDENTIALS, *variables)))
         self._values: tuple[str, ...] = ()
         self._secrets = Secrets.of((), self._sha256)
 
@@ -50,8 +54,12 @@ class Leaks:
         message = scrub(_whole(self._known(), error.message), secrets=self._values)
         return type(error)(message, param=error.param, details=error.details, retry_after=error.retry_after)
 
+    def hide(self, text: str) -> str:
+        """``text`` of an error without what ``aws.hidden`` knows, nor a token or key that its caller sent."""
+        return hide(_whole(self._known(), text))
+
     def _known(self) -> Secrets:
-        environment = filter(None, map(os.environ.get, _CREDENTIALS))
+        environment = filter(None, map(os.environ.get, self._variables))
         values = (*self._keys(), *environment)
         if values != self._values:
             self._secrets, self._values = Secrets.of(values, self._sha256), values

@@ -77,7 +77,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
     exchange.error = known.code
     if isinstance(known, InternalError | StorageUnavailable):
         write_line(failure_line(known, exchange.request_id))
-    return error_response(known, exchange.request_id, headers)
+    services: Services = request.app.state.services
+    return error_response(known, exchange.request_id, headers, hide=services.hide)
 
 
 def _allowed(request: Request) -> list[str]:

@@ -1,7 +1,7 @@
 """The tree of errors on the wire: which branch is which HTTP status, and the one envelope that every failure wears."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from fastapi.exceptions import RequestValidationError
@@ -60,12 +60,12 @@ def kind_of(error: SpassError) -> HttpKind:
     return next((KINDS[branch] for branch in type(error).__mro__ if branch in KINDS), KINDS[errors.Internal])
 
 
-def envelope(error: SpassError, request_id: RequestId) -> dict[str, Json]:
-    """The body of every failure."""
-    details = hide_members(error.details)
+def envelope(error: SpassError, request_id: RequestId, hide: Callable[[str], str] = hide) -> dict[str, Json]:
+    """The body of every failure, its texts as ``hide`` leaves them."""
+    details = hide_members(error.details, hide)
     message = hide(error.message)
     if isinstance(error, InvalidRequest):
-        details.setdefault("errors", [_only_report(error, message)])
+        details.setdefault("errors", [_only_report(error, message, hide)])
     body: dict[str, Json] = {
         "code": error.code,
         "message": message,
@@ -76,7 +76,7 @@ def envelope(error: SpassError, request_id: RequestId) -> dict[str, Json]:
     return {"error": body, "request_id": request_id}
 
 
-def _only_report(error: InvalidRequest, message: str) -> dict[str, Json]:
+def _only_report(error: InvalidRequest, message: str, hide: Callable[[str], str]) -> dict[str, Json]:
     """The entry of ``details.errors`` for what was found by other means than validation, and so alone."""
     param = error.param
     if param is None:
@@ -90,7 +90,13 @@ def _only_report(error: InvalidRequest, message: str) -> dict[str, Json]:
     return {"loc": [hide(part) if isinstance(part, str) else part for part in loc], "message": message, "type": error.code}
 
 
-def error_response(error: SpassError, request_id: RequestId, headers: Mapping[str, str] | None = None) -> Response:
+def error_response(
+    error: SpassError,
+    request_id: RequestId,
+    headers: Mapping[str, str] | None = None,
+    *,
+    hide: Callable[[str], str] = hide,
+) -> Response:
     """The whole answer to a request that failed with ``error``."""
     extra = dict(headers or {})
     if isinstance(error, errors.Unauthenticated):
@@ -100,7 +106,7 @@ def error_response(error: SpassError, request_id: RequestId, headers: Mapping[st
         retry_after = 1.0
     if retry_after is not None:
         extra["Retry-After"] = str(max(1, math.ceil(retry_after)))
-    return json_response(envelope(error, request_id), status=kind_of(error).status, headers=extra)
+    return json_response(envelope(error, request_id, hide), status=kind_of(error).status, headers=extra)
 
 
 def from_validation(error: RequestValidationError) -> InvalidRequest:

@@ -101,11 +101,11 @@ async def stream_once(
         SpassError: the work failed before its first chunk.
     """
     if exchange.idempotent is None:
-        return await stream_response(chunks(), exchange.request_id)
+        return await stream_response(chunks(), exchange.request_id, hide=exchange.services.hide)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
     if isinstance(claim, StoredAnswer):
         return await stream_response(_each(replay(claim.body)), exchange.request_id, headers={REPLAYED: "true"})
-    return await stream_response(_kept(claim, chunks, collect), exchange.request_id)
+    return await stream_response(_kept(claim, chunks, collect), exchange.request_id, hide=exchange.services.hide)
 
 
 async def _each(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:

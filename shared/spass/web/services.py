@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spass.agents.engine import Engine
     from spass.agents.registry import AgentRegistry
     from spass.aws.clients import Aws
+    from spass.calls.leaks import Leaks
     from spass.calls.pipeline import Calls
     from spass.calls.scope import Scope
     from spass.completions.service import Completions
@@ -104,7 +105,19 @@ class Services:
     def calls(self) -> "Calls":
         from spass.calls.pipeline import Calls
 
-        return Calls(self.config, self.router, self.cascade)
+        return Calls(self.config, self.router, self.cascade, leaks=self.leaks)
+
+    @cached_property
+    def leaks(self) -> "Leaks":
+        from spass.calls.leaks import Leaks
+
+        return Leaks(self.config, lambda: self.router.keys() if "router" in self.__dict__ else ())
+
+    def hide(self, text: str) -> str:
+        """What may stand of ``text`` in an error. Before the first caller is known, no words of a caller stand in any."""
+        from spass.aws.hidden import hide
+
+        return self.leaks.hide(text) if "config" in self.__dict__ else hide(text)
 
     @cached_property
     def completions(self) -> "Completions":

@@ -3,12 +3,13 @@
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html; ``[DONE]`` at the end is OpenAI's.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Final
 
 from starlette.responses import StreamingResponse
 
+from spass.aws.hidden import hide
 from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, SpassError, StorageUnavailable
 from spass.core.ids import RequestId
@@ -28,7 +29,11 @@ Chunk = dict[str, Json]
 
 
 async def stream_response(
-    chunks: AsyncIterator[Chunk], request_id: RequestId, *, headers: Mapping[str, str] | None = None
+    chunks: AsyncIterator[Chunk],
+    request_id: RequestId,
+    *,
+    headers: Mapping[str, str] | None = None,
+    hide: Callable[[str], str] = hide,
 ) -> StreamingResponse:
     """The chunks, each an event, and ``[DONE]``.
 
@@ -42,14 +47,18 @@ async def stream_response(
     async with aclosing(running.follow()) as begun:
         await anext(begun, None)
     return StreamingResponse(
-        render(running, request_id),
+        render(running, request_id, hide=hide),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})},
     )
 
 
 async def render(
-    running: Running[Chunk], request_id: RequestId, *, keep_alive: float = KEEP_ALIVE_SECONDS
+    running: Running[Chunk],
+    request_id: RequestId,
+    *,
+    keep_alive: float = KEEP_ALIVE_SECONDS,
+    hide: Callable[[str], str] = hide,
 ) -> AsyncIterator[bytes]:
     """The bytes of the stream. Silence is filled with comments; work that breaks ends it with an ``error`` and no ``[DONE]``."""
     sent = 0
@@ -66,7 +75,7 @@ async def render(
     except SpassError as error:
         if isinstance(error, InternalError | StorageUnavailable):
             write_line(failure_line(error, request_id))
-        yield _event(envelope(error, request_id))
+        yield _event(envelope(error, request_id, hide))
     except Exception as error:  # noqa: BLE001 (the edge: the status has left, so the stream itself must say that it broke)
         write_line(failure_line(error, request_id))
         yield _event(envelope(InternalError("Something went wrong on our side."), request_id))
