@@ -1,26 +1,29 @@
 """What `make run` says once it serves."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
 
 from local.home import Home
 from local.models import TOKENS, Choice
 from spass.tenancy.config import GatewayConfig
 
 _EXAMPLE: Final = "llama-4-scout"
+_FEW: Final = 8
 
 
-def banner(url: str, config: GatewayConfig, choice: Choice, home: Home, bucket: str, notes: Sequence[str]) -> str:
-    """Where the gateway is, for whom, who answers, and what to try first. ``config`` is the operator's, ``bucket`` the URL of the
-    emulated bucket.
+def banner(url: str, file: Path, config: GatewayConfig, choice: Choice, home: Home, bucket: str, notes: Sequence[str]) -> str:
+    """Where the gateway is, for whom, who answers, and what to try first. ``config`` is the operator's, out of ``file``, and
+    ``bucket`` the URL of the emulated bucket.
     """
     lines = [
         "",
         f"  Spass serves on {url}    (docs: {url}/docs)",
         "",
-        *_tenants(config),
+        *_tenants(file, config),
         "",
-        *_models(choice),
+        *_models(config, choice),
+        f"  configuration: {file}",
         f"  state: {home.path} (kept over a restart)",
         *(f"  note: {note}" for note in notes),
         "",
@@ -47,33 +50,55 @@ def _chat(url: str, choice: Choice) -> list[str]:
     ]
 
 
-def _tenants(config: GatewayConfig) -> list[str]:
+def _tenants(file: Path, config: GatewayConfig) -> list[str]:
     lines = [
         f"  tenant  {tenant:<5} {'tokens' if len(tokens) > 1 else 'token':<6}  {', '.join(sorted(tokens, reverse=True))}"
         for tenant, tokens in TOKENS.items()
     ]
     if theirs := [tenant.id for tenant in config.tenants if tenant.id not in TOKENS or tenant.tokens]:
-        lines.append(f"  of gateway.yaml, with tokens that only you know: {', '.join(theirs)}")
+        lines.append(f"  of {file.name}, with tokens that only you know: {_few(theirs)}")
     return lines
 
 
-def _models(choice: Choice) -> list[str]:
-    lines = [f"  {backend} answers for {models}" for backend, models in _by_backend(choice.by_model)]
+def _models(config: GatewayConfig, choice: Choice) -> list[str]:
+    lines = _of_groups("answer", "for", config, choice, choice.by_model)
     if choice.needs_standin:
         lines += [
             "  (the stand-in is a small offline program, no language model; put a provider's key into .env, or run Ollama;",
             "   costs are shown by the catalogue's prices, and nothing is charged)",
         ]
-    lines += [f"  {backend} embeds with {models}" for backend, models in _by_backend(choice.embeddings)]
+    lines += _of_groups("embed", "with", config, choice, choice.embeddings)
     for model, variables in choice.unanswered.items():
         remedy = f"set {' or '.join(variables)}" if variables else "no backend for it is used here"
         lines.append(f"  nobody answers for {model}: {remedy}")
+    if choice.passed_over:
+        reasons = _grouped((reason, backend) for backend, reason in choice.passed_over.items())
+        told = [f"{_few(backends)} ({reason})" for reason, backends in reasons.items()]
+        lines.append(f"  passed over: {_few(told)}")
     return lines
 
 
-def _by_backend(by_model: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Each backend and its models, to be read."""
-    found: dict[str, list[str]] = {}
-    for model, backend in by_model.items():
-        found.setdefault(backend, []).append(model)
-    return [(backend, ", ".join(models)) for backend, models in found.items()]
+def _of_groups(verb: str, preposition: str, config: GatewayConfig, choice: Choice, models: Iterable[str]) -> list[str]:
+    """A line for all models that the same backends serve; where these are several, with what decides between them."""
+    lines = []
+    for backends, served in _grouped((choice.serving(model), model) for model in models).items():
+        several = len(backends) > 1
+        who = f"{_few(backends)} ({config.llm.strategy}) {verb}" if several else f"{backends[0]} {verb}s"
+        lines.append(f"  {who} {preposition} {_few(served)}")
+    return lines
+
+
+_Group = TypeVar("_Group")
+
+
+def _grouped(pairs: Iterable[tuple[_Group, str]]) -> dict[_Group, list[str]]:
+    found: dict[_Group, list[str]] = {}
+    for group, name in pairs:
+        found.setdefault(group, []).append(name)
+    return found
+
+
+def _few(names: Sequence[str]) -> str:
+    """The names in a row, of very many the first."""
+    more = [f"{len(names) - _FEW} more"] if len(names) > _FEW else []
+    return ", ".join([*names[:_FEW], *more])

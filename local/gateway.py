@@ -65,7 +65,8 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         lock = stack.enter_context(home.held())
         notes = home.left_behind()
         _only_loopback_without_proxy()
-        config = load_gateway_config(Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml"), TOOLS)
+        file = Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml")
+        config = load_gateway_config(file, TOOLS)
         notes += config.notices
         if not offline:
             check_keys(config)
@@ -84,7 +85,8 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         app = local_app()
         stack.enter_context(workers.serving(stores.queue))
         threading.Thread(target=resume_executions, args=[stores.machine], daemon=True).start()
-        print(banner(f"http://{HOST}:{port}", config, choice, home, f"{endpoint}/{stores.bucket}", notes), flush=True)
+        shown = banner(f"http://{HOST}:{port}", file, config, choice, home, f"{endpoint}/{stores.bucket}", notes)
+        print(shown, flush=True)
         server(app).run(sockets=[listener])
 
 

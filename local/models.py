@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,13 +42,19 @@ class Ollama:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Who answers for which chat model, who embeds, and the backends to write down. ``unanswered`` maps each model that nobody
-    serves here to the variables one of which would change that by a key.
+    serves here to the variables one of which would change that by a key, ``passed_over`` each configured backend that is
+    not asked to the reason.
     """
 
     backends: tuple[BackendConfig, ...]
     by_model: Mapping[str, str]
     embeddings: Mapping[str, str]
     unanswered: Mapping[str, tuple[str, ...]]
+    passed_over: Mapping[str, str]
+
+    def serving(self, model: str) -> tuple[str, ...]:
+        """All backends that answer for ``model`` here, those of the lowest priority first."""
+        return tuple(backend.name for backend in _in_order(self.backends) if serves(backend, model))
 
     @property
     def needs_standin(self) -> bool:
@@ -73,7 +79,8 @@ def choose(config: GatewayConfig, *, ollama: Ollama | None, standin_url: str, of
 
     ``offline``: of the configured backends none is asked but what runs in this process.
     """
-    kept = [backend for backend in config.llm.backends if backend.provider == "embedded" or (not offline and _usable(backend))]
+    missing = {backend.name: _missing(backend, offline=offline) for backend in config.llm.backends}
+    kept = [backend for backend in config.llm.backends if not missing[backend.name]]
     chat = [model.name for model in config.models if model.kind == "chat"]
     by_model = _served(chat, kept)
     left = [model for model in chat if model not in by_model]
@@ -88,14 +95,20 @@ def choose(config: GatewayConfig, *, ollama: Ollama | None, standin_url: str, of
     embedding = [model.name for model in config.models if model.kind == "embedding"]
     embeddings = _served(embedding, kept)
     unanswered = {model: () if offline else _keys_for(config, model) for model in embedding if model not in embeddings}
-    return Choice(tuple(kept), {model: by_model[model] for model in chat}, embeddings, unanswered)
+    names = {backend.name for backend in kept}
+    passed_over = {name: reason for name, reason in missing.items() if reason and name not in names}
+    return Choice(tuple(kept), {model: by_model[model] for model in chat}, embeddings, unanswered, passed_over)
 
 
 def _served(models: Sequence[str], backends: Sequence[BackendConfig]) -> dict[str, str]:
     """The backend that is tried first for each of ``models`` that any serves."""
-    ordered = sorted(backends, key=lambda backend: backend.priority)
+    ordered = _in_order(backends)
     found = {model: next((backend.name for backend in ordered if serves(backend, model)), None) for model in models}
     return {model: backend for model, backend in found.items() if backend}
+
+
+def _in_order(backends: Iterable[BackendConfig]) -> list[BackendConfig]:
+    return sorted(backends, key=lambda backend: backend.priority)
 
 
 def _keys_for(config: GatewayConfig, model: str) -> tuple[str, ...]:
@@ -114,16 +127,21 @@ def overlay(config: GatewayConfig, choice: Choice) -> dict[str, Any]:
     return written
 
 
-def _usable(backend: BackendConfig) -> bool:
-    """Whether a backend can answer here: its key is set, or it needs none and is there. An Ollama is looked for by itself, and
-    Bedrock without a key wants credentials of AWS, which here are those of the emulator."""
+def _missing(backend: BackendConfig, *, offline: bool) -> str | None:
+    """Why a backend cannot answer here; None if its key is set, or it needs none and is there. An Ollama is looked for by itself,
+    and Bedrock without a key wants credentials of AWS, which here are those of the emulator."""
+    if backend.provider == "embedded":
+        return None
+    if offline:
+        return "--offline"
     if backend.provider == "ollama":
-        return False
+        return "no Ollama answers"
     if key := key_variable(backend):
-        return bool(os.environ.get(key))
+        return None if os.environ.get(key) else f"no {key}"
     if backend.provider == "bedrock":
-        return False
-    return backend.base_url is not None and answers(backend.base_url, timeout=_PROBE_SECONDS)
+        return "no api_key_env: here it needs a Bedrock API key"
+    there = backend.base_url is not None and answers(backend.base_url, timeout=_PROBE_SECONDS)
+    return None if there else "no answer at its base_url"
 
 
 def _ollama_backend(config: GatewayConfig, ollama: Ollama, left: Sequence[str]) -> BackendConfig:

@@ -14,19 +14,19 @@ from spass.tenancy.config import GatewayConfig, load_gateway_config
 def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "GROQ_API_KEY"):
         monkeypatch.delenv(key, raising=False)
-    file = tmp_path / "gateway.yaml"
+    file = tmp_path / "operators.yaml"
     shipped = (ROOT / "gateway.yaml").read_text().split("\ntenants:")[0]
     file.write_text(f"{shipped}\ntenants:\n  - {{id: acme}}\n  - {{id: demo}}\n  - {{id: zeta}}\n")
     config: GatewayConfig = load_gateway_config(file)
     choice = choose(config, ollama=None, standin_url="http://127.0.0.1:4999/v1")
     bucket = "http://127.0.0.1:4999/spass-local"
-    return banner("http://127.0.0.1:3000", config, choice, Home(tmp_path), bucket, ["gateway.yaml:3: something"])
+    return banner("http://127.0.0.1:3000", file, config, choice, Home(tmp_path), bucket, ["gateway.yaml:3: something"])
 
 
 def test_it_names_the_laptops_tenants_with_their_tokens_and_the_operators_own(shown: str) -> None:
     assert "  tenant  demo  tokens  demo-token, demo-admin-token\n" in shown
     assert "  tenant  other token   other-token\n" in shown
-    assert "of gateway.yaml, with tokens that only you know: acme, zeta\n" in shown
+    assert "of operators.yaml, with tokens that only you know: acme, zeta\n" in shown
 
 
 def test_it_says_who_answers_and_for_what_nobody_does(shown: str) -> None:
@@ -52,6 +52,57 @@ def test_what_it_says_to_try_names_a_model_that_there_is(shown: str, tmp_path: P
     )
     config = load_gateway_config(file)
     choice = choose(config, ollama=None, standin_url="http://127.0.0.1:4999/v1")
-    other = banner("http://127.0.0.1:3000", config, choice, Home(tmp_path), "http://127.0.0.1:4999/spass-local", [])
+    other = banner("http://127.0.0.1:3000", file, config, choice, Home(tmp_path), "http://127.0.0.1:4999/spass-local", [])
     assert '"model": "small"' in other
     assert "llama-4-scout" not in other
+
+
+def test_it_names_the_file_that_it_serves(shown: str, tmp_path: Path) -> None:
+    assert f"  configuration: {tmp_path / 'operators.yaml'}\n" in shown
+
+
+def test_it_says_which_backends_are_passed_over_and_why(shown: str) -> None:
+    told = "anthropic (no ANTHROPIC_API_KEY), openai (no OPENAI_API_KEY), xai (no XAI_API_KEY), groq (no GROQ_API_KEY)"
+    assert f"  passed over: {told}\n" in shown
+
+
+MANY = """
+llm:
+  strategy: round-robin
+  backends:
+    - {name: one, provider: openai, api_key_env: ONE_KEY, supported_models: [scout, small]}
+    - {name: two, provider: openai, api_key_env: TWO_KEY, supported_models: [scout]}
+    - {name: signed, provider: bedrock, supported_models: [scout]}
+    - {name: ollama, provider: ollama}
+    - {name: embedded, provider: embedded}
+models:
+  - {name: scout, context_window: 1000}
+  - {name: small, context_window: 1000}
+  - {name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}
+"""
+
+
+def shown_of(text: str, folder: Path, *, offline: bool = False) -> str:
+    file = folder / "many.yaml"
+    file.write_text(text)
+    config = load_gateway_config(file)
+    choice = choose(config, ollama=None, standin_url="http://127.0.0.1:4999/v1", offline=offline)
+    return banner("http://127.0.0.1:3000", file, config, choice, Home(folder), "http://127.0.0.1:4999/spass-local", [])
+
+
+def test_it_names_every_backend_of_a_model_and_the_strategy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ONE_KEY", "a-key")
+    monkeypatch.setenv("TWO_KEY", "a-key")
+    shown = shown_of(MANY, tmp_path)
+    assert "  one, two (round-robin) answer for scout\n" in shown
+    assert "  one answers for small\n" in shown
+    assert "  passed over: signed (no api_key_env: here it needs a Bedrock API key), ollama (no Ollama answers)\n" in shown
+
+
+def test_offline_it_says_so_of_all_at_once(tmp_path: Path) -> None:
+    assert "  passed over: one, two, signed, ollama (--offline)\n" in shown_of(MANY, tmp_path, offline=True)
+
+
+def test_of_many_it_names_the_first_alone(tmp_path: Path) -> None:
+    models = "".join(f"  - {{name: m{number}, context_window: 1000}}\n" for number in range(20))
+    assert "  stand-in answers for scout, small, m0, m1, m2, m3, m4, m5, 14 more\n" in shown_of(MANY + models, tmp_path)
