@@ -13,7 +13,7 @@ router = api_router()
 
 
 @router.get("/v1/usage")
-async def used(asked: Report, exchange: Current) -> Response:
+async def get_usage(asked: Report, exchange: Current) -> Response:
     """Requests, tokens and costs, summed up by agent, model, user or day (UTC)."""
     return json_response(await usage(exchange.scope.store, asked))
 

@@ -13,7 +13,7 @@ router = admin_router()
 
 
 @router.delete("/v1/usage")
-async def begin_anew(agent: ToReset, exchange: Current) -> Response:
+async def reset_usage(agent: ToReset, exchange: Current) -> Response:
     """Set the counters of the tenant, or of one of its agents, back to nothing. A budget that is spent stays spent."""
     await reset(exchange.scope.store, agent)
     return json_response({"reset": True})
