@@ -75,14 +75,20 @@ def _harmless(message: Message) -> Message:
         )
     content = _clean(message.content)
     calls = tuple(_harmless_call(call) for call in message.tool_calls)
-    if content is message.content and _same(calls, message.tool_calls):
+    name, answered = message.name and _clean(message.name), message.tool_call_id and _clean_id(message.tool_call_id)
+    if content is message.content and _same((*calls, name, answered), (*message.tool_calls, message.name, message.tool_call_id)):
         return message
     _check_visible(message, content)
-    return replace(message.rewritten(_clean), tool_calls=calls)
+    return replace(message.rewritten(_clean), tool_calls=calls, name=name or None, tool_call_id=answered)
 
 
 def _clean(text: str) -> str:
     return without_role_tokens(visible(text))
+
+
+def _clean_id(identity: str) -> str:
+    """The same of a call and of its answer, so that they stay a pair."""
+    return _clean(identity) or "call"
 
 
 def _check_visible(message: Message, left: str) -> None:
@@ -105,7 +111,9 @@ def _harmless_call(call: ToolCall) -> ToolCall:
                 arguments = json.dumps(harmless, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError):
             pass
-    return call if arguments is call.arguments else replace(call, arguments=arguments)
+    identity = call.id and _clean_id(call.id)
+    unchanged = arguments is call.arguments and identity is call.id
+    return call if unchanged else replace(call, id=identity, arguments=arguments)
 
 
 def _clean_value(value: Json) -> Json:

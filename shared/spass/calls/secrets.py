@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple, Self
 from urllib.parse import quote
 
-from spass.core.credentials import AWS_SECRET, AWS_SECRET_NAME, CREDENTIAL, LOGIN
+from spass.core.credentials import AWS_SECRET, AWS_SECRET_NAME, BEARER, BEARER_TOKEN, CREDENTIAL, LOGIN
 
 SHORTEST: Final = 8
 """Characters. Nothing shorter is taken for a secret."""
@@ -22,6 +22,13 @@ _NOT_IN_A_RUN: Final = re.compile(rf"[^{_RUN_CHARACTERS}]+")
 # A token may stand in a URL, after a name, or in a sentence.
 _WORDS: Final = tuple(map(re.compile, (r"[A-Za-z0-9_-]{8,}", r"[A-Za-z0-9._~+/-]{8,}=*", r"[^=:&?#@]{8,}=*", r".{8,}")))
 _AROUND: Final = "!#$%&*+-./:=?@^_~"
+
+_NAMED: Final = (
+    (("secret", "aws", "akia", "asia"), AWS_SECRET_NAME, AWS_SECRET),
+    (("bearer",), BEARER, BEARER_TOKEN),
+)
+"""Words of which one stands in what stands before a credential, that, and the credential."""
+_SHORTEST_NAMED: Final = 20
 
 # What a secret may be within: visible ASCII without quotes, brackets, commas, semicolons, bars and backslashes.
 _RUN: Final = re.compile(rf"[{_RUN_CHARACTERS}]+")
@@ -82,8 +89,8 @@ class Secrets:
             found = [Span(start - len(lead), end - len(lead)) for start, end in found]
         if "://" in run:
             found += [Span(*match.span()) for match in LOGIN.finditer(run)]
-        if len(run) >= 40:
-            found += self._aws_secrets(run, before)
+        if len(run) >= _SHORTEST_NAMED:
+            found += _named(run, before)
         for piece in self._pieces:
             if len(piece) > len(run):
                 break
@@ -94,11 +101,6 @@ class Secrets:
         if self._digests:
             found += [span for span in set(_words(run)) if _sha256(run[span.start : span.end]) in self._digests]
         return found
-
-    def _aws_secrets(self, run: str, before: str) -> Iterator[Span]:
-        for match in AWS_SECRET.finditer(run):
-            if is_named((before + run[: match.start()])[-CONTEXT:]):
-                yield Span(*match.span())
 
 
 def early(run: str) -> int:
@@ -111,9 +113,18 @@ def early(run: str) -> int:
 
 
 def is_named(before: str) -> bool:
-    """Whether ``before`` ends with what stands before secret keys of AWS."""
+    """Whether ``before`` ends with what stands before what looks like a credential only there."""
     lower = before.lower()
-    return any(name in lower for name in ("secret", "aws", "akia", "asia")) and AWS_SECRET_NAME.search(before) is not None
+    return any(any(word in lower for word in words) and name.search(before) for words, name, _ in _NAMED)
+
+
+def _named(run: str, before: str) -> Iterator[Span]:
+    """The credentials in ``run`` that are told by what stands before them."""
+    context = (before + run).lower()
+    for words, name, value in _NAMED:
+        if any(word in context for word in words):
+            found = value.finditer(run)
+            yield from (Span(*match.span()) for match in found if name.search((before + run[: match.start()])[-CONTEXT:]))
 
 
 def _pieces(values: Iterable[str]) -> Iterator[str]:

@@ -25,6 +25,7 @@ _DOUBTFUL_ENDS: Final = "at|be|co|fm|hk|in|is|it|ly|me|network|no|page|run|sh|so
 _NAMED_KEY: Final = AWS_SECRET_NAME.pattern.removesuffix(r"\Z") + AWS_SECRET.pattern
 _HEX: Final = "[0-9a-fA-F]{1,4}"
 _SECRETS: Final = (
+    re.compile(r"Traceback \(most recent call last\).*", re.DOTALL),
     PRIVATE_KEY_LINES,
     re.compile(_NAMED_KEY),
     CREDENTIAL,

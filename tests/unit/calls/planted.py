@@ -109,6 +109,8 @@ PLACED: Final[Mapping[str, tuple[str, str, str]]] = {
     "aws secret key": ("aws_secret_access_key = ", _some(40, _LETTERS + "+/"), "\n"),
     "aws secret key in json": ('"SecretAccessKey": "', _some(40, _LETTERS + "+/"), '"'),
     "aws key pair in a table": ("Access key ID,Secret access key\nAKIA" + "Q" * 16 + ",", _some(40, _LETTERS + "+/"), "\n"),
+    "bearer token": ("Authorization: Bearer ", _hex(32), "\n"),
+    "bearer token in json": ('"authorization": "bearer ', _some(24) + "==", '"'),
     "login of a url": ("postgres://ada:", _some(12), "@db/x"),
     "private key": ("-----BEGIN PRIVATE KEY-----\n", _key_lines(12), "\n-----END PRIVATE KEY-----"),
     "ssh key": ("-----BEGIN OPENSSH PRIVATE KEY-----\n", _key_lines(5), "\n-----END OPENSSH PRIVATE KEY-----"),

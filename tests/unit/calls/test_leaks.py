@@ -43,6 +43,7 @@ ORDINARY: Mapping[str, str] = {
     "names of keys": "Put OPENAI_API_KEY=sk-... or AWS_SECRET_ACCESS_KEY=<secret> into .env; ghp_xxx, AKIA…, xoxb-your-token.",
     "urls with a placeholder": "postgres://user:password@localhost:5432/a and redis://:password@cache/0, git@github.com:a/b.git",
     "headers": "curl -H 'Authorization: Bearer YOUR_TOKEN' -H 'X-Api-Key: <key>'",
+    "bearers": "Bearer YOUR_LONG_ACCESS_TOKEN_HERE, bearer authentication-with-json-web-tokens, the bearer: d41d8cd98f00b204",
     "pem in words": "It begins with `-----BEGIN PRIVATE KEY-----` and ends with `-----END PRIVATE KEY-----`, base64 between.",
     "a certificate": "-----BEGIN CERTIFICATE-----\nMIIDdzCCAl+gAwIBAgIEAgAAuTANBgkqhkiG9w0BAQUFADBa\n-----END CERTIFICATE-----",
     "an ssh public key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJ3fFqBJ0Z2m8yq0VQyXn3Yc3VnJr2R0d8Zr3zqVYdL ada@home",

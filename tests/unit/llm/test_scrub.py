@@ -100,3 +100,8 @@ def test_what_helps_the_caller_stays(words: str) -> None:
 def test_a_long_or_many_lined_message_becomes_one_short_line() -> None:
     assert scrub("a\r\nb\x00c") == "a b c"
     assert len(scrub("word " * 1000)) == LONGEST
+
+
+def test_of_a_stack_trace_nothing_is_left() -> None:
+    trace = 'Traceback (most recent call last):\n  File "serve.py", line 7, in generate\n    raise Oops(ada)\nOops: ada'
+    assert scrub(f"It failed: {trace}") == "It failed: […]"
