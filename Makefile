@@ -20,7 +20,7 @@ ARGS ?=
 
 export PYTHONPATH := shared:.
 
-.PHONY: help run demo test test-infra soak check format bench validate synth template lock clean node
+.PHONY: help run demo test test-infra soak dev check format bench bench-env validate synth template lock clean node
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,8 @@ test-infra: $(INFRA_ENV)/infra.stamp node ## run the tests of the CDK templates 
 soak: $(ENV)/dev.stamp ## the property and race tests again, with long counts
 	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/integration tests/e2e/test_fuzz.py $(ARGS)
 
+dev: $(ENV)/dev.stamp ## make the environment of tests and checks in .venv, and run nothing
+
 check: $(ENV)/dev.stamp $(INFRA_ENV)/infra.stamp ## format, lint, types and the floors of the architecture: what CI runs
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
@@ -52,7 +54,9 @@ format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-bench: $(ENV)/bench.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp ## measure overhead, cold start, AWS calls, search and retrieval (see bench/)
+bench-env: $(ENV)/bench.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp ## install what the benches measure and compare with, and run nothing
+
+bench: bench-env ## measure overhead, cold start, AWS calls, search and retrieval (see bench/)
 	@for bench in overhead coldstart calls limits search rag memory; do $(PY) -m bench.$$bench; done
 
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them

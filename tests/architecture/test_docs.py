@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec
+from spass.completions.chat_request import ChatCompletionRequest
 from spass.core.events import ToolCallFinished
 from spass.core.messages import ToolCall
 from spass.tenancy.config import GatewayConfig, TenantDefaults, load_gateway_config
@@ -80,6 +81,13 @@ def plain(default: Any) -> object:
 
 def test_every_key_of_an_agent_is_explained() -> None:
     assert [name for name in AgentSpec.model_fields if f"`{name}`" not in AGENTS] == []
+
+
+def test_every_field_that_chat_refuses_stands_in_the_page_about_openai() -> None:
+    page = (ROOT / "docs" / "openai.md").read_text(encoding="utf-8")
+    refused = [name for name, field in ChatCompletionRequest.model_fields.items() if field.annotation is type(None)]
+    assert "logprobs" in refused
+    assert [name for name in refused if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)

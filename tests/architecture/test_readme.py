@@ -7,6 +7,8 @@ A table is marked by a comment before it and ends with the first line that is no
 import re
 from pathlib import Path
 
+import pytest
+
 from infra.routes import ROUTES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,3 +42,19 @@ def test_the_environment_variables_are_those_of_the_code() -> None:
 def test_the_make_targets_are_those_of_the_makefile() -> None:
     told = {name for cell in table("make") for name in re.findall(r"`make ([a-z-]+)`", cell)}
     assert told <= set(re.findall(r"(?m)^([a-z-]+):.*## ", (ROOT / "Makefile").read_text()))
+
+
+@pytest.mark.parametrize("path", [README, *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name)
+def test_what_is_pasted_works_in_a_zsh_which_takes_comments_for_commands(path: Path) -> None:
+    blocks = re.findall(r"(?ms)^ *```(?:bash|sh)\n(.*?)^ *```", path.read_text(encoding="utf-8"))
+    lines = "".join(blocks).splitlines()
+    comments = [line for line in lines if re.match(r"\s*#", line)]
+    assert [line for line in comments if not re.fullmatch(r"# [\w ,.:/-]+", line)] == []
+    assert [line for line in lines if line not in comments and re.search(r"\s#\s", line)] == []
+    assert not blocks or "$SPASS" not in "".join(blocks) or "export SPASS=" in "".join(blocks)
+
+
+def test_every_page_of_the_documentation_is_linked() -> None:
+    pages = [README, *(ROOT / "docs").glob("*.md")]
+    linked = {Path(name).name for page in pages for name in re.findall(r"\]\(([^)]+\.md)\)", page.read_text(encoding="utf-8"))}
+    assert {page.name for page in pages} - {README.name} <= linked

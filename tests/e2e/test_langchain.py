@@ -1,6 +1,7 @@
 """LangChain's own standard suites (``langchain-tests``) for chat models and embeddings, through a started gateway.
 
-``DEVIATIONS`` lists all that the gateway answers otherwise than they ask, with the reason. Their unit suites are not run: those
+``DEVIATIONS`` lists all that the gateway answers otherwise than they ask, with the reason. What their embeddings need besides is
+``CLIENT_OPTIONS``. Their unit suites are not run: those
 make clients and send nothing.
 """
 
@@ -14,6 +15,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langchain_tests.integration_tests import ChatModelIntegrationTests, EmbeddingsIntegrationTests
+from openai import BadRequestError
 
 from tests.e2e.conftest import Gateway
 from tests.e2e.scripted_gateway import scripted_gateway
@@ -35,6 +37,10 @@ DEVIATIONS: Final[dict[str, str]] = {
     "test_anthropic_inputs": "thinking blocks are Anthropic's own form; the gateway speaks OpenAI's, also in front of Anthropic",
 }
 """Test → why it fails here. Each is expected to fail: one that passes is noticed, and its line goes."""
+
+CLIENT_OPTIONS: Final[dict[str, object]] = {"check_embedding_ctx_length": False}
+"""Without this ``OpenAIEmbeddings`` sends the numbers of OpenAI's tokens in place of texts, as only OpenAI's own models can read
+them: the gateway refuses these, so every embedding deviates in this one option of the client."""
 
 # What LangChain itself warns of: the class that pydantic finds in its answers, and that pydantic 1 is old.
 _ITS_OWN_WARNINGS: Final = ("ignore:Pydantic serializer warnings", "ignore:Received a Pydantic BaseModel V1 schema")
@@ -104,8 +110,12 @@ class TestEmbeddings(EmbeddingsIntegrationTests):
 
     @property
     def embedding_model_params(self) -> dict[str, Any]:
-        # Without this the client sends numbers of tokens in place of texts, as only OpenAI's own models can read them.
-        return {"model": EMBEDDING, "check_embedding_ctx_length": False, "default_headers": {"Connection": "close"}}
+        return {"model": EMBEDDING, **CLIENT_OPTIONS, "default_headers": {"Connection": "close"}}
+
+
+async def test_embeddings_with_the_clients_usual_options_are_told_to_send_texts() -> None:
+    with pytest.raises(BadRequestError, match="lists of token numbers are not supported; send text"):
+        OpenAIEmbeddings(model=EMBEDDING).embed_query("Wo?")
 
 
 def test_every_deviation_is_a_test_of_the_suites() -> None:
