@@ -1,7 +1,11 @@
-"""The walk of the README, pasted into a shell as it stands there."""
+"""The walk and the examples of the README, run as they stand there."""
 
+import re
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from local.home import ROOT
 from tests.e2e.conftest import Gateway
@@ -34,3 +38,13 @@ def test_the_walk_with_curl_works_as_it_is_pasted(gateway: Gateway, tmp_path: Pa
     assert '"error"' not in ended.stdout
     for fact in FACTS:
         assert fact in ended.stdout, ended.stdout
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["openai", "langchain"])
+def test_the_examples_in_python_run_as_they_stand(gateway: Gateway, tmp_path: Path, number: int) -> None:
+    examples = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(examples) == 2
+    code = examples[number].replace("http://127.0.0.1:3000", gateway.url)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"\[-?\d\.\d+, ", ended.stdout), ended.stdout
