@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from decimal import Decimal
 from functools import partial
+from typing import cast
 
 import boto3
 import pytest
@@ -436,12 +437,13 @@ async def test_a_worker_that_knows_nothing_needs_two_calls_at_most_to_reserve() 
 
 async def test_items_do_not_grow_with_calls_whose_workers_died() -> None:
     table = MemoryTable()
-    world = World(table, Caps(tokens_per_minute=1000))
+    world = World(table, Caps(tokens_per_minute=1000, usd_per_month=Decimal(1)))
     for _ in range(300):
-        await world.let_in(1)
+        await world.let_in(1, "0.001")
         world.time += 5
     item = table.items[KEY]
-    assert len(str(item)) < 1500
+    assert len(str(item)) < 2000
+    assert len(cast("dict[str, Decimal]", item["reserved"])) < 20
 
 
 async def test_a_worker_whose_clock_is_behind_turns_nothing_back(table: LimitTable) -> None:
