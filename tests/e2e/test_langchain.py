@@ -15,7 +15,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langchain_tests.integration_tests import ChatModelIntegrationTests, EmbeddingsIntegrationTests
-from openai import BadRequestError
+from openai import BadRequestError, OpenAI
 
 from tests.e2e.conftest import Gateway
 from tests.e2e.scripted_gateway import scripted_gateway
@@ -113,9 +113,9 @@ class TestEmbeddings(EmbeddingsIntegrationTests):
         return {"model": EMBEDDING, **CLIENT_OPTIONS, "default_headers": {"Connection": "close"}}
 
 
-async def test_embeddings_with_the_clients_usual_options_are_told_to_send_texts() -> None:
+def test_numbers_of_tokens_which_its_embeddings_send_by_default_are_refused_with_what_to_send() -> None:
     with pytest.raises(BadRequestError, match="lists of token numbers are not supported; send text"):
-        OpenAIEmbeddings(model=EMBEDDING).embed_query("Wo?")
+        OpenAI().embeddings.create(model=EMBEDDING, input=[[1, 2, 3]])
 
 
 def test_every_deviation_is_a_test_of_the_suites() -> None:
