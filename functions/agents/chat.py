@@ -14,7 +14,7 @@ router = api_router()
 
 
 @router.post("/a1/agents/{name}/chat")
-async def single_shot(name: Agent, body: ChatBody, exchange: Current) -> Response:
+async def ask_agent(name: Agent, body: ChatBody, exchange: Current) -> Response:
     """Ask an agent once. It may call its tools; it remembers nothing."""
     services = exchange.services
     agent = services.agents.get(name)

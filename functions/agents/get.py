@@ -11,7 +11,7 @@ router = api_router()
 
 
 @router.get("/a1/agents/{name}")
-async def agent(name: Agent, exchange: Current) -> Response:
+async def get_agent(name: Agent, exchange: Current) -> Response:
     """An agent as its file describes it, with the defaults filled in."""
     services, scope = exchange.services, exchange.scope
     spec = services.agents.get(name)

@@ -13,7 +13,7 @@ router = api_router()
 
 
 @router.get("/a1/agents")
-async def agents(page: Paging, exchange: Current) -> Response:
+async def list_agents(page: Paging, exchange: Current) -> Response:
     """All agents, in short, by name."""
     return json_response(asdict(exchange.services.agents.list(page.cursor, page.limit)))
 

@@ -13,7 +13,7 @@ router = api_router()
 
 
 @router.get("/v1/audit/{request_id}")
-async def calls(request_id: Outer, exchange: Current) -> Response:
+async def get_audit(request_id: Outer, exchange: Current) -> Response:
     """Every call of a model or a tool that one request of the tenant made, each below the call that it was made for."""
     return json_response(await tree(exchange.scope.store, request_id))
 

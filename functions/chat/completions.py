@@ -18,7 +18,7 @@ router = api_router()
 
 
 @router.post("/v1/chat/completions", responses={200: {"content": {"text/event-stream": {}}}})
-async def complete(body: ChatCompletionRequest, request: Request, exchange: Current) -> Response:
+async def complete_chat(body: ChatCompletionRequest, request: Request, exchange: Current) -> Response:
     """A model's answer, as OpenAI's clients expect it."""
     augment = augment_of(request.headers)
     completions, scope = exchange.services.completions, exchange.scope

@@ -13,7 +13,7 @@ router = api_router()
 
 
 @router.post("/v1/embeddings")
-async def embed(body: EmbeddingsRequest, exchange: Current) -> Response:
+async def embed_texts(body: EmbeddingsRequest, exchange: Current) -> Response:
     """Embed a text, or up to 256 of them."""
 
     async def embedded(_: Claim | None) -> Answer:

@@ -12,7 +12,7 @@ router = api_router()
 
 
 @router.get("/v1/models")
-async def models(exchange: Current) -> Response:
+async def list_models(exchange: Current) -> Response:
     """The models that this token may name."""
     allowed = exchange.scope.caller.identity.allows
     found: list[Json] = [

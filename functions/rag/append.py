@@ -14,7 +14,7 @@ router = api_router()
 
 
 @router.post("/a1/rag/indices/{index_id}/documents/append")
-async def append(index_id: Index, body: WriteRequest, exchange: Current) -> Response:
+async def append_documents(index_id: Index, body: WriteRequest, exchange: Current) -> Response:
     """Add documents, each in place of the one with its id. The index is created if there is none."""
 
     async def written(claim: Claim | None) -> Answer:

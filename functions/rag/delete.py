@@ -11,7 +11,7 @@ router = api_router()
 
 
 @router.delete("/a1/rag/indices/{index_id}")
-async def delete(index_id: Index, exchange: Current) -> Response:
+async def delete_index(index_id: Index, exchange: Current) -> Response:
     """Delete an index. `deleted` is false if there was none."""
     return json_response({"deleted": await exchange.services.indices.delete(exchange.scope, index_id)})
 

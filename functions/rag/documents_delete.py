@@ -11,7 +11,7 @@ router = api_router()
 
 
 @router.delete("/a1/rag/indices/{index_id}/documents/{doc_id}")
-async def delete(index_id: Index, doc_id: Document, exchange: Current) -> Response:
+async def delete_document(index_id: Index, doc_id: Document, exchange: Current) -> Response:
     """Delete a document. `deleted` is false if there was none."""
     return json_response({"deleted": await exchange.services.indices.delete_document(exchange.scope, index_id, doc_id)})
 

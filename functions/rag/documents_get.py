@@ -13,7 +13,7 @@ router = api_router()
 
 
 @router.get("/a1/rag/indices/{index_id}/documents/{doc_id}")
-async def document(index_id: Index, doc_id: Document, exchange: Current) -> Response:
+async def get_document(index_id: Index, doc_id: Document, exchange: Current) -> Response:
     """A document with its text and metadata."""
     return json_response(asdict(await exchange.services.rag.document(exchange.scope, index_id, doc_id)))
 

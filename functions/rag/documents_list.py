@@ -13,7 +13,7 @@ router = api_router()
 
 
 @router.get("/a1/rag/indices/{index_id}/documents")
-async def documents(index_id: Index, page: Paging, exchange: Current) -> Response:
+async def list_documents(index_id: Index, page: Paging, exchange: Current) -> Response:
     """An index's documents, by id."""
     return json_response(asdict(await exchange.services.rag.documents(exchange.scope, index_id, page.cursor, page.limit)))
 

@@ -14,7 +14,7 @@ router = api_router()
 
 
 @router.patch("/a1/rag/indices/{index_id}/documents/{doc_id}")
-async def patch(index_id: Index, doc_id: Document, body: DocumentPatch, exchange: Current) -> Response:
+async def patch_document(index_id: Index, doc_id: Document, body: DocumentPatch, exchange: Current) -> Response:
     """Give a document another text, other metadata, or both. Only a new text is embedded."""
     return json_response(asdict(await exchange.services.rag.patch(exchange.scope, index_id, doc_id, body)))
 

@@ -13,7 +13,7 @@ router = api_router()
 
 
 @router.get("/a1/rag/indices/{index_id}")
-async def index(index_id: Index, exchange: Current) -> Response:
+async def get_index(index_id: Index, exchange: Current) -> Response:
     """An index's size, model and version."""
     return json_response(asdict(await exchange.services.indices.describe(exchange.scope, index_id)))
 

@@ -13,7 +13,7 @@ router = api_router()
 
 
 @router.get("/a1/rag/indices")
-async def indices(page: Paging, exchange: Current) -> Response:
+async def list_indices(page: Paging, exchange: Current) -> Response:
     """Every index of the tenant, by id."""
     return json_response(asdict(await exchange.services.indices.list(exchange.scope, page.cursor, page.limit)))
 

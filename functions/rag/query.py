@@ -16,7 +16,7 @@ router = api_router()
 
 
 @router.post("/a1/rag/indices/{index_id}/query")
-async def query(index_id: Index, body: QueryRequest, exchange: Current) -> Response:
+async def query_index(index_id: Index, body: QueryRequest, exchange: Current) -> Response:
     """The best `top_k` documents by exact cosine similarity, best first, of those that match the filter."""
     wanted = parse_filter(body.filter) if body.filter else None
 

@@ -14,7 +14,7 @@ router = api_router()
 
 
 @router.post("/a1/rag/indices/{index_id}/documents")
-async def replace(index_id: Index, body: WriteRequest, exchange: Current) -> Response:
+async def replace_documents(index_id: Index, body: WriteRequest, exchange: Current) -> Response:
     """Make these documents all that the index holds. It is created if there is none."""
 
     async def written(claim: Claim | None) -> Answer:

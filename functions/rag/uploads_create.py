@@ -15,7 +15,7 @@ router = api_router()
 
 
 @router.post("/a1/rag/indices/{index_id}/uploads")
-async def create(index_id: Index, body: UploadRequest, exchange: Current) -> Response:
+async def create_upload(index_id: Index, body: UploadRequest, exchange: Current) -> Response:
     """A presigned POST: send its `fields` and then the file, as a form, to its `url`. The file's documents are appended to the
     index, which is created if there is none."""
 

@@ -13,7 +13,7 @@ router = api_router()
 
 
 @router.get("/a1/rag/indices/{index_id}/uploads/{upload_id}")
-async def upload(index_id: Index, upload_id: Upload, exchange: Current) -> Response:
+async def get_upload(index_id: Index, upload_id: Upload, exchange: Current) -> Response:
     """An upload's state, its progress, and what was wrong with the file."""
     return json_response(asdict(await exchange.services.uploads.get(exchange.scope, index_id, upload_id)))
 

@@ -13,7 +13,7 @@ router = api_router()
 
 
 @router.get("/a1/rag/indices/{index_id}/uploads")
-async def uploads(index_id: Index, page: Paging, exchange: Current) -> Response:
+async def list_uploads(index_id: Index, page: Paging, exchange: Current) -> Response:
     """The uploads into an index, by id."""
     return json_response(asdict(await exchange.services.uploads.list(exchange.scope, index_id, page.cursor, page.limit)))
 

@@ -13,7 +13,7 @@ router = api_router()
 
 
 @router.post("/a1/agents/{name}/sessions", status_code=201)
-async def create(name: Agent, exchange: Current, body: CreateSession | None = None) -> Response:
+async def create_session(name: Agent, exchange: Current, body: CreateSession | None = None) -> Response:
     """Begin a session. What is left out comes from the tenant's settings and is fixed from then on."""
     services = exchange.services
     services.agents.get(name)

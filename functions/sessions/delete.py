@@ -11,7 +11,7 @@ router = api_router()
 
 
 @router.delete("/a1/agents/{name}/sessions/{session_id}")
-async def delete(name: Agent, session_id: Session, exchange: Current) -> Response:
+async def delete_session(name: Agent, session_id: Session, exchange: Current) -> Response:
     """Delete a session. Refused while a turn runs in it."""
     await exchange.services.sessions.delete(exchange.scope, name, session_id)
     return json_response({"deleted": True})

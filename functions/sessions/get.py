@@ -11,7 +11,7 @@ router = api_router()
 
 
 @router.get("/a1/agents/{name}/sessions/{session_id}")
-async def session(name: Agent, session_id: Session, exchange: Current) -> Response:
+async def get_session(name: Agent, session_id: Session, exchange: Current) -> Response:
     """What a session is, and how many messages it has. (It also answers for an agent that the operator has taken
     away: the session knows whose it is.)"""
     found = await exchange.services.sessions.get(exchange.scope, name, session_id)

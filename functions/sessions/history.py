@@ -11,7 +11,7 @@ router = api_router()
 
 
 @router.get("/a1/agents/{name}/sessions/{session_id}/messages")
-async def history(name: Agent, session_id: Session, page: Paging, exchange: Current) -> Response:
+async def get_history(name: Agent, session_id: Session, page: Paging, exchange: Current) -> Response:
     """A session's messages, oldest first, those that were compacted included and marked."""
     found = await exchange.services.sessions.history(exchange.scope, name, session_id, page.cursor, page.limit)
     return json_response({"messages": found.messages, "next_cursor": found.next_cursor})

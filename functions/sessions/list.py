@@ -11,7 +11,7 @@ router = api_router()
 
 
 @router.get("/a1/agents/{name}/sessions")
-async def sessions(name: Agent, page: Paging, exchange: Current) -> Response:
+async def list_sessions(name: Agent, page: Paging, exchange: Current) -> Response:
     """The user's sessions with this agent, newest first."""
     exchange.services.agents.get(name)
     found = await exchange.services.sessions.page(exchange.scope, name, page.cursor, page.limit)

@@ -11,7 +11,7 @@ router = api_router()
 
 
 @router.get("/v1/tenant/config")
-async def config(exchange: Current) -> Response:
+async def get_settings(exchange: Current) -> Response:
     """The tenant's settings in force, each with its source: the gateway's defaults, the operator's file, or the tenant itself."""
     settings = await exchange.services.cascade.described(exchange.scope.store)
     return json_response(settings.wire())

@@ -13,7 +13,7 @@ router = admin_router()
 
 
 @router.put("/v1/tenant/config")
-async def config(body: dict[str, Any], exchange: Current) -> Response:
+async def change_settings(body: dict[str, Any], exchange: Current) -> Response:
     """Change the settings that are named and leave the others; null gives one back to the operator's file. They hold everywhere
     within a minute."""
     settings = await exchange.services.cascade.change(exchange.scope.store, body)

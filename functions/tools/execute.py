@@ -24,7 +24,7 @@ class ToolExecution(BaseModel):
 
 
 @router.post("/v1/tools/execute")
-async def execute(body: ToolExecution, exchange: Current) -> Response:
+async def execute_tool(body: ToolExecution, exchange: Current) -> Response:
     """Run a tool and get its result. What the tool itself could not do is a result `{"error": …}` too, which no key keeps. A tool
     that changes knowledge answers first what it would change and a `confirm_token`, and does it when called again with that."""
 

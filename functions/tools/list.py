@@ -12,7 +12,7 @@ router = api_router()
 
 
 @router.get("/v1/tools")
-async def tools(exchange: Current) -> Response:
+async def list_tools(exchange: Current) -> Response:
     """Every tool, as a model sees it."""
     toolbox = exchange.services.toolbox
     found: list[Json] = [

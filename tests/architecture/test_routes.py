@@ -55,3 +55,9 @@ def test_rows_that_share_a_function_agree_on_what_it_is() -> None:
 
 def test_only_what_says_nothing_of_a_tenant_is_public() -> None:
     assert {route.path for route in ROUTES if route.public} == {"/healthz", "/openapi.json", "/docs"}
+
+
+def test_every_route_has_a_name_of_its_own_which_the_api_description_shows() -> None:
+    modules = [importlib.import_module(f"functions.{route.module}") for route in ROUTES]
+    names = [one.name for module in modules for one in module.router.routes if isinstance(one, APIRoute)]
+    assert len(set(names)) == len(ROUTES)
