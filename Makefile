@@ -36,7 +36,7 @@ test: $(ENV)/dev.stamp $(ENV)/openai-tests.stamp ## run every test
 	@$(MAKE) --no-print-directory test-infra
 
 test-infra: $(INFRA_ENV)/infra.stamp node ## run the tests of the CDK templates alone (they need Node 20)
-	@if [ -d tests/infra ]; then $(INFRA_PY) $(PYTEST) tests/infra $(ARGS); fi
+	@if [ -d tests/infra ]; then $(INFRA_PY) $(PYTEST) tests/infra --confcutdir=tests/infra $(ARGS); fi
 
 soak: $(ENV)/dev.stamp ## the property and race tests again, with long counts
 	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/integration tests/e2e/test_fuzz.py $(ARGS)
