@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 import pytest
 
-from functions.rag.append import append
-from functions.rag.replace import replace
+from functions.rag.append import append_documents
+from functions.rag.replace import replace_documents
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.calls.scope import Scope
@@ -27,7 +27,7 @@ from spass.web.services import Services, Settings
 
 DIMENSIONS = 4
 Verb = Literal["append", "replace"]
-ROUTES: Final = {"append": append, "replace": replace}
+ROUTES: Final = {"append": append_documents, "replace": replace_documents}
 
 
 class ArithmeticCalls:
