@@ -17,6 +17,7 @@ from spass.core.time import now_s
 from spass.web import idempotency
 from spass.web.exchange import Exchange
 from spass.web.idempotency import Answer, once, stream_once
+from spass.web.services import Services
 
 pytestmark = pytest.mark.anyio
 
@@ -33,10 +34,10 @@ class _Scope:
 
 
 class _Exchange(Exchange):
-    """An exchange whose scope is a store."""
+    """An exchange whose scope is a store, in a process that has read no configuration."""
 
     def __init__(self, store: TenantStore) -> None:
-        super().__init__(idempotent=KEY)
+        super().__init__(idempotent=KEY, _services=Services())
         self._store = store
 
     @property
