@@ -10,6 +10,7 @@ from botocore.config import Config
 
 from spass.aws.jobs import TenantJobs
 from spass.aws.objects import TenantObjects
+from spass.aws.places import NOWHERE, WorkPlaces
 from spass.aws.shared import SharedTable
 from spass.aws.table import TenantTable
 from spass.aws.uploads import TenantUploads
@@ -57,15 +58,13 @@ class TenantStore:
 class Aws:
     """This process's one session and its clients, each made on first use.
 
-    ``queue`` is the URL of the queue of jobs, ``machine`` the ARN of the state machine that ingests in parts, if there are any.
     Region, credentials and ``AWS_ENDPOINT_URL`` come from the environment, as boto3 reads them; endpoints are regional.
     """
 
-    def __init__(self, *, table: str, bucket: str, queue: str | None = None, machine: str | None = None) -> None:
+    def __init__(self, *, table: str, bucket: str, places: WorkPlaces = NOWHERE) -> None:
         self._table = table
         self._bucket = bucket
-        self._queue = queue
-        self._machine = machine
+        self._places = places
 
     @cached_property
     def _session(self) -> boto3.Session:
@@ -107,5 +106,5 @@ class Aws:
             table,
             TenantObjects(lambda: self._s3, self._bucket, tenant),
             TenantUploads(lambda: self._s3, self._bucket, tenant),
-            TenantJobs(lambda: self._sqs, lambda: self._states, queue=self._queue, machine=self._machine, tenant=tenant),
+            TenantJobs(lambda: self._sqs, lambda: self._states, self._places, tenant),
         )

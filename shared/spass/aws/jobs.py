@@ -1,4 +1,4 @@
-"""Work that a request leaves to others: messages on the queue, and the state machine that ingests a large file in parts."""
+"""Work that a request leaves to others: messages on the queues, and the state machines."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 from botocore.exceptions import ClientError
 
 from spass.aws.faults import AwsCall, invoke
+from spass.aws.places import WorkPlaces
 from spass.aws.translate import storage_errors
 from spass.core.errors import StorageUnavailable
-from spass.core.ids import IndexId, TenantId, UploadId
+from spass.core.ids import IndexId, JobId, TenantId, UploadId
 from spass.core.messages import Json
 
 if TYPE_CHECKING:
@@ -20,28 +21,20 @@ T = TypeVar("T")
 
 
 class TenantJobs:
-    """Asks for work on one tenant's things. ``queue`` is the queue's URL and ``machine`` the state machine's ARN; where one
-    of them is None there is nobody to ask."""
+    """Asks for work on one tenant's things."""
 
     def __init__(
-        self,
-        sqs: "Callable[[], SQSClient]",
-        states: "Callable[[], SFNClient]",
-        *,
-        queue: str | None,
-        machine: str | None,
-        tenant: TenantId,
+        self, sqs: "Callable[[], SQSClient]", states: "Callable[[], SFNClient]", places: WorkPlaces, tenant: TenantId
     ) -> None:
         self._sqs = sqs
         self._states = states
-        self._queue = queue
-        self._machine = machine
+        self._places = places
         self._tenant = tenant
 
     @property
     def in_parts(self) -> bool:
         """Whether there is a state machine that ingests the parts of a large file side by side."""
-        return self._machine is not None
+        return self._places.ingest_machine is not None
 
     async def merge(self, index: IndexId) -> None:
         """Ask for the segments of ``index`` to be merged.
@@ -61,7 +54,7 @@ class TenantJobs:
         Raises:
             StorageUnavailable: the queue does not answer, or there is none.
         """
-        if self._queue is None:
+        if self._places.queue is None:
             raise StorageUnavailable("There is no queue of jobs.")
         await self._send({"job": "account", "tenant": self._tenant, "record": record})
 
@@ -72,20 +65,47 @@ class TenantJobs:
         Raises:
             StorageUnavailable: it may or may not have been started.
         """
-        if self._machine is None:
-            raise RuntimeError("there is no state machine")
-        work = {"tenant": self._tenant, "index": index, "upload": upload, "execution": failures, "parts": list(parts)}
-        name = f"{upload}_{failures}" if failures else upload
-        parameters = {"stateMachineArn": self._machine, "name": name, "input": json.dumps(work)}
+        work: dict[str, Json] = {
+            "tenant": self._tenant,
+            "index": index,
+            "upload": upload,
+            "execution": failures,
+            "parts": list(parts),
+        }
+        await self._start(self._places.ingest_machine, f"{upload}_{failures}" if failures else upload, work)
+
+    async def compact(self, job: JobId) -> None:
+        """Ask for a compaction to be carried out whose record stands.
+
+        Raises:
+            StorageUnavailable: the queue does not answer, or there is none; it may or may not have been asked.
+        """
+        if self._places.compaction_queue is None:
+            raise StorageUnavailable("There is no queue of compactions.")
+        await self._send({"job": "compact", "tenant": self._tenant, "id": job}, self._places.compaction_queue)
+
+    async def start_compaction(self, job: JobId) -> None:
+        """Start the state machine on a compaction; however often it is started, it runs once.
+
+        Raises:
+            StorageUnavailable: it may or may not have been started.
+        """
+        await self._start(self._places.compaction_machine, job, {"tenant": self._tenant, "job": job})
+
+    async def _start(self, machine: str | None, name: str, work: Mapping[str, Json]) -> None:
+        if machine is None:
+            raise RuntimeError("there is no such state machine")
+        parameters = {"stateMachineArn": machine, "name": name, "input": json.dumps(work)}
         try:
             await _call("states", "StartExecution", self._states().start_execution, parameters)
         except ClientError as error:
             if error.response["Error"]["Code"] != "ExecutionAlreadyExists":
                 raise
 
-    async def _send(self, body: Mapping[str, Json]) -> None:
-        if self._queue is not None:
-            parameters = {"QueueUrl": self._queue, "MessageBody": json.dumps(body)}
+    async def _send(self, body: Mapping[str, Json], queue: str | None = None) -> None:
+        url = queue or self._places.queue
+        if url is not None:
+            parameters = {"QueueUrl": url, "MessageBody": json.dumps(body)}
             await _call("sqs", "SendMessage", self._sqs().send_message, parameters)
 
 

@@ -3,7 +3,7 @@ holds a ``#``."""
 
 from typing import NamedTuple
 
-from spass.core.ids import AgentName, IndexId, RequestId, SessionId, TenantId, UploadId, UserId
+from spass.core.ids import AgentName, IndexId, JobId, RequestId, SessionId, SummaryId, TenantId, UploadId, UserId
 from spass.core.time import Timestamp
 
 _SEQ_DIGITS = 10
@@ -35,6 +35,11 @@ def session_turn(tenant: TenantId, session: SessionId, first_seq: int) -> Key:
     return Key(session_partition(tenant, session), f"{TURN_PREFIX}{first_seq:0{_SEQ_DIGITS}d}")
 
 
+def session_summary(tenant: TenantId, session: SessionId, summary: SummaryId) -> Key:
+    """The summary that a session begins with. It lies with that session, whose first message it is, and goes with it."""
+    return Key(session_partition(tenant, session), f"SUM#{summary}")
+
+
 def user_sessions_partition(tenant: TenantId, user: UserId, agent: AgentName) -> str:
     return f"{tenant_prefix(tenant)}USER#{user}#AGENT#{agent}"
 
@@ -44,6 +49,15 @@ USER_SESSION_PREFIX = "SES#"
 
 def user_session(tenant: TenantId, user: UserId, agent: AgentName, session: SessionId) -> Key:
     return Key(user_sessions_partition(tenant, user, agent), f"{USER_SESSION_PREFIX}{session}")
+
+
+def job(tenant: TenantId, job: JobId) -> Key:
+    return Key(f"{tenant_prefix(tenant)}JOB#{job}", "JOB")
+
+
+def job_draft(tenant: TenantId, job: JobId) -> Key:
+    """What a job has made and not yet put in its place."""
+    return Key(f"{tenant_prefix(tenant)}JOB#{job}", "DRAFT")
 
 
 def idempotency(tenant: TenantId, digest: str) -> Key:

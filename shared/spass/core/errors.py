@@ -10,14 +10,14 @@ Only ``web`` knows that branches are HTTP statuses.
     ├── Unauthenticated        MissingToken · InvalidToken
     ├── Forbidden              ModelNotAllowed · AdminRequired
     ├── NotFound               AgentNotFound · SessionNotFound · IndexNotFound · DocumentNotFound · ModelNotFound · ToolNotFound ·
-    │                          UploadNotFound · RequestNotFound · RouteNotFound
+    │                          JobNotFound · UploadNotFound · RequestNotFound · RouteNotFound
     ├── WrongMethod            MethodNotAllowed
-    ├── Conflict               SessionBusy · SessionArchived · CompactionInProgress · EmbeddingModelMismatch ·
-    │                          ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress
+    ├── Conflict               SessionBusy · SessionArchived · CompactionInProgress · NothingToCompact · CompactionDisabled ·
+    │                          EmbeddingModelMismatch · ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress
     ├── TooLarge               PayloadTooLarge
     ├── Reused                 IdempotencyKeyReused
     ├── Limited                RateLimited · BudgetExceeded
-    ├── Upstream               UpstreamError
+    ├── Upstream               UpstreamError · SummaryFailed
     ├── Unavailable            NoBackendAvailable · StorageUnavailable
     ├── TimedOut               UpstreamTimeout
     ├── TooDeep                RecursionDepthExceeded
@@ -158,6 +158,10 @@ class ToolNotFound(NotFound):
     code = "tool_not_found"
 
 
+class JobNotFound(NotFound):
+    code = "job_not_found"
+
+
 class UploadNotFound(NotFound):
     code = "upload_not_found"
 
@@ -192,6 +196,16 @@ class SessionArchived(Conflict):
 
 class CompactionInProgress(Conflict):
     code = "compaction_in_progress"
+
+
+class NothingToCompact(Conflict):
+    """All of the session's live messages are to be kept, or what is not is a summary already."""
+
+    code = "nothing_to_compact"
+
+
+class CompactionDisabled(Conflict):
+    code = "compaction_disabled"
 
 
 class EmbeddingModelMismatch(Conflict):
@@ -248,6 +262,12 @@ class Upstream(SpassError):
 
 class UpstreamError(Upstream):
     code = "upstream_error"
+
+
+class SummaryFailed(Upstream):
+    """No summary could be had of the model, or none that may stand for what it would replace."""
+
+    code = "summary_failed"
 
 
 class Unavailable(SpassError):

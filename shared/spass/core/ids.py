@@ -13,6 +13,8 @@ RequestId = NewType("RequestId", str)
 IndexId = NewType("IndexId", str)
 DocumentId = NewType("DocumentId", str)
 UploadId = NewType("UploadId", str)
+JobId = NewType("JobId", str)
+SummaryId = NewType("SummaryId", str)
 
 RAG_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 """The form of ids of indices and documents, which are the caller's."""

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from spass.aws.attributes import Item, Value
 from spass.core.errors import SessionAgentMismatch, SessionNotFound
-from spass.core.ids import AgentName, SessionId, UserId
+from spass.core.ids import AgentName, SessionId, SummaryId, UserId
 from spass.core.messages import Json
 from spass.core.texts import without_nul
 from spass.core.time import Timestamp
@@ -64,9 +64,12 @@ class Hold:
 class Session:
     """One conversation of one user with one agent.
 
-    Messages are numbered from 1 without gaps; ``next_seq`` is the number of the next one. Those below ``compacted_before``,
-    always the first of a turn, live on in a summary only. Both counts follow from these two numbers, so they cannot disagree
-    with the history.
+    Messages are numbered from 1 without gaps; ``next_seq`` is the number of the next one. Those below ``compacted_before`` live
+    on in a summary only; a session that is not archived has none. Both counts follow from these two numbers, so they cannot
+    disagree with the history.
+
+    A session that follows another begins with the message of the summary ``summary_id``. ``archived_by`` is the turn or job
+    whose compaction made the successor.
     """
 
     id: SessionId
@@ -82,7 +85,9 @@ class Session:
     compacted_before: int = 1
     parent_session_id: SessionId | None = None
     successor_session_id: SessionId | None = None
+    summary_id: SummaryId | None = None
     archived_at: Timestamp | None = None
+    archived_by: str | None = None
     deleted_at: Timestamp | None = None
     hold: Hold | None = None
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from starlette.requests import Request
 
+from spass.aws.places import NOWHERE, WorkPlaces
 from spass.tenancy.identity import Caller, Tokens
 
 if TYPE_CHECKING:
@@ -41,20 +42,24 @@ class Settings:
     agents: Path
     table: str
     bucket: str
-    queue: str | None = None
-    machine: str | None = None
+    places: WorkPlaces = NOWHERE
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """``SPASS_CONFIG`` (gateway.yaml), ``SPASS_AGENTS`` (agents), ``SPASS_TABLE``, ``SPASS_BUCKET`` (both spass),
-        ``SPASS_QUEUE`` (the queue's URL) and ``SPASS_INGEST_MACHINE`` (the state machine's ARN; both none)."""
+        ``SPASS_QUEUE``, ``SPASS_COMPACTION_QUEUE`` (the queues' URLs), ``SPASS_INGEST_MACHINE`` and ``SPASS_COMPACTION_MACHINE``
+        (the state machines' ARNs; all none)."""
         return cls(
             config=Path(environment.get("SPASS_CONFIG") or "gateway.yaml"),
             agents=Path(environment.get("SPASS_AGENTS") or "agents"),
             table=environment.get("SPASS_TABLE") or "spass",
             bucket=environment.get("SPASS_BUCKET") or "spass",
-            queue=environment.get("SPASS_QUEUE") or None,
-            machine=environment.get("SPASS_INGEST_MACHINE") or None,
+            places=WorkPlaces(
+                queue=environment.get("SPASS_QUEUE") or None,
+                ingest_machine=environment.get("SPASS_INGEST_MACHINE") or None,
+                compaction_queue=environment.get("SPASS_COMPACTION_QUEUE") or None,
+                compaction_machine=environment.get("SPASS_COMPACTION_MACHINE") or None,
+            ),
         )
 
 
@@ -92,7 +97,7 @@ class Services:
         from spass.aws.clients import Aws
 
         settings = self.settings
-        return Aws(table=settings.table, bucket=settings.bucket, queue=settings.queue, machine=settings.machine)
+        return Aws(table=settings.table, bucket=settings.bucket, places=settings.places)
 
     @cached_property
     def router(self) -> "Router":

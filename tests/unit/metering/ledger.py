@@ -11,6 +11,7 @@ import boto3
 
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.faults import AwsCall, Fault, FaultPlan
+from spass.aws.places import WorkPlaces
 from spass.core.cost import Cost, CostSource
 from spass.core.ids import AgentName, RequestId, TenantId, UserId, new_id
 from spass.core.messages import TokenUsage
@@ -77,7 +78,7 @@ class Books:
     @classmethod
     def opened(cls, tenant: str = "acme") -> "Books":
         queue = boto3.client("sqs").create_queue(QueueName="jobs")["QueueUrl"]
-        return cls(Aws(table="spass", bucket="spass", queue=queue).for_tenant(TenantId(tenant)), queue)
+        return cls(Aws(table="spass", bucket="spass", places=WorkPlaces(queue=queue)).for_tenant(TenantId(tenant)), queue)
 
     def queued(self) -> list[dict[str, Any]]:
         """What stands in the queue. It stays there."""

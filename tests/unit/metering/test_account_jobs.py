@@ -7,6 +7,7 @@ import pytest
 
 from spass.aws.clients import Aws
 from spass.aws.faults import Fault, FaultPlan, inject
+from spass.aws.places import WorkPlaces
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.time import Deadline
@@ -25,7 +26,7 @@ async def no_merge(*_: object) -> None:
 
 @pytest.fixture
 def dispatch(books: Books) -> Dispatch:
-    aws = Aws(table="spass", bucket="spass", queue=books.queue)
+    aws = Aws(table="spass", bucket="spass", places=WorkPlaces(queue=books.queue))
     return Dispatch({TenantId("acme")}, aws.for_tenant, cast(Ingest, None), no_merge)
 
 

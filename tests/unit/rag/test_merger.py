@@ -11,6 +11,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.jobs import TenantJobs
 from spass.aws.leases import LEASE_SECONDS
+from spass.aws.places import NOWHERE
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import Deadline, now_s
@@ -39,7 +40,7 @@ class Asked(TenantJobs):
     """Remembers what was asked for; a broken one does not answer."""
 
     def __init__(self, store: TenantStore, *, broken: bool = False) -> None:
-        super().__init__(_nobody, _nobody, queue=None, machine=None, tenant=store.tenant)
+        super().__init__(_nobody, _nobody, NOWHERE, store.tenant)
         self.merges: list[IndexId] = []
         self.broken = broken
 

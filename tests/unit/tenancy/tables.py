@@ -9,6 +9,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.jobs import TenantJobs
 from spass.aws.keys import Key, tenant_config
 from spass.aws.objects import TenantObjects
+from spass.aws.places import NOWHERE
 from spass.aws.table import ConditionFailed, Delete, Put, TenantTable, Update
 from spass.aws.uploads import TenantUploads
 from spass.core.errors import StorageUnavailable
@@ -96,7 +97,7 @@ def store_over(table: TenantTable) -> TenantStore:
         table,
         TenantObjects(_nothing, "bucket", TENANT),
         TenantUploads(_nothing, "bucket", TENANT),
-        TenantJobs(_nothing, _nothing, queue=None, machine=None, tenant=TENANT),
+        TenantJobs(_nothing, _nothing, NOWHERE, TENANT),
     )
 
 

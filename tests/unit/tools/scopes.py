@@ -10,6 +10,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.jobs import TenantJobs
 from spass.aws.keys import Key
 from spass.aws.objects import TenantObjects
+from spass.aws.places import NOWHERE
 from spass.aws.table import Put, TenantTable, Write
 from spass.aws.uploads import TenantUploads
 from spass.calls.scope import Scope
@@ -70,7 +71,7 @@ def scope_for(tenant: str = "demo", *, models: Sequence[str] = ("*",), depth: in
         RecordingTable(name),
         TenantObjects(no_bucket, "bucket", name),
         TenantUploads(no_bucket, "bucket", name),
-        TenantJobs(no_bucket, no_bucket, queue=None, machine=None, tenant=name),
+        TenantJobs(no_bucket, no_bucket, NOWHERE, name),
     )
     return Scope.of(caller, store, seconds=seconds)
 

@@ -7,6 +7,7 @@ import pytest
 from moto import mock_aws
 
 from spass.aws.clients import Aws
+from spass.aws.places import WorkPlaces
 from tests.unit.rag.ingest.stage import Stage
 
 
@@ -32,7 +33,7 @@ def queue() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def aws(queue: str) -> Aws:
-    return Aws(table="spass", bucket="spass", queue=queue)
+    return Aws(table="spass", bucket="spass", places=WorkPlaces(queue=queue))
 
 
 @pytest.fixture
