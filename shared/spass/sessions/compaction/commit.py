@@ -1,0 +1,222 @@
+"""The one step of a compaction that anybody sees: before it nothing of it is there, after it all of it.
+
+It is one transaction, on condition that the source is held by whoever compacts it and has not grown since it was read. What is
+kept goes into the successor word for word; what is not stays where it is, in the source, whose messages nobody touches.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from spass.aws import keys
+from spass.aws.again import again
+from spass.aws.clients import TenantStore
+from spass.aws.objects import ObjectMissing
+from spass.aws.table import ABSENT, Condition, Put, TransactionFailed, Update, Write
+from spass.core.errors import (
+    InternalError,
+    SessionArchived,
+    SessionBusy,
+    SessionNotFound,
+    SpassError,
+    StorageUnavailable,
+    SummaryFailed,
+)
+from spass.core.ids import MessageId, new_id, random_suffix
+from spass.core.messages import FinishReason, Message, Role, TokenUsage
+from spass.core.time import Timestamp, timestamp
+from spass.sessions.compaction.model import Compacted, Plan, Summary, SummaryRecord, summary_message
+from spass.sessions.compaction.stored import read_summary, summary_attributes
+from spass.sessions.hold import gone, held_by, release
+from spass.sessions.record import INLINE_BYTES, StoredMessage, TurnRecord, load_turns, overflow_of, store_body
+from spass.sessions.session import Hold, Session, session_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """Everything of a compaction, before it is known whether it takes place."""
+
+    store: TenantStore
+    source: Session
+    plan: Plan
+    owner: str
+    made: Compacted
+
+
+async def commit(  # one compaction's parts, all named
+    store: TenantStore,
+    source: Session,
+    live: Sequence[TurnRecord],
+    plan: Plan,
+    summary: Summary,
+    *,
+    owner: str,
+    at: float,
+    hold: Hold | None = None,
+    beside: Callable[[Compacted], Sequence[Write]] = lambda _: (),
+) -> Compacted:
+    """Archive ``source``, as it was read under the hold of ``owner``, and let its successor begin with ``summary`` and the
+    messages from ``plan.kept_from`` on. ``live`` are all its turns. The source is let go; the successor begins held by ``hold``.
+    ``beside`` makes writes that take place with it or not at all. ``at`` is in seconds since the epoch.
+
+    A commit of the same plan that took place before, whoever made it, is answered as it was made then.
+
+    Raises:
+        SessionArchived: the source went on as another session.
+        SessionNotFound: it was deleted.
+        SessionBusy: the owner's hold was lost, it grew, or a condition of ``beside`` does not hold; nothing took place.
+        SummaryFailed: the summary is too large to be kept.
+        StorageUnavailable: we cannot know; the hold may be gone.
+    """
+    _fits(source, live, plan)
+    at_wire = timestamp(at)
+    record = _record(plan, source, summary, at_wire)
+    first = _first_item(live, plan, record)
+    successor = _successor(source, plan, first, at_wire, hold)
+    attempt = _Attempt(store, source, plan, owner, Compacted(successor, first, record))
+    body = await again(lambda: store_body(store, successor.id, first))
+    writes = [*_writes(attempt, Put(keys.session_turn(store.tenant, successor.id, 1), body, ABSENT)), *beside(attempt.made)]
+    token = random_suffix()
+    try:
+        await again(lambda: store.table.transact(writes, token=token))
+    except TransactionFailed:
+        end: Compacted | SpassError = await _settled(attempt)
+    except StorageUnavailable:
+        # A try may still be on its way. Without the hold it can no longer take effect, so what we read then is final.
+        await again(lambda: release(store, source.id, owner))
+        end = await _settled(attempt)
+        if isinstance(end, SessionBusy):
+            end = StorageUnavailable("The compaction could not be recorded; try again.", retry_after=1)
+    else:
+        return attempt.made
+    if (key := overflow_of(dict(body))) and (isinstance(end, SpassError) or end.first.id != first.id):
+        with suppress(StorageUnavailable):
+            await store.objects.delete([key])
+    if isinstance(end, SpassError):
+        raise end
+    return end
+
+
+def _fits(source: Session, live: Sequence[TurnRecord], plan: Plan) -> None:
+    """That nothing of the history would be lost: every live message is at hand, and the plan divides them."""
+    numbers = [stored.seq for turn in live for stored in turn.messages]
+    if numbers != list(range(source.compacted_before, source.next_seq)):
+        raise SessionBusy("Another request changed this session while it was read; try again.", retry_after=1)
+    if plan.source != source.id or not source.compacted_before < plan.kept_from <= source.next_seq:
+        raise InternalError("A compaction's plan does not fit its session.")
+
+
+def _record(plan: Plan, source: Session, summary: Summary, at: Timestamp) -> SummaryRecord:
+    encoded = summary.text.encode("utf-8", "replace")  # text of a model may hold half a surrogate pair
+    if len(encoded) > INLINE_BYTES:
+        raise SummaryFailed("The model's summary is too large to be kept.")
+    return SummaryRecord(
+        plan.summary,
+        source.id,
+        plan.successor,
+        encoded.decode(),
+        summary.model,
+        at,
+        source.compacted_before,
+        plan.kept_from - 1,
+    )
+
+
+def _first_item(live: Sequence[TurnRecord], plan: Plan, record: SummaryRecord) -> TurnRecord:
+    """The summary and what is kept, as one turn. Its id is its own, as any turn's: where another process commits the same plan,
+    neither writes over the body that the other put into the bucket.
+    """
+    opening = StoredMessage(MessageId(new_id("msg")), 1, record.created_at, Message(Role.ASSISTANT, summary_message(record)))
+    kept = [stored for turn in live for stored in turn.messages if stored.seq >= plan.kept_from]
+    messages = (opening, *(replace(stored, id=MessageId(new_id("msg")), seq=seq) for seq, stored in enumerate(kept, 2)))
+    calls = {call.id for stored in kept for call in stored.message.tool_calls}
+    runs = tuple(run for turn in live if turn.next_seq > plan.kept_from for run in turn.tools if run.call_id in calls)
+    return TurnRecord(new_id("turn"), messages, TokenUsage(), 0, FinishReason.STOP, runs)
+
+
+def _successor(source: Session, plan: Plan, first: TurnRecord, at: Timestamp, hold: Hold | None) -> Session:
+    return Session(
+        plan.successor,
+        source.agent,
+        source.user,
+        source.title,
+        at,
+        at,
+        source.compact_strategy,
+        source.compact_keep_last_n,
+        source.compact_observation_mask,
+        next_seq=first.next_seq,
+        parent_session_id=source.id,
+        summary_id=plan.summary,
+        hold=hold,
+    )
+
+
+def _writes(attempt: _Attempt, first: Put) -> list[Write]:
+    tenant, source, plan, successor = attempt.store.tenant, attempt.source, attempt.plan, attempt.made.session
+    at = successor.created_at
+    archived = replace(
+        source,
+        updated_at=at,
+        archived_at=at,
+        archived_by=attempt.owner,
+        successor_session_id=successor.id,
+        compacted_before=plan.kept_from,
+        hold=None,
+    )
+    mine = held_by(attempt.owner)
+    unchanged = Condition(
+        mine.expression + " AND next_seq = :next_seq AND attribute_not_exists(archived_at) AND attribute_not_exists(deleted_at)",
+        mine.names,
+        {**mine.values, ":next_seq": source.next_seq},
+    )
+    return [
+        Update(
+            keys.session_head(tenant, source.id),
+            "SET archived_at = :at, updated_at = :at, archived_by = :by, successor_session_id = :successor, "
+            "compacted_before = :kept_from REMOVE #hold",
+            values={":at": at, ":by": attempt.owner, ":successor": successor.id, ":kept_from": plan.kept_from},
+            condition=unchanged,
+        ),
+        Put(keys.session_head(tenant, successor.id), successor.attributes(), ABSENT),
+        first,
+        Put(keys.session_summary(tenant, successor.id, plan.summary), summary_attributes(attempt.made.summary), ABSENT),
+        Put(keys.user_session(tenant, source.user, source.agent, source.id), archived.entry()),
+        Put(keys.user_session(tenant, source.user, source.agent, successor.id), successor.entry()),
+    ]
+
+
+async def _settled(attempt: _Attempt) -> Compacted | SpassError:
+    """What came of it, read from the table: the compaction as it took place, or why it did not.
+
+    Raises:
+        StorageUnavailable: we cannot know.
+    """
+    store, plan = attempt.store, attempt.plan
+    head = await again(lambda: store.table.get(keys.session_head(store.tenant, plan.source)))
+    source = session_of(head) if head is not None else None
+    if source is not None and (source.archived_by, source.successor_session_id) == (attempt.owner, plan.successor):
+        return await _as_made(attempt)
+    if source is None or gone(head):
+        return SessionNotFound("This session was deleted while it was compacted.")
+    if source.archived_at is not None:
+        return SessionArchived(
+            "This session was compacted and goes on as its successor.",
+            details={"successor_session_id": source.successor_session_id},
+        )
+    return SessionBusy("Another request took this session over; it was not compacted.", retry_after=1)
+
+
+async def _as_made(attempt: _Attempt) -> Compacted:
+    """The compaction with the ids and times that it got when it took place, which may have been in another process. If the
+    successor has been deleted since, with ours."""
+    store, plan, made = attempt.store, attempt.plan, attempt.made
+    head = await again(lambda: store.table.get(keys.session_head(store.tenant, plan.successor)))
+    if head is None or gone(head):
+        return made
+    try:
+        turns = await again(lambda: load_turns(store, plan.successor, 1, limit=1))
+    except ObjectMissing:
+        return made
+    record = await again(lambda: read_summary(store, plan.successor, plan.summary))
+    return Compacted(session_of(head), turns[0], record) if turns and record is not None else made

@@ -1,0 +1,273 @@
+"""The one step of a compaction: all of it or nothing, and not a message less than before."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.table import Check, Condition, ConditionFailed
+from spass.core.errors import (
+    InternalError,
+    SessionArchived,
+    SessionBusy,
+    SessionNotFound,
+    SummaryFailed,
+)
+from spass.core.ids import JobId, SessionId, TenantId, UserId
+from spass.core.messages import Role, ToolCall
+from spass.core.time import timestamp
+from spass.sessions import record
+from spass.sessions.compaction.commit import commit
+from spass.sessions.compaction.model import Compacted, Plan, Summary
+from spass.sessions.compaction.stored import read_summary
+from spass.sessions.hold import renew, take
+from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, load_turns
+from spass.sessions.session import Hold, HoldKind, Session, session_of
+from tests.unit.sessions.conftest import AGENT
+
+if TYPE_CHECKING:
+    from tests.unit.sessions.conftest import House
+
+pytestmark = pytest.mark.anyio
+
+SUMMARY = Summary("Ana moves to Berlin on 3 May.", "llama-4-scout")
+OWNER = "job_1"
+
+
+class Compaction:
+    """One session about to be compacted, and what is there before and after."""
+
+    def __init__(self, house: "House") -> None:
+        self.house = house
+        self.store: TenantStore = house.aws.for_tenant(TenantId("demo"))
+
+    async def said(self, *messages: str) -> SessionId:
+        session = await self.house.create(title="Moving")
+        for message in messages:
+            await self.house.say(session, message)
+        return session
+
+    async def hold(self, session: SessionId, owner: str = OWNER) -> Session:
+        hold = Hold(owner, HoldKind.JOB, int(self.house.now) + 60)
+        return await take(self.store, session, AGENT, UserId("ana"), hold, self.house.now)
+
+    async def live(self, session: SessionId) -> list[TurnRecord]:
+        return await load_turns(self.store, session, 1)
+
+    async def commit(
+        self,
+        source: Session,
+        plan: Plan,
+        summary: Summary = SUMMARY,
+        *,
+        live: Sequence[TurnRecord] | None = None,
+        hold: Hold | None = None,
+        owner: str = OWNER,
+    ) -> Compacted:
+        live = live if live is not None else await self.live(source.id)
+        return await commit(self.store, source, live, plan, summary, owner=owner, at=self.house.now, hold=hold)
+
+    async def head(self, session: SessionId) -> Session:
+        item = await self.store.table.get(keys.session_head(self.store.tenant, session))
+        assert item is not None
+        return session_of(item)
+
+    async def messages(self, session: SessionId) -> list[StoredMessage]:
+        return [message for turn in await self.live(session) for message in turn.messages]
+
+
+@pytest.fixture
+def compaction(house: "House") -> Compaction:
+    return Compaction(house)
+
+
+async def test_the_source_is_archived_and_its_successor_begins_with_the_summary(compaction: Compaction) -> None:
+    session = await compaction.said("one", "two", "three")
+    before = await compaction.messages(session)
+    source = await compaction.hold(session)
+    plan = Plan.new(session, kept_from=5)
+    made = await compaction.commit(source, plan)
+    archived, successor = await compaction.head(session), await compaction.head(plan.successor)
+    assert await compaction.messages(session) == before, "the source keeps every message"
+    assert (archived.successor_session_id, archived.archived_by, archived.hold) == (successor.id, OWNER, None)
+    assert (archived.message_count, archived.live_message_count) == (6, 2)
+    assert archived.archived_at == archived.updated_at == timestamp(compaction.house.now)
+    assert successor == made.session
+    assert (successor.parent_session_id, successor.summary_id) == (session, plan.summary)
+    assert (successor.title, successor.agent, successor.user) == ("Moving", AGENT, "ana")
+    assert (successor.message_count, successor.live_message_count, successor.hold) == (3, 3, None)
+    opening, *kept = await compaction.messages(successor.id)
+    assert opening.message.role is Role.ASSISTANT
+    assert opening.message.content == f"[compaction summary from session {session}] Ana moves to Berlin on 3 May."
+    assert [stored.message for stored in kept] == [stored.message for stored in before[4:]]
+    assert [stored.created_at for stored in kept] == [stored.created_at for stored in before[4:]]
+    assert [stored.seq for stored in kept] == [2, 3]
+    assert not {stored.id for stored in kept} & {stored.id for stored in before}
+    summary = await read_summary(compaction.store, successor.id, plan.summary)
+    assert summary is not None
+    assert summary == made.summary
+    assert (summary.first_seq, summary.last_seq, summary.text, summary.source) == (1, 4, SUMMARY.text, session)
+
+
+async def test_both_sessions_are_listed_as_their_heads_are(compaction: Compaction) -> None:
+    session = await compaction.said("one", "two")
+    plan = Plan.new(session, kept_from=5)
+    await compaction.commit(await compaction.hold(session), plan)
+    page = await compaction.house.sessions.page(compaction.house.scope(), AGENT, None, 10)
+    assert page.sessions == [await compaction.head(plan.successor), await compaction.head(session)]
+
+
+async def test_a_successor_may_begin_held_by_the_turn_that_goes_on_in_it(compaction: Compaction) -> None:
+    session = await compaction.said("one")
+    source = await compaction.hold(session, "turn_1")
+    plan = Plan.new(session, kept_from=3)
+    hold = Hold("turn_1", HoldKind.TURN, int(compaction.house.now) + 60)
+    made = await compaction.commit(source, plan, owner="turn_1", hold=hold)
+    assert made.session.hold == (await compaction.head(plan.successor)).hold == hold
+
+
+async def test_a_turn_that_came_after_the_plan_is_kept(compaction: Compaction) -> None:
+    session = await compaction.said("one")
+    plan = Plan.new(session, kept_from=3)
+    await compaction.house.say(session, "two")
+    await compaction.commit(await compaction.hold(session), plan)
+    assert [stored.message.content for stored in await compaction.messages(plan.successor)][1:] == ["two", "yes"]
+
+
+async def test_a_commit_made_twice_makes_one_successor_and_answers_the_same(compaction: Compaction) -> None:
+    session = await compaction.said("one", "two")
+    source, live = await compaction.hold(session), await compaction.live(session)
+    plan = Plan.new(session, kept_from=3)
+    first = await compaction.commit(source, plan, live=live)
+    compaction.house.now += 5
+    again = await compaction.commit(source, plan, live=live)
+    assert again == first
+    assert len(compaction.house.stored_items()) == 2 + 2 + 1 + 1 + 2, "heads, turns, first item, summary, list entries"
+
+
+async def test_two_plans_for_one_session_make_one_successor(compaction: Compaction) -> None:
+    session = await compaction.said("one", "two")
+    source, live = await compaction.hold(session), await compaction.live(session)
+    first = await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
+    before = compaction.house.stored_items()
+    with pytest.raises(SessionArchived) as refused:
+        await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
+    assert refused.value.details == {"successor_session_id": first.session.id}
+    assert compaction.house.stored_items() == before
+
+
+async def test_whoever_lost_the_hold_changes_nothing(compaction: Compaction) -> None:
+    session = await compaction.said("one", "two")
+    source = await compaction.hold(session)
+    compaction.house.now += 60
+    await compaction.hold(session, "job_2")
+    before = compaction.house.stored_items()
+    with pytest.raises(SessionBusy):
+        await compaction.commit(source, Plan.new(session, kept_from=3))
+    assert compaction.house.stored_items() == before
+
+
+async def test_a_session_that_grew_since_it_was_read_is_not_cut(compaction: Compaction) -> None:
+    session = await compaction.said("one")
+    source, live = await compaction.hold(session), await compaction.live(session)
+    compaction.house.now += 60
+    await compaction.house.say(session, "two")
+    await compaction.hold(session)
+    with pytest.raises(SessionBusy):
+        await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
+    assert (await compaction.head(session)).archived_at is None
+
+
+async def test_a_deleted_session_gets_no_successor(compaction: Compaction) -> None:
+    session = await compaction.said("one")
+    source, live = await compaction.hold(session), await compaction.live(session)
+    compaction.house.now += 60
+    await compaction.house.sessions.delete(compaction.house.scope(), AGENT, session)
+    with pytest.raises(SessionNotFound):
+        await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
+    assert compaction.house.stored_items() == []
+
+
+async def test_messages_that_are_not_at_hand_are_not_lost(compaction: Compaction) -> None:
+    session = await compaction.said("one", "two", "three")
+    source, live = await compaction.hold(session), await compaction.live(session)
+    for incomplete in (live[1:], live[:-1], [live[0], live[2]], []):
+        with pytest.raises(SessionBusy):
+            await compaction.commit(source, Plan.new(session, kept_from=3), live=incomplete)
+    for kept_from in (1, 8):
+        with pytest.raises(InternalError):
+            await compaction.commit(source, Plan.new(session, kept_from=kept_from), live=live)
+    assert (await compaction.head(session)).archived_at is None
+
+
+async def test_a_write_beside_it_that_is_refused_refuses_it_all(compaction: Compaction) -> None:
+    session = await compaction.said("one")
+    source, live = await compaction.hold(session), await compaction.live(session)
+    ended = Check(keys.job(compaction.store.tenant, JobId(OWNER)), Condition("attribute_exists(pk)"))
+    before = compaction.house.stored_items()
+    with pytest.raises(SessionBusy):
+        await commit(
+            compaction.store,
+            source,
+            live,
+            Plan.new(session, kept_from=3),
+            SUMMARY,
+            owner=OWNER,
+            at=compaction.house.now,
+            beside=lambda _: [ended],
+        )
+    assert compaction.house.stored_items() == before
+
+
+async def test_a_summary_of_any_size_and_script_fits_or_is_refused(compaction: Compaction) -> None:
+    session = await compaction.said("one")
+    source = await compaction.hold(session)
+    plan = Plan.new(session, kept_from=3)
+    with pytest.raises(SummaryFailed):
+        await compaction.commit(source, plan, Summary("ü" * 200_000, "m"))
+    assert (await compaction.head(session)).archived_at is None
+    made = await compaction.commit(source, plan, Summary("ü" * 170_000 + "\ud83d", "m"))
+    assert made.summary.text == "ü" * 170_000 + "?"
+    assert (await compaction.messages(plan.successor))[0].message.content.endswith("ü?")
+
+
+async def test_large_kept_messages_lie_in_the_bucket_and_a_refused_commit_leaves_none_there(
+    compaction: Compaction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    session = await compaction.said("one", "two")
+    source, live = await compaction.hold(session), await compaction.live(session)
+    bodies = compaction.house.stored_objects()
+    with pytest.raises(SessionBusy):
+        await compaction.commit(source, Plan.new(session, kept_from=3), live=live, owner="job_2")
+    assert compaction.house.stored_objects() == bodies
+    made = await compaction.commit(source, plan := Plan.new(session, kept_from=3), live=live)
+    compaction.house.now += 1
+    assert await compaction.commit(source, plan, live=live) == made, "nothing is written over what took place"
+    assert await compaction.live(plan.successor) == [made.first]
+    assert len(compaction.house.stored_objects()) == len(bodies) + 1
+
+
+async def test_kept_tool_calls_keep_how_long_they_ran(compaction: Compaction) -> None:
+    session = await compaction.said("one", "two")
+    source, (first, second) = await compaction.hold(session), await compaction.live(session)
+    user, answer = second.messages
+    asking = replace(answer, message=replace(answer.message, tool_calls=(ToolCall("call_2", "calculator", "{}"),)))
+    live = [
+        replace(first, tools=(ToolRun("call_1", "calculator", 5),)),
+        replace(second, messages=(user, asking), tools=(ToolRun("call_2", "calculator", 7),)),
+    ]
+    made = await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
+    assert made.first.tools == (ToolRun("call_2", "calculator", 7),)
+
+
+async def test_after_it_the_old_owner_can_neither_renew_nor_take_the_source(compaction: Compaction) -> None:
+    session = await compaction.said("one")
+    await compaction.commit(await compaction.hold(session), Plan.new(session, kept_from=3))
+    with pytest.raises(ConditionFailed):
+        await renew(compaction.store, session, OWNER, compaction.house.now)
+    with pytest.raises(SessionArchived):
+        await compaction.hold(session)
