@@ -8,7 +8,8 @@ from typing import Annotated, Final, Literal, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from spass.aws.attributes import Item, Value
-from spass.core.errors import SessionAgentMismatch, SessionNotFound
+from spass.calls.scope import Scope
+from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
 from spass.core.ids import AgentName, SessionId, SummaryId, UserId
 from spass.core.messages import Json
 from spass.core.texts import without_nul
@@ -151,6 +152,17 @@ def owned(item: Item | None, agent: AgentName, user: UserId) -> Session:
     if session.agent != agent:
         raise SessionAgentMismatch(f"This session was created for the agent {session.agent}.", details={"agent": session.agent})
     return session
+
+
+def user_of(scope: Scope) -> UserId:
+    """Whose sessions these are.
+
+    Raises:
+        UserIdRequired: the caller did not say.
+    """
+    if scope.caller.user is None:
+        raise UserIdRequired("Send SPASS-User-Id: whose sessions these are.", param="SPASS-User-Id")
+    return scope.caller.user
 
 
 def _hold_of(stored: Value) -> Hold | None:

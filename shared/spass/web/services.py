@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spass.rag.indices import Indices
     from spass.rag.ingest.uploads import Uploads
     from spass.rag.service import Rag
+    from spass.sessions.lineage import Lineage
     from spass.sessions.service import Sessions
     from spass.tenancy.config import GatewayConfig
     from spass.tenancy.settings import Cascade
@@ -180,6 +181,12 @@ class Services:
         from spass.sessions.service import Sessions
 
         return Sessions(self.cascade)
+
+    @cached_property
+    def lineage(self) -> "Lineage":
+        from spass.sessions.lineage import Lineage
+
+        return Lineage()
 
     def scope(self, caller: Caller) -> "Scope":
         """Where the work of one request stands."""

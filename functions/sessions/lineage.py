@@ -1,0 +1,21 @@
+"""GET /a1/agents/{name}/sessions/{session_id}/lineage: the chain of compactions a session stands in."""
+
+from starlette.responses import Response
+
+from spass.web.exchange import Current
+from spass.web.functions import lambda_handler
+from spass.web.json import json_response
+from spass.web.routing import Agent, Session, api_router
+
+router = api_router()
+
+
+@router.get("/a1/agents/{name}/sessions/{session_id}/lineage")
+async def get_lineage(name: Agent, session_id: Session, exchange: Current) -> Response:
+    """What a session was compacted from and what it went on as, nearest first, and the summaries of the whole chain, oldest
+    first."""
+    chain = await exchange.services.lineage.chain(exchange.scope, name, session_id)
+    return json_response(chain.wire())
+
+
+handler = lambda_handler(router)
