@@ -5,7 +5,7 @@ they are all a model knows about the tool.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar, Final, Protocol
@@ -19,6 +19,7 @@ from spass.core.messages import Json, ToolSpec
 from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
 from spass.rag.documents import DocumentPatch, NewDocument
 from spass.tenancy.settings import Cascade
+from spass.tools.ancestry import Ancestry
 from spass.tools.confirm import Confirmations, Keep
 
 
@@ -89,13 +90,15 @@ class Library(Knowledge, Protocol):
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """What a tool may act with. A tool acts inside the tenant of ``scope`` only. What it changes it changes together with the
-    writes that ``keep`` its result, if there are any."""
+    writes that ``keep`` its result, if there are any. ``ancestry`` is made when it is asked
+    for; without it no session has anything compacted."""
 
     scope: Scope
     rag: Library
     cascade: Cascade
     confirmations: Confirmations = field(default_factory=Confirmations)
     keep: Keep | None = None
+    ancestry: Callable[[], Ancestry] | None = None
 
 
 class Tool(BaseModel):

@@ -26,6 +26,7 @@ TOOLS: Final[Mapping[str, str]] = {
     "rag_index_delete": "spass.tools.builtin.rag_index_delete:RagIndexDelete",
     "memory_read": "spass.tools.builtin.memory_read:MemoryRead",
     "memory_write": "spass.tools.builtin.memory_write:MemoryWrite",
+    "lineage_search": "spass.tools.builtin.lineage_search:LineageSearch",
 }
 """Tool name → ``module:Class``."""
 

@@ -38,6 +38,7 @@ from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.tenancy.settings import Cascade
 from spass.tools import arguments as tool_arguments
+from spass.tools.ancestry import Ancestry
 from spass.tools.arguments import InvalidArguments
 from spass.tools.base import Library, Tool, ToolContext, ToolError
 from spass.tools.confirm import Confirmations, Keep
@@ -75,9 +76,10 @@ class ToolAnswer:
 class Toolbox:
     """Every tool of the gateway, at work for one caller after another."""
 
-    def __init__(self, rag: Library, cascade: Cascade) -> None:
+    def __init__(self, rag: Library, cascade: Cascade, ancestry: Callable[[], Ancestry] | None = None) -> None:
         self._rag = rag
         self._cascade = cascade
+        self._ancestry = ancestry
         self._confirmations = Confirmations()
 
     @property
@@ -192,7 +194,9 @@ class Toolbox:
         try:
             call = prepare()
             seconds = min(call.timeout, scope.deadline.remaining())
-            context = ToolContext(scope.below(recorder.request_id), self._rag, self._cascade, self._confirmations, keep)
+            context = ToolContext(
+                scope.below(recorder.request_id), self._rag, self._cascade, self._confirmations, keep, self._ancestry
+            )
             result = await asyncio.wait_for(call.run(context), seconds)
             status = audit.OK
             return _Attempt(result)

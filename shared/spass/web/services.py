@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from spass.rag.indices import Indices
     from spass.rag.ingest.uploads import Uploads
     from spass.rag.service import Rag
+    from spass.sessions.compaction.summary import Summarizer
     from spass.sessions.lineage import Lineage
+    from spass.sessions.lineage_search import LineageSearch
     from spass.sessions.service import Sessions
     from spass.tenancy.config import GatewayConfig
     from spass.tenancy.settings import Cascade
@@ -161,7 +163,7 @@ class Services:
     def toolbox(self) -> "Toolbox":
         from spass.tools.toolbox import Toolbox
 
-        return Toolbox(self.rag, self.cascade)
+        return Toolbox(self.rag, self.cascade, lambda: self.lineage_search)
 
     @cached_property
     def agents(self) -> "AgentRegistry":
@@ -177,6 +179,12 @@ class Services:
         return Engine(self.calls, self.toolbox, self.rag, self.cascade)
 
     @cached_property
+    def summarizer(self) -> "Summarizer":
+        from spass.sessions.compaction.summary import Summarizer
+
+        return Summarizer(self.calls, self.cascade, self.config)
+
+    @cached_property
     def sessions(self) -> "Sessions":
         from spass.sessions.service import Sessions
 
@@ -187,6 +195,12 @@ class Services:
         from spass.sessions.lineage import Lineage
 
         return Lineage()
+
+    @cached_property
+    def lineage_search(self) -> "LineageSearch":
+        from spass.sessions.lineage_search import LineageSearch
+
+        return LineageSearch()
 
     def scope(self, caller: Caller) -> "Scope":
         """Where the work of one request stands."""

@@ -1,0 +1,141 @@
+"""Searching what a session no longer shows word for word: the compacted messages of its ancestors."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.objects import ObjectMissing
+from spass.calls.scope import Scope
+from spass.core.errors import SessionNotFound
+from spass.core.messages import Message, Role
+from spass.core.time import Deadline
+from spass.sessions.lineage import ancestors
+from spass.sessions.ranking import Ranking, excerpt
+from spass.sessions.record import StoredMessage, TurnRecord, load_turns
+from spass.sessions.session import Session, owned, user_of
+from spass.tools.ancestry import LINEAGE_SEARCH, Recalled, Recollection
+from spass.tools.arguments import shown
+
+MOST_ANCESTORS: Final = 50
+MOST_CHARACTERS: Final = 16 * 2**20
+MOST_SECONDS: Final = 10.0
+"""What one search looks at: the nearest ancestors first, of each the oldest messages first."""
+
+_EXCERPT_CHARACTERS: Final = 1200
+_TURNS_AT_ONCE: Final = 8  # a turn may be megabytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A message that was searched. ``distance`` is how many compactions ago its session was."""
+
+    session: Session
+    distance: int
+    stored: StoredMessage
+    text: str
+
+    @property
+    def age(self) -> tuple[str, int, int]:
+        """Sorts by it: the newer, the greater."""
+        return self.stored.created_at, -self.distance, self.stored.seq
+
+
+@dataclass(slots=True)
+class _Bounds:
+    """How much more may be read."""
+
+    deadline: Deadline = field(default_factory=lambda: Deadline.after(MOST_SECONDS))
+    characters: int = MOST_CHARACTERS
+
+    @property
+    def reached(self) -> bool:
+        return self.characters <= 0 or not self.deadline.remaining()
+
+
+class LineageSearch:
+    """The ancestors of all sessions, as the tool ``lineage_search`` sees them."""
+
+    async def search(self, scope: Scope, query: str, limit: int) -> Recollection:
+        """As ``Ancestry.search``. Equal scores are ranked newest first. What an earlier search found is not found again: only its
+        source is."""
+        if scope.session is None or scope.agent is None:
+            raise SessionNotFound("You are in no session.")
+        head = await scope.store.table.get(keys.session_head(scope.store.tenant, scope.session))
+        session = owned(head, scope.agent, user_of(scope))
+        past = await ancestors(scope.store, session, MOST_ANCESTORS)
+        ranking = Ranking[_Place](query)
+        bounds = _Bounds()
+        whole = past.whole
+        for distance, member in enumerate([session, *past.living]):
+            whole &= await _search(scope.store, member, distance, ranking, bounds)
+        weights = ranking.weights()
+        best = sorted(ranking.scored(), key=lambda one: (one.score, one.found.age), reverse=True)[:limit]
+        return Recollection(
+            tuple(
+                Recalled(
+                    place.session.id,
+                    place.stored.seq,
+                    place.stored.message.role,
+                    excerpt(place.text, weights, _EXCERPT_CHARACTERS),
+                    place.stored.created_at,
+                    score,
+                )
+                for place, score in best
+            ),
+            ranking.searched,
+            truncated=not whole,
+        )
+
+
+async def _search(store: TenantStore, session: Session, distance: int, ranking: Ranking[_Place], bounds: _Bounds) -> bool:
+    """Add what was compacted of one session; whether that is all of it."""
+    if session.compacted_before == 1:
+        return True
+    try:
+        async for turn in _turns(store, session):
+            if bounds.reached:
+                return False
+            for stored in _own_messages(session, turn):
+                text = _text(stored.message)
+                bounds.characters -= len(text)
+                ranking.add(_Place(session, distance, stored, text), text)
+    except ObjectMissing:  # it is being deleted
+        return False
+    return True
+
+
+async def _turns(store: TenantStore, session: Session) -> AsyncIterator[TurnRecord]:
+    """The turns with compacted messages, oldest first."""
+    seq = 1
+    while seq < session.compacted_before:
+        turns = await load_turns(store, session.id, seq, limit=_TURNS_AT_ONCE)
+        if not turns:
+            return
+        for turn in turns:
+            yield turn
+        seq = turns[-1].next_seq
+
+
+def _own_messages(session: Session, turn: TurnRecord) -> Iterator[StoredMessage]:
+    """The compacted messages of a turn, without the summary that a session begins with and what earlier searches found."""
+    called: dict[str, str] = {}
+    for stored in turn.messages:
+        message = stored.message
+        called |= {call.id: call.name for call in message.tool_calls}
+        searched = message.role is Role.TOOL and called.get(message.tool_call_id or "") == LINEAGE_SEARCH
+        summary = stored.seq == 1 and session.parent_session_id is not None
+        if stored.seq < session.compacted_before and not searched and not summary:
+            yield stored
+
+
+def _text(message: Message) -> str:
+    """What is said in a message, and what it asks of tools."""
+    calls = [
+        f"{call.name} {json.dumps(shown(call.arguments), ensure_ascii=False)}"
+        for call in message.tool_calls
+        if call.name != LINEAGE_SEARCH
+    ]
+    return "\n".join(filter(None, [message.content, *calls]))
