@@ -59,17 +59,25 @@ class Scope:
         route: str,
         user: UserId | None = None,
         request_id: RequestId | None = None,
+        origin: RequestId | None = None,
+        depth: int = 0,
     ) -> Self:
         """The scope of work that goes on after the request ``request_id``, by which it was allowed, or of nobody's request.
-        ``route`` names the work in the audit."""
+        ``route`` names the work in the audit; ``origin`` and ``depth`` are what the request's headers said."""
         identity = Identity(store.tenant, "", admin=False, allowed_models=(ANY_MODEL,))
-        caller = Caller(identity, user, request_id or RequestId(new_id("req")), None, 0, route)
-        return cls(caller, store, deadline, CostTally(), 0, patience=JOB_PATIENCE)
+        caller = Caller(identity, user, request_id or RequestId(new_id("req")), origin, depth, route)
+        return cls(caller, store, deadline, CostTally(), depth, patience=JOB_PATIENCE)
 
     @property
     def streaming(self) -> "Scope":
         """The same work, answered with a stream of events."""
         return replace(self, deadline=Deadline(self.deadline.at + STREAM_SECONDS - REQUEST_SECONDS))
+
+    @property
+    def with_any_model(self) -> "Scope":
+        """The same work where the gateway itself picks the model: a token's allow-list says what its bearer may pick."""
+        identity = replace(self.caller.identity, allowed_models=(ANY_MODEL,))
+        return replace(self, caller=replace(self.caller, identity=identity))
 
     def below(self, call: RequestId) -> "Scope":
         """What is done for ``call``, which is itself done for the request."""
