@@ -37,10 +37,12 @@ class IdempotentRequest:
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """An answer as it can be given again: the JSON body and the headers that belong to it."""
+    """An answer as it can be given again: the JSON body and the headers that belong to it. Without a ``status`` it has the one
+    that its route answers with as a rule."""
 
     body: Mapping[str, Json]
     headers: Mapping[str, str]
+    status: int | None = None
 
 
 async def read(store: TenantStore, request: IdempotentRequest) -> StoredAnswer | None:
@@ -157,11 +159,14 @@ async def _answer(store: TenantStore, request: IdempotentRequest, item: Item) ->
     if not isinstance(stored, str):
         stored = (await store.objects.get(str(item["answer_object"]))).decode()
     answer = json.loads(stored)
-    return StoredAnswer(answer["body"], answer["headers"])
+    return StoredAnswer(answer["body"], answer["headers"], answer.get("status"))
 
 
 async def _completion(store: TenantStore, request: IdempotentRequest, answer: StoredAnswer, condition: Condition) -> Put:
-    text = json.dumps({"body": answer.body, "headers": dict(answer.headers)}, ensure_ascii=False, separators=(",", ":"))
+    kept: dict[str, Json] = {"body": answer.body, "headers": dict(answer.headers)}
+    if answer.status is not None:
+        kept["status"] = answer.status
+    text = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
     owner = condition.values.get(":owner")
     attributes: dict[str, Value] = {
         "state": "done",

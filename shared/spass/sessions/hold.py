@@ -31,6 +31,11 @@ def turn_hold(turn_id: str, request: IdempotentRequest | None, now: float) -> Ho
     return Hold(turn_id, HoldKind.TURN, int(now) + LEASE_SECONDS, key_hash, body_hash)
 
 
+def job_hold(job_id: str, key_hash: str | None, body_hash: str | None, now: float) -> Hold:
+    """A job's hold, from ``now`` on."""
+    return Hold(job_id, HoldKind.JOB, int(now) + LEASE_SECONDS, key_hash, body_hash)
+
+
 def free(now: float, owner: str = "") -> Condition:
     """Nobody but ``owner`` holds the session."""
     return Condition(

@@ -28,13 +28,14 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a route's work came to. ``kept``: the work has written ``body`` under its claim itself, with what made it true.
-    ``failed``: it is not kept, so the same key may try again.
+    ``failed``: it is not kept, so the same key may try again. ``status``: where it is not the route's usual one.
     """
 
     body: Mapping[str, Json]
     headers: Mapping[str, str] = field(default_factory=dict)
     kept: bool = False
     failed: bool = False
+    status: int | None = None
 
 
 def idempotent_request(request: Request, caller: Caller, body: bytes) -> IdempotentRequest | None:
@@ -50,16 +51,21 @@ def idempotent_request(request: Request, caller: Caller, body: bytes) -> Idempot
         return None
     if len(values) > 1 or not _KEY.fullmatch(values[0]):
         raise InvalidRequest("Idempotency-Key is sent once and is 1 to 255 visible ASCII characters.", param="Idempotency-Key")
-    owner = [
-        caller.tenant,
-        caller.identity.token_id,
-        caller.user,
-        request.method,
-        request.scope["path"].removeprefix(request.scope.get("root_path", "")),
-        values[0],
-    ]
-    digest = hashlib.sha256(json.dumps(owner).encode()).hexdigest()
-    return IdempotentRequest(digest, hashlib.sha256(body).hexdigest())
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    return IdempotentRequest(_digest(caller, request.method, path, values[0]), hashlib.sha256(body).hexdigest())
+
+
+def redirected(request: Request, exchange: Exchange, path: str) -> IdempotentRequest | None:
+    """The same request, sent to ``path`` as a client does that follows a redirect; None if it names no key."""
+    if exchange.idempotent is None:
+        return None
+    digest = _digest(exchange.scope.caller, request.method, path, request.headers["idempotency-key"])
+    return IdempotentRequest(digest, exchange.idempotent.body_hash)
+
+
+def _digest(caller: Caller, method: str, path: str, key: str) -> str:
+    owner = [caller.tenant, caller.identity.token_id, caller.user, method, path, key]
+    return hashlib.sha256(json.dumps(owner).encode()).hexdigest()
 
 
 async def once(exchange: Exchange, work: Callable[[Claim | None], Awaitable[Answer]], *, status: int = 200) -> Response:
@@ -70,7 +76,7 @@ async def once(exchange: Exchange, work: Callable[[Claim | None], Awaitable[Answ
     """
     if exchange.idempotent is None:
         answer = await work(None)
-        return json_response(answer.body, status=status, headers=answer.headers)
+        return json_response(answer.body, status=answer.status or status, headers=answer.headers)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
     if isinstance(claim, StoredAnswer):
         return replayed(claim, status=status)
@@ -80,11 +86,12 @@ async def once(exchange: Exchange, work: Callable[[Claim | None], Awaitable[Answ
             if answer.failed:
                 await release(claim)
             elif not answer.kept:
-                await claim.complete(StoredAnswer(answer.body, {**answer.headers, **exchange.cost_headers()}))
+                headers = {**answer.headers, **exchange.cost_headers()}
+                await claim.complete(StoredAnswer(answer.body, headers, answer.status))
     except Exception:
         await release(claim)
         raise
-    return json_response(answer.body, status=status, headers=answer.headers)
+    return json_response(answer.body, status=answer.status or status, headers=answer.headers)
 
 
 async def stream_once(
@@ -139,4 +146,4 @@ async def release(claim: Claim) -> None:
 
 def replayed(answer: StoredAnswer, *, status: int = 200) -> Response:
     """A kept answer, given again."""
-    return json_response(answer.body, status=status, headers={**answer.headers, REPLAYED: "true"})
+    return json_response(answer.body, status=answer.status or status, headers={**answer.headers, REPLAYED: "true"})
