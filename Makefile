@@ -56,8 +56,8 @@ format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 
 bench-env: $(ENV)/bench.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp ## install what the benches measure and compare with, and run nothing
 
-bench: bench-env ## measure overhead, cold start, AWS calls, search and retrieval (see bench/)
-	@for bench in overhead coldstart calls limits search rag memory; do $(PY) -m bench.$$bench; done
+bench: bench-env ## measure overhead, cold start, AWS calls, sessions, search and retrieval (see bench/)
+	@for bench in overhead coldstart calls limits sessions recall search rag memory; do $(PY) -m bench.$$bench; done
 
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
 	@$(PY) -m local.validate

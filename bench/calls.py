@@ -16,14 +16,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import httpx
 
-from bench.stage import ADMIN_TOKEN, TOKEN, USER, emulated_aws, server, write_config
+from bench.stage import ADMIN_TOKEN, TOKEN, USER, emulated_aws, quiet, server, write_config
 from infra.routes import ROUTES, Route
 from spass.aws.faults import AwsCall, FaultPlan, inject
 
@@ -150,7 +150,7 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         upstream = stack.enter_context(server("bench.upstream:upstream", {}))
         os.environ |= stack.enter_context(emulated_aws()) | write_config(folder, upstream)
-        stack.enter_context(redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
+        stack.enter_context(quiet())
         asyncio.run(measure())
 
 

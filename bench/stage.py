@@ -1,6 +1,7 @@
 """Processes that a bench needs: an emulated AWS with the table and the bucket, and servers on free ports."""
 
 import hashlib
+import json
 import os
 import socket
 import subprocess
@@ -9,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,13 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What a gateway in this process logs to standard output is not printed."""
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        yield
 
 
 def with_one_thread(module: str) -> None:
@@ -123,16 +131,31 @@ def emulated_aws() -> Iterator[dict[str, str]]:
         session.client("s3", endpoint_url=base).create_bucket(
             Bucket="spass", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
         )
-        yield leading
+        yield leading | _places_of_compactions(session, base)
+
+
+def _places_of_compactions(session: boto3.Session, base: str) -> dict[str, str]:
+    """A queue and a state machine that take what is asked of them and do nothing: a bench carries it out itself."""
+    states, queues = session.client("stepfunctions", endpoint_url=base), session.client("sqs", endpoint_url=base)
+    definition = json.dumps({"StartAt": "Done", "States": {"Done": {"Type": "Succeed"}}})
+    role = "arn:aws:iam::000000000000:role/bench"
+    machine = states.create_state_machine(name="compactions", definition=definition, roleArn=role)
+    return {
+        "SPASS_COMPACTION_QUEUE": queues.create_queue(QueueName="compactions")["QueueUrl"],
+        "SPASS_COMPACTION_MACHINE": machine["stateMachineArn"],
+    }
 
 
 def _sha256(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def write_config(folder: Path, upstream: str, embedding_model: str = "all-minilm-l6-v2") -> dict[str, str]:
+def write_config(
+    folder: Path, upstream: str, embedding_model: str = "all-minilm-l6-v2", *, summaries: str | None = None
+) -> dict[str, str]:
     """A gateway.yaml with one priced model and one embedding model at ``upstream`` and one agent; gives the environment that
-    names them. Indices are embedded by ``embedding_model``: the gateway's own, or bench-embedding."""
+    names them. Indices are embedded by ``embedding_model``: the gateway's own, or bench-embedding. ``summaries`` is where the
+    model of summaries answers, if not at ``upstream`` too."""
     (folder / "gateway.yaml").write_text(
         f"""
 llm:
@@ -140,12 +163,15 @@ llm:
   backends:
     - {{name: upstream, provider: openai, base_url: {upstream}/v1, api_key_env: BENCH_KEY,
        supported_models: [bench-model, bench-embedding]}}
+    - {{name: summaries, provider: openai, base_url: {summaries or upstream}/v1, api_key_env: BENCH_KEY,
+       supported_models: [bench-summary]}}
     - {{name: embedded, provider: embedded}}
 models:
   - {{name: bench-model, context_window: 128000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
+  - {{name: bench-summary, context_window: 128000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
   - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
   - {{name: bench-embedding, kind: embedding, dimensions: 768, context_window: 8192}}
-defaults: {{embedding_model: {embedding_model}, compact_summary_model: bench-model}}
+defaults: {{embedding_model: {embedding_model}, compact_summary_model: bench-summary}}
 usd_to_eur: 0.92
 tenants:
   - id: bench

@@ -33,8 +33,10 @@ PAUSE = 0.002
 
 
 async def answer(request: Request) -> Response:
-    """At once; a stream in pieces of a few words, a pause before each but the first."""
+    """At once, or after ``ANSWER_AFTER`` seconds; a stream in pieces of a few words, a pause before each but the first."""
     asked = json.loads(await request.body())
+    if after := os.environ.get("ANSWER_AFTER"):
+        await asyncio.sleep(float(after))
     if not asked.get("stream"):
         return Response(ANSWER, media_type="application/json")
     return StreamingResponse(_pieces(), media_type="text/event-stream")

@@ -1,0 +1,94 @@
+"""What a piece of work takes of AWS: its calls, and the capacity units of the table as DynamoDB counts them."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, TypeVar, cast
+
+from spass.aws.faults import AwsCall, FaultPlan, inject
+
+T = TypeVar("T")
+
+READS: Final = frozenset({"GetItem", "Query"})
+_READ_UNIT: Final = 4096  # bytes
+_NUMBER_BYTES: Final = 2  # per pair of digits, and one more
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One call and the units it used: of reading, or of writing."""
+
+    service: str
+    operation: str
+    units: float
+
+    @property
+    def reads(self) -> bool:
+        return self.operation in READS
+
+
+@dataclass(slots=True)
+class Meter(FaultPlan):
+    """Records every call with its units.
+
+    Reads are counted here, from the items that came back (https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/
+    CapacityUnitCalculations.html): the emulator says 1 for each, however large. Writes are as the emulator says, by size.
+    """
+
+    made: list[Made] = field(default_factory=list)
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        # Named, not super(): a slotted dataclass is made anew by its decorator, and super() would look in the class before that.
+        result = await FaultPlan.around(self, call, run)
+        said = self.capacity[-1]
+        self.made.append(Made(call.service, call.operation, _read_units(result) if call.operation in READS else said))
+        return result
+
+    @property
+    def read_units(self) -> float:
+        return sum(made.units for made in self.made if made.reads)
+
+    @property
+    def write_units(self) -> float:
+        return sum(made.units for made in self.made if not made.reads)
+
+    def counted(self) -> "Counter[tuple[str, str]]":
+        return Counter((made.service, made.operation) for made in self.made)
+
+
+@contextmanager
+def metered() -> Iterator[Meter]:
+    """Records what is done inside."""
+    meter = Meter()
+    with inject(meter):
+        yield meter
+
+
+def _read_units(response: object) -> float:
+    """Of a consistent read, which all of ours are: of all the items together, at least one unit."""
+    answer = cast("Mapping[str, object]", response)
+    items = cast("Sequence[Mapping[str, object]]", answer.get("Items") or ([answer["Item"]] if "Item" in answer else []))
+    return max(1.0, math.ceil(sum(map(_bytes_of_item, items)) / _READ_UNIT))
+
+
+def _bytes_of_item(item: Mapping[str, object]) -> int:
+    return sum(len(name.encode()) + _bytes_of(value) for name, value in item.items())
+
+
+def _bytes_of(attribute: object) -> int:
+    """The bytes of an attribute's value as DynamoDB writes it: ``{"S": "…"}`` and so on."""
+    [(kind, value)] = cast("Mapping[str, object]", attribute).items()
+    match kind, value:
+        case "M", dict():
+            return 3 + len(value) + _bytes_of_item(value)
+        case "L", list():
+            return 3 + sum(1 + _bytes_of(entry) for entry in value)
+        case "S", str():
+            return len(value.encode())
+        case "N", str():
+            return math.ceil(len(value.lstrip("-").replace(".", "")) / _NUMBER_BYTES) + 1
+        case "B", bytes():
+            return len(value)
+    return 1

@@ -1,0 +1,152 @@
+"""Turns of sessions with a long past, and what a compaction takes, on an emulated AWS.
+
+    python -m bench.sessions [--sessions N] [--turns N] [--model-seconds S]
+
+Turns go over HTTP to a gateway whose model answers at once: to sessions with 1, 100 and 1,000 live turns, and to some with one
+live turn behind which lie 10 and 1,000 compacted ones, in one compaction and in ten. All kinds take their turns in one run, one
+after the other, so that whatever else the machine does hits them alike; each session gets the same number of turns. What the
+table reads for one turn is computed from the items that it returned, as DynamoDB counts (4 KB are a unit).
+
+Then sessions are compacted by the route, the worker of the queue and the steps of infra/compaction.asl.json, called in this
+process in the state machine's order: AWS calls, capacity units, transitions, and dollars by bench/prices.py.
+"""
+
+import argparse
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from bench.compactions import compactions
+from bench.histories import Histories, Past
+from bench.meter import metered
+from bench.stage import TOKEN, USER, emulated_aws, quiet, server, write_config
+from spass.core.ids import SessionId
+
+LIVE: Final = (Past("1 live turn", 1), Past("100 live turns", 100), Past("1,000 live turns", 1000))
+BEHIND: Final = (
+    Past("1 live, 10 compacted", 1, 1, 10),
+    Past("1 live, 1,000 compacted", 1, 1, 1000),
+    Past("1 live, 1,000 in ten compactions", 1, 10, 100),
+)
+FLAT: Final = 1.1
+AT_ONCE: Final = 8
+HEADERS: Final = {"Authorization": f"Bearer {TOKEN}", "SPASS-User-Id": USER}
+MESSAGE: Final = {"message": "Two and two?"}
+
+
+@dataclass(slots=True)
+class Kind:
+    """Sessions of one past, and what their turns came to."""
+
+    past: Past
+    sessions: list[SessionId]
+    milliseconds: list[float] = field(default_factory=list)
+    at_once: float = 0.0  # turns a second, of several sessions at once
+    calls: int = 0
+    read_units: float = 0.0
+    write_units: float = 0.0
+
+    @property
+    def p50(self) -> float:
+        return statistics.median(self.milliseconds)
+
+    @property
+    def p99(self) -> float:
+        return statistics.quantiles(self.milliseconds, n=100, method="inclusive")[98]
+
+
+async def measured(base: str, sessions: int, turns: int) -> list[Kind]:
+    """All kinds, after ``turns`` turns of each of their ``sessions`` sessions, and one more each at once and in this process."""
+    histories = Histories()
+    kinds = [Kind(past, [await histories.session(past) for _ in range(sessions)]) for past in (*LIVE, *BEHIND)]
+    async with httpx.AsyncClient(base_url=base, headers=HEADERS, timeout=60, trust_env=False) as client:
+        for past in LIVE:  # not measured: connections, caches
+            await turn(client, await histories.session(past))
+        for _ in range(turns):
+            for number in range(sessions):
+                for kind in kinds:
+                    kind.milliseconds.append(await turn(client, kind.sessions[number]))
+        for kind in kinds:
+            began = time.perf_counter()
+            await asyncio.gather(*[turn(client, session) for session in kind.sessions[:AT_ONCE]])
+            kind.at_once = min(AT_ONCE, sessions) / (time.perf_counter() - began)
+    await read(kinds, histories)
+    return kinds
+
+
+async def turn(client: httpx.AsyncClient, session: SessionId) -> float:
+    """One turn; its milliseconds."""
+    began = time.perf_counter()
+    answer = await client.post(f"/a1/agents/bench/sessions/{session}/messages", json=MESSAGE)
+    took = (time.perf_counter() - began) * 1000
+    if answer.raise_for_status().json()["session_id"] != session:
+        raise SystemExit("a turn went to another session")
+    return took
+
+
+async def read(kinds: Sequence[Kind], histories: Histories) -> None:
+    """What one turn of each kind takes of the table, in this process."""
+    from bench.gateway import app
+
+    transport = httpx.ASGITransport(app)
+    with quiet():
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=HEADERS) as client:
+            await turn(client, await histories.session(LIVE[0]))
+            for kind in kinds:
+                session = await histories.session(kind.past)
+                with metered() as meter:
+                    await turn(client, session)
+                kind.calls, kind.read_units, kind.write_units = len(meter.made), meter.read_units, meter.write_units
+
+
+def report(kinds: Sequence[Kind]) -> None:
+    print(f"{len(kinds[0].milliseconds)} turns of each kind, one after the other, and up to {AT_ONCE} sessions at once\n")
+    print(
+        f"{'session':34} {'turns/s':>8} {'p50 ms':>8} {'p99 ms':>8} {'at once/s':>10} {'calls':>6} {'read':>6} {'write':>5} units"
+    )
+    for kind in kinds:
+        rate = 1000 / statistics.fmean(kind.milliseconds)
+        times = f"{rate:8.1f} {kind.p50:8.2f} {kind.p99:8.2f} {kind.at_once:10.1f}"
+        print(f"{kind.past.name:34} {times} {kind.calls:6} {kind.read_units:6.0f} {kind.write_units:5.0f}")
+    named = {kind.past.name: kind for kind in kinds}
+    one, hundred, thousand = (named[past.name] for past in LIVE)
+    short, *long = (named[past.name] for past in BEHIND)
+    print()
+    for kind in long:
+        ratio, units = kind.p50 / short.p50, kind.read_units / short.read_units
+        said = "met" if ratio <= FLAT and units <= FLAT else "NOT met"
+        print(f"{kind.past.name}: {ratio:.2f} of the p50 and {units:.2f} of the read units of 10 (to reach: {FLAT}): {said}")
+    first = (hundred.p50 - one.p50) / 99
+    later = (thousand.p50 - hundred.p50) / 900
+    print(f"a live turn more costs {1000 * first:.0f} µs from 1 to 100 and {1000 * later:.0f} µs from 100 to 1,000 of them")
+    print(f"1,000 live turns take {thousand.p50 / long[0].p50:.1f} times as long as 1 live turn behind 1,000 compacted ones")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sessions", type=int, default=8, help="sessions of each kind (default 8)")
+    parser.add_argument("--turns", type=int, default=12, help="turns of each session (default 12)")
+    parser.add_argument("--model-seconds", type=float, default=5.0, help="how long the model takes for a summary (default 5)")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        upstream = stack.enter_context(server("bench.upstream:upstream", {}))
+        summaries = stack.enter_context(server("bench.upstream:upstream", {"ANSWER_AFTER": str(options.model_seconds)}))
+        environment = stack.enter_context(emulated_aws()) | write_config(folder, upstream, summaries=summaries)
+        os.environ |= environment
+        base = stack.enter_context(server("bench.gateway:app", environment))
+        report(asyncio.run(measured(base, options.sessions, options.turns)))
+        asyncio.run(compactions(options.model_seconds))
+
+
+if __name__ == "__main__":
+    main()
