@@ -11,7 +11,7 @@ from spass.sessions.turn import Recorded
 from spass.web.app import location
 from spass.web.exchange import Current
 from spass.web.functions import stream_app
-from spass.web.idempotency import replayed
+from spass.web.idempotency import redirected, replayed
 from spass.web.json import json_response
 from spass.web.routing import Agent, Session, api_router
 
@@ -30,26 +30,34 @@ async def append(name: Agent, session_id: Session, body: MessageBody, request: R
 
     def render(turn: Recorded) -> StoredAnswer:
         last = turn.turn.messages[-1]
-        at = reply.Recorded(turn.session.id, last.id, last.seq)
+        at = reply.Recorded(turn.session.id, last.id, last.seq, turn.compacted)
         answer = reply.render_reply(exchange.request_id, agent, turn.outcome, last.created_at, at)
-        return StoredAnswer(answer, exchange.cost_headers())
+        headers = reply.compaction_headers(turn.compacted, turn.compaction_error)
+        return StoredAnswer(answer, {**exchange.cost_headers(), **headers})
 
     turn = services.sessions.turn(
         scope,
         name,
         session_id,
         body.message,
-        respond=lambda history: services.engine.run(scope, agent, history, body.message),
+        model=agent.model,
+        context_window=services.config.model(agent.model).context_window,
+        respond=lambda history, relief: services.engine.run(scope, agent, history, body.message, relief=relief),
         render=render,
         idempotency=exchange.idempotent,
+        redirected=lambda successor: redirected(request, exchange, _path(name, successor)),
     )
     try:
         done = await turn.answer()
     except SessionArchived as archived:
         successor = str(archived.details["successor_session_id"])
-        target = location(request, f"/a1/agents/{name}/sessions/{successor}/messages")
+        target = location(request, _path(name, successor))
         return json_response({"successor_session_id": successor}, status=308, headers={"Location": target})
     return replayed(done.answer) if done.replayed else json_response(done.answer.body, headers=done.answer.headers)
+
+
+def _path(agent: str, session: str) -> str:
+    return f"/a1/agents/{agent}/sessions/{session}/messages"
 
 
 app = stream_app(router, needs=lambda services: (services.engine, services.agents, services.sessions))

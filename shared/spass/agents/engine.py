@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spass.agents.kinds.context import ModelEvent
 from spass.agents.kinds.registry import KINDS
@@ -11,7 +11,7 @@ from spass.agents.spec import AgentSpec
 from spass.calls.invisible import visible
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
-from spass.core.errors import ModelNotAllowed
+from spass.core.errors import ContextLengthExceeded, ModelNotAllowed
 from spass.core.events import Event, InferenceFinished, Token, ToolCallFinished, Usage
 from spass.core.ids import AgentName, IndexId
 from spass.core.messages import Message, Role, ToolCall, ToolSpec
@@ -20,6 +20,9 @@ from spass.rag.prompt import render_context
 from spass.tenancy.settings import Cascade
 from spass.tools.base import Knowledge
 from spass.tools.toolbox import Toolbox
+
+if TYPE_CHECKING:
+    from spass.sessions.turn import Relief
 
 _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 """Of a message, what is searched for: a longer text says no more about what it asks, and embedding it takes seconds."""
@@ -44,10 +47,18 @@ class Engine:
             raise ModelNotAllowed(f"This token may not use the model '{agent.model}' of the agent '{agent.name}'.")
 
     async def run(
-        self, scope: Scope, agent: AgentSpec, history: Sequence[Message], message: str, *, stream: bool = False
+        self,
+        scope: Scope,
+        agent: AgentSpec,
+        history: Sequence[Message],
+        message: str,
+        *,
+        stream: bool = False,
+        relief: "Relief | None" = None,
     ) -> AsyncGenerator[Event, None]:
         """The events of one turn: ``agent`` reads ``history`` and answers ``message``. Passages retrieved for it stand before it
-        in the prompt and in no event. ``stream`` asks the model for its text as it comes.
+        in the prompt and in no event. ``stream`` asks the model for its text as it comes. ``relief`` is asked for a shorter
+        history, once, when the provider finds the conversation too long.
 
         Raises:
             SpassError: the turn failed; the events so far are then no turn.
@@ -55,8 +66,10 @@ class Engine:
         self.check(scope, agent)
         inner = replace(scope, agent=AgentName(agent.name))
         retrieved = await self._retrieve(inner, agent, message)
-        conversation = [*filter(_says_something, history), *retrieved, Message(Role.USER, message)]
-        context = _Context(self._calls, self._toolbox, inner, agent, self._toolbox.specs(agent.tools), stream)
+        past = [message for message in history if _says_something(message)]
+        offered = self._toolbox.specs(agent.tools)
+        context = _Context(self._calls, self._toolbox, inner, agent, offered, stream, past, relief)
+        conversation = [*past, *retrieved, Message(Role.USER, message)]
         async with aclosing(KINDS[agent.kind](context, conversation)) as events:
             async for event in events:
                 yield event
@@ -73,9 +86,10 @@ class Engine:
         return (Message(Role.USER, text, data=True),) if text else ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Context:
-    """A ``KindContext``: the one agent, in the one request."""
+    """A ``KindContext``: the one agent, in the one request. Where the provider finds the conversation too long, ``relief`` may
+    give a ``shorter`` history, which from then on stands in the place of ``history``; the kind knows nothing of it."""
 
     calls: Calls
     toolbox: Toolbox
@@ -83,19 +97,29 @@ class _Context:
     agent: AgentSpec
     offered: tuple[ToolSpec, ...]
     stream: bool
+    history: Sequence[Message]
+    relief: "Relief | None"
+    shorter: Sequence[Message] | None = None
 
     @property
     def max_turns(self) -> int:
         return self.agent.max_turns
 
     async def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
-        builder = ReplyBuilder()
-        request = self._request(conversation, may_call_tools=may_call_tools)
-        async with aclosing(self.calls.chat(self.scope, request)) as deltas:
-            async for delta in deltas:
-                builder.add(delta)
-                if text := delta.content + delta.refusal:
-                    yield Token(text)
+        while True:
+            builder, begun = ReplyBuilder(), False
+            request = self._request(self._shortened(conversation), may_call_tools=may_call_tools)
+            try:
+                async with aclosing(self.calls.chat(self.scope, request)) as deltas:
+                    async for delta in deltas:
+                        begun = True
+                        builder.add(delta)
+                        if text := delta.content + delta.refusal:
+                            yield Token(text)
+                break
+            except ContextLengthExceeded:
+                if begun or not await self._relieved(conversation):
+                    raise
         reply = builder.reply.spoken
         yield InferenceFinished(reply.repeatable, reply.finish_reason)
         if reply.usage is not None:
@@ -103,6 +127,24 @@ class _Context:
 
     async def tools(self, calls: Sequence[ToolCall]) -> Sequence[ToolCallFinished]:
         return await self.toolbox.execute_all(self.scope, calls, allowed=self.agent.tools)
+
+    async def _relieved(self, conversation: Sequence[Message]) -> bool:
+        """Whether ``conversation`` has just become shorter. Relief is asked for once."""
+        relief, self.relief = self.relief, None
+        if relief is None or not self._begins_with_history(conversation):
+            return False
+        shorter = await relief()
+        if shorter is not None:
+            self.shorter = [message for message in shorter if _says_something(message)]
+        return shorter is not None
+
+    def _shortened(self, conversation: Sequence[Message]) -> Sequence[Message]:
+        if self.shorter is None or not self._begins_with_history(conversation):
+            return conversation
+        return [*self.shorter, *conversation[len(self.history) :]]
+
+    def _begins_with_history(self, conversation: Sequence[Message]) -> bool:
+        return list(conversation[: len(self.history)]) == list(self.history)
 
     def _request(self, conversation: Sequence[Message], *, may_call_tools: bool) -> ChatRequest:
         system = (Message(Role.SYSTEM, self.agent.system_prompt),) if visible(self.agent.system_prompt).strip() else ()

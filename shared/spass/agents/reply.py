@@ -1,23 +1,28 @@
 """The answer of a turn on the wire: one form for a single chat and for a session's turn."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spass.agents.spec import AgentSpec
+from spass.core.errors import SpassError
 from spass.core.events import Outcome
 from spass.core.ids import MessageId, RequestId, SessionId
 from spass.core.messages import Json, Role
 from spass.core.time import Timestamp
 
+if TYPE_CHECKING:
+    from spass.sessions.compaction.model import Compacted
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Where a session keeps the answer. ``compaction`` is what the turn compacted before it ran, if it did."""
+    """Where a session keeps the answer. ``compacted``: the turn compacted the session that was asked, and this one is its
+    successor."""
 
     session_id: SessionId
     message_id: MessageId
     seq: int
-    compaction: Mapping[str, Json] | None = None
+    compacted: "Compacted | None" = None
 
 
 def render_reply(
@@ -47,5 +52,17 @@ def render_reply(
         },
         "turns": outcome.turns,
         "finish_reason": outcome.finish_reason.value,
-        "compaction": recorded.compaction if recorded else None,
+        "compaction": _compaction(recorded.compacted) if recorded and recorded.compacted else None,
     }
+
+
+def compaction_headers(compacted: "Compacted | None", error: SpassError | None) -> dict[str, str]:
+    """What a turn's answer says of a compaction that it began with, or should have."""
+    if compacted is not None:
+        return {"SPASS-Compacted-From": compacted.summary.source, "SPASS-Session-Id": compacted.summary.successor}
+    return {"SPASS-Compaction-Error": error.code} if error is not None else {}
+
+
+def _compaction(compacted: "Compacted") -> dict[str, Json]:
+    made = compacted.summary
+    return {"source_session_id": made.source, "successor_session_id": made.successor, "summary_id": made.id}

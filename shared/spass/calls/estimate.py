@@ -23,9 +23,9 @@ def estimated_tokens(characters: int) -> int:
 
 def estimated_usage(request: ChatRequest, answer: Message) -> TokenUsage:
     """What ``answer`` to ``request`` probably took. Tools count as they are described to the model."""
-    asked = sum(map(_characters, request.messages))
+    asked = sum(map(characters, request.messages))
     offered = sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in request.tools)
-    return TokenUsage(estimated_tokens(asked + offered), estimated_tokens(_characters(answer)))
+    return TokenUsage(estimated_tokens(asked + offered), estimated_tokens(characters(answer)))
 
 
 def expected_usage(request: ChatRequest, window: int) -> TokenUsage:
@@ -35,7 +35,8 @@ def expected_usage(request: ChatRequest, window: int) -> TokenUsage:
     return TokenUsage(estimated_usage(request, _NOTHING_SAID).prompt_tokens, answer)
 
 
-def _characters(message: Message) -> int:
+def characters(message: Message) -> int:
+    """What a message weighs in an estimate: its words, the tool calls it asks for, and its pictures in their stead."""
     pictures = sum(isinstance(part, Image) for part in message.parts)
     calls = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
     return len(message.content) + calls + pictures * _TOKENS_PER_PICTURE * CHARACTERS_PER_TOKEN

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from spass.aws import keys
@@ -68,13 +68,14 @@ class TurnRecord:
 
 
 class TurnRecorder:
-    """Turns a stream of events into a record, numbering and dating messages as they come."""
+    """Turns a stream of events into a record, dating messages as they come. They are numbered at the end: until then the session
+    may go on as its successor.
+    """
 
-    def __init__(self, turn_id: str, first_seq: int, user_message: str, at: Timestamp) -> None:
+    def __init__(self, turn_id: str, user_message: str, at: Timestamp) -> None:
         self.outcome = Outcome()
         self._id = turn_id
         self._messages: list[StoredMessage] = []
-        self._next_seq = first_seq
         self._tools: list[ToolRun] = []
         self._append(Message(Role.USER, user_message), at)
 
@@ -86,15 +87,14 @@ class TurnRecorder:
         if isinstance(event, ToolCallFinished):
             self._tools.append(ToolRun(event.call.id, event.call.name, event.duration_ms))
 
-    def record(self) -> TurnRecord:
+    def record(self, first_seq: int) -> TurnRecord:
+        """The turn so far, its messages numbered from ``first_seq`` on."""
         outcome = self.outcome
-        return TurnRecord(
-            self._id, tuple(self._messages), outcome.usage, outcome.turns, outcome.finish_reason, tuple(self._tools)
-        )
+        messages = tuple(replace(stored, seq=seq) for seq, stored in enumerate(self._messages, first_seq))
+        return TurnRecord(self._id, messages, outcome.usage, outcome.turns, outcome.finish_reason, tuple(self._tools))
 
     def _append(self, message: Message, at: Timestamp) -> None:
-        self._messages.append(StoredMessage(MessageId(new_id("msg")), self._next_seq, at, message))
-        self._next_seq += 1
+        self._messages.append(StoredMessage(MessageId(new_id("msg")), 0, at, message))
 
 
 async def store_body(store: TenantStore, session: SessionId, record: TurnRecord) -> dict[str, Value]:

@@ -2,8 +2,9 @@
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spass.aws import keys
 from spass.aws.again import again
@@ -16,10 +17,14 @@ from spass.core.errors import UserIdRequired
 from spass.core.ids import AgentName, SessionId, UserId, new_id
 from spass.core.time import timestamp
 from spass.sessions.deletion import delete_session
+from spass.sessions.held import Clock
 from spass.sessions.history import HistoryPage, read_history
 from spass.sessions.session import CreateSession, Session, owned, session_of
-from spass.sessions.turn import Clock, Render, Respond, Turn, TurnRequest
+from spass.sessions.turn import Render, Respond, Turn, TurnRequest
 from spass.tenancy.settings import Cascade
+
+if TYPE_CHECKING:
+    from spass.sessions.compaction.summary import Summarizer
 
 _POSITION: Final = re.compile(r"ses_[0-9a-z]{26}")
 
@@ -33,10 +38,12 @@ class SessionPage:
 
 
 class Sessions:
-    """The sessions of all tenants. ``clock`` gives seconds since the epoch."""
+    """The sessions of all tenants. ``summarizer`` is asked for by the first turn that compacts. ``clock`` gives seconds since the
+    epoch."""
 
-    def __init__(self, cascade: Cascade, clock: Clock = time.time) -> None:
+    def __init__(self, cascade: Cascade, summarizer: "Callable[[], Summarizer]", clock: Clock = time.time) -> None:
         self._cascade = cascade
+        self._summarizer = summarizer
         self._clock = clock
 
     async def create(self, scope: Scope, agent: AgentName, options: CreateSession, claim: Claim | None = None) -> Session:
@@ -103,13 +110,21 @@ class Sessions:
         session: SessionId,
         message: str,
         *,
+        model: str,
+        context_window: int,
         respond: Respond,
         render: Render,
         idempotency: IdempotentRequest | None = None,
+        redirected: Callable[[SessionId], IdempotentRequest | None] | None = None,
     ) -> Turn:
-        """Start a turn in a task of its own. ``respond`` is the agent, ``render`` makes the answer that is kept."""
-        request = TurnRequest(session, agent, _user(scope), message, idempotency)
-        return Turn(scope.store, request, respond, render, self._clock)
+        """Start a turn in a task of its own. ``respond`` is the agent, whose ``model`` takes ``context_window`` tokens;
+        ``render`` makes the answer that is kept, also for the request as ``redirected`` to the session that this one may go on
+        as."""
+        from spass.sessions.compaction.compactor import Compactor  # what lists and makes sessions compacts none
+
+        request = TurnRequest(session, agent, _user(scope), message, idempotency, redirected)
+        compactor = Compactor(self._summarizer, scope, model=model, context_window=context_window, clock=self._clock)
+        return Turn(scope.store, request, respond, render, compactor, self._clock)
 
     async def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:
         settings = await self._cascade.effective(scope.store, fresh=scope.caller.identity.admin)

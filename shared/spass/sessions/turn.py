@@ -6,56 +6,54 @@ it, but only the holder can commit.
 """
 
 import asyncio
-import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from spass.aws import idempotency, keys
+from spass.aws import idempotency
 from spass.aws.again import again
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.aws.leases import renewing
-from spass.aws.table import ABSENT, Put, TransactionFailed, Update, Write
-from spass.core.errors import (
-    CompactionInProgress,
-    IdempotencyInProgress,
-    InternalError,
-    SessionArchived,
-    SessionBusy,
-    SessionNotFound,
-    SpassError,
-    StorageUnavailable,
-)
+from spass.aws.table import Write
+from spass.core.errors import CompactionInProgress, IdempotencyInProgress, InternalError, SessionArchived, SessionBusy, SpassError
 from spass.core.events import Event, Failed, Outcome, TurnFinished
 from spass.core.ids import AgentName, SessionId, UserId, new_id
 from spass.core.messages import Message
 from spass.core.running import Running
 from spass.core.time import timestamp
-from spass.sessions.hold import gone, held_by, release, renew, take, turn_hold
-from spass.sessions.record import TurnRecord, TurnRecorder, load_turns, overflow_of, store_body
-from spass.sessions.session import Session
+from spass.sessions.commit import commit_turn
+from spass.sessions.held import Clock, Held
+from spass.sessions.hold import take, turn_hold
+from spass.sessions.record import TurnRecord, TurnRecorder, load_turns
+from spass.sessions.session import Hold, Session
 
-Respond: TypeAlias = Callable[[Sequence[Message]], AsyncGenerator[Event, None]]
+if TYPE_CHECKING:
+    from spass.sessions.compaction.compactor import Compactor
+    from spass.sessions.compaction.model import Compacted
+
+Relief: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
+"""Asked when the provider finds the conversation too long: shorter messages before the new one, or None if there are none."""
+Respond: TypeAlias = Callable[[Sequence[Message], Relief], AsyncGenerator[Event, None]]
 """From the messages before the new one to the events of the turn."""
-Clock: TypeAlias = Callable[[], float]
-"""Seconds since the epoch."""
 
 # Refused, but perhaps only because an earlier try of the same request got through.
 _MAY_BE_DONE: Final = (SessionBusy, CompactionInProgress, IdempotencyInProgress, SessionArchived)
-_COMMIT_ATTEMPTS: Final = 3
-_COMMIT_DELAY: Final = 0.1  # seconds; doubled per attempt, full jitter
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a committed turn leaves: the session after it, its record and its collected events."""
+    """What a committed turn leaves: the session after it, its record and its collected events. ``compacted``: how it came to be
+    another session than the one that was asked; ``compaction_error``: why it did not, where it should have."""
 
     session: Session
     turn: TurnRecord
     outcome: Outcome
+    compacted: "Compacted | None" = None
+    compaction_error: SpassError | None = None
 
 
 Render: TypeAlias = Callable[[Recorded], StoredAnswer]
@@ -64,13 +62,16 @@ Render: TypeAlias = Callable[[Recorded], StoredAnswer]
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """A user's message to a session. ``user`` and ``agent`` are as the request has them; the session says whether they fit."""
+    """A user's message to a session. ``user`` and ``agent`` are as the request has them; the session says whether they fit.
+    ``redirected`` is the same request, sent to another session as a client does that is told where this one went on.
+    """
 
     session: SessionId
     agent: AgentName
     user: UserId
     message: str
     idempotency: IdempotentRequest | None = None
+    redirected: Callable[[SessionId], IdempotentRequest | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +89,22 @@ class Turn:
     A turn that was done before has no events, only an answer.
     """
 
-    def __init__(
-        self, store: TenantStore, request: TurnRequest, respond: Respond, render: Render, clock: Clock = time.time
+    def __init__(  # one turn's parts
+        self,
+        store: TenantStore,
+        request: TurnRequest,
+        respond: Respond,
+        render: Render,
+        compactor: "Compactor",
+        clock: Clock = time.time,
     ) -> None:
         self.id = new_id("turn")
         self._store = store
         self._request = request
         self._respond = respond
         self._render = render
+        self._compactor = compactor
         self._clock = clock
-        self._held = False
         self._answer: TurnAnswer | None = None
         self.running: Running[Event] = Running(self._run())
 
@@ -105,7 +112,7 @@ class Turn:
         """The answer, once the turn has ended.
 
         Raises:
-            SpassError: the turn was refused or failed; the session is as it was.
+            SpassError: the turn was refused or failed; nothing of it is recorded.
             StorageUnavailable: it failed, or its end is unknown: the same Idempotency-Key tells.
         """
         await self.running.result()
@@ -117,44 +124,45 @@ class Turn:
         session = await self._begin()
         if session is None:
             return
+        held = Held(self._store, self.id, session, self._clock)
         try:
-            history = await self._load(session)
-            if history is None:
-                return
-            recorder = TurnRecorder(self.id, session.next_seq, self._request.message, timestamp(self._clock()))
             finished: TurnFinished | None = None
-            async with renewing(self._renew), aclosing(self._respond(history)) as events:
-                async for event in events:
-                    recorder.add(event, timestamp(self._clock()))
-                    match event:
-                        case TurnFinished():
-                            finished = event
-                        case Failed(error):
-                            raise error
-                        case _:
-                            yield event
+            async with renewing(held.renew):
+                turns = await self._load(session)
+                if turns is None:
+                    return
+                history = await self._history(held, turns)
+                recorder = TurnRecorder(self.id, self._request.message, timestamp(self._clock()))
+                async with aclosing(self._respond(history, partial(self._shorter, held, turns))) as events:
+                    async for event in events:
+                        recorder.add(event, timestamp(self._clock()))
+                        match event:
+                            case TurnFinished():
+                                finished = event
+                            case Failed(error):
+                                raise error
+                            case _:
+                                yield event
             if finished is None or not recorder.outcome.messages:
                 raise InternalError("The turn ended without an answer.")
-            await self._commit(session, recorder)
+            await self._commit(held, recorder)
             yield finished
         finally:
-            await self._let_go()
+            await held.let_go()
 
     async def _begin(self) -> Session | None:
         """The session, held; None when the request turns out to be done."""
         request, now = self._request, self._clock()
         hold = turn_hold(self.id, request.idempotency, now)
         try:
-            session = await take(self._store, request.session, request.agent, request.user, hold, now)
+            return await take(self._store, request.session, request.agent, request.user, hold, now)
         except _MAY_BE_DONE:
             if await self._replay():
                 return None
             raise
-        self._held = True
-        return session
 
-    async def _load(self, session: Session) -> list[Message] | None:
-        """The live messages; None when the request turns out to be done."""
+    async def _load(self, session: Session) -> list[TurnRecord] | None:
+        """The turns with the live messages; None when the request turns out to be done."""
         turns, replayed = await asyncio.gather(
             load_turns(self._store, session.id, session.compacted_before), self._replay(), return_exceptions=True
         )
@@ -164,7 +172,7 @@ class Turn:
             return None
         if isinstance(turns, BaseException):
             raise turns
-        return [stored.message for turn in turns for stored in turn.messages]
+        return turns
 
     async def _replay(self) -> bool:
         """Whether this request was answered before; if so, that is the answer."""
@@ -174,64 +182,36 @@ class Turn:
             self._answer = TurnAnswer(kept, replayed=True)
         return kept is not None
 
-    async def _renew(self) -> None:
-        await renew(self._store, self._request.session, self.id, self._clock())
+    async def _history(self, held: Held, turns: Sequence[TurnRecord]) -> Sequence[Message]:
+        """The messages before the new one, of a session that has room for it if it can be had."""
+        live = _messages(turns)
+        if self._compactor.due(held.session, live, self._request.message):
+            return await self._shorter(held, turns) or live
+        return live
 
-    async def _commit(self, session: Session, recorder: TurnRecorder) -> None:
-        store, turn = self._store, recorder.record()
-        after = replace(session, next_seq=turn.next_seq, updated_at=timestamp(self._clock()), hold=None)
-        answer = self._render(Recorded(after, turn, recorder.outcome))
-        body = await again(lambda: store_body(store, session.id, turn))
-        writes: list[Write] = [
-            Put(keys.session_turn(store.tenant, session.id, turn.first_seq), body, ABSENT),
-            Update(
-                keys.session_head(store.tenant, session.id),
-                "SET next_seq = :next, updated_at = :at REMOVE #hold",
-                values={":next": after.next_seq, ":at": after.updated_at},
-                condition=held_by(self.id),
-            ),
-            Put(keys.user_session(store.tenant, session.user, session.agent, session.id), after.entry()),
-        ]
-        if request := self._request.idempotency:
-            writes.append(await again(lambda: idempotency.record(store, request, answer)))
-        if refused := await self._transact(writes, turn):
-            if key := overflow_of(dict(body)):
-                with suppress(StorageUnavailable):
-                    await store.objects.delete([key])
-            raise refused
-        self._held = False
+    async def _shorter(self, held: Held, turns: Sequence[TurnRecord]) -> Sequence[Message] | None:
+        """The messages of the successor, on which the turn goes on; None when there is none."""
+
+        def hold(successor: SessionId) -> Hold:
+            return turn_hold(self.id, self._redirected(successor), self._clock())
+
+        compacted = await self._compactor.compact(held, turns, hold)
+        return _messages([compacted.first]) if compacted is not None else None
+
+    def _redirected(self, successor: SessionId) -> IdempotentRequest | None:
+        return self._request.redirected(successor) if self._request.redirected else None
+
+    async def _commit(self, held: Held, recorder: TurnRecorder) -> None:
+        store, compactor = self._store, self._compactor
+        turn = recorder.record(held.session.next_seq)
+        session = replace(held.session, next_seq=turn.next_seq, updated_at=timestamp(self._clock()), hold=None)
+        answer = self._render(Recorded(session, turn, recorder.outcome, compactor.compacted, compactor.error))
+        requests = [self._request.idempotency, self._redirected(session.id) if compactor.compacted else None]
+        kept: list[Write] = [await again(partial(idempotency.record, store, request, answer)) for request in requests if request]
+        await commit_turn(store, session, turn, kept)
+        held.ended()
         self._answer = TurnAnswer(answer, replayed=False)
 
-    async def _transact(self, writes: Sequence[Write], turn: TurnRecord) -> SpassError | None:
-        """Make the writes, and be sure of it; or why it is sure that nothing was recorded and nothing will be.
 
-        Raises:
-            StorageUnavailable: we cannot know.
-        """
-        for attempt in range(_COMMIT_ATTEMPTS):
-            try:
-                await self._store.table.transact(writes, token=self.id)
-            except TransactionFailed as failure:
-                if await self._recorded(turn):  # by an earlier try, whose reply was lost
-                    return None
-                if gone(failure.failures.get(1, {})):
-                    return SessionNotFound("This session was deleted while the turn ran.")
-                return SessionBusy("Another request took this session over; the turn was not recorded.", retry_after=1)
-            except StorageUnavailable:
-                await asyncio.sleep(random.uniform(0, _COMMIT_DELAY * 2**attempt))  # noqa: S311 (jitter)
-            else:
-                return None
-        # A try may still be on its way. Without the hold it can no longer take effect, so what we read then is final.
-        await release(self._store, self._request.session, self.id)
-        if await self._recorded(turn):
-            return None
-        return StorageUnavailable("The turn could not be recorded; try again.", retry_after=1)
-
-    async def _recorded(self, turn: TurnRecord) -> bool:
-        item = await self._store.table.get(keys.session_turn(self._store.tenant, self._request.session, turn.first_seq))
-        return item is not None and item.get("id") == self.id
-
-    async def _let_go(self) -> None:
-        if self._held:
-            with suppress(StorageUnavailable):
-                await release(self._store, self._request.session, self.id)
+def _messages(turns: Sequence[TurnRecord]) -> list[Message]:
+    return [stored.message for turn in turns for stored in turn.messages]

@@ -188,7 +188,7 @@ class Services:
     def sessions(self) -> "Sessions":
         from spass.sessions.service import Sessions
 
-        return Sessions(self.cascade)
+        return Sessions(self.cascade, lambda: self.summarizer)
 
     @cached_property
     def lineage(self) -> "Lineage":

@@ -28,7 +28,7 @@ from spass.core.time import timestamp
 from spass.sessions.deletion import delete_session
 from spass.sessions.record import StoredMessage, load_turns
 from spass.sessions.session import Session, session_of
-from spass.sessions.turn import Recorded, Turn, TurnRequest
+from spass.sessions.turn import Recorded, Relief, Turn, TurnRequest
 
 AGENT = AgentName("librarian")
 USER = UserId("ana")
@@ -60,7 +60,7 @@ class World:
     def turn(self, session: SessionId, message: str, key: str | None = None, *, pause: Pause | None = None) -> Turn:
         """Start a turn whose agent calls one tool and then answers, in between telling ``pause`` and waiting for it."""
 
-        async def respond(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+        async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
             self.model_calls += 1
             self.histories.append(list(history))
             call = ToolCall("call_1", "calculator", '{"expression":"1+1"}')

@@ -18,6 +18,7 @@ from spass.sessions.session import CreateSession
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
+from tests.unit.sessions.summaries import ScriptedSummarizer
 
 if TYPE_CHECKING:
     from tests.integration.sessions.conftest import World
@@ -39,7 +40,7 @@ def sessions(world: "World") -> Sessions:
 
 def process_of(world: "World") -> Sessions:
     """A process of its own, which knows no tenant's settings yet."""
-    return Sessions(Cascade(GatewayConfig()), clock=lambda: world.now)
+    return Sessions(Cascade(GatewayConfig()), ScriptedSummarizer, clock=lambda: world.now)
 
 
 @pytest.mark.parametrize("fault", list(Fault))

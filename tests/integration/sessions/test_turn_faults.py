@@ -16,7 +16,7 @@ from spass.aws.objects import ObjectMissing
 from spass.core.errors import Conflict, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId
 from spass.core.messages import Role
-from spass.sessions import record, turn
+from spass.sessions import commit, record
 from spass.sessions.record import overflow_key
 from spass.sessions.turn import TurnAnswer
 
@@ -60,7 +60,7 @@ def small_items(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn, "_COMMIT_DELAY", 0.0)
+    monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
 
 
 @pytest.mark.parametrize("overflow", [False, True])

@@ -1,7 +1,8 @@
 """Sessions on an emulated table in process, for what one request after another does."""
 
+import hashlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,23 +14,25 @@ from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
-from spass.core.messages import FinishReason, Message, Role
+from spass.core.messages import FinishReason, Json, Message, Role
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
-from spass.sessions.turn import Recorded, Respond, Turn
+from spass.sessions.turn import Recorded, Relief, Respond, Turn
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
+from tests.unit.sessions.summaries import ScriptedSummarizer
 
 AGENT = AgentName("librarian")
 
 
 @dataclass
 class House:
-    """A gateway's sessions, with a clock that only moves when told."""
+    """A gateway's sessions, with a clock that only moves when told, a model with room for 250 tokens, and summaries by script."""
 
     aws: Aws
     now: float = 1_800_000_000.0
+    summarizer: ScriptedSummarizer = field(default_factory=ScriptedSummarizer)
 
     @cached_property
     def sessions(self) -> Sessions:
@@ -39,7 +42,7 @@ class House:
                 "tenants": [{"id": "demo", "defaults": {"compact_observation_mask": False}}, {"id": "demo-2"}],
             }
         )
-        return Sessions(Cascade(config), clock=lambda: self.now)
+        return Sessions(Cascade(config), lambda: self.summarizer, clock=lambda: self.now)
 
     def scope(self, user: str = "ana", tenant: str = "demo") -> Scope:
         identity = Identity(TenantId(tenant), "token", False, ("*",))
@@ -53,14 +56,17 @@ class House:
         return [entry["Key"] for entry in self.aws._s3.list_objects_v2(Bucket="spass").get("Contents", [])]
 
     async def create(self, user: str = "ana", title: str | None = None) -> SessionId:
+        return await self.create_with(CreateSession(title=title), user)
+
+    async def create_with(self, options: CreateSession, user: str = "ana") -> SessionId:
         self.now += 1
-        return (await self.sessions.create(self.scope(user), AGENT, CreateSession(title=title))).id
+        return (await self.sessions.create(self.scope(user), AGENT, options)).id
 
     async def say(self, session: SessionId, message: str, answer: str = "yes", user: str = "ana") -> list[Message]:
         """One turn; the history that its agent was shown."""
         shown: list[Message] = []
 
-        async def respond(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+        async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
             shown.extend(history)
             for event in answering(answer):
                 yield event
@@ -76,9 +82,19 @@ class House:
         *,
         user: str = "ana",
         idempotency: IdempotentRequest | None = None,
+        scope: Scope | None = None,
     ) -> Turn:
         return self.sessions.turn(
-            self.scope(user), AGENT, session, message, respond=respond, render=render, idempotency=idempotency
+            scope or self.scope(user),
+            AGENT,
+            session,
+            message,
+            model="talker",
+            context_window=250,
+            respond=respond,
+            render=render,
+            idempotency=idempotency,
+            redirected=lambda to: redirected(idempotency, to),
         )
 
 
@@ -89,7 +105,22 @@ def answering(text: str) -> list[Event]:
 
 
 def render(recorded: Recorded) -> StoredAnswer:
-    return StoredAnswer({"turn": recorded.turn.id, "seq": recorded.turn.answer.seq}, {"SPASS-Cost-Sub-Calls": "1"})
+    compacted, error = recorded.compacted, recorded.compaction_error
+    body: dict[str, Json] = {
+        "turn": recorded.turn.id,
+        "seq": recorded.turn.answer.seq,
+        "session": recorded.session.id,
+        "compacted": compacted.summary.source if compacted else None,
+        "error": error.code if error else None,
+    }
+    return StoredAnswer(body, {"SPASS-Cost-Sub-Calls": "1"})
+
+
+def redirected(request: IdempotentRequest | None, to: SessionId) -> IdempotentRequest | None:
+    """``request`` as it comes to another session."""
+    if request is None:
+        return None
+    return IdempotentRequest(hashlib.sha256(f"{request.digest}{to}".encode()).hexdigest(), request.body_hash)
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,7 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCal
 from spass.core.time import timestamp
 from spass.sessions import turn as turn_module
 from spass.sessions.record import load_turns
+from spass.sessions.turn import Relief
 
 if TYPE_CHECKING:
     from tests.unit.sessions.conftest import House
@@ -47,7 +48,7 @@ ANSWER = InferenceFinished(Message(Role.ASSISTANT, "yes"), FinishReason.STOP)
 FINISHED = TurnFinished(FinishReason.STOP)
 
 
-async def quick(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+async def quick(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
     for event in (TurnStarted(), InferenceStarted(1), ANSWER, FINISHED):
         yield event
 
@@ -69,11 +70,11 @@ async def test_the_last_event_follows_the_commit(house: "House") -> None:
 async def test_the_last_event_never_comes_when_the_commit_fails(house: "House") -> None:
     session = await house.create()
 
-    async def taken_over(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+    async def taken_over(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
         store = house.scope().store
         head = keys.session_head(store.tenant, session)
         await store.table.write(Update(head, "SET #hold.#owner = :o", {"#hold": "hold", "#owner": "owner"}, {":o": "turn_late"}))
-        async for event in quick(history):
+        async for event in quick(history, relief):
             yield event
 
     turn = house.turn(session, "hello", taken_over)
@@ -89,10 +90,10 @@ async def test_the_last_event_never_comes_when_the_commit_fails(house: "House") 
 async def test_a_session_deleted_under_a_turn_whose_hold_expired_stays_deleted(house: "House") -> None:
     session = await house.create()
 
-    async def slow(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+    async def slow(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
         house.now += 61
         await house.sessions.delete(house.scope(), AGENT, session)
-        async for event in quick(history):
+        async for event in quick(history, relief):
             yield event
 
     with pytest.raises(SessionNotFound):
@@ -105,7 +106,7 @@ async def test_a_refused_turn_never_asks_its_agent(house: "House") -> None:
     session = await house.create()
     asked = []
 
-    async def respond(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
         asked.append(history)
         yield TurnStarted()
 
@@ -116,26 +117,26 @@ async def test_a_refused_turn_never_asks_its_agent(house: "House") -> None:
     assert asked == []
 
 
-async def breaks_with_an_error(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+async def breaks_with_an_error(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
     raise UpstreamError("The model failed.")
 
 
-async def breaks_with_an_event(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+async def breaks_with_an_event(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
     yield Failed(RateLimited("The model is busy.", details={"backend": "all"}, retry_after=7))
 
 
-async def ends_too_soon(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+async def ends_too_soon(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
     yield ANSWER
 
 
-async def says_nothing(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+async def says_nothing(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
     yield FINISHED
 
 
-async def has_a_bug(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+async def has_a_bug(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
     raise ZeroDivisionError
 
@@ -170,10 +171,10 @@ async def test_a_client_that_goes_away_changes_nothing(house: "House") -> None:
     session = await house.create()
     go_on = asyncio.Event()
 
-    async def respond(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
         await go_on.wait()
-        async for event in quick(history):
+        async for event in quick(history, relief):
             yield event
 
     turn = house.turn(session, "hello", respond)
@@ -192,12 +193,12 @@ async def test_while_a_turn_runs_its_own_retry_is_told_so_and_others_that_it_is_
     session = await house.create()
     refused: list[SpassError] = []
 
-    async def respond(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
         for request in (REQUEST, IdempotentRequest(REQUEST.digest, "another"), IdempotentRequest("e" * 64, "b" * 64), None):
             with pytest.raises(SpassError) as refusal:
                 await house.turn(session, "hello", quick, idempotency=request).answer()
             refused.append(refusal.value)
-        async for event in quick(history):
+        async for event in quick(history, relief):
             yield event
 
     await house.turn(session, "hello", respond, idempotency=REQUEST).answer()
@@ -210,9 +211,9 @@ async def test_an_answered_request_is_answered_the_same_again_even_when_the_sess
     first = await house.turn(session, "hello", quick, idempotency=REQUEST).answer()
     again = [await house.turn(session, "hello", quick, idempotency=REQUEST).answer()]
 
-    async def respond(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
         again.append(await house.turn(session, "hello", quick, idempotency=REQUEST).answer())
-        async for event in quick(history):
+        async for event in quick(history, relief):
             yield event
 
     await house.turn(session, "more", respond).answer()
@@ -246,7 +247,7 @@ async def test_a_long_turn_keeps_its_hold_and_stops_when_it_is_lost(house: "Hous
         assert held is not None
         return held.expires_at - int(house.now)
 
-    async def respond(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
         try:
             for _ in range(3):
@@ -282,9 +283,9 @@ async def test_a_turn_costs_four_calls_at_most_two_of_them_in_sequence_before_th
     session = await house.create()
     seen: list[str] = []
 
-    async def respond(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
         seen.extend(call.operation for call in plan.calls)
-        async for event in quick(history):
+        async for event in quick(history, relief):
             yield event
 
     with inject(FaultPlan()) as plan:
@@ -297,7 +298,7 @@ async def test_the_record_says_what_was_said_and_what_it_took(house: "House") ->
     session = await house.create()
     call = ToolCall("call_1", "calculator", '{"expression": "6*7"}')
 
-    async def respond(history: Sequence[Message]) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
         yield InferenceStarted(1)
         yield InferenceFinished(Message(Role.ASSISTANT, "", (call,)), FinishReason.TOOL_CALLS)

@@ -1,0 +1,93 @@
+"""Compaction in process, under the hold of the turn that needs it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from spass.calls.scope import Scope
+from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, SpassError, StorageUnavailable
+from spass.core.ids import SessionId
+from spass.core.messages import Message
+from spass.core.time import Deadline
+from spass.sessions.compaction import trigger
+from spass.sessions.compaction.commit import commit
+from spass.sessions.compaction.cut import kept_from
+from spass.sessions.compaction.model import Compacted, Plan, Summary, summary_text
+from spass.sessions.held import Clock, Held
+from spass.sessions.record import StoredMessage, TurnRecord
+from spass.sessions.session import Hold, Session
+
+if TYPE_CHECKING:
+    from spass.sessions.compaction.summary import Summarizer  # its room is entered by the first compaction
+
+_SHARE: Final = 0.5
+"""Of the time that a request has left: the turn is still to run."""
+
+_LOST: Final = (SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable)
+"""What a commit raises when the turn can no longer be sure of its session."""
+
+
+class Compactor:
+    """Compacts the session of one turn: once at most, before the turn runs or when the provider finds the session too long.
+
+    ``model`` is the agent's, ``context_window`` the tokens it takes.
+    """
+
+    def __init__(
+        self, summarizer: "Callable[[], Summarizer]", scope: Scope, *, model: str, context_window: int, clock: Clock
+    ) -> None:
+        self.compacted: Compacted | None = None
+        self.error: SpassError | None = None
+        self._summarizer = summarizer
+        self._scope = scope
+        self._model = model
+        self._context_window = context_window
+        self._clock = clock
+        self._tried = False
+
+    def due(self, session: Session, live: Sequence[Message], message: str) -> bool:
+        """Whether ``session`` is to be compacted before a turn that begins with ``message``."""
+        return trigger.due(session, live, message, self._context_window)
+
+    async def compact(self, held: Held, live: Sequence[TurnRecord], hold: Callable[[SessionId], Hold]) -> Compacted | None:
+        """Let the session, whose turns are ``live``, go on as a shorter one, which begins under ``hold`` and is then the one that
+        is held. None: it stays as it is, and ``error`` says why if there was a try.
+
+        Raises:
+            SessionArchived, SessionBusy, SessionNotFound: the session was lost to another request.
+            StorageUnavailable: whether it was compacted cannot be known.
+        """
+        session = held.session
+        if self._tried or session.compact_strategy != "auto":
+            return None
+        self._tried = True
+        messages = [stored for turn in live for stored in turn.messages]
+        follows = session.parent_session_id is not None
+        try:
+            plan = Plan.new(session.id, kept_from(messages, session.compact_keep_last_n, summarised=follows))
+            summary = await self._summary(session, [stored for stored in messages if stored.seq < plan.kept_from])
+        except SpassError as error:
+            self.error = error
+            return None
+        try:
+            async with held.moving_to(plan.successor):
+                self.compacted = await commit(
+                    held.store, session, live, plan, summary, owner=held.owner, at=self._clock(), hold=hold(plan.successor)
+                )
+                held.moved(self.compacted.session)
+        except _LOST:
+            raise
+        except SpassError as error:
+            self.error = error
+        return self.compacted
+
+    async def _summary(self, session: Session, old: Sequence[StoredMessage]) -> Summary:
+        """Of the messages ``old``, the first of which may be an earlier summary."""
+        follows = session.parent_session_id is not None
+        return await self._summarizer().summarise(
+            replace(self._scope, deadline=Deadline.after(self._scope.deadline.remaining() * _SHARE)),
+            [stored.message for stored in old[1 if follows else 0 :]],
+            earlier=summary_text(old[0].message.content) if follows else None,
+            masked=session.compact_observation_mask,
+            otherwise=self._model,
+        )
