@@ -1,4 +1,8 @@
-"""Deleting a session: gone for everybody in one step, then its remains, which a repeated delete takes up where one broke off."""
+"""Deleting a session: gone for everybody in one step, then its remains, which a repeated delete takes up where one broke off.
+
+A deleted session can neither be compacted nor be compacted into: what its head says of a chain is final. Of a member of a chain
+the head stays, without a word of anybody's, since its neighbours still name it and a chain is followed across it.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -8,36 +12,36 @@ from spass.aws import keys
 from spass.aws.again import again
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
-from spass.aws.table import Condition, Delete, TransactionFailed, Update
-from spass.core.errors import SessionNotFound
+from spass.aws.table import Condition, ConditionFailed, Delete, TransactionFailed, Update
 from spass.core.ids import AgentName, SessionId, UserId, random_suffix
 from spass.core.time import timestamp
 from spass.sessions.hold import free, refusal
 from spass.sessions.record import overflow_prefix
-from spass.sessions.session import Session, owned, session_of
+from spass.sessions.session import owned
 
 _ITEMS_AT_ONCE: Final = 25
 _DELETES_AT_ONCE: Final = 16
+_IN_NO_CHAIN: Final = Condition("attribute_not_exists(parent_session_id) AND attribute_not_exists(successor_session_id)")
 
 
 async def delete_session(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, now: float) -> None:
-    """Delete the session with all its messages.
+    """Delete the session with all its messages, and the summary that it begins with. Others of its chain stay as they are.
 
     Raises:
         SessionNotFound, SessionAgentMismatch: as ``owned``; a session whose removal broke off is found once more.
         SessionBusy, CompactionInProgress: somebody holds it.
         StorageUnavailable: it may be gone or not; the same call again finishes it.
     """
-    deleted = await _mark(store, session, agent, user, now)
+    await _mark(store, session, agent, user, now)
     await _remove_messages(store, session)
     head = keys.session_head(store.tenant, session)
-    if deleted.parent_session_id is None and deleted.successor_session_id is None:
-        await store.table.write(Delete(head))
-    else:  # its neighbours in a chain still name it
+    try:
+        await store.table.write(Delete(head, _IN_NO_CHAIN))
+    except ConditionFailed:
         await store.table.write(Update(head, "SET removed = :yes", values={":yes": True}))
 
 
-async def _mark(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, now: float) -> Session:
+async def _mark(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, now: float) -> None:
     vacant = free(now)
     mark = Update(
         keys.session_head(store.tenant, session),
@@ -57,10 +61,6 @@ async def _mark(store: TenantStore, session: SessionId, agent: AgentName, user: 
         item = failure.failures.get(0)
         if item is None or not _unfinished(item, agent, user):
             raise refusal(owned(item, agent, user), None, None, now) from None
-    head = await store.table.get(keys.session_head(store.tenant, session))
-    if head is None:  # another delete was faster
-        raise SessionNotFound("You have no such session.")
-    return session_of(head)
 
 
 def _unfinished(item: Item, agent: AgentName, user: UserId) -> bool:

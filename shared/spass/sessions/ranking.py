@@ -51,7 +51,7 @@ class Ranking(Generic[T]):
     """Texts as they speak of ``query``. A word that few of them hold weighs more than one that many do."""
 
     def __init__(self, query: str) -> None:
-        self._terms = tuple(dict.fromkeys(words(query)))
+        self._terms = dict.fromkeys(words(query))
         self._candidates: list[_Candidate[T]] = []
         self._holding: Counter[str] = Counter()
         self._words = 0
