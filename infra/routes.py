@@ -30,6 +30,8 @@ class Permission(StrEnum):
     UPLOADS_READ = "uploads-read"  # GetObject and GetObjectVersion under uploads/*
     JOBS_SEND = "jobs-send"  # SendMessage to the queue of jobs
     INGEST_START = "ingest-start"  # StartExecution of the state machine that ingests in parts
+    COMPACTIONS_SEND = "compactions-send"  # SendMessage to the queue of compactions
+    COMPACTION_START = "compaction-start"  # StartExecution of the state machine that compacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,9 @@ _RAG_WRITE: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.BUCKET_WRI
 # A query embeds too, leaves an audit record (in the queue, if the table does not answer), and keeps its answer for an
 # Idempotency-Key: in the bucket, when it is large.
 _RAG_EMBED: Final = _RAG_WRITE | {Permission.MODELS, Permission.EMBEDDING, Permission.JOBS_SEND}
+
+# It reads what there is to compact and takes the session; the summary is made by others, and it waits for them.
+_COMPACT: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.COMPACTIONS_SEND}
 
 _AGENT: Final = "/a1/agents/{name}"
 _SESSION: Final = "/a1/agents/{name}/sessions/{session_id}"
@@ -150,6 +155,18 @@ ROUTES: Final[tuple[Route, ...]] = (
         long=True,
         memory=1769,
     ),
+    Route(
+        method="POST",
+        path=f"{_SESSION}/compact",
+        module="sessions.compact",
+        surface=Surface.AGENTS,
+        permissions=_COMPACT,
+        long=True,
+        memory=1024,
+    ),
+    Route(method="GET", path=f"{_SESSION}/lineage", module="sessions.lineage", surface=Surface.AGENTS, permissions=_READ),
+    # Who asks for a job that was lost ends it.
+    Route(method="GET", path="/a1/jobs/{job_id}", module="jobs.get", surface=Surface.AGENTS, permissions=_READ_WRITE),
     Route(method="GET", path="/a1/rag/indices", module="rag.list", surface=Surface.RAG, permissions=_READ),
     Route(method="GET", path=_INDEX, module="rag.get", surface=Surface.RAG, permissions=_READ),
     Route(method="DELETE", path=_INDEX, module="rag.delete", surface=Surface.RAG, permissions=_READ_WRITE),

@@ -6,14 +6,22 @@ from infra.environments import Environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredQueue:
+    """The URL and ARN of a queue of work, and the ARN of the queue of what failed."""
+
+    url: str
+    arn: str
+    failed_arn: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """The names of table and bucket, the URL and ARN of the queue of jobs, and the ARN of the queue of failed ones."""
+    """The names of table and bucket, and the queues."""
 
     table: str
     bucket: str
-    queue_url: str
-    queue_arn: str
-    failed_jobs_arn: str
+    jobs: StoredQueue
+    compactions: StoredQueue
 
 
 def variables(environment: Environment, stored: Stored) -> dict[str, str]:
@@ -23,6 +31,7 @@ def variables(environment: Environment, stored: Stored) -> dict[str, str]:
         "SPASS_AGENTS": "/opt/config/agents",
         "SPASS_TABLE": stored.table,
         "SPASS_BUCKET": stored.bucket,
-        "SPASS_QUEUE": stored.queue_url,
+        "SPASS_QUEUE": stored.jobs.url,
+        "SPASS_COMPACTION_QUEUE": stored.compactions.url,
         "SPASS_KEYS_PATH": environment.keys_path,
     } | ({"SPASS_CONTACT": environment.contact} if environment.contact else {})

@@ -7,11 +7,12 @@ Run as ``python -m infra.template``. A test compares the file with a fresh synth
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
-from aws_cdk import App
+from aws_cdk import App, CfnElement, Stack
 
 from infra.constructs.function import TAG
+from infra.constructs.machine import Machine
 from infra.environments import DEV
 from infra.stacks.api import ApiStack
 from infra.stacks.data import DataStack
@@ -38,7 +39,7 @@ _OF_A_FUNCTION: Final = frozenset({"Description", "Handler", "MemorySize", "Runt
 # Seconds. A Lambda ends by its own deadline, so what it has taken may stay hidden until then. A laptop is closed at any time:
 # the gateway hides a message for as long as it works on it, again and again, and what it leaves comes back soon: but only when
 # the lease of a minute that the dead worker has on its file has run out, else the message would have come in vain.
-_HIDDEN: Final = 75
+_HIDDEN_AT_MOST: Final = 75
 _ELSEWHERE: Final = {"ZipFile": "def handler(event, context):\n    raise RuntimeError('the gateway runs this function')\n"}
 
 
@@ -56,9 +57,10 @@ def local_template() -> str:
     template["Resources"] |= _workers(jobs["Resources"], stored)
     for resource in template["Resources"].values():
         resource.pop("Metadata", None)
-        if "VisibilityTimeout" in resource["Properties"]:
-            resource["Properties"]["VisibilityTimeout"] = _HIDDEN
-    template["Outputs"] |= _outputs(jobs["Resources"])
+        if hidden := resource["Properties"].get("VisibilityTimeout"):
+            resource["Properties"]["VisibilityTimeout"] = min(hidden, _HIDDEN_AT_MOST)
+    machines = {"IngestMachine": api.jobs.ingest, "CompactionMachine": api.jobs.compaction}
+    template["Outputs"] |= {output: {"Value": {"Ref": _logical_id(machine)}} for output, machine in machines.items()}
     template["Description"] = "Spass on the laptop: what is stored, and who works on it. Written by `make template`; do not edit."
     return json.dumps({name: part for name, part in template.items() if part}, indent=2) + "\n"
 
@@ -99,9 +101,9 @@ def _resolved(value: object, dropped: set[str], stored: Part) -> object:
             return value
 
 
-def _outputs(resources: Part) -> Part:
-    (machine,) = (name for name, one in resources.items() if one["Type"] == "AWS::StepFunctions::StateMachine")
-    return {"IngestMachine": {"Value": {"Ref": machine}}}
+def _logical_id(machine: Machine) -> str:
+    logical_id: str = Stack.of(machine).resolve(cast(CfnElement, machine.resource.node.default_child).logical_id)
+    return logical_id
 
 
 if __name__ == "__main__":

@@ -14,8 +14,10 @@ from infra.routes import Permission
 class Trigger(StrEnum):
     """What starts a worker."""
 
-    QUEUE = "queue"  # a message of the queue of jobs
-    MACHINE = "machine"  # a step of the ingest state machine
+    JOBS = "jobs"  # a message of the queue of jobs
+    COMPACTIONS = "compactions"  # a message of the queue of compactions
+    INGEST = "ingest"  # a step of the state machine that ingests in parts
+    COMPACTION = "compaction"  # a step of the state machine that compacts
     HOURLY = "hourly"  # the clock
 
 
@@ -23,14 +25,15 @@ class Trigger(StrEnum):
 class Worker:
     """One row of the table.
 
-    ``module`` is the file in ``functions/workers/``; its ``handler`` takes the event. ``memory`` is in MiB. Every worker may take
-    15 minutes, and hands over what is left before they end.
+    ``module`` is the file in ``functions/workers/``; its ``handler`` takes the event. ``memory`` is in MiB. It may take as many
+    ``seconds``, the 15 minutes of a Lambda at most, and hands over what is left before they end.
     """
 
     module: str
     trigger: Trigger
     permissions: frozenset[Permission]
     memory: int
+    seconds: int = 900
 
     @property
     def function_name(self) -> str:
@@ -43,9 +46,25 @@ _INGEST: Final = _STORE | {Permission.UPLOADS_READ, Permission.JOBS_SEND, Permis
 
 WORKERS: Final[tuple[Worker, ...]] = (
     # A merge holds its inputs and its result in memory.
-    Worker(module="jobs", trigger=Trigger.QUEUE, permissions=_INGEST | {Permission.INGEST_START}, memory=3008),
+    Worker(module="jobs", trigger=Trigger.JOBS, permissions=_INGEST | {Permission.INGEST_START}, memory=3008),
     # One whole vCPU: most of its time goes into embedding.
-    Worker(module="ingest_step", trigger=Trigger.MACHINE, permissions=_INGEST, memory=1769),
+    Worker(module="ingest_step", trigger=Trigger.INGEST, permissions=_INGEST, memory=1769),
+    # Somebody waits until it has started the state machine, which takes no time: if it takes any, the next one may go better.
+    Worker(
+        module="compactions",
+        trigger=Trigger.COMPACTIONS,
+        permissions=frozenset({Permission.COMPACTION_START}),
+        memory=512,
+        seconds=45,
+    ),
+    # It waits for models; the tries that `infra/compaction.asl.json` gives it shall fit the hour that a job has.
+    Worker(
+        module="compaction_step",
+        trigger=Trigger.COMPACTION,
+        permissions=_STORE | {Permission.MODELS, Permission.JOBS_SEND},
+        memory=1024,
+        seconds=600,
+    ),
     # It asks for merges whose request was lost.
     Worker(module="sweep", trigger=Trigger.HOURLY, permissions=_STORE | {Permission.JOBS_SEND}, memory=1024),
 )

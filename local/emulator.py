@@ -31,12 +31,22 @@ _MISLEADING: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN",
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What the stack has made: names, the queue's URL, the state machine's ARN."""
+    """What the stack has made: names, the queues' URLs, the state machines' ARNs."""
 
     table: str
     bucket: str
     queue: str
-    machine: str
+    ingest_machine: str
+    compaction_queue: str
+    compaction_machine: str
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        return self.queue, self.compaction_queue
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        return self.ingest_machine, self.compaction_machine
 
     def variables(self) -> dict[str, str]:
         """What the gateway's environment says of them, as that of a deployed function does."""
@@ -44,7 +54,9 @@ class Stores:
             "SPASS_TABLE": self.table,
             "SPASS_BUCKET": self.bucket,
             "SPASS_QUEUE": self.queue,
-            "SPASS_INGEST_MACHINE": self.machine,
+            "SPASS_INGEST_MACHINE": self.ingest_machine,
+            "SPASS_COMPACTION_QUEUE": self.compaction_queue,
+            "SPASS_COMPACTION_MACHINE": self.compaction_machine,
         }
 
 
@@ -94,7 +106,7 @@ def point_to(endpoint: str) -> None:
 
 def provision(template: Path = TEMPLATE, *, damaged: bool = False) -> Stores:
     """What the CDK defines, made through CloudFormation unless it stands already. After ``damaged`` state was put aside, workers
-    and queue are made anew if something of them has gone with it.
+    and queues are made anew if something of them has gone with it.
 
     Raises:
         LocalError: the emulator refuses it.
@@ -127,8 +139,8 @@ def hand_over(workers: Mapping[str, str]) -> str:
         for name, url in workers.items():
             functions.update_function_configuration(FunctionName=name, Environment={"Variables": {_PROXY: url}})
     except (BotoCoreError, ClientError) as error:
-        return f"no file will be ingested, as the emulator at AWS_ENDPOINT_URL does not have the workers: {error}"
-    return "files are ingested only if AWS_ENDPOINT_URL is a ministack on this machine"
+        return f"no file is ingested and no session compacted, as the emulator at AWS_ENDPOINT_URL has no workers: {error}"
+    return "files are ingested and sessions compacted only if AWS_ENDPOINT_URL is a ministack on this machine"
 
 
 def _is_there(stores: Stores) -> bool:
@@ -144,11 +156,13 @@ def _is_there(stores: Stores) -> bool:
 
 
 def _works(stores: Stores) -> bool:
-    """Whether there is what the stack remembers of queue and workers."""
+    """Whether there is what the stack remembers of queues and workers."""
     functions = boto3.client("lambda")
     try:
-        boto3.client("sqs").get_queue_attributes(QueueUrl=stores.queue)
-        boto3.client("stepfunctions").describe_state_machine(stateMachineArn=stores.machine)
+        for queue in stores.queues:
+            boto3.client("sqs").get_queue_attributes(QueueUrl=queue)
+        for machine in stores.machines:
+            boto3.client("stepfunctions").describe_state_machine(stateMachineArn=machine)
         schedules = boto3.client("scheduler").list_schedules()["Schedules"]
         mappings = functions.list_event_source_mappings()["EventSourceMappings"]
     except ClientError:
@@ -209,5 +223,7 @@ def _stores(client: "CloudFormationClient") -> Stores:
         table=made("AWS::DynamoDB::Table", "TableName"),
         bucket=made("AWS::S3::Bucket", "BucketName"),
         queue=outputs.get("QueueUrl", ""),
-        machine=outputs.get("IngestMachine", ""),
+        ingest_machine=outputs.get("IngestMachine", ""),
+        compaction_queue=outputs.get("CompactionQueueUrl", ""),
+        compaction_machine=outputs.get("CompactionMachine", ""),
     )

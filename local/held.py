@@ -1,10 +1,10 @@
-"""The queue of jobs, as a laptop needs it: what was being worked on when it was closed comes back soon."""
+"""The queues of work, as a laptop needs them: what was being worked on when it was closed comes back soon."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
@@ -12,22 +12,30 @@ from botocore.exceptions import BotoCoreError, ClientError
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-# As long as the queue itself hides a message here (`infra/template.py`, which says why); several renewals may be lost.
+# As long as a queue itself hides a message here (`infra/template.py`, which says why); several renewals may be lost.
 _HIDDEN_SECONDS: Final = 75
 _RENEWED_EVERY: Final = 15.0
 
 
-class Held:
-    """Hides messages for as long as they are worked on."""
+class Message(NamedTuple):
+    """One that was taken: from which queue, by its URL, and what it is known by there."""
 
-    def __init__(self, queue: str) -> None:
-        self._queue = queue
+    queue: str
+    handle: str
+
+
+class Held:
+    """Hides messages for as long as they are worked on. ``queues`` are the URLs of those they may come from."""
+
+    def __init__(self, queues: Iterable[str]) -> None:
+        self._urls = {url.rpartition("/")[2]: url for url in queues}
 
     @asynccontextmanager
     async def while_worked_on(self, event: Mapping[str, Any]) -> AsyncIterator[None]:
         """Nobody else gets the messages of this event, if it has any, until the block ends, and about a minute after."""
-        handles = [record["receiptHandle"] for record in event.get("Records", ()) if "receiptHandle" in record]
-        renewing = asyncio.create_task(self._renew(handles)) if handles else None
+        records = [record for record in event.get("Records", ()) if "receiptHandle" in record]
+        messages = [Message(self._urls[_queue_name(record)], record["receiptHandle"]) for record in records]
+        renewing = asyncio.create_task(self._renew(messages)) if messages else None
         try:
             yield
         finally:
@@ -35,16 +43,22 @@ class Held:
                 renewing.cancel()
                 await asyncio.wait({renewing})
 
-    async def _renew(self, handles: list[str]) -> None:
+    async def _renew(self, messages: list[Message]) -> None:
         while True:
             await asyncio.sleep(_RENEWED_EVERY)
-            for handle in handles:
+            for message in messages:
                 with suppress(BotoCoreError, ClientError):
-                    await asyncio.to_thread(self._hide, handle)
+                    await asyncio.to_thread(self._hide, message)
 
-    def _hide(self, handle: str) -> None:
-        self._client.change_message_visibility(QueueUrl=self._queue, ReceiptHandle=handle, VisibilityTimeout=_HIDDEN_SECONDS)
+    def _hide(self, message: Message) -> None:
+        self._client.change_message_visibility(
+            QueueUrl=message.queue, ReceiptHandle=message.handle, VisibilityTimeout=_HIDDEN_SECONDS
+        )
 
     @cached_property
     def _client(self) -> "SQSClient":
         return boto3.client("sqs")
+
+
+def _queue_name(record: Mapping[str, Any]) -> str:
+    return str(record["eventSourceARN"]).rpartition(":")[2]

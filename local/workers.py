@@ -1,4 +1,4 @@
-"""The workers: what the emulated queue, state machine and clock start is done in this process.
+"""The workers: what the emulated queues, state machines and clock start is done in this process.
 
 The emulator hands each invocation of a function to a URL of ours, as JSON, and waits for the answer. So a worker here is the same
 code as in AWS, started by the same things, but beside the server: with one interpreter and one embedding model for both.
@@ -9,7 +9,7 @@ import importlib
 import json
 import threading
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -51,12 +51,13 @@ class Workers:
         return {f"{_PREFIX}{name}": f"http://127.0.0.1:{port}/{name}" for name in self._modules}
 
     @contextmanager
-    def serving(self, queue: str) -> Iterator[None]:
+    def serving(self, queues: Iterable[str]) -> Iterator[None]:
         """Work on what comes until the block ends; what is under way then is cut off, as a Lambda is at its deadline.
 
-        ``queue`` is the URL of the queue of jobs. The settings are read from the environment when the first event comes.
+        ``queues`` are the URLs of those that messages come from. The settings are read from the environment when the first event
+        comes.
         """
-        self._held = Held(queue)
+        self._held = Held(queues)
         working = threading.Thread(target=self._work, daemon=True)
         working.start()
         threading.Thread(target=self._server.serve_forever, daemon=True).start()

@@ -27,7 +27,7 @@ _SHARED: Final = "functions.workers.shared.handler"
 
 
 class Kind(Enum):
-    """What a function is, and so how long it may take: 15 minutes, but 29 seconds if it is short."""
+    """What a function is, and so how long it may take at most: 15 minutes, but 29 seconds if it is short."""
 
     SHORT = "short"  # <module>.handler, called by API Gateway
     STREAMING = "streaming"  # the ASGI app <module>:app under the web adapter
@@ -38,8 +38,8 @@ class Function(Construct):
     """One Lambda, of a route or a worker: arm64, with a log group of its own and a role that it shares with its equals.
 
     ``modules`` are those of the routes it serves; only a short function can serve several. ``embeds`` adds the weights of the
-    embedded model. No more than ``at_once`` of it run at a time, if that is given. The construct's id is the function's name in
-    the table of routes or workers, and a tag says it.
+    embedded model. It may take as long as its ``kind``, or ``timeout``, if that is given; no more than ``at_once`` of it run at a
+    time, if that is. The construct's id is the function's name in the table of routes or workers, and a tag says it.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Function(Construct):
         snap_start: bool,
         log_retention: logs.RetentionDays,
         log_removal: RemovalPolicy,
+        timeout: Duration | None = None,
         at_once: int | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -90,7 +91,7 @@ class Function(Construct):
             runtime=RUNTIME,
             architecture=ARCHITECTURE,
             memory_size=memory,
-            timeout=SHORT if kind is Kind.SHORT else LONG,
+            timeout=timeout or (SHORT if kind is Kind.SHORT else LONG),
             reserved_concurrent_executions=at_once,
             environment=variables,
             layers=attached,

@@ -1,4 +1,4 @@
-"""The state machine that ingests a large file: its parts side by side, as child executions of one map."""
+"""The state machines: each of them a definition beside this folder, and one function that all its steps call."""
 
 from pathlib import Path
 from typing import Final
@@ -13,13 +13,15 @@ from constructs import Construct
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.roles import wildcard_finding
 
-DEFINITION: Final = Path(__file__).resolve().parents[1] / "ingest.asl.json"
+_DEFINITIONS: Final = Path(__file__).resolve().parents[1]
+INGEST: Final = _DEFINITIONS / "ingest.asl.json"
+COMPACTION: Final = _DEFINITIONS / "compaction.asl.json"
 
 
-class IngestMachine(Construct):
-    """``ingest.asl.json`` with ``step`` as the function that all its steps call.
+class Machine(Construct):
+    """``definition`` with ``step`` as the function that all its steps call.
 
-    Executions are named by the upload and told ids, so nothing of a tenant's text is in their history.
+    Executions are named by the upload or job and told ids, so nothing of a tenant's text is in their history.
     """
 
     def __init__(
@@ -27,6 +29,7 @@ class IngestMachine(Construct):
         scope: Construct,
         construct_id: str,
         *,
+        definition: Path,
         step: lambda_.IFunction,
         log_retention: logs.RetentionDays,
         log_removal: RemovalPolicy,
@@ -36,8 +39,8 @@ class IngestMachine(Construct):
         self.resource = sfn.StateMachine(
             self,
             "Machine",
-            definition_body=sfn.DefinitionBody.from_string(DEFINITION.read_text(encoding="utf-8")),
-            definition_substitutions={"IngestStep": step.function_arn},
+            definition_body=sfn.DefinitionBody.from_string(definition.read_text(encoding="utf-8")),
+            definition_substitutions={"Step": step.function_arn},
             state_machine_type=sfn.StateMachineType.STANDARD,
             logs=sfn.LogOptions(destination=self.log_group, level=sfn.LogLevel.ERROR, include_execution_data=False),
         )
@@ -45,10 +48,17 @@ class IngestMachine(Construct):
         self.resource.role.add_to_principal_policy(
             iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[step.function_arn])
         )
-        self._let_it_start_its_children()
+        acknowledge(
+            self.resource,
+            {
+                "AwsSolutions-IAM5[Resource::*]": "Delivery of logs is set up by actions that know no resources.",
+                "AwsSolutions-SF1": "Errors are logged. A million documents would else log millions of steps that went well.",
+                "AwsSolutions-SF2": "Traces bill by the step, and the record of an upload or job says how far it is.",
+            },
+        )
 
-    def _let_it_start_its_children(self) -> None:
-        """A distributed map starts, follows and stops executions of its own machine.
+    def may_start_children(self) -> None:
+        """Let it start, follow and stop executions of its own, as one with a distributed map does.
 
         The policy names the machine, which waits for its role's other policy: so it is one of its own.
         (https://docs.aws.amazon.com/step-functions/latest/dg/iam-policies-eg-dist-map.html)
@@ -70,14 +80,6 @@ class IngestMachine(Construct):
             {
                 wildcard_finding(Stack.of(self), child): "Its own executions; Step Functions makes up the rest of their names."
                 for child in children
-            },
-        )
-        acknowledge(
-            self.resource,
-            {
-                "AwsSolutions-IAM5[Resource::*]": "Delivery of logs is set up by actions that know no resources.",
-                "AwsSolutions-SF1": "Errors are logged. A million documents would else log millions of steps that went well.",
-                "AwsSolutions-SF2": "Traces bill by the step, and the upload's record says how far it is.",
             },
         )
 

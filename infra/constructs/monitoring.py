@@ -1,6 +1,7 @@
 """Alarms. Each metric watched bills by the month, so an environment turns them on or leaves them out."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from aws_cdk import Duration, Stack
@@ -21,13 +22,23 @@ from infra.constructs.archive import AuditArchive
 _PERIOD: Final = Duration.minutes(5)
 # A job that failed is tried again after 16 minutes; one that is older than two tries waits for something.
 _OLD: Final = Duration.minutes(45)
+# Of a compaction somebody waits for its start, which takes a second.
+_UNSTARTED: Final = Duration.minutes(5)
 # The archive writes every five minutes. What it cannot write it tries again for a day, and then it is lost.
 _LATE: Final = Duration.hours(1)
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A queue of work, and that of what failed."""
+
+    queue: sqs.IQueue
+    failed: sqs.IQueue
+
+
 class Monitoring(Construct):
-    """A topic, and alarms that tell it of server errors, failing or throttled functions, a throttled table, and of jobs that
-    failed or are not taken up, and of an archive that cannot be written.
+    """A topic, and alarms that tell it of server errors, failing or throttled functions, a throttled table, of jobs and
+    compactions that failed or are not taken up, and of an archive that cannot be written.
 
     ``rare`` are the functions that run too seldom to fail three times in five minutes: their first failure counts.
     """
@@ -41,9 +52,10 @@ class Monitoring(Construct):
         table: dynamodb.ITable,
         functions: Mapping[str, lambda_.IFunction],
         rare: Collection[str],
-        queue: sqs.IQueue,
-        failed_jobs: sqs.IQueue,
+        jobs: Watched,
+        compactions: Watched,
         ingest: sfn.IStateMachine,
+        compaction: sfn.IStateMachine,
         archive: AuditArchive | None,
         email: str | None,
     ) -> None:
@@ -63,11 +75,16 @@ class Monitoring(Construct):
                 function.metric_throttles(period=_PERIOD, statistic="Sum"),
             ]
             self._alarm(f"Function-{name}", _sum(troubles), threshold=1 if name in rare else 3)
-        waiting = failed_jobs.metric_approximate_number_of_messages_visible(period=_PERIOD, statistic="Maximum")
-        oldest = queue.metric_approximate_age_of_oldest_message(period=_PERIOD, statistic="Maximum")
-        self._alarm("FailedJobs", waiting, threshold=1)
-        self._alarm("OldestJob", oldest, threshold=_OLD.to_seconds())
+        self._alarm("FailedJobs", _messages(jobs.failed), threshold=1)
+        self._alarm("OldestJob", _age(jobs.queue), threshold=_OLD.to_seconds())
+        self._alarm("UnstartedCompactions", _messages(compactions.failed), threshold=1)
+        self._alarm("OldestCompaction", _age(compactions.queue), threshold=_UNSTARTED.to_seconds())
         self._alarm("FailedIngests", ingest.metric_failed(period=_PERIOD, statistic="Sum"), threshold=1)
+        ended = [
+            compaction.metric_failed(period=_PERIOD, statistic="Sum"),
+            compaction.metric_timed_out(period=_PERIOD, statistic="Sum"),
+        ]
+        self._alarm("FailedCompactions", _sum(ended), threshold=1)
         if archive is not None:
             self._alarm("ArchiveLate", _age_of_oldest_record(archive), threshold=_LATE.to_seconds())
 
@@ -102,6 +119,15 @@ def _sum(metrics: Sequence[cloudwatch.IMetric]) -> cloudwatch.MathExpression:
     return cloudwatch.MathExpression(
         expression=" + ".join(f"FILL({name}, 0)" for name in using), using_metrics=using, period=_PERIOD
     )
+
+
+def _messages(queue: sqs.IQueue) -> cloudwatch.Metric:
+    return queue.metric_approximate_number_of_messages_visible(period=_PERIOD, statistic="Maximum")
+
+
+def _age(queue: sqs.IQueue) -> cloudwatch.Metric:
+    """Seconds for which the oldest message has waited to be done."""
+    return queue.metric_approximate_age_of_oldest_message(period=_PERIOD, statistic="Maximum")
 
 
 def _age_of_oldest_record(archive: AuditArchive) -> cloudwatch.Metric:

@@ -1,4 +1,4 @@
-"""The one queue: jobs for the workers, and beside it those that failed too often."""
+"""A queue of work, and beside it the one of what failed too often."""
 
 from typing import Final, cast
 
@@ -10,22 +10,20 @@ from constructs import Construct
 
 from infra.constructs.bucket import UPLOADS
 
-# A minute after the worker that took a message can no longer live. Its event source starts no more workers than may run, so no
-# message is taken that must wait for one.
-_INVISIBLE: Final = Duration.minutes(16)
-_RECEIVES: Final = 5
 # Dead letters keep their age, and 14 days is the longest there is.
 _KEPT: Final = Duration.days(4)
 _FAILED_KEPT: Final = Duration.days(14)
 
 
-class JobQueue(Construct):
-    """Jobs, which S3 adds to when an object arrives, and the messages that five workers could not finish.
+class WorkQueue(Construct):
+    """Messages for a worker, and those that ``receives`` workers could not finish.
 
-    Both are encrypted and speak only TLS.
+    Who takes a message has it to himself for as long as it is ``invisible``, which is longer than a worker can live: its event
+    source starts no more workers than may run, so no message is taken that must wait for one. Both queues are encrypted and
+    speak only TLS.
     """
 
-    def __init__(self, scope: Construct, construct_id: str) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, invisible: Duration, receives: int) -> None:
         super().__init__(scope, construct_id)
         self.failed = sqs.Queue(
             self, "Failed", encryption=sqs.QueueEncryption.SQS_MANAGED, enforce_ssl=True, retention_period=_FAILED_KEPT
@@ -36,8 +34,8 @@ class JobQueue(Construct):
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             enforce_ssl=True,
             retention_period=_KEPT,
-            visibility_timeout=_INVISIBLE,
-            dead_letter_queue=sqs.DeadLetterQueue(queue=self.failed, max_receive_count=_RECEIVES),
+            visibility_timeout=invisible,
+            dead_letter_queue=sqs.DeadLetterQueue(queue=self.failed, max_receive_count=receives),
         )
 
     def announce_uploads(self, bucket: s3.Bucket) -> None:

@@ -9,13 +9,13 @@ from constructs import Construct
 from infra.constructs.api import Api
 from infra.constructs.archive import AuditArchive
 from infra.constructs.layer import Layers
-from infra.constructs.monitoring import Monitoring
+from infra.constructs.monitoring import Monitoring, Watched
 from infra.environments import Environment
 from infra.routes import ROUTES, Surface
 from infra.stacks.data import DataStack
 from infra.stacks.jobs import JobsStack
 from infra.stacks.surface import SurfaceStack
-from infra.stored import Stored
+from infra.stored import Stored, StoredQueue
 from infra.workers import WORKERS, Trigger
 
 
@@ -73,9 +73,10 @@ class ApiStack(Stack):
                 table=dynamodb.Table.from_table_name(self, "Items", data.stored.table),
                 functions={name: one.resource for functions in made for name, one in functions.items()},
                 rare={worker.function_name for worker in WORKERS if worker.trigger is Trigger.HOURLY},
-                queue=sqs.Queue.from_queue_arn(self, "Queue", data.stored.queue_arn),
-                failed_jobs=sqs.Queue.from_queue_arn(self, "FailedJobs", data.stored.failed_jobs_arn),
-                ingest=self.jobs.machine.resource,
+                jobs=self._watched("Queue", "FailedJobs", data.stored.jobs),
+                compactions=self._watched("Compactions", "UnstartedCompactions", data.stored.compactions),
+                ingest=self.jobs.ingest.resource,
+                compaction=self.jobs.compaction.resource,
                 archive=archive,
                 email=environment.alarm_email,
             )
@@ -86,6 +87,12 @@ class ApiStack(Stack):
                     f"Nobody hears of {environment.name}'s alarms: set alarm_email in infra/environments.py, "
                     "or subscribe to the topic that the output AlarmTopic names.",
                 )
+
+    def _watched(self, construct_id: str, failed_id: str, queue: StoredQueue) -> Watched:
+        return Watched(
+            queue=sqs.Queue.from_queue_arn(self, construct_id, queue.arn),
+            failed=sqs.Queue.from_queue_arn(self, failed_id, queue.failed_arn),
+        )
 
     def _archive(self, environment: Environment, stored: Stored) -> AuditArchive | None:
         if environment.audit_archive_days is None:

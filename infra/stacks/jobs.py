@@ -1,28 +1,31 @@
-"""What works without being called: the worker of the queue, the state machine that ingests large files, the hourly sweep."""
+"""What works without being called: the workers of the queues, the state machines with their steps, the hourly sweep."""
 
+from pathlib import Path
 from typing import Final
 
-from aws_cdk import NestedStack
+from aws_cdk import Duration, NestedStack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_scheduler as scheduler
-from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.archive import AuditArchive
 from infra.constructs.function import Function, Kind
 from infra.constructs.layer import Layers, function_code
-from infra.constructs.machine import IngestMachine
+from infra.constructs.machine import COMPACTION, INGEST, Machine
 from infra.constructs.roles import Roles
 from infra.environments import Environment
 from infra.routes import Permission
-from infra.stored import Stored, variables
+from infra.stored import Stored, StoredQueue, variables
 from infra.workers import WORKERS, Trigger, Worker
 
 # How many files are looked at, or indices merged, at a time. Lambda allows an account 1000 functions at once by default, and the
 # callers of the API shall always find one.
-_MESSAGES_AT_ONCE: Final = 10
+_FILES_AT_ONCE: Final = 10
+# Starting an execution takes a tenth of a second.
+_COMPACTIONS_A_BATCH: Final = 10
+_COMPACTION_BATCHES_AT_ONCE: Final = 2
 _SWEEP_EVERY: Final = "rate(1 hour)"
 _SWEEP_WITHIN_MINUTES: Final = 15  # of the hour: nobody waits for it
 
@@ -49,24 +52,22 @@ class JobsStack(NestedStack):
         self._code = function_code()
         self._variables = variables(environment, stored)
         self.functions: dict[str, Function] = {}
-        (step,) = (worker for worker in WORKERS if worker.trigger is Trigger.MACHINE)
+        workers = {worker.trigger: worker for worker in WORKERS}
         roles = Roles(self, "StepRoles", stored=stored, keys_path=environment.keys_path)
-        self.machine = IngestMachine(
-            self,
-            "Ingest",
-            step=self._add_worker(step, roles).resource,
-            log_retention=environment.log_retention,
-            log_removal=environment.log_removal,
+        self.ingest = self._machine("Ingest", INGEST, self._add_worker(workers[Trigger.INGEST], roles))
+        self.ingest.may_start_children()
+        self.compaction = self._machine("Compaction", COMPACTION, self._add_worker(workers[Trigger.COMPACTION], roles))
+        self._variables |= {"SPASS_INGEST_MACHINE": self.ingest.arn, "SPASS_COMPACTION_MACHINE": self.compaction.arn}
+        machines = {Permission.INGEST_START: self.ingest.arn, Permission.COMPACTION_START: self.compaction.arn}
+        roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path, machines=machines)
+        # One message at a time: a message is a file, and one file shall not wait for another.
+        jobs = self._add_worker(workers[Trigger.JOBS], roles)
+        self._work_off("Messages", stored.jobs, jobs, batch=1, at_once=_FILES_AT_ONCE)
+        compactions = self._add_worker(workers[Trigger.COMPACTIONS], roles)
+        self._work_off(
+            "Compactions", stored.compactions, compactions, batch=_COMPACTIONS_A_BATCH, at_once=_COMPACTION_BATCHES_AT_ONCE
         )
-        self._variables["SPASS_INGEST_MACHINE"] = self.machine.arn
-        roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path, machine=self.machine.arn)
-        queue = sqs.Queue.from_queue_arn(self, "Queue", stored.queue_arn)
-        for worker in WORKERS:
-            match worker.trigger:
-                case Trigger.QUEUE:
-                    self._work_off(queue, self._add_worker(worker, roles))
-                case Trigger.HOURLY:
-                    self._every_hour(self._add_worker(worker, roles))
+        self._every_hour(self._add_worker(workers[Trigger.HOURLY], roles))
         acknowledge(
             self, {"AwsSolutions-L1": "Python 3.13 is what the packages are pinned for; tests run on 3.11, the oldest allowed."}
         )
@@ -87,9 +88,10 @@ class JobsStack(NestedStack):
             kind=Kind.WORKER,
             embeds=Permission.EMBEDDING in worker.permissions,
             snap_start=False,
+            timeout=Duration.seconds(worker.seconds),
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,
-            at_once=environment.ingest_steps if worker.trigger is Trigger.MACHINE else None,
+            at_once=environment.ingest_steps if worker.trigger is Trigger.INGEST else None,
         )
         function.log_group.grant_write(role)
         if self._archive is not None and Permission.MODELS in worker.permissions:
@@ -97,21 +99,31 @@ class JobsStack(NestedStack):
         self.functions[worker.function_name] = function
         return function
 
-    def _work_off(self, queue: sqs.IQueue, function: Function) -> None:
-        """One message at a time: a message is a file, and one file shall not wait for another."""
+    def _machine(self, construct_id: str, definition: Path, step: Function) -> Machine:
+        return Machine(
+            self,
+            construct_id,
+            definition=definition,
+            step=step.resource,
+            log_retention=self._environment.log_retention,
+            log_removal=self._environment.log_removal,
+        )
+
+    def _work_off(self, construct_id: str, queue: StoredQueue, function: Function, *, batch: int, at_once: int) -> None:
+        """Give ``function`` the queue's messages, so many a call, to so many calls at once."""
         function.role.add_to_policy(
             iam.PolicyStatement(
-                actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"], resources=[queue.queue_arn]
+                actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"], resources=[queue.arn]
             )
         )
         lambda_.CfnEventSourceMapping(
             self,
-            "Messages",
+            construct_id,
             function_name=function.resource.function_name,
-            event_source_arn=queue.queue_arn,
-            batch_size=1,
+            event_source_arn=queue.arn,
+            batch_size=batch,
             function_response_types=["ReportBatchItemFailures"],
-            scaling_config=lambda_.CfnEventSourceMapping.ScalingConfigProperty(maximum_concurrency=_MESSAGES_AT_ONCE),
+            scaling_config=lambda_.CfnEventSourceMapping.ScalingConfigProperty(maximum_concurrency=at_once),
         ).node.add_dependency(function.role)
 
     def _every_hour(self, function: Function) -> None:

@@ -14,7 +14,7 @@ from infra.constructs.function import TAG
 from infra.environments import ENVIRONMENTS, Environment
 from infra.routes import ROUTES, Permission, Route, Surface
 from infra.stacks.api import ApiStack
-from infra.workers import WORKERS, Worker
+from infra.workers import WORKERS, Trigger, Worker
 
 Template = dict[str, Any]
 Resource = dict[str, Any]
@@ -22,6 +22,16 @@ Resource = dict[str, Any]
 ROWS: list[Route | Worker] = [*ROUTES, *WORKERS]
 CALLING = {row.function_name for row in ROWS if Permission.MODELS in row.permissions}
 """The functions that call models or tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """The properties of a queue of work and of that of what failed, each after its logical id."""
+
+    name: str
+    work: Resource
+    failed_name: str
+    failed: Resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +124,35 @@ class Deployment:
         role = self.functions()[function]["Role"]["Fn::GetAtt"][0]
         (stack,) = [one for one in self.nested() if role in one["Resources"] and _runs(one, function)]
         return statements_of(stack, role)
+
+    def queues(self) -> dict[str, Queues]:
+        """Every queue of work, by the name of the export that holds its ARN."""
+        made = {name: queue["Properties"] for name, queue in self.resources("AWS::SQS::Queue")}
+        exported = {json.dumps(one["Value"]): one["Export"]["Name"] for one in self.data["Outputs"].values()}
+        found: dict[str, Queues] = {}
+        for name, queue in made.items():
+            if "RedrivePolicy" in queue:
+                failed = queue["RedrivePolicy"]["deadLetterTargetArn"]["Fn::GetAtt"][0]
+                arn = json.dumps({"Fn::GetAtt": [name, "Arn"]})
+                found[exported[arn].removeprefix(f"spass-{self.environment.name}-")] = Queues(name, queue, failed, made[failed])
+        assert made.keys() == {name for one in found.values() for name in (one.name, one.failed_name)}
+        return found
+
+    def worker(self, trigger: Trigger) -> str:
+        """The logical id of the function that this starts."""
+        (wanted,) = [worker.function_name for worker in WORKERS if worker.trigger is trigger]
+        (name,) = [name for name, one in self.resources("AWS::Lambda::Function") if function_name(one["Properties"]) == wanted]
+        return name
+
+    def machine(self, definition: Path) -> tuple[str, Resource]:
+        """The logical id and the properties of the state machine of this file."""
+        told = json.loads(definition.read_text(encoding="utf-8"))
+        ((name, machine),) = [
+            (name, one["Properties"])
+            for name, one in self.resources("AWS::StepFunctions::StateMachine")
+            if json.loads(one["Properties"]["DefinitionString"]) == told
+        ]
+        return name, machine
 
     def actions(self, function: str) -> set[str]:
         """Every action that the role of this function allows."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from infra.constructs.machine import COMPACTION, INGEST
 from infra.routes import ROUTES, Permission, Route
 from infra.workers import WORKERS, Trigger, Worker
 
@@ -20,6 +21,8 @@ GRANTED = {
     Permission.UPLOADS_READ: {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"},
     Permission.JOBS_SEND: {"sqs:SendMessage"},
     Permission.INGEST_START: {"states:StartExecution"},
+    Permission.COMPACTIONS_SEND: {"sqs:SendMessage"},
+    Permission.COMPACTION_START: {"states:StartExecution"},
 }
 # The event source takes messages in its function's name.
 TAKES = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
@@ -35,7 +38,7 @@ def _permissions(function: str) -> set[Permission]:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_role_allows_what_its_rows_ask_for_and_nothing_else(dev: Deployment, function: str) -> None:
     expected = LOGS.union(*(GRANTED[permission] for permission in _permissions(function)))
-    takes = {worker.function_name for worker in WORKERS if worker.trigger is Trigger.QUEUE}
+    takes = {worker.function_name for worker in WORKERS if worker.trigger in {Trigger.JOBS, Trigger.COMPACTIONS}}
     assert dev.actions(function) == (expected | TAKES if function in takes else expected)
 
 
@@ -46,7 +49,7 @@ def test_a_function_that_only_reads_holds_no_write_action(dev: Deployment, funct
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_role_reaches_one_table_one_queue_two_prefixes_of_one_bucket_and_one_path_of_parameters(
+def test_a_role_reaches_one_table_two_prefixes_of_one_bucket_one_path_of_parameters_and_its_queues_and_machines(
     dev: Deployment, function: str
 ) -> None:
     partition = {"Ref": "AWS::Partition"}
@@ -59,8 +62,7 @@ def test_a_role_reaches_one_table_one_queue_two_prefixes_of_one_bucket_and_one_p
         "s3": [bucket, [*bucket, "/T/*"], [*bucket, "/uploads/*"]],
         "ssm": [["arn:", partition, ":ssm:eu-central-1:", account, ":parameter/spass/dev/*"]],
     }
-    ((machine, _),) = dev.resources("AWS::StepFunctions::StateMachine")
-    whole = {"sqs": {"Fn::ImportValue": "spass-dev-QueueArn"}, "states": {"Ref": machine}}
+    reached: list[object] = []
     for statement in dev.statements(function):
         actions = actions_of(statement)
         (service,) = {action.partition(":")[0] for action in actions}
@@ -68,14 +70,30 @@ def test_a_role_reaches_one_table_one_queue_two_prefixes_of_one_bucket_and_one_p
         if service == "logs":
             assert set(statement["Resource"]) == {"Fn::GetAtt"}
             continue
-        if service in whole:
-            assert statement["Resource"] == whole[service]
+        if service in {"sqs", "states"}:
+            reached += statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
             continue
         assert statement["Resource"]["Fn::Join"][1] in allowed[service]
         if statement["Resource"]["Fn::Join"][1] == bucket:
             assert actions == ["s3:ListBucket"]
         if statement["Resource"]["Fn::Join"][1] == [*bucket, "/uploads/*"]:
             assert set(actions) <= {"s3:PutObject", "s3:GetObject", "s3:GetObjectVersion"}
+    asked = _queues_and_machines(dev, function)
+    assert [one for one in reached if one not in asked] == []
+    assert [one for one in asked if one not in reached] == []
+
+
+def _queues_and_machines(dev: Deployment, function: str) -> list[object]:
+    """Those that this function's rows ask for, and the queue that its messages come from."""
+    wanted = _permissions(function)
+    triggers = {worker.trigger for worker in WORKERS if worker.function_name == function}
+    asked = {
+        "spass-dev-QueueArn": Permission.JOBS_SEND in wanted or Trigger.JOBS in triggers,
+        "spass-dev-CompactionQueueArn": Permission.COMPACTIONS_SEND in wanted or Trigger.COMPACTIONS in triggers,
+    }
+    queues: list[object] = [{"Fn::ImportValue": name} for name, is_asked in asked.items() if is_asked]
+    starts = {Permission.INGEST_START: INGEST, Permission.COMPACTION_START: COMPACTION}
+    return queues + [{"Ref": dev.machine(file)[0]} for permission, file in starts.items() if permission in wanted]
 
 
 def test_no_role_of_ours_may_scan_or_do_everything(dev: Deployment) -> None:

@@ -11,7 +11,14 @@ from spass.core.messages import Json
 
 _GONE: Final = "[…]"
 _SHORTEST: Final = 8
-_NAMES: Final = ("SPASS_TABLE", "SPASS_BUCKET", "SPASS_QUEUE", "SPASS_INGEST_MACHINE")
+_NAMES: Final = (
+    "SPASS_TABLE",
+    "SPASS_BUCKET",
+    "SPASS_QUEUE",
+    "SPASS_INGEST_MACHINE",
+    "SPASS_COMPACTION_QUEUE",
+    "SPASS_COMPACTION_MACHINE",
+)
 _CREDENTIALS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _PLACES: Final = tuple(
     re.compile(pattern)

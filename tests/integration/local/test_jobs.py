@@ -55,10 +55,12 @@ class Laptop:
         return [message["Body"] for message in received.get("Messages", [])]
 
     def start(self, name: str, **work: Json) -> None:
-        boto3.client("stepfunctions").start_execution(stateMachineArn=self.stores.machine, name=name, input=json.dumps(work))
+        boto3.client("stepfunctions").start_execution(
+            stateMachineArn=self.stores.ingest_machine, name=name, input=json.dumps(work)
+        )
 
     def status(self, name: str) -> str:
-        machine = self.stores.machine.replace(":stateMachine:", ":execution:")
+        machine = self.stores.ingest_machine.replace(":stateMachine:", ":execution:")
         return boto3.client("stepfunctions").describe_execution(executionArn=f"{machine}:{name}")["status"]
 
     def steps(self, upload: str) -> list[str]:
@@ -95,7 +97,7 @@ def _running(home: Home, answers: Mapping[str, Answer], template: Path = TEMPLAT
             for name, module in MODULES.items():
                 given, answer = laptop.given[name], answers.get(name, lambda _: None)
                 patch.setattr(module, "handler", worker_handler(_worker(given, answer)))
-            with workers.serving(laptop.stores.queue):
+            with workers.serving(laptop.stores.queues):
                 yield laptop
 
 
@@ -172,15 +174,15 @@ def test_the_state_machine_calls_each_part_until_it_is_done_and_then_finishes(la
 
 def test_a_part_that_fails_for_good_fails_the_upload(laptop: Laptop) -> None:
     states = boto3.client("stepfunctions")
-    definition = states.describe_state_machine(stateMachineArn=laptop.stores.machine)["definition"]
+    definition = states.describe_state_machine(stateMachineArn=laptop.stores.ingest_machine)["definition"]
     impatient = re.sub(r'"MaxAttempts": [0-9]+', '"MaxAttempts": 0', definition)
     assert impatient != definition
-    states.update_state_machine(stateMachineArn=laptop.stores.machine, definition=impatient)
+    states.update_state_machine(stateMachineArn=laptop.stores.ingest_machine, definition=impatient)
     try:
         laptop.start("bad", tenant="demo", index="berlin", upload="bad", execution=0, parts=[0])
         _eventually(lambda: laptop.status("bad") == "FAILED")
     finally:
-        states.update_state_machine(stateMachineArn=laptop.stores.machine, definition=definition)
+        states.update_state_machine(stateMachineArn=laptop.stores.ingest_machine, definition=definition)
     assert laptop.steps("bad") == ["part 0", "fail"]
     assert {event["execution"] for event in laptop.given["step"] if event["upload"] == "bad"} == {0}
 
@@ -206,11 +208,11 @@ def test_after_a_restart_the_queue_is_worked_off_and_a_cut_off_execution_goes_on
         second.send("good")
         _eventually(lambda: second.bodies() == ["good"])
         assert second.status("stuck") == "FAILED"
-        resume_executions(second.stores.machine)
+        resume_executions(second.stores.machines)
         _eventually(lambda: second.status("stuck-2") == "SUCCEEDED")
         assert {event["execution"] for event in second.given["step"]} == {1}, "it is the one in force still"
         assert sorted(second.steps("stuck")) == ["finish", "part 0", "part 0", "part 1", "part 1"]
-        resume_executions(second.stores.machine)
+        resume_executions(second.stores.machines)
         _eventually(lambda: second.status("stuck-2") == "SUCCEEDED")
         assert len(second.steps("stuck")) == 5
 

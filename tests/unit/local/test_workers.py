@@ -24,12 +24,13 @@ Answer = Callable[[Mapping[str, Any], Deadline], Awaitable[Json]]
 Works = Callable[[Answer], None]
 JOBS = "spass-local-worker-jobs"
 QUEUE = "http://localhost:4566/000000000000/jobs"
+COMPACTIONS = "http://localhost:4566/000000000000/compactions"
 
 
 @pytest.fixture
 def workers() -> Iterator[Workers]:
     made = Workers()
-    with made.serving(QUEUE):
+    with made.serving([QUEUE]):
         yield made
 
 
@@ -53,7 +54,7 @@ def _invoke(workers: Workers, event: Json, *, seconds: float = 900) -> httpx.Res
 
 def test_every_worker_has_a_url_under_its_functions_name() -> None:
     workers = Workers()
-    with workers.serving(QUEUE):
+    with workers.serving([QUEUE]):
         urls = workers.urls
     assert set(urls) == {f"spass-local-{worker.function_name}" for worker in WORKERS}
     assert all(url.startswith("http://127.0.0.1:") for url in urls.values())
@@ -79,7 +80,7 @@ def test_what_comes_before_the_workers_serve_waits_for_them(works: Works) -> Non
     early.start()
     time.sleep(0.2)
     assert answers == []
-    with workers.serving(QUEUE):
+    with workers.serving([QUEUE]):
         early.join(10)
     assert answers == ["done"]
 
@@ -135,7 +136,7 @@ def test_a_stop_cuts_off_what_is_under_way_and_lets_it_end(works: Works) -> None
     works(answer)
     workers = Workers()
     answers: list[int] = []
-    with workers.serving(QUEUE):
+    with workers.serving([QUEUE]):
         waiting = threading.Thread(target=lambda: answers.append(_invoke(workers, {}).status_code))
         waiting.start()
         assert begun.wait(10)
@@ -148,18 +149,19 @@ def test_a_stop_cuts_off_what_is_under_way_and_lets_it_end(works: Works) -> None
 
 def test_a_message_is_hidden_anew_for_as_long_as_it_is_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held, "_RENEWED_EVERY", 0.01)
-    hidden: list[str] = []
-    monkeypatch.setattr(Held, "_hide", lambda _self, handle: hidden.append(handle))
-    event = {"Records": [{"receiptHandle": "first"}, {"receiptHandle": "second"}]}
+    hidden: list[tuple[str, str]] = []
+    monkeypatch.setattr(Held, "_hide", lambda _self, message: hidden.append(message))
+    taken = [("first", "jobs"), ("second", "compactions")]
+    event = {"Records": [{"receiptHandle": handle, "eventSourceARN": f"arn:aws:sqs:x:0:{queue}"} for handle, queue in taken]}
 
     async def work() -> int:
-        async with Held(QUEUE).while_worked_on(event):
+        async with Held([QUEUE, COMPACTIONS]).while_worked_on(event):
             while len(hidden) < 4:
                 await asyncio.sleep(0.01)
         return len(hidden)
 
     at_the_end = asyncio.run(work())
-    assert hidden[:4] == ["first", "second", "first", "second"]
+    assert hidden[:4] == [(QUEUE, "first"), (COMPACTIONS, "second")] * 2
     assert len(hidden) == at_the_end
 
 
@@ -168,7 +170,7 @@ def test_what_is_no_message_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Held, "_hide", lambda _self, _handle: pytest.fail("there is nothing to hide"))
 
     async def work() -> None:
-        async with Held(QUEUE).while_worked_on({"step": "part"}):
+        async with Held([QUEUE]).while_worked_on({"step": "part"}):
             await asyncio.sleep(0.05)
 
     asyncio.run(work())

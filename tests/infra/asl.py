@@ -1,0 +1,24 @@
+"""What the tests of the state machines read out of their definitions."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def read(definition: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(definition.read_text(encoding="utf-8"))
+    return found
+
+
+def tasks(states: dict[str, Any]) -> dict[str, Any]:
+    """The steps that call the function, those within maps included."""
+    found = {name: state for name, state in states.items() if state["Type"] == "Task"}
+    for state in states.values():
+        found |= tasks(state["ItemProcessor"]["States"]) if "ItemProcessor" in state else {}
+    return found
+
+
+def longest(retry: dict[str, Any]) -> float:
+    """Seconds until the last try, if none takes any time."""
+    pauses = (retry["IntervalSeconds"] * float(retry["BackoffRate"]) ** n for n in range(retry["MaxAttempts"]))
+    return float(sum(min(pause, retry["MaxDelaySeconds"]) for pause in pauses))

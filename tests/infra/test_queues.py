@@ -1,0 +1,133 @@
+"""The queues of work: who may send what, for how long a message is its worker's alone, and what becomes of one that fails."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from infra.environments import ENVIRONMENTS
+from infra.workers import WORKERS, Trigger
+
+from .conftest import Deployment
+
+OF: dict[str, Trigger] = {"QueueArn": Trigger.JOBS, "CompactionQueueArn": Trigger.COMPACTIONS}
+TRIES = {"QueueArn": 5, "CompactionQueueArn": 20}
+
+
+def _policy(deployment: Deployment, queue: str) -> list[dict[str, Any]]:
+    (policy,) = [
+        policy["Properties"]
+        for _, policy in deployment.resources("AWS::SQS::QueuePolicy")
+        if policy["Properties"]["Queues"] == [{"Ref": queue}]
+    ]
+    statements: list[dict[str, Any]] = policy["PolicyDocument"]["Statement"]
+    return statements
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_there_are_two_queues_so_that_nobody_who_waits_for_a_compaction_stands_behind_files(
+    deployments: dict[str, Deployment], name: str
+) -> None:
+    assert deployments[name].queues().keys() == OF.keys()
+
+
+@pytest.mark.parametrize("queue", OF)
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_a_message_that_its_workers_could_not_do_is_kept_for_two_weeks(
+    deployments: dict[str, Deployment], name: str, queue: str
+) -> None:
+    queues = deployments[name].queues()[queue]
+    assert queues.work["RedrivePolicy"]["maxReceiveCount"] == TRIES[queue]
+    assert queues.failed["MessageRetentionPeriod"] == 14 * 24 * 3600
+    assert queues.work["MessageRetentionPeriod"] < queues.failed["MessageRetentionPeriod"], "a dead letter keeps its age"
+
+
+@pytest.mark.parametrize("queue", OF)
+def test_a_message_stays_hidden_for_as_long_as_its_worker_can_live(dev: Deployment, queue: str) -> None:
+    """Lambda refuses an event source that hides a message for less."""
+    (worker,) = [worker for worker in WORKERS if worker.trigger is OF[queue]]
+    assert dev.queues()[queue].work["VisibilityTimeout"] > dev.functions()[worker.function_name]["Timeout"]
+
+
+def test_a_compaction_that_could_not_be_started_is_tried_again_within_a_minute_and_given_up_before_its_hour_ends(
+    dev: Deployment,
+) -> None:
+    queue = dev.queues()["CompactionQueueArn"].work
+    assert queue["VisibilityTimeout"] <= 60
+    assert queue["VisibilityTimeout"] * queue["RedrivePolicy"]["maxReceiveCount"] < 3600
+
+
+@pytest.mark.parametrize("queue", OF)
+def test_queues_are_encrypted_and_speak_only_tls(dev: Deployment, queue: str) -> None:
+    queues = dev.queues()[queue]
+    for name, properties in ((queues.name, queues.work), (queues.failed_name, queues.failed)):
+        assert properties["SqsManagedSseEnabled"] is True
+        denied = [one for one in _policy(dev, name) if one["Effect"] == "Deny"]
+        assert [one["Condition"] for one in denied] == [{"Bool": {"aws:SecureTransport": "false"}}]
+
+
+def test_only_s3_and_only_for_this_stacks_bucket_may_send_from_outside(prod: Deployment) -> None:
+    queues = prod.queues()
+    jobs = queues["QueueArn"].name
+    closed = {name for one in queues.values() for name in (one.name, one.failed_name)} - {jobs}
+    assert not [one for name in closed for one in _policy(prod, name) if one["Effect"] == "Allow"]
+    (allowed,) = [one for one in _policy(prod, jobs) if one["Effect"] == "Allow"]
+    assert allowed == {
+        "Effect": "Allow",
+        "Principal": {"Service": "s3.amazonaws.com"},
+        "Action": "sqs:SendMessage",
+        "Resource": {"Fn::GetAtt": [jobs, "Arn"]},
+        "Condition": {
+            "StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}},
+            "ArnLike": {"aws:SourceArn": {"Fn::Join": ["", ["arn:", {"Ref": "AWS::Partition"}, ":s3:::spass-prod-data-*"]]}},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("queue", "batch", "at_once"), [("QueueArn", 1, 10), ("CompactionQueueArn", 10, 2)], ids=["jobs", "compactions"]
+)
+def test_a_queue_gives_its_messages_to_its_worker_at_once_and_keeps_those_that_fail(
+    dev: Deployment, queue: str, batch: int, at_once: int
+) -> None:
+    """A file is a message of its own, so that none waits for another; a compaction is started in a moment."""
+    arn = {"Fn::ImportValue": f"spass-dev-{queue}"}
+    ((_, mapping),) = [
+        one for one in dev.resources("AWS::Lambda::EventSourceMapping") if one[1]["Properties"]["EventSourceArn"] == arn
+    ]
+    properties = {key: value for key, value in mapping["Properties"].items() if key != "Tags"}
+    assert properties == {
+        "BatchSize": batch,
+        "EventSourceArn": arn,
+        "FunctionName": {"Ref": dev.worker(OF[queue])},
+        "FunctionResponseTypes": ["ReportBatchItemFailures"],
+        "ScalingConfig": {"MaximumConcurrency": at_once},
+    }
+
+
+def test_a_machine_is_started_by_the_worker_of_its_queue_and_nobody_else(dev: Deployment) -> None:
+    assert {name for name in dev.functions() if "states:StartExecution" in dev.actions(name)} == {
+        "worker-jobs",
+        "worker-compactions",
+    }
+
+
+def test_one_dead_letter_raises_an_alarm_and_so_does_a_message_that_nobody_takes(prod: Deployment) -> None:
+    alarms = [
+        (alarm["Properties"]["MetricName"], json.dumps(alarm["Properties"]["Dimensions"]), alarm["Properties"]["Threshold"])
+        for _, alarm in prod.resources("AWS::CloudWatch::Alarm")
+        if alarm["Properties"].get("Namespace") == "AWS/SQS"
+    ]
+    told = {(metric, _export_in(dimensions)): threshold for metric, dimensions, threshold in alarms}
+    assert told == {
+        ("ApproximateNumberOfMessagesVisible", "spass-prod-FailedJobsArn"): 1,
+        ("ApproximateNumberOfMessagesVisible", "spass-prod-FailedCompactionsArn"): 1,
+        ("ApproximateAgeOfOldestMessage", "spass-prod-QueueArn"): 45 * 60,
+        ("ApproximateAgeOfOldestMessage", "spass-prod-CompactionQueueArn"): 5 * 60,
+    }
+
+
+def _export_in(dimensions: str) -> str:
+    (name,) = set(re.findall(r"spass-prod-\w+", dimensions))
+    return name
