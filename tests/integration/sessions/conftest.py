@@ -11,6 +11,8 @@ from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.aws.table import Put, Update
+from spass.calls.scope import Scope
+from spass.core.errors import ContextLengthExceeded
 from spass.core.events import (
     Event,
     InferenceFinished,
@@ -22,13 +24,16 @@ from spass.core.events import (
     TurnStarted,
     Usage,
 )
-from spass.core.ids import AgentName, SessionId, UserId, new_id
+from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.core.time import timestamp
+from spass.sessions.compaction.compactor import Compactor
 from spass.sessions.deletion import delete_session
 from spass.sessions.record import StoredMessage, load_turns
 from spass.sessions.session import Session, session_of
 from spass.sessions.turn import Recorded, Relief, Turn, TurnRequest
+from spass.tenancy.identity import Caller, Identity
+from tests.unit.sessions.summaries import ScriptedSummarizer
 
 AGENT = AgentName("librarian")
 USER = UserId("ana")
@@ -44,16 +49,23 @@ class Pause:
 
 @dataclass(slots=True)
 class World:
-    """One tenant's table, an agent that answers by script, and the time of day, which only moves when told."""
+    """One tenant's table, an agent that answers by script, and the time of day, which only moves when told.
+
+    The agent's model has a window of ``context_window`` tokens; when it goes on after its tool, its provider takes ``takes``
+    characters of history.
+    """
 
     store: TenantStore
     now: float = 1_800_000_000.0
+    context_window: int = 1_000_000
+    takes: int = 1_000_000
+    summarizer: ScriptedSummarizer = field(default_factory=ScriptedSummarizer)
     model_calls: int = 0
     histories: list[list[Message]] = field(default_factory=list)
 
-    async def session(self) -> SessionId:
+    async def session(self, *, keep: int = 10) -> SessionId:
         at = timestamp(self.now)
-        session = Session(SessionId(new_id("ses")), AGENT, USER, None, at, at, "auto", 10, True)
+        session = Session(SessionId(new_id("ses")), AGENT, USER, None, at, at, "auto", keep, True)
         await self.store.table.write(Put(keys.session_head(self.store.tenant, session.id), session.attributes()))
         return session.id
 
@@ -76,14 +88,30 @@ class World:
                 pause.reached.set()
                 await pause.go_on.wait()
             yield InferenceStarted(2)
+            if not self._fits(history):
+                shorter = await relief()
+                if shorter is None or not self._fits(shorter):
+                    raise ContextLengthExceeded("The prompt is too long.")
             text = f"answer to {message}"
             yield Token(text)
             yield InferenceFinished(Message(Role.ASSISTANT, text), FinishReason.STOP)
             yield Usage(TokenUsage(20, 5))
             yield TurnFinished(FinishReason.STOP)
 
-        request = TurnRequest(session, AGENT, USER, message, idempotent(key, message) if key else None)
-        return Turn(self.store, request, respond, render, clock=lambda: self.now)
+        asked = idempotent(key, message) if key else None
+        request = TurnRequest(session, AGENT, USER, message, asked, lambda to: redirected(asked, to))
+        compactor = Compactor(
+            lambda: self.summarizer, self.scope, model="talker", context_window=self.context_window, clock=lambda: self.now
+        )
+        return Turn(self.store, request, respond, render, compactor, clock=lambda: self.now)
+
+    @property
+    def scope(self) -> Scope:
+        identity = Identity(self.store.tenant, "token", False, ("*",))
+        return Scope.of(Caller(identity, USER, RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions"), self.store)
+
+    def _fits(self, history: Sequence[Message]) -> bool:
+        return sum(len(message.content) for message in history) <= self.takes
 
     def idempotent(self, key: str, body: str) -> IdempotentRequest:
         return idempotent(key, body)
@@ -116,6 +144,13 @@ def idempotent(key: str, body: str) -> IdempotentRequest:
     return IdempotentRequest(hashlib.sha256(key.encode()).hexdigest(), hashlib.sha256(body.encode()).hexdigest())
 
 
+def redirected(request: IdempotentRequest | None, to: SessionId) -> IdempotentRequest | None:
+    """``request`` as it comes to another session."""
+    if request is None:
+        return None
+    return IdempotentRequest(hashlib.sha256(f"{request.digest}{to}".encode()).hexdigest(), request.body_hash)
+
+
 def render(recorded: Recorded) -> StoredAnswer:
     """A reply that tells one recording from another."""
     answer = recorded.turn.answer
@@ -124,6 +159,8 @@ def render(recorded: Recorded) -> StoredAnswer:
         "turn": recorded.turn.id,
         "message": {"id": answer.id, "seq": answer.seq, "content": answer.message.content},
         "usage": recorded.outcome.usage.total_tokens,
+        "compacted": recorded.compacted.summary.id if recorded.compacted else None,
+        "error": recorded.compaction_error.code if recorded.compaction_error else None,
     }
     return StoredAnswer(body, {"SPASS-Cost-Sub-Calls": "2"})
 
