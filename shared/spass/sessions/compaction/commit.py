@@ -20,15 +20,14 @@ from spass.core.errors import (
     SessionNotFound,
     SpassError,
     StorageUnavailable,
-    SummaryFailed,
 )
 from spass.core.ids import MessageId, new_id, random_suffix
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Timestamp, timestamp
 from spass.sessions.compaction.model import Compacted, Plan, Summary, SummaryRecord, summary_message
-from spass.sessions.compaction.stored import read_summary, summary_attributes
+from spass.sessions.compaction.stored import kept_text, read_summary, summary_attributes
 from spass.sessions.hold import gone, held_by, release
-from spass.sessions.record import INLINE_BYTES, StoredMessage, TurnRecord, load_turns, overflow_of, store_body
+from spass.sessions.record import StoredMessage, TurnRecord, load_turns, overflow_of, store_body
 from spass.sessions.session import Hold, Session, session_of
 
 
@@ -107,14 +106,11 @@ def _fits(source: Session, live: Sequence[TurnRecord], plan: Plan) -> None:
 
 
 def _record(plan: Plan, source: Session, summary: Summary, at: Timestamp) -> SummaryRecord:
-    encoded = summary.text.encode("utf-8", "replace")  # text of a model may hold half a surrogate pair
-    if len(encoded) > INLINE_BYTES:
-        raise SummaryFailed("The model's summary is too large to be kept.")
     return SummaryRecord(
         plan.summary,
         source.id,
         plan.successor,
-        encoded.decode(),
+        kept_text(summary.text),
         summary.model,
         at,
         source.compacted_before,

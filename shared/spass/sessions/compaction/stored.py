@@ -5,9 +5,23 @@ from typing import cast
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
+from spass.core.errors import SummaryFailed
 from spass.core.ids import SessionId, SummaryId
 from spass.core.time import Timestamp
 from spass.sessions.compaction.model import SummaryRecord
+from spass.sessions.record import INLINE_BYTES
+
+
+def kept_text(text: str) -> str:
+    """A model's words as they can be stored: where it wrote half a surrogate pair stands a question mark.
+
+    Raises:
+        SummaryFailed: they do not fit an item.
+    """
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) > INLINE_BYTES:
+        raise SummaryFailed("The model's summary is too large to be kept.")
+    return encoded.decode()
 
 
 def summary_attributes(record: SummaryRecord) -> dict[str, Value]:

@@ -1,0 +1,47 @@
+"""The end of a job that came to nothing."""
+
+from dataclasses import replace
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.again import again
+from spass.aws.clients import TenantStore
+from spass.aws.table import Delete, TransactionFailed, Write
+from spass.core.cost import Cost
+from spass.core.errors import StorageUnavailable, UpstreamTimeout
+from spass.core.ids import random_suffix
+from spass.core.time import timestamp
+from spass.sessions.compaction.job import Failure, Job, JobStatus, changed, read_job
+from spass.sessions.hold import release
+
+LATE: Final = Failure(UpstreamTimeout.code, "The compaction did not end within its time; the session is as it was.")
+GIVEN_UP: Final = Failure(
+    StorageUnavailable.code, "The compaction could not be carried out; the session is as it was. Try again.", retry_after=1
+)
+_NOTHING: Final = Cost()
+
+
+async def fail(store: TenantStore, job: Job, failure: Failure, at: float, *, cost: Cost = _NOTHING) -> Job:
+    """End ``job`` as failed, unless it has ended, forget what was made for it, and let its session go; the job as it then is.
+    ``cost`` is what was paid for it besides. ``at`` is in seconds since the epoch.
+
+    From then on the job changes nothing, whoever still works on it: its commit asks that it has not ended.
+
+    Raises:
+        StorageUnavailable: we cannot know.
+    """
+    ended = replace(
+        job,
+        status=JobStatus.FAILED,
+        finished_at=timestamp(at),
+        failure=failure,
+        cost=job.cost + cost,
+    )
+    writes: list[Write] = [changed(store, job, ended), Delete(keys.job_draft(store.tenant, job.id))]
+    token = random_suffix()
+    try:
+        await again(lambda: store.table.transact(writes, token=token))
+    except TransactionFailed:  # by our own first try, whose reply was lost, or by somebody else
+        ended = await read_job(store, job.id) or ended
+    await again(lambda: release(store, job.plan.source, job.id))
+    return ended

@@ -1,0 +1,248 @@
+"""A compaction that was asked for, as its record holds it: ids, numbers and times, and never what was said."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, Final, Self, cast
+
+from spass.aws import keys
+from spass.aws.attributes import Item, Value
+from spass.aws.clients import TenantStore
+from spass.aws.idempotency import IdempotentRequest
+from spass.aws.table import TTL, Condition, Update
+from spass.core import errors
+from spass.core.cost import Cost, CostSource
+from spass.core.errors import SpassError, SummaryFailed
+from spass.core.ids import AgentName, JobId, RequestId, SessionId, SummaryId, UserId
+from spass.core.messages import Json
+from spass.core.time import Timestamp, epoch_s
+from spass.llm.scrub import scrub
+from spass.metering.cost import decimal_text
+from spass.sessions.compaction.model import Plan
+
+KIND: Final = "compaction"
+JOB_SECONDS: Final = 3600
+"""How long a job may take. One that has not ended by then never will."""
+KEEP_SECONDS: Final = 30 * 24 * 3600
+
+_NOTHING: Final = Cost()
+_KEPT_DETAILS: Final = ("reason", "successor_session_id")
+
+
+class JobStatus(StrEnum):
+    """How far a job has come."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """The request that asked for a job: its depth and what its headers said of it, for the audit of what is done for it, and its
+    Idempotency-Key, if it had one."""
+
+    request_id: RequestId
+    origin: RequestId | None
+    depth: int
+    route: str
+    key_hash: str | None = None
+    body_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a job failed. ``retry_after`` is in seconds."""
+
+    code: str
+    message: str
+    retry_after: int | None = None
+    details: Mapping[str, Json] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: SpassError) -> Self:
+        after = error.retry_after
+        details = {name: value for name, value in error.details.items() if name in _KEPT_DETAILS}
+        return cls(error.code, scrub(error.message), None if after is None else max(1, math.ceil(after)), details)
+
+    def error(self, job: JobId) -> SpassError:
+        """The same as an error that can be raised."""
+        kind = _ERRORS.get(self.code, SummaryFailed)
+        return kind(self.message, details={**self.details, "job_id": job}, retry_after=self.retry_after)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The compaction of ``plan.source``, a session of ``user`` with ``agent``. ``otherwise`` is the model that summarises if the
+    tenant has set none. It never lives past second ``ends_at``. What it ``cost`` is known when it has ended, as are the numbers
+    of messages that were ``compacted`` and ``kept``, and the ``model`` that summarised.
+    """
+
+    id: JobId
+    status: JobStatus
+    user: UserId
+    agent: AgentName
+    plan: Plan
+    otherwise: str
+    asker: Asker
+    created_at: Timestamp
+    ends_at: int
+    finished_at: Timestamp | None = None
+    compacted: int = 0
+    kept: int = 0
+    model: str | None = None
+    cost: Cost = _NOTHING
+    failure: Failure | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.status in (JobStatus.SUCCEEDED, JobStatus.FAILED)
+
+    def asked_by(self, request: IdempotentRequest | None) -> bool:
+        """Whether a request with the same Idempotency-Key asked for it.
+
+        Raises:
+            IdempotencyKeyReused: so it was, with another body.
+        """
+        if request is None or self.asker.key_hash != request.digest:
+            return False
+        if self.asker.body_hash != request.body_hash:
+            raise errors.IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
+        return True
+
+    def attributes(self) -> dict[str, Value]:
+        """The item. What is None is absent."""
+        plan, asker = self.plan, self.asker
+        every: dict[str, Value] = {
+            "id": self.id,
+            "kind": KIND,
+            "status": self.status.value,
+            "user": self.user,
+            "agent": self.agent,
+            "source": plan.source,
+            "successor": plan.successor,
+            "summary": plan.summary,
+            "kept_from": plan.kept_from,
+            "otherwise": self.otherwise,
+            "request_id": asker.request_id,
+            "origin_request_id": asker.origin,
+            "depth": asker.depth,
+            "route": asker.route,
+            "key_hash": asker.key_hash,
+            "body_hash": asker.body_hash,
+            "created_at": self.created_at,
+            "ends_at": self.ends_at,
+            "finished_at": self.finished_at,
+            "compacted": self.compacted,
+            "kept": self.kept,
+            "model": self.model,
+            **_cost_attributes(self.cost),
+            TTL: epoch_s(self.created_at) + KEEP_SECONDS,
+        }
+        if self.failure is not None:
+            every["failure"] = asdict(self.failure)
+        return {name: value for name, value in every.items() if value is not None}
+
+    def wire(self, result: Mapping[str, Json] | None) -> dict[str, Json]:
+        """The job as a client sees it; ``result`` is what it came to, if it did."""
+        failure = self.failure
+        return {
+            "id": self.id,
+            "kind": KIND,
+            "status": self.status.value,
+            "created_at": self.created_at,
+            "finished_at": self.finished_at,
+            "result": result,
+            "error": {"code": failure.code, "message": failure.message} if failure else None,
+        }
+
+    def result(self, summary_text: str | None) -> dict[str, Json]:
+        """What a compaction that took place came to."""
+        return {
+            "job_id": self.id,
+            "source_session_id": self.plan.source,
+            "successor_session_id": self.plan.successor,
+            "summary_id": self.plan.summary,
+            "summary_text": summary_text,
+            "summary_model": self.model,
+            "compacted_message_count": self.compacted,
+            "kept_message_count": self.kept,
+        }
+
+
+def job_of(item: Item) -> Job:
+    """The job that an item holds."""
+    stored = cast("Mapping[str, Any]", item)  # written by ``attributes``
+    failure = stored.get("failure")
+    return Job(
+        JobId(stored["id"]),
+        JobStatus(stored["status"]),
+        UserId(stored["user"]),
+        AgentName(stored["agent"]),
+        Plan(SessionId(stored["source"]), SessionId(stored["successor"]), SummaryId(stored["summary"]), stored["kept_from"]),
+        stored["otherwise"],
+        Asker(
+            RequestId(stored["request_id"]),
+            stored.get("origin_request_id"),
+            stored["depth"],
+            stored["route"],
+            stored.get("key_hash"),
+            stored.get("body_hash"),
+        ),
+        Timestamp(stored["created_at"]),
+        stored["ends_at"],
+        finished_at=stored.get("finished_at"),
+        compacted=stored["compacted"],
+        kept=stored["kept"],
+        model=stored.get("model"),
+        cost=_cost_of(stored),
+        failure=Failure(**failure) if failure else None,
+    )
+
+
+async def read_job(store: TenantStore, job: JobId) -> Job | None:
+    """The job; None when there is none.
+
+    Raises:
+        StorageUnavailable: throttled or unreachable through all retries.
+    """
+    item = await store.table.get(keys.job(store.tenant, job))
+    return job_of(item) if item is not None else None
+
+
+def changed(store: TenantStore, before: Job, after: Job) -> Update:
+    """The write that makes a job ``after`` what it was ``before``. It fails if the job has ended meanwhile."""
+    old = before.attributes()
+    new = {name: value for name, value in after.attributes().items() if old.get(name) != value}
+    return Update(
+        keys.job(store.tenant, before.id),
+        "SET " + ", ".join(f"#{name} = :{name}" for name in new),
+        {f"#{name}": name for name in new},
+        {f":{name}": value for name, value in new.items()},
+        Condition(
+            "#status IN (:not_begun, :under_way)",
+            {"#status": "status"},
+            {":not_begun": JobStatus.QUEUED.value, ":under_way": JobStatus.RUNNING.value},
+        ),
+    )
+
+
+def _cost_attributes(cost: Cost) -> dict[str, Value]:
+    return {
+        "cost_usd": decimal_text(cost.usd),
+        "cost_eur": decimal_text(cost.eur),
+        "cost_source": cost.source.value,
+        "sub_calls": cost.sub_calls,
+    }
+
+
+def _cost_of(stored: Mapping[str, Any]) -> Cost:
+    return Cost(Decimal(stored["cost_usd"]), Decimal(stored["cost_eur"]), CostSource(stored["cost_source"]), stored["sub_calls"])
+
+
+_ERRORS: Final[Mapping[str, type[SpassError]]] = {
+    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpassError) and kind.code
+}

@@ -1,0 +1,217 @@
+"""Compactions as those who ask for them use them: asked for, looked at, waited for.
+
+Who asks takes the session's hold in the job's name, in one transaction with the job's record, and then leaves a message on the
+queue. What dies in between leaves a hold that expires by itself and a record of a job that never began.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.again import again
+from spass.aws.attributes import Item
+from spass.aws.clients import TenantStore
+from spass.aws.idempotency import IdempotentRequest
+from spass.aws.table import ABSENT, Condition, Put, TransactionFailed, Update
+from spass.calls.scope import Scope
+from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, SpassError, StorageUnavailable, UserIdRequired
+from spass.core.ids import AgentName, JobId, SessionId, UserId, new_id
+from spass.core.messages import Json
+from spass.core.time import timestamp
+from spass.sessions.compaction.cut import kept_from
+from spass.sessions.compaction.ending import GIVEN_UP, LATE, fail
+from spass.sessions.compaction.job import JOB_SECONDS, Asker, Job, JobStatus, read_job
+from spass.sessions.compaction.model import Plan
+from spass.sessions.compaction.stored import read_summary
+from spass.sessions.held import Clock
+from spass.sessions.hold import free, job_hold, refusal, release
+from spass.sessions.record import load_turns
+from spass.sessions.session import HoldKind, Session, owned
+
+_FIRST_DELAY: Final = 0.1  # seconds between two looks at a job, half as much again each time
+_LONGEST_DELAY: Final = 1.0
+
+
+class CompactionJobs:
+    """The compactions that callers asked for. ``clock`` gives seconds since the epoch."""
+
+    def __init__(self, clock: Clock = time.time) -> None:
+        self._clock = clock
+
+    async def start(
+        self,
+        scope: Scope,
+        agent: AgentName,
+        session: SessionId,
+        *,
+        otherwise: str,
+        idempotency: IdempotentRequest | None = None,
+    ) -> Job:
+        """Ask for the session to be compacted; the job, which may have begun. A request that comes again with its
+        ``idempotency`` finds the job that it asked for before. ``otherwise`` is the model that summarises if the tenant has set
+        none.
+
+        Raises:
+            SessionNotFound, SessionAgentMismatch: as ``owned``.
+            SessionArchived: it was compacted before.
+            CompactionDisabled: it is never to be compacted.
+            SessionBusy, CompactionInProgress: a turn or another job holds it.
+            NothingToCompact: it keeps all it has.
+            IdempotencyKeyReused: the key came with another body.
+            StorageUnavailable: it may have been asked for or not; the session is free again soon.
+        """
+        store, now = scope.store, self._clock()
+        source = owned(await store.table.get(keys.session_head(store.tenant, session)), agent, _user(scope))
+        earlier = await self._asked_before(store, source, idempotency, now)
+        if earlier is not None:
+            return earlier
+        _check(source, now)
+        job = await self._planned(scope, source, otherwise, idempotency, now)
+        await self._hold(store, source, job, now)
+        await self._ask(store, job)
+        return job
+
+    async def get(self, scope: Scope, job_id: JobId) -> Job:
+        """The job. One that has not ended in its time is ended here.
+
+        Raises:
+            JobNotFound: there is none, or it is another user's.
+            StorageUnavailable: throttled or unreachable through all retries.
+        """
+        job = await read_job(scope.store, job_id)
+        if job is None or job.user != _user(scope):
+            raise JobNotFound("You have no such job.")
+        now = self._clock()
+        return await fail(scope.store, job, LATE, now) if not job.ended and now >= job.ends_at else job
+
+    async def wait(self, scope: Scope, job: Job, seconds: float) -> Job:
+        """The job once it has ended, or as it is after ``seconds``; errors as ``get``."""
+        loop = asyncio.get_running_loop()
+        until, delay, found = loop.time() + seconds, _FIRST_DELAY, job
+        while not found.ended and (rest := until - loop.time()) > 0:
+            await asyncio.sleep(min(delay, rest))
+            delay = min(_LONGEST_DELAY, delay * 1.5)
+            found = await again(lambda: self.get(scope, job.id))
+        return found
+
+    async def result(self, scope: Scope, job: Job) -> Mapping[str, Json] | None:
+        """What the job came to; None if it has not succeeded. Its text is null when the successor has been deleted since.
+
+        Raises:
+            StorageUnavailable: throttled or unreachable through all retries.
+        """
+        if job.status is not JobStatus.SUCCEEDED:
+            return None
+        summary = await again(lambda: read_summary(scope.store, job.plan.successor, job.plan.summary))
+        return job.result(summary.text if summary is not None else None)
+
+    async def _asked_before(
+        self, store: TenantStore, source: Session, request: IdempotentRequest | None, now: float
+    ) -> Job | None:
+        """The job that this same request asked for before, and of which it never heard."""
+        hold = source.hold
+        if request is None:
+            return None
+        if source.archived_at is not None:
+            owner = source.archived_by
+        else:
+            owner = hold.owner if hold is not None and hold.kind is HoldKind.JOB and hold.live(now) else None
+        job = await read_job(store, JobId(owner)) if owner is not None else None
+        if job is None or not job.asked_by(request):
+            return None
+        if job.status is JobStatus.FAILED:  # who ended it died before it let go
+            await release(store, source.id, job.id)
+            return None
+        if job.status is JobStatus.QUEUED:  # who asked for it may have died before saying so
+            await self._ask(store, job)
+        return job
+
+    async def _planned(self, scope: Scope, source: Session, otherwise: str, request: IdempotentRequest | None, now: float) -> Job:
+        turns = await load_turns(scope.store, source.id, source.compacted_before)
+        live = [stored for turn in turns for stored in turn.messages if stored.seq < source.next_seq]
+        if len(live) != source.live_message_count:
+            raise SessionBusy("Another request has just changed this session; try again.", retry_after=1)
+        follows = source.parent_session_id is not None
+        plan = Plan.new(source.id, kept_from(live, source.compact_keep_last_n, summarised=follows))
+        caller = scope.caller
+        asker = Asker(
+            caller.request_id,
+            caller.parent_request_id,
+            scope.depth,
+            caller.route,
+            request.digest if request else None,
+            request.body_hash if request else None,
+        )
+        return Job(
+            JobId(new_id("job")),
+            JobStatus.QUEUED,
+            source.user,
+            source.agent,
+            plan,
+            otherwise,
+            asker,
+            timestamp(now),
+            int(now) + JOB_SECONDS,
+        )
+
+    async def _hold(self, store: TenantStore, source: Session, job: Job, now: float) -> None:
+        """Hold the session for the job, as it was read, and put the job's record: both or neither."""
+        hold = job_hold(job.id, job.asker.key_hash, job.asker.body_hash, now)
+        vacant = free(now, job.id)
+        take = Update(
+            keys.session_head(store.tenant, source.id),
+            "SET #hold = :hold",
+            values={":hold": hold.attributes()},
+            condition=Condition(
+                "next_seq = :next_seq AND attribute_not_exists(deleted_at) AND attribute_not_exists(archived_at) AND "
+                + vacant.expression,
+                vacant.names,
+                {**vacant.values, ":next_seq": source.next_seq},
+            ),
+        )
+        record = Put(keys.job(store.tenant, job.id), job.attributes(), ABSENT)
+        try:
+            await again(lambda: store.table.transact([take, record], token=job.id))
+        except TransactionFailed as failure:
+            if 1 not in failure.failures:  # else the record stands there, so this is our own first try
+                raise _refused(failure.failures[0], source, now) from None
+        except StorageUnavailable:
+            with suppress(StorageUnavailable):
+                await release(store, source.id, job.id)
+            raise
+
+    async def _ask(self, store: TenantStore, job: Job) -> None:
+        """Leave the job to the queue, or end it."""
+        try:
+            await again(lambda: store.jobs.compact(job.id))
+        except StorageUnavailable:
+            with suppress(StorageUnavailable):
+                await fail(store, job, GIVEN_UP, self._clock())
+            raise
+
+
+def _user(scope: Scope) -> UserId:
+    if scope.caller.user is None:
+        raise UserIdRequired("Send SPASS-User-Id: whose sessions these are.", param="SPASS-User-Id")
+    return scope.caller.user
+
+
+def _check(source: Session, now: float) -> None:
+    """That the session may be compacted."""
+    if source.archived_at is not None:
+        raise refusal(source, None, None, now)
+    if source.compact_strategy == "off":
+        raise CompactionDisabled("This session was created with compact_strategy off.")
+    if source.hold is not None and source.hold.live(now):
+        raise refusal(source, None, None, now)
+
+
+def _refused(head: Item | None, source: Session, now: float) -> SpassError:
+    """Why a session, which was free when it was read, could not be held."""
+    found = owned(head, source.agent, source.user)
+    held = found.hold is not None and found.hold.live(now)
+    return refusal(found if held else replace(found, hold=None), None, None, now)
