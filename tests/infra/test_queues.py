@@ -130,4 +130,4 @@ def test_one_dead_letter_raises_an_alarm_and_so_does_a_message_that_nobody_takes
 
 def _export_in(dimensions: str) -> str:
     (name,) = set(re.findall(r"spass-prod-\w+", dimensions))
-    return name
+    return str(name)
