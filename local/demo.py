@@ -81,7 +81,7 @@ def main() -> int:
         "--url",
         type=_url,
         help="walk through a gateway that runs already, such as http://127.0.0.1:3000. This REPLACES its indexes berlin-info and "
-        "gateway-docs of the tenant demo, leaves a session there, and costs what its models cost",
+        "gateway-docs of the tenant demo, leaves two sessions there, and costs what its models cost",
     )
     headers = {"Authorization": f"Bearer {_TOKEN}", "SPASS-User-Id": _USER}
     url: str | None = parser.parse_args().url
@@ -92,7 +92,7 @@ def main() -> int:
         ):
             if url:
                 print(f"Using the gateway on {url}: the indexes berlin-info and gateway-docs of the tenant demo are replaced,")
-                print(f"a session of the user {_USER} stays, and its models cost what they cost.")
+                print(f"two sessions of the user {_USER} stay, and its models cost what they cost.")
             walk(client)
     except (DemoFailed, httpx.HTTPError) as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)

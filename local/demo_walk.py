@@ -12,6 +12,7 @@ from local.demo_texts import BERLIN, POTSDAM, documentation
 from local.home import ROOT
 
 _BERLIN: Final = "/a1/rag/indices/berlin-info"
+_SESSIONS: Final = "/a1/agents/concise-de/sessions"
 _WIDTH: Final = 600  # characters of a body that are shown
 _UPLOAD_SECONDS: Final = 120
 _POLL_SECONDS: Final = 0.2
@@ -33,7 +34,9 @@ class Walk:
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Send a request, print it and its answer, and return the answer's JSON."""
         print(f"\n→ {method} {path}" + (f"\n  {_shown(body)}" if body is not None else ""))
-        answer = self._client.request(method, path, json=body)
+        answer = self._client.request(method, path, json=body, follow_redirects=True)
+        for hop in answer.history:
+            print(f"← {hop.status_code}\n→ {method} {hop.headers['Location']}")
         cost = answer.headers.get("SPASS-Cost-Usd")
         print(f"← {answer.status_code}" + (f", {cost} USD" if cost else ""))
         payload: dict[str, Any] = answer.json()
@@ -42,9 +45,8 @@ class Walk:
             raise DemoFailed(f"{method} {path} was answered with {answer.status_code}")
         return payload
 
-    def ask(self, path: str, message: str, *, expect: str, tool: str | None = None) -> str:
-        """Ask an agent, and insist that its answer holds what the documents say, and that it used its tool. Returns the id of the
-        request."""
+    def ask(self, path: str, message: str, *, expect: str, tool: str | None = None) -> dict[str, Any]:
+        """Ask an agent, and insist that its answer holds what the documents say, and that it used its tool. Returns the reply."""
         reply = self.call("POST", path, {"message": message})
         content = reply["message"]["content"]
         print(f"\n  {message}\n  » {content}")
@@ -53,7 +55,7 @@ class Walk:
         used = [call["name"] for call in reply["tool_calls"]]
         if tool is not None and tool not in used:
             raise DemoFailed(f"The agent should have used its tool {tool}, and used {used or 'none'}")
-        return str(reply["request_id"])
+        return reply
 
     def upload(self, index: str, filename: str, content_type: str, file: bytes) -> dict[str, Any]:
         """Send a file through a presigned form, and wait until it has become documents."""
@@ -135,25 +137,44 @@ def _agents(step: Walk) -> None:
     step.ask("/a1/agents/berlin-rag/chat", "Wann wurde das Brandenburger Tor gebaut?", expect="1791")
 
     step.title("6. A session that remembers")
-    session = step.call("POST", "/a1/agents/concise-de/sessions", {"title": "Demo"})
-    messages = f"/a1/agents/concise-de/sessions/{session['id']}/messages"
-    step.call("POST", messages, {"message": "Mein Lieblingssport ist Tennis."})
-    step.ask(messages, "Welcher Sport ist mein Liebling?", expect="Tennis")
-    step.call("GET", messages)
+    made = step.call("POST", _SESSIONS, {"title": "Demo", "compact_keep_last_n": 2})
+    session = f"{_SESSIONS}/{made['id']}"
+    step.call("POST", f"{session}/messages", {"message": "Mein Lieblingssport ist Tennis."})
+    step.ask(f"{session}/messages", "Welcher Sport ist mein Liebling?", expect="Tennis")
+    step.call("GET", f"{session}/messages")
+    _compaction(step, session)
 
-    step.title("7. An agent that decides by itself to search")
+    step.title("8. An agent that decides by itself to search")
     question = "Wie hoch ist der Fernsehturm am Alexanderplatz? Suche im Index berlin-info."
     step.ask("/a1/agents/librarian/chat", question, expect="368", tool="rag_query")
 
-    step.title("8. An agent that calculates with a tool")
+    step.title("9. An agent that calculates with a tool")
     step.ask("/a1/agents/researcher/chat", "What is 1791 * 17?", expect="30447", tool="calculator")
 
 
+def _compaction(step: Walk, session: str) -> None:
+    step.title("7. The session is compacted: a summary takes the place of what is old, and the session goes on in a successor")
+    step.call("POST", f"{session}/messages", {"message": "Mein Hund heißt Bello."})
+    compacted = step.call("POST", f"{session}/compact")
+    print("\n  A message to the old session is led to the successor, which knows from the summary what was said before:")
+    reply = step.ask(f"{session}/messages", "Welcher Sport ist mein Liebling?", expect="Tennis")
+    if reply["session_id"] != compacted["successor_session_id"]:
+        raise DemoFailed("The session should have gone on in its successor")
+    lineage = step.call("GET", f"{_SESSIONS}/{reply['session_id']}/lineage")
+    print()
+    for summary in lineage["summaries"]:
+        print(f"  {summary['source_session_id']}: messages {summary['first_seq']} to {summary['last_seq']} are summarised as")
+        print(f"  {summary['id']}: {summary['text']}")
+        print(f"  {summary['successor_session_id']} goes on with it")
+    if [member["id"] for member in lineage["backward"]] != [compacted["source_session_id"]]:
+        raise DemoFailed("The successor should come from the session that was compacted")
+
+
 def _curation(step: Walk) -> None:
-    step.title("9. A document gets other metadata: no model is called, and it costs nothing")
+    step.title("10. A document gets other metadata: no model is called, and it costs nothing")
     step.call("PATCH", f"{_BERLIN}/documents/kudamm", {"metadata": {"city": "Berlin", "kind": "street", "year": 1886}})
 
-    step.title("10. A tool that deletes asks back first: what the first call shows, the second one does")
+    step.title("11. A tool that deletes asks back first: what the first call shows, the second one does")
     arguments = {"index_id": "berlin-info", "doc_id": "kudamm"}
     asked = step.tool("rag_doc_delete", arguments)
     if not asked.get("confirm_required"):
@@ -166,7 +187,7 @@ def _curation(step: Walk) -> None:
 
 def _documentation(step: Walk) -> str:
     """Returns the id of a request in which an agent searched."""
-    step.title("11. The gateway's own documentation, ingested and asked")
+    step.title("12. The gateway's own documentation, ingested and asked")
     documents = documentation(ROOT / "docs")
     step.call("POST", "/a1/rag/indices/gateway-docs/documents", {"documents": documents})
     asked = ""
@@ -177,12 +198,12 @@ def _documentation(step: Walk) -> str:
         ("How many dimensions do the vectors have?", "384"),
     ):
         message = f"{question} Look in the index gateway-docs."
-        asked = step.ask("/a1/agents/librarian/chat", message, expect=expected, tool="rag_query")
+        asked = step.ask("/a1/agents/librarian/chat", message, expect=expected, tool="rag_query")["request_id"]
     return asked
 
 
 def _accounts(step: Walk, request_id: str) -> None:
-    step.title("12. What all this took, by agent, and which calls the last answer was made of")
+    step.title("13. What all this took, by agent, and which calls the last answer was made of")
     usage = step.call("GET", "/v1/usage?group_by=agent")
     print()
     for row in usage["usage"]:

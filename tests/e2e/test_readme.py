@@ -14,6 +14,9 @@ FACTS = (
     '"results":[{"id":"d2"',  # the largest park
     "wurde 1791 fertig",
     "Lieblingssport ist Tennis",
+    '"compacted_message_count":4',
+    '"parent_session_id":"ses_',
+    '"last_seq":4',
     "= 30447",
     '"status":"succeeded"',
     '"results":[{"id":"potsdam.md#1"',
@@ -27,17 +30,35 @@ FACTS = (
 )
 
 
-def test_the_walk_with_curl_works_as_it_is_pasted(gateway: Gateway, tmp_path: Path) -> None:
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## A walk with curl", 1)[1]
-    walk = section.split("```bash\n", 1)[1].split("```", 1)[0]
-    assert "http://127.0.0.1:3000" in walk
-    script = "shopt -s expand_aliases\n" + walk.replace("http://127.0.0.1:3000", gateway.url)
-    ended = subprocess.run(["bash", "-e"], input=script, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+OF_SESSIONS = ('"status":"succeeded"', "80 Euro", '"parent_session_id":"ses_', '"last_seq":2')
+
+
+def pasted(block: str, gateway: Gateway, folder: Path) -> str:
+    """What a shell says to a block of commands, meant for the default port."""
+    assert "http://127.0.0.1:3000" in block
+    script = "shopt -s expand_aliases\n" + block.replace("http://127.0.0.1:3000", gateway.url)
+    ended = subprocess.run(["bash", "-e"], input=script, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stderr == ""
-    assert '"error"' not in ended.stdout
+    assert '"error":{' not in ended.stdout
+    return ended.stdout
+
+
+def first_block(page: str, heading: str) -> str:
+    section = (ROOT / page).read_text(encoding="utf-8").split(f"## {heading}\n", 1)[1]
+    return section.split("```bash\n", 1)[1].split("```", 1)[0]
+
+
+def test_the_walk_with_curl_works_as_it_is_pasted(gateway: Gateway, tmp_path: Path) -> None:
+    said = pasted(first_block("README.md", "A walk with curl"), gateway, tmp_path)
     for fact in FACTS:
-        assert fact in ended.stdout, ended.stdout
+        assert fact in said, said
+
+
+def test_the_commands_about_compaction_work_as_they_are_pasted(gateway: Gateway, tmp_path: Path) -> None:
+    said = pasted(first_block("docs/sessions.md", "Asking for a compaction"), gateway, tmp_path)
+    for fact in OF_SESSIONS:
+        assert fact in said, said
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["openai", "langchain"])

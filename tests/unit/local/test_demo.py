@@ -20,7 +20,7 @@ def reply(content: str, *tools: str) -> dict[str, Any]:
 
 def test_a_right_answer_passes() -> None:
     asked = walk(200, reply("Gebaut 1791.", "rag_query")).ask("/chat", "Wann?", expect="1791", tool="rag_query")
-    assert asked == "req_1"
+    assert asked["request_id"] == "req_1"
 
 
 def test_a_wrong_answer_fails() -> None:
@@ -36,6 +36,17 @@ def test_an_answer_without_the_tool_fails() -> None:
 def test_a_refused_call_fails() -> None:
     with pytest.raises(DemoFailed, match="503"):
         walk(503, {"error": {}}).call("GET", "/a1/agents")
+
+
+def test_a_call_that_is_led_elsewhere_shows_the_way(capsys: pytest.CaptureFixture[str]) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/old":
+            return httpx.Response(308, headers={"Location": "/new"})
+        return httpx.Response(200, json={"sent": request.content.decode()})
+
+    client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://gateway")
+    assert Walk(client).call("POST", "/old", {"message": "Hello"}) == {"sent": '{"message":"Hello"}'}
+    assert "← 308\n→ POST /new\n← 200" in capsys.readouterr().out
 
 
 def test_its_own_gateway_sees_no_key_and_nobodys_data() -> None:
