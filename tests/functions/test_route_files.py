@@ -68,7 +68,7 @@ def test_short_routes_import_no_more_than_they_need_even_while_they_answer(tmp_p
     write_operators_files(tmp_path)
     user = {"Authorization": "Bearer demo-admin-token", "SPASS-User-Id": "ada"}
     names = {"name": "plain", "session_id": "ses_" + "0" * 26, "index_id": "notes", "doc_id": "a", "upload_id": "upl_" + "0" * 26}
-    names["request_id"] = "req_" + "0" * 26
+    names |= {"request_id": "req_" + "0" * 26, "job_id": "job_" + "0" * 26}
     bodies = {
         "rag.uploads_create": b'{"filename": "a.md", "content_type": "text/markdown", "size": 1}',
         "tenant.config_put": b"{}",

@@ -14,6 +14,8 @@ _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 _ANYTHING: Final[Schema] = {"description": "Any JSON value."}
 _FREE: Final[Schema] = {"type": "object"}
 _SESSION_ID: Final[Schema] = {"type": "string", "pattern": "^ses_[0-9a-z]{26}$"}
+_SUMMARY_ID: Final[Schema] = {"type": "string", "pattern": "^sum_[0-9a-z]{26}$"}
+_JOB_ID: Final[Schema] = {"type": "string", "pattern": "^job_[0-9a-z]{26}$"}
 _CURSOR: Final[Schema] = {"type": ["string", "null"], "description": "Of the next page; null at the end."}
 
 
@@ -71,6 +73,7 @@ _SETTINGS: Final[Mapping[str, Schema]] = {
     "monthly_budget_usd": _or_null({"type": "number", "minimum": 0, "maximum": 10**9}),
     "tokens_per_minute": _or_null({"type": "integer", "minimum": 1, "maximum": 10**12}),
 }
+_JOB_STATUS: Final = _only("queued", "running", "succeeded", "failed")
 _USED: Final = {"requests": _COUNT, **_USAGE, "cost_usd": _DECIMAL}
 
 SCHEMAS: Final[Mapping[str, Schema]] = {
@@ -159,7 +162,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         usage=_object(**_USAGE),
         turns=_COUNT,
         finish_reason=_only("stop", "length", "max_turns", "content_filter"),
-        compaction=_or_null(_object(source_session_id=_SESSION_ID, successor_session_id=_SESSION_ID, summary_id=_TEXT)),
+        compaction=_or_null(_object(source_session_id=_SESSION_ID, successor_session_id=_SESSION_ID, summary_id=_SUMMARY_ID)),
     ),
     "Session": _object(
         id=_SESSION_ID,
@@ -189,6 +192,44 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "MessageList": _object(messages=_list(_ref("Message")), next_cursor=_CURSOR),
     "Successor": _object(successor_session_id=_SESSION_ID),
+    "Compaction": _object(
+        job_id=_JOB_ID,
+        source_session_id=_SESSION_ID,
+        successor_session_id=_SESSION_ID,
+        summary_id=_SUMMARY_ID,
+        summary_text=_or_null({**_TEXT, "description": "Null when the successor has been deleted since."}),
+        summary_model=_TEXT,
+        compacted_message_count=_COUNT,
+        kept_message_count=_COUNT,
+    ),
+    "JobTicket": _object(job_id=_JOB_ID, status=_JOB_STATUS),
+    "Job": _object(
+        id=_JOB_ID,
+        kind=_only("compaction"),
+        status=_JOB_STATUS,
+        created_at=_TIME,
+        finished_at=_or_null(_TIME),
+        result=_or_null(_ref("Compaction")),
+        error=_or_null(_object(code=_TEXT, message=_TEXT)),
+    ),
+    "Summary": _object(
+        id=_SUMMARY_ID,
+        source_session_id=_SESSION_ID,
+        successor_session_id=_SESSION_ID,
+        text=_TEXT,
+        model=_TEXT,
+        created_at=_TIME,
+        first_seq=_COUNT,
+        last_seq=_COUNT,
+    ),
+    "DeletedSession": _object(id=_SESSION_ID, deleted={"type": "boolean", "const": True}),
+    "Lineage": _object(
+        session_id=_SESSION_ID,
+        backward=_list({"anyOf": [_ref("Session"), _ref("DeletedSession")]}),
+        forward=_list({"anyOf": [_ref("Session"), _ref("DeletedSession")]}),
+        summaries=_list(_ref("Summary")),
+        optional={"truncated": {"type": "boolean", "const": True, "description": "The chain is longer."}},
+    ),
     "Deletion": _object(deleted=_FLAG),
     "Index": _object(
         id=_TEXT,
@@ -252,6 +293,9 @@ SUCCESSES: Final[Mapping[tuple[str, str], Mapping[str, str]]] = {
     ("DELETE", f"{_SESSIONS}/{{session_id}}"): {"200": "Deletion"},
     ("GET", f"{_SESSIONS}/{{session_id}}/messages"): {"200": "MessageList"},
     ("POST", f"{_SESSIONS}/{{session_id}}/messages"): {"200": "Reply", "308": "Successor"},
+    ("POST", f"{_SESSIONS}/{{session_id}}/compact"): {"200": "Compaction", "202": "JobTicket"},
+    ("GET", f"{_SESSIONS}/{{session_id}}/lineage"): {"200": "Lineage"},
+    ("GET", "/a1/jobs/{job_id}"): {"200": "Job"},
     ("GET", "/a1/rag/indices"): {"200": "IndexList"},
     ("GET", _INDEX): {"200": "Index"},
     ("DELETE", _INDEX): {"200": "Deletion"},

@@ -48,6 +48,13 @@ _IDEMPOTENCY: Final = {
     "description": "The same key with the same body is carried out once and answered again for 24 hours.",
     "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
 }
+_PREFER: Final = {
+    "name": "Prefer",
+    "in": "header",
+    "required": False,
+    "description": "`respond-async`: do not wait, answer 202 at once (RFC 7240).",
+    "schema": {"type": "string"},
+}
 _AUGMENT: Final = {
     "name": "SPASS-Augment",
     "in": "header",
@@ -100,4 +107,6 @@ def _add_caller(path: str, method: str, operation: dict[str, Any]) -> None:
         parameters.append(_IDEMPOTENCY)
     if path == "/v1/chat/completions":
         parameters.append(_AUGMENT)
+    if path.endswith("/compact"):
+        parameters.append(_PREFER)
     operation["tags"] = [path.split("/")[2]]

@@ -16,8 +16,8 @@ from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.core.errors import AdminRequired, AgentNotFound, InvalidRequest, SessionNotFound, UploadNotFound
-from spass.core.ids import DOCUMENT_ID, RAG_ID, AgentName, DocumentId, IndexId, SessionId, UploadId
+from spass.core.errors import AdminRequired, AgentNotFound, InvalidRequest, JobNotFound, SessionNotFound, UploadNotFound
+from spass.core.ids import DOCUMENT_ID, RAG_ID, AgentName, DocumentId, IndexId, JobId, SessionId, UploadId
 from spass.core.messages import Json
 from spass.web.caller import caller_of, refuse_user_id
 from spass.web.exchange import exchange_of
@@ -32,6 +32,7 @@ MAX_CURSOR: Final = 4096
 AGENT_NAME: Final = "[a-zA-Z0-9_-]{1,128}"
 _AGENT: Final = re.compile(AGENT_NAME)
 _SESSION: Final = re.compile(r"ses_[0-9a-z]{26}")
+_JOB: Final = re.compile(r"job_[0-9a-z]{26}")
 _UPLOAD: Final = re.compile(r"upl_[0-9a-z]{26}")
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 
@@ -149,6 +150,12 @@ async def _session(session_id: Annotated[str, Path(description="A session's id."
     return SessionId(session_id)
 
 
+async def _job(job_id: Annotated[str, Path(description="A job's id.")]) -> JobId:
+    if not _JOB.fullmatch(job_id):
+        raise JobNotFound("There is no such job.", param="job_id")
+    return JobId(job_id)
+
+
 async def _index(index_id: Annotated[str, Path(pattern=RAG_ID, description="An index's id.")]) -> IndexId:
     return IndexId(index_id)
 
@@ -168,6 +175,7 @@ async def _upload(upload_id: Annotated[str, Path(description="An upload's id.")]
 # What cannot be the name of something that we named is not there; what cannot be the caller's own id is not valid.
 Agent = Annotated[AgentName, Depends(_agent)]
 Session = Annotated[SessionId, Depends(_session)]
+Job = Annotated[JobId, Depends(_job)]
 Index = Annotated[IndexId, Depends(_index)]
 Document = Annotated[DocumentId, Depends(_document)]
 Upload = Annotated[UploadId, Depends(_upload)]

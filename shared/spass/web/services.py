@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from spass.rag.indices import Indices
     from spass.rag.ingest.uploads import Uploads
     from spass.rag.service import Rag
+    from spass.sessions.compaction.jobs import CompactionJobs
+    from spass.sessions.compaction.steps import CompactionSteps
     from spass.sessions.compaction.summary import Summarizer
     from spass.sessions.lineage import Lineage
     from spass.sessions.lineage_search import LineageSearch
@@ -189,6 +191,19 @@ class Services:
         from spass.sessions.service import Sessions
 
         return Sessions(self.cascade, lambda: self.summarizer)
+
+    @cached_property
+    def compaction_jobs(self) -> "CompactionJobs":
+        """What needs no model."""
+        from spass.sessions.compaction.jobs import CompactionJobs
+
+        return CompactionJobs()
+
+    @cached_property
+    def compaction_steps(self) -> "CompactionSteps":
+        from spass.sessions.compaction.steps import CompactionSteps
+
+        return CompactionSteps(self.summarizer)
 
     @cached_property
     def lineage(self) -> "Lineage":

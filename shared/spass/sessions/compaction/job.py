@@ -7,6 +7,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, Self, cast
 
+from pydantic import BaseModel, ConfigDict
+
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
@@ -29,6 +31,12 @@ KEEP_SECONDS: Final = 30 * 24 * 3600
 
 _NOTHING: Final = Cost()
 _KEPT_DETAILS: Final = ("reason", "successor_session_id")
+
+
+class CompactSession(BaseModel):
+    """What a client may say when it has a session compacted: nothing, as yet."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class JobStatus(StrEnum):

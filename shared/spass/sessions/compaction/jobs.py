@@ -18,8 +18,8 @@ from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.table import ABSENT, Condition, Put, TransactionFailed, Update
 from spass.calls.scope import Scope
-from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, SpassError, StorageUnavailable, UserIdRequired
-from spass.core.ids import AgentName, JobId, SessionId, UserId, new_id
+from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, SpassError, StorageUnavailable
+from spass.core.ids import AgentName, JobId, SessionId, new_id
 from spass.core.messages import Json
 from spass.core.time import timestamp
 from spass.sessions.compaction.cut import kept_from
@@ -30,7 +30,7 @@ from spass.sessions.compaction.stored import read_summary
 from spass.sessions.held import Clock
 from spass.sessions.hold import free, job_hold, refusal, release
 from spass.sessions.record import load_turns
-from spass.sessions.session import HoldKind, Session, owned
+from spass.sessions.session import HoldKind, Session, owned, user_of
 
 _FIRST_DELAY: Final = 0.1  # seconds between two looks at a job, half as much again each time
 _LONGEST_DELAY: Final = 1.0
@@ -65,7 +65,7 @@ class CompactionJobs:
             StorageUnavailable: it may have been asked for or not; the session is free again soon.
         """
         store, now = scope.store, self._clock()
-        source = owned(await store.table.get(keys.session_head(store.tenant, session)), agent, _user(scope))
+        source = owned(await store.table.get(keys.session_head(store.tenant, session)), agent, user_of(scope))
         earlier = await self._asked_before(store, source, idempotency, now)
         if earlier is not None:
             return earlier
@@ -83,7 +83,7 @@ class CompactionJobs:
             StorageUnavailable: throttled or unreachable through all retries.
         """
         job = await read_job(scope.store, job_id)
-        if job is None or job.user != _user(scope):
+        if job is None or job.user != user_of(scope):
             raise JobNotFound("You have no such job.")
         now = self._clock()
         return await fail(scope.store, job, LATE, now) if not job.ended and now >= job.ends_at else job
@@ -192,12 +192,6 @@ class CompactionJobs:
             with suppress(StorageUnavailable):
                 await fail(store, job, GIVEN_UP, self._clock())
             raise
-
-
-def _user(scope: Scope) -> UserId:
-    if scope.caller.user is None:
-        raise UserIdRequired("Send SPASS-User-Id: whose sessions these are.", param="SPASS-User-Id")
-    return scope.caller.user
 
 
 def _check(source: Session, now: float) -> None:

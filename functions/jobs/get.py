@@ -1,0 +1,22 @@
+"""GET /a1/jobs/{job_id}: how far a job has come."""
+
+from starlette.responses import Response
+
+from spass.web.exchange import Current
+from spass.web.functions import lambda_handler
+from spass.web.json import json_response
+from spass.web.routing import Job, api_router
+
+router = api_router()
+
+
+@router.get("/a1/jobs/{job_id}")
+async def get_job(job_id: Job, exchange: Current) -> Response:
+    """A queued job's state, what it came to, or why it failed."""
+    jobs, scope = exchange.services.compaction_jobs, exchange.scope
+    job = await jobs.get(scope, job_id)
+    scope.tally.add(job.cost)
+    return json_response(job.wire(await jobs.result(scope, job)))
+
+
+handler = lambda_handler(router)

@@ -1,0 +1,30 @@
+"""One step of the state machine that compacts a session."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spass.core.ids import JobId, TenantId
+from spass.core.messages import Json
+from spass.core.time import Deadline
+from spass.web.functions import worker_handler
+from spass.web.services import Services
+
+
+async def work(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
+    """``plan``, ``summarise`` and ``commit`` a job; or ``fail`` it, when one of them could not be done."""
+    store, job, steps = services.aws.for_tenant(TenantId(event["tenant"])), JobId(event["job"]), services.compaction_steps
+    match event["step"]:
+        case "plan":
+            await steps.plan(store, job)
+        case "summarise":
+            await steps.summarise(store, job, deadline)
+        case "commit":
+            await steps.commit(store, job)
+        case "fail":
+            await steps.fail(store, job)
+        case _:
+            raise ValueError("no step of this machine")
+    return {"job": job}
+
+
+handler = worker_handler(work, needs=lambda services: (services.compaction_steps, services.router))

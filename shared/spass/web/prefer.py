@@ -1,0 +1,18 @@
+"""``Prefer``: what a client would like of an answer (https://www.rfc-editor.org/rfc/rfc7240)."""
+
+import re
+from typing import Final
+
+from starlette.datastructures import Headers
+
+RESPOND_ASYNC: Final = "respond-async"
+PREFERENCE_APPLIED: Final = "Preference-Applied"
+
+_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"?')
+
+
+def prefers(headers: Headers, preference: str) -> bool:
+    """Whether the headers name ``preference`` (in lower case), whatever value or parameters it has."""
+    # A quoted value may hold what looks like another preference.
+    preferences = _QUOTED.sub("", ",".join(headers.getlist("prefer"))).split(",")
+    return any(re.split("[;=]", one, maxsplit=1)[0].strip().lower() == preference for one in preferences)
