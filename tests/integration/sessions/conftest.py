@@ -72,6 +72,11 @@ class World:
     def turn(self, session: SessionId, message: str, key: str | None = None, *, pause: Pause | None = None) -> Turn:
         """Start a turn whose agent calls one tool and then answers, in between telling ``pause`` and waiting for it."""
 
+        return self.turn_of(session, message, idempotent(key, message) if key else None, pause=pause)
+
+    def turn_of(self, session: SessionId, message: str, asked: IdempotentRequest | None, *, pause: Pause | None = None) -> Turn:
+        """The same, of a request as it comes in."""
+
         async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
             self.model_calls += 1
             self.histories.append(list(history))
@@ -98,7 +103,6 @@ class World:
             yield Usage(TokenUsage(20, 5))
             yield TurnFinished(FinishReason.STOP)
 
-        asked = idempotent(key, message) if key else None
         request = TurnRequest(session, AGENT, USER, message, asked, lambda to: redirected(asked, to))
         compactor = Compactor(
             lambda: self.summarizer, self.scope, model="talker", context_window=self.context_window, clock=lambda: self.now

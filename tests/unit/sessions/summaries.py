@@ -28,8 +28,9 @@ class Asked:
 
 @dataclass
 class ScriptedSummarizer(Summarizer):
-    """Says how much it was told, or fails; ``during`` happens meanwhile."""
+    """Says ``text``, or all that it was told, or fails; ``during`` happens meanwhile."""
 
+    text: str | None = None
     failure: SpassError | None = None
     during: Callable[[], Awaitable[None]] | None = None
     asked: list[Asked] = field(default_factory=list)
@@ -43,5 +44,7 @@ class ScriptedSummarizer(Summarizer):
         scope.tally.add(COST)
         if self.failure is not None:
             raise self.failure
+        if self.text is not None:
+            return Summary(self.text, otherwise)
         said = " / ".join(message.content for message in messages if message.content)
         return Summary(f"{earlier} / {said}" if earlier is not None else said, otherwise)
