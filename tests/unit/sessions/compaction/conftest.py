@@ -1,0 +1,20 @@
+"""A table for the calls of summary models."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from spass.aws import faults
+from spass.aws.clients import TenantStore
+from spass.core.ids import TenantId
+from tests.simulated.aws import SimulatedAws
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[TenantStore]:
+    """New for each test. Calls are made one at a time: the table is for one thread."""
+    with ThreadPoolExecutor(1) as thread:
+        monkeypatch.setattr(faults, "_threads", thread)
+        yield SimulatedAws(time.time).for_tenant(TenantId("acme"))

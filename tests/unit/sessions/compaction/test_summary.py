@@ -1,0 +1,225 @@
+"""What the summary model is asked, and what becomes of its answer."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spass.aws.clients import TenantStore
+from spass.calls.scope import Scope
+from spass.core.messages import FinishReason, Message, Role
+from spass.llm.types import ChatDelta, ChatRequest
+from spass.sessions.compaction.summary import LONGEST_SUMMARY
+from tests.unit.calls.scripted import audit_of, make_scope
+from tests.unit.sessions.compaction.writers import (
+    SummaryModel,
+    Writes,
+    config,
+    conversation,
+    instruction,
+    material,
+    merges,
+    said,
+)
+
+pytestmark = pytest.mark.anyio
+
+SHORT = conversation(2)
+LONG = conversation(40)
+
+
+async def summary_of(
+    model: SummaryModel,
+    scope: Scope,
+    messages: Sequence[Message],
+    *,
+    by: str | None = "small",
+    earlier: str | None = None,
+    masked: bool = True,
+) -> str:
+    summarizer = model.summarizer(config(by))
+    return (await summarizer.summarise(scope, messages, earlier=earlier, masked=masked, otherwise="own")).text
+
+
+def numbered() -> Writes:
+    """A model that writes how often it was asked."""
+    asked = iter(range(1, 10_000))
+    return lambda _: said(f"Summary {next(asked)}.")
+
+
+async def test_a_short_conversation_is_summarised_by_one_call(store: TenantStore) -> None:
+    model = SummaryModel(lambda _: said(" Ana has 300 Euro.\n"))
+    summary = await model.summarizer(config()).summarise(
+        make_scope(store), SHORT, earlier="Ana moves.", masked=True, otherwise="own"
+    )
+    assert (summary.text, summary.model) == ("Ana has 300 Euro.", "small")
+    (request,) = model.requests
+    assert [message.role for message in request.messages] == [Role.SYSTEM, Role.USER]
+    assert material(request)[:2] == [{"earlier_summary": "Ana moves."}, {"user": SHORT[0].content}]
+    assert len(material(request)) == 1 + len(SHORT)
+    assert request.tools == ()
+    assert request.max_tokens is not None
+
+
+async def test_the_mask_says_what_to_leave_out_and_without_it_nothing_does(store: TenantStore) -> None:
+    model = SummaryModel(lambda _: said("Ana."))
+    await summary_of(model, make_scope(store), SHORT, masked=True)
+    await summary_of(model, make_scope(store), SHORT, masked=False)
+    masked, raw = model.requests
+    assert "Leave out greetings, acknowledgements, raw tool output and error traces." in instruction(masked)
+    assert "Keep names, numbers, decisions and open questions." in instruction(masked)
+    assert "eave out" not in instruction(raw)
+    assert "greetings" not in instruction(raw)
+    assert material(masked) == material(raw)
+
+
+async def test_a_tenant_without_a_summary_model_takes_the_agents(store: TenantStore) -> None:
+    model = SummaryModel(lambda _: said("Ana."))
+    summary = await model.summarizer(config(None)).summarise(make_scope(store), SHORT, earlier=None, masked=True, otherwise="own")
+    assert summary.model == "own"
+    assert model.requests[0].model == "own"
+
+
+async def test_the_calls_are_in_the_audit_and_on_the_bill_whatever_the_token_may_use(store: TenantStore) -> None:
+    scope = make_scope(store, allowed=["nothing"])
+    model = SummaryModel(numbered())
+    before = len(await audit_of(store))
+    await summary_of(model, scope, LONG)
+    records = (await audit_of(store))[before:]
+    assert len(records) == len(model.requests) > 2
+    assert {(record["model"], record["token_id"], record["user"], record["status"]) for record in records} == {
+        ("small", "token-1", "anna", "ok")
+    }
+    assert scope.tally.total.usd > 0
+
+
+async def test_what_does_not_fit_is_summarised_in_parts_and_they_together_with_the_earlier_summary(
+    store: TenantStore,
+) -> None:
+    model = SummaryModel(numbered())
+    text = await summary_of(model, make_scope(store), conversation(20), earlier="Ana moves.")
+    parts, (last,) = model.requests[:-1], model.requests[-1:]
+    assert len(parts) > 1
+    assert text == f"Summary {len(model.requests)}."
+    told = [line for part in sorted(parts, key=lambda part: first_turn(part)) for line in material(part)]
+    assert [line["user"] for line in told if "user" in line] == [m.content for m in conversation(20) if m.role is Role.USER]
+    assert material(last)[0] == {"earlier_summary": "Ana moves."}
+    assert [line["part"] for line in material(last)[1:]] == [*range(1, len(parts) + 1)]
+    by_part = {first_turn(part): f"Summary {number}." for number, part in enumerate(parts, 1)}
+    assert [line["summary"] for line in material(last)[1:]] == [by_part[turn] for turn in sorted(by_part)]
+
+
+def first_turn(request: ChatRequest) -> int:
+    words = json.dumps(material(request)).replace("answer-", "turn-").replace("result-", "turn-").split("turn-", 1)[1]
+    return int(words[: next(at for at, sign in enumerate(words) if not sign.isdigit())])
+
+
+async def test_summaries_of_parts_that_do_not_fit_either_are_summarised_in_parts_again(store: TenantStore) -> None:
+    model = SummaryModel(lambda request: said("x" * 200))
+    assert await summary_of(model, make_scope(store), conversation(60), by="small") == "x" * 200
+    assert sum(map(merges, model.requests)) > 2
+    assert len(material(model.requests[-1])) > 1
+
+
+async def test_an_earlier_summary_larger_than_the_window_is_cut_too(store: TenantStore) -> None:
+    model = SummaryModel(lambda request: said("short"))
+    assert await summary_of(model, make_scope(store), SHORT, by="tiny", earlier="fact " * 1200) == "short"
+
+
+MESSAGES = st.lists(st.integers(1, 60), min_size=1, max_size=12).map(
+    lambda sizes: [message for size in sizes for message in conversation(1, size)]
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(MESSAGES, st.sampled_from([300, 350, 500, 900]), st.booleans(), st.integers(0, 400))
+def test_every_request_fits_the_window_and_every_summary_its_bound(
+    store: TenantStore, messages: list[Message], window: int, masked: bool, earlier: int
+) -> None:
+    """Whatever the model writes, as long as it is no longer than it is told."""
+
+    def write(request: ChatRequest) -> list[ChatDelta]:
+        words = int(instruction(request).split("at most ")[1].split(" ")[0])
+        return said("word " * (words - 1) + "end")
+
+    model = SummaryModel(write)
+    gateway = config("tiny")
+    gateway = gateway.model_copy(
+        update={"models": tuple(one.model_copy(update={"context_window": window}) for one in gateway.models)}
+    )
+    work = model.summarizer(gateway).summarise(
+        make_scope(store), messages, earlier="fact " * earlier or None, masked=masked, otherwise="own"
+    )
+    text = asyncio.run(work).text
+    assert 0 < len(text) <= LONGEST_SUMMARY
+    for request in model.requests:
+        characters = sum(len(message.content) for message in request.messages)
+        assert characters / 4 + (request.max_tokens or 0) <= window
+
+
+async def test_a_huge_message_never_meets_the_input_defences_bound(store: TenantStore) -> None:
+    model = SummaryModel(lambda _: said("Long."))
+    assert await summary_of(model, make_scope(store), [Message(Role.USER, "word " * 500_000)], by="vast") == "Long."
+    assert len(model.requests) == 4
+
+
+async def test_the_stated_bound_does_not_grow_with_the_window(store: TenantStore) -> None:
+    model = SummaryModel(lambda _: said("Ana."))
+    for name in ("roomy", "vast"):
+        await summary_of(model, make_scope(store), SHORT, by=name)
+    assert [("at most 500 words" in instruction(request)) for request in model.requests] == [True, True]
+    assert all((request.max_tokens or 0) <= 4096 for request in model.requests)
+
+
+@pytest.mark.parametrize("first", [said("word " * 2000), said("cut o", FinishReason.LENGTH), said("", FinishReason.LENGTH)])
+async def test_an_answer_that_is_too_long_is_asked_for_once_more_and_shorter(store: TenantStore, first: list[ChatDelta]) -> None:
+    answers = iter([first, said("Short.")])
+    model = SummaryModel(lambda _: next(answers))
+    assert await summary_of(model, make_scope(store), SHORT) == "Short."
+    longer, shorter = (int(instruction(request).split("at most ")[1].split(" ")[0]) for request in model.requests)
+    assert shorter == longer // 2
+    assert model.requests[0].messages[1] == model.requests[1].messages[1]
+
+
+async def test_what_cannot_be_seen_is_not_kept(store: TenantStore) -> None:
+    model = SummaryModel(lambda _: said("\u200bAna\u2060 moves.\u202e \n"))
+    assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
+
+
+async def test_it_is_the_last_word_that_counts_not_how_it_comes(store: TenantStore) -> None:
+    model = SummaryModel(lambda _: [ChatDelta("Ana "), ChatDelta("moves."), ChatDelta(finish_reason=FinishReason.STOP)])
+    assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
+
+
+async def test_cancelled_it_leaves_no_call_under_way(store: TenantStore) -> None:
+    asked = asyncio.Event()
+
+    def wait(request: ChatRequest) -> list[ChatDelta]:
+        asked.set()
+        return said("Part.")
+
+    model = SummaryModel(wait)
+    scope = make_scope(store)
+    work = asyncio.create_task(summary_of(model, scope, LONG))
+    await asked.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    begun = len(model.requests)
+    await asyncio.sleep(0)
+    assert (model.ended, len(model.requests)) == (begun, begun)
+
+
+async def test_the_work_stands_where_it_was_asked_for(store: TenantStore) -> None:
+    """Only the allow-list is lifted, and only for these calls."""
+    scope = make_scope(store, allowed=["nothing"])
+    freed = scope.with_any_model
+    assert freed.caller.identity.allows("small")
+    assert not scope.caller.identity.allows("small")
+    assert replace(freed, caller=scope.caller) == scope
+    assert replace(freed.caller, identity=scope.caller.identity) == scope.caller
+    assert freed.tally is scope.tally

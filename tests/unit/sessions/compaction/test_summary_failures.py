@@ -1,0 +1,240 @@
+"""Whatever a summary model does wrong, there is no summary, and one error says so; what is not its fault passes as it is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.aws.faults import Fault, FaultPlan, inject
+from spass.core.errors import (
+    BudgetExceeded,
+    RateLimited,
+    RecursionDepthExceeded,
+    SpassError,
+    StorageUnavailable,
+    SummaryFailed,
+)
+from spass.core.messages import FinishReason, Message, Role
+from spass.core.time import Deadline
+from spass.llm import errors as llm
+from spass.llm.types import ChatDelta, ChatRequest, ToolCallDelta
+from tests.unit.calls.scripted import at_depth, audit_of, make_scope
+from tests.unit.sessions.compaction.writers import (
+    SummaryModel,
+    Written,
+    config,
+    conversation,
+    material,
+    merges,
+    said,
+)
+
+pytestmark = pytest.mark.anyio
+
+CALL = ToolCallDelta(0, "call_1", "calculator", "{}")
+SECRET = "sk-live-0123456789abcdef"
+
+FAILURES: dict[str, tuple[Written | tuple[Sequence[ChatDelta], BaseException], str]] = {
+    "no answer in time": (llm.BackendTimedOut(SECRET), "upstream_error"),
+    "not reachable": (llm.BackendUnavailable(SECRET), "upstream_error"),
+    "breaks off": ((said("The beginning of"), llm.BackendUnavailable(SECRET)), "upstream_error"),
+    "refuses our key": (llm.BackendRefused(SECRET), "upstream_error"),
+    "refuses the request": (llm.BackendRejected(SECRET), "upstream_rejected"),
+    "has not what is asked for": (llm.BackendUnable(SECRET, param="messages"), "invalid_request"),
+    "finds everything too long": (llm.BackendContextLength(SECRET), "context_length_exceeded"),
+    "says nothing": ([ChatDelta(finish_reason=FinishReason.STOP)], "empty"),
+    "says blanks": (said(" \n\t "), "empty"),
+    "says what nobody sees": (said("\u200b\u2060\U000e0041\ufeff"), "empty"),
+    "says blank letters": (said("\u2800\u3000"), "empty"),
+    "says dots": (said("...\n---"), "empty"),
+    "calls a tool": ([ChatDelta(tool_calls=(CALL,), finish_reason=FinishReason.TOOL_CALLS)], "tool_calls"),
+    "calls a tool and chats": ([ChatDelta("One moment.", (CALL,), FinishReason.TOOL_CALLS)], "tool_calls"),
+    "refuses": ([ChatDelta(refusal="I can't.", finish_reason=FinishReason.STOP)], "refused"),
+    "refuses half-way": ([ChatDelta("Ana has", refusal="I can't.", finish_reason=FinishReason.STOP)], "refused"),
+    "is filtered": (said("Ana has", FinishReason.CONTENT_FILTER), "refused"),
+    "is cut off": (said("Ana has", FinishReason.LENGTH), "too_long"),
+    "thinks until it is cut off": (said("", FinishReason.LENGTH), "too_long"),
+    "never ends": (said("word " * 3000), "too_long"),
+}
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is summarised, and which of the requests fails."""
+
+    messages: Sequence[Message]
+    fails: Callable[[ChatRequest], bool]
+    earlier: str | None = None
+
+
+def has(text: str) -> Callable[[ChatRequest], bool]:
+    return lambda request: any(text in str(value) for line in material(request) for value in line.values())
+
+
+SITUATIONS = {
+    "one request": Situation(conversation(2), lambda _: True),
+    "one request with an earlier summary": Situation(conversation(2), lambda _: True, "Ana."),
+    "the first of several parts": Situation(conversation(24), has("turn-0")),
+    "a later part": Situation(conversation(24), has("turn-20"), "Ana."),
+    "the parts together": Situation(conversation(24), merges),
+    "the parts together with an earlier summary": Situation(conversation(24), merges, "Ana."),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS.values(), ids=SITUATIONS.keys())
+@pytest.mark.parametrize(("failure", "reason"), FAILURES.values(), ids=FAILURES.keys())
+async def test_a_model_that_fails_fails_the_summary(store: TenantStore, failure: Any, reason: str, situation: Situation) -> None:
+    failed = 0
+
+    def write(request: ChatRequest) -> Any:
+        nonlocal failed
+        if not situation.fails(request):
+            return said("A fine summary.")
+        failed += 1
+        return failure
+
+    model = SummaryModel(write)
+    with pytest.raises(SpassError) as raised:
+        await model.summarizer(config()).summarise(
+            make_scope(store), situation.messages, earlier=situation.earlier, masked=True, otherwise="own"
+        )
+    assert type(raised.value) is SummaryFailed
+    assert raised.value.details == {"reason": reason, "model": "small"}
+    assert SECRET not in raised.value.message
+    assert "small" in raised.value.message
+    assert failed >= (2 if reason == "too_long" else 1)
+    assert model.ended == len(model.requests)
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+async def test_a_failure_ends_the_calls_beside_it(store: TenantStore, failing: int) -> None:
+    model = SummaryModel(lambda _: llm.BackendRejected("no") if len(model.requests) == failing else said("Fine."))
+    with pytest.raises(SummaryFailed):
+        await model.summarizer(config()).summarise(
+            make_scope(store), conversation(300), earlier=None, masked=True, otherwise="own"
+        )
+    assert len(model.requests) < 16
+    assert model.ended == len(model.requests)
+
+
+async def test_a_request_that_the_provider_finds_too_long_is_halved(store: TenantStore) -> None:
+    """Its window may be smaller than the catalogue says."""
+    really = 900
+
+    def write(request: ChatRequest) -> Written:
+        if sum(len(message.content) for message in request.messages) > really + 700:
+            return llm.BackendContextLength("too long")
+        return said("Part.")
+
+    model = SummaryModel(write)
+    messages = conversation(40)
+    work = model.summarizer(config("roomy")).summarise(make_scope(store), messages, earlier="Ana.", masked=False, otherwise="own")
+    assert (await work).text == "Part."
+    heard = [r for r in model.requests if not merges(r) and sum(len(m.content) for m in r.messages) <= really + 700]
+    questions = sorted(line["user"] for request in heard for line in material(request) if "user" in line)
+    assert questions == sorted(message.content for message in messages if message.role is Role.USER)
+    assert len(model.requests) - len(heard) < 16  # what was too long once is not tried so again
+
+
+async def test_a_window_that_holds_nothing_is_not_asked(store: TenantStore) -> None:
+    gateway = config("tiny")
+    models = tuple(one.model_copy(update={"context_window": 200}) for one in gateway.models)
+    model = SummaryModel(lambda _: said("Ana."))
+    work = model.summarizer(gateway.model_copy(update={"models": models}))
+    with pytest.raises(SummaryFailed) as raised:
+        await work.summarise(make_scope(store), conversation(1), earlier=None, masked=True, otherwise="own")
+    assert raised.value.details["reason"] == "context_length_exceeded"
+    assert model.requests == []
+
+
+async def test_a_conversation_for_which_a_window_is_far_too_small_costs_nothing(store: TenantStore) -> None:
+    model = SummaryModel(lambda _: said("Ana."))
+    with pytest.raises(SummaryFailed) as raised:
+        await model.summarizer(config("tiny")).summarise(
+            make_scope(store), [Message(Role.USER, "word " * 40_000)], earlier=None, masked=True, otherwise="own"
+        )
+    assert raised.value.details["reason"] == "context_length_exceeded"
+    assert model.requests == []
+
+
+async def test_a_model_that_only_copies_is_given_up(store: TenantStore) -> None:
+    """Its summaries never get shorter than what they summarise; it could be asked for ever."""
+
+    def write(request: ChatRequest) -> Written:
+        return llm.BackendContextLength("too long") if len(material(request)) > 1 else said("copied " * 30)
+
+    model = SummaryModel(write)
+    with pytest.raises(SummaryFailed) as raised:
+        await model.summarizer(config("small")).summarise(
+            make_scope(store), conversation(8, 20), earlier=None, masked=True, otherwise="own"
+        )
+    assert raised.value.details["reason"] == "context_length_exceeded"
+    assert len(model.requests) < 100
+
+
+@pytest.mark.parametrize("model_name", ["unserved", "gone"])
+async def test_a_model_that_nobody_serves_fails_the_summary(store: TenantStore, model_name: str) -> None:
+    model = SummaryModel(lambda _: said("Ana."))
+    with pytest.raises(SummaryFailed) as raised:
+        await model.summarizer(config(None)).summarise(
+            make_scope(store), conversation(1), earlier=None, masked=True, otherwise=model_name
+        )
+    assert raised.value.details["reason"] == {"unserved": "no_backend_available", "gone": "model_not_found"}[model_name]
+
+
+async def test_a_request_without_time_left_fails_the_summary(store: TenantStore) -> None:
+    scope = replace(make_scope(store), deadline=Deadline.after(0))
+    with pytest.raises(SummaryFailed) as raised:
+        await (
+            SummaryModel(lambda _: said("Ana."))
+            .summarizer(config())
+            .summarise(scope, conversation(1), earlier=None, masked=True, otherwise="own")
+        )
+    assert raised.value.details["reason"] == "upstream_timeout"
+
+
+@pytest.mark.parametrize("turns", [1, 30])
+@pytest.mark.parametrize(
+    ("limit", "error"), [({"monthly_budget_usd": "0.0000001"}, BudgetExceeded), ({"tokens_per_minute": 1}, RateLimited)]
+)
+async def test_a_tenant_without_room_hears_so(
+    store: TenantStore, limit: dict[str, Any], error: type[SpassError], turns: int
+) -> None:
+    model = SummaryModel(lambda _: said("Ana."))
+    summarizer = model.summarizer(config(**limit))
+    with pytest.raises(error) as raised:
+        for _ in range(2):  # the first call may still go, and is what the others have no room for
+            await summarizer.summarise(make_scope(store), conversation(turns), earlier=None, masked=True, otherwise="own")
+    assert type(raised.value) is error
+    assert raised.value.retry_after
+    assert len(model.requests) <= 1
+
+
+@pytest.mark.parametrize("turns", [1, 30])
+async def test_what_is_not_the_models_fault_passes_as_it_is(store: TenantStore, turns: int) -> None:
+    async def raised(model: SummaryModel, depth: int = 0) -> type[SpassError]:
+        with pytest.raises(SpassError) as raised:
+            await model.summarizer(config()).summarise(
+                at_depth(make_scope(store), depth), conversation(turns), earlier=None, masked=True, otherwise="own"
+            )
+        return type(raised.value)
+
+    fine = SummaryModel(lambda _: said("Ana."))
+    assert await raised(fine, depth=3) is RecursionDepthExceeded
+    with inject(FaultPlan(Fault.THROTTLE, at=0)):
+        assert await raised(fine) is StorageUnavailable
+    assert fine.requests == []
+    assert await raised(SummaryModel(lambda _: llm.BackendRateLimited("slow down", retry_after=7))) is RateLimited
+
+
+async def test_a_call_that_failed_is_in_the_audit_too(store: TenantStore) -> None:
+    before = len(await audit_of(store))
+    with pytest.raises(SummaryFailed):
+        await (
+            SummaryModel(lambda _: llm.BackendRejected("no"))
+            .summarizer(config())
+            .summarise(make_scope(store), conversation(1), earlier=None, masked=True, otherwise="own")
+        )
+    assert [record["status"] for record in (await audit_of(store))[before:]] == ["upstream_rejected"]

@@ -1,0 +1,122 @@
+"""Summary models that do what a test says, and the conversations that they are shown."""
+
+import json
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from spass.calls.pipeline import Calls
+from spass.core.messages import FinishReason, Message, Role, ToolCall
+from spass.llm.router import Router
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
+from spass.sessions.compaction.summary import Summarizer
+from spass.tenancy.config import BackendConfig, GatewayConfig
+from spass.tenancy.settings import Cascade
+
+WINDOWS: Final = {"tiny": 300, "small": 700, "roomy": 8000, "vast": 1_000_000}
+"""Summary models, and how many tokens they take."""
+
+Written: TypeAlias = Sequence[ChatDelta] | BaseException
+"""What a model answers, or how it fails; an exception behind deltas breaks the answer off."""
+
+Writes: TypeAlias = Callable[[ChatRequest], "Written | tuple[Sequence[ChatDelta], BaseException]"]
+
+
+def config(summary_model: str | None = "small", **defaults: Any) -> GatewayConfig:
+    """A gateway with these models, and one of the agent's own; ``defaults`` are the tenant's."""
+    served = [*WINDOWS, "own"]
+    prices = {"usd_per_mtok_in": 1, "usd_per_mtok_out": 1}
+    models = [{"name": name, "context_window": window, **prices} for name, window in WINDOWS.items()]
+    return GatewayConfig.model_validate(
+        {
+            "llm": {"retries": 0, "backends": [{"name": "scripted", "provider": "ollama", "supported_models": served}]},
+            "models": [*models, {"name": "own", "context_window": 5000}, {"name": "unserved", "context_window": 5000}],
+            "defaults": {"compact_summary_model": summary_model},
+            "tenants": [{"id": "acme", "defaults": defaults}],
+        }
+    )
+
+
+def said(text: str, reason: FinishReason = FinishReason.STOP) -> list[ChatDelta]:
+    return [ChatDelta(text, finish_reason=reason)]
+
+
+def conversation(turns: int, words: int = 12) -> list[Message]:
+    """So many turns, a call of a tool in every third; each text is of so many words, the first names the turn."""
+    messages: list[Message] = []
+    for turn in range(turns):
+        text = f"turn-{turn} " + "word " * (words - 1)
+        messages.append(Message(Role.USER, text))
+        if turn % 3 == 1:
+            call = ToolCall(f"call_{turn}", "calculator", json.dumps({"expression": f"{turn} + 1"}))
+            messages.append(Message(Role.ASSISTANT, "", (call,)))
+            messages.append(Message(Role.TOOL, f"result-{turn}", tool_call_id=call.id))
+        messages.append(Message(Role.ASSISTANT, f"answer-{turn}"))
+    return messages
+
+
+def material(request: ChatRequest) -> list[dict[str, Any]]:
+    """The lines of a request for a summary."""
+    return read(request.messages[-1].content.rpartition("\n\n")[0])
+
+
+def read(lines: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines.split("\n")]
+
+
+def instruction(request: ChatRequest) -> str:
+    return request.messages[0].content
+
+
+def merges(request: ChatRequest) -> bool:
+    """Whether it is summaries of parts that are summarised."""
+    return any("summary" in line for line in material(request))
+
+
+@dataclass
+class SummaryModel:
+    """A provider that does what ``writes`` says. It remembers what it was asked, and how many of its answers ended or were given
+    up."""
+
+    writes: Writes
+    requests: list[ChatRequest] = field(default_factory=list)
+    ended: int = 0
+
+    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        self.requests.append(request)
+        try:
+            match self.writes(request):
+                case BaseException() as failure:
+                    raise failure
+                case (deltas, BaseException() as failure):
+                    for delta in _deltas(deltas):
+                        yield delta
+                    raise failure
+                case deltas:
+                    for delta in _deltas(deltas):
+                        yield delta
+        finally:
+            self.ended += 1
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        pass
+
+    def summarizer(self, config: GatewayConfig) -> Summarizer:
+        """The real pipeline before this model."""
+
+        def provider_of(backend: BackendConfig, key: str | None) -> SummaryModel:
+            return self
+
+        cascade = Cascade(config)
+        router = Router(config.llm, config.models, lambda _: None, provider_of=provider_of)
+        return Summarizer(Calls(config, router, cascade), cascade, config)
+
+
+def _deltas(written: object) -> Iterable[ChatDelta]:
+    assert isinstance(written, list | tuple)
+    for delta in written:
+        assert isinstance(delta, ChatDelta)
+        yield delta
