@@ -57,11 +57,14 @@ class Recorder(FaultPlan):
 @dataclass(frozen=True, slots=True)
 class World:
     session: str
+    grown: str  # a session that can be compacted
+    job: str
     upload: str
     request: str
 
     def path(self, route: Route) -> str:
-        made = {"session_id": self.session, "upload_id": self.upload, "request_id": self.request}
+        session = self.grown if route.module == "sessions.compact" else self.session
+        made = {"session_id": session, "job_id": self.job, "upload_id": self.upload, "request_id": self.request}
         return route.path.format_map({"name": "bench", "index_id": "bench", "doc_id": "d1", **made})
 
 
@@ -79,8 +82,11 @@ BODIES: dict[str, object] = {
     "rag.query": {"query": "Two and two?"},
     "rag.uploads_create": {"filename": "sums.md", "content_type": "text/markdown", "size": 100},
 }
-# Calls that take away what the others need come last.
-LAST = ("sessions.delete", "rag.documents_delete", "rag.delete", "usage.reset")
+# Calls that take away what the others need come last; like the compaction of a session, they can be made only once.
+LAST = ("sessions.compact", "sessions.delete", "rag.documents_delete", "rag.delete", "usage.reset")
+SESSIONS = "/a1/agents/bench/sessions"
+# Nobody works on the queue here: who waited for a job would wait in vain. `python -m bench.sessions` carries one out.
+AT_ONCE = {"Prefer": "respond-async"}
 # Only these are called with an admin's token: for an admin a tenant's settings are read anew with every request.
 BY_ADMINS = ("tenant.config_put", "usage.reset")
 AS_ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
@@ -109,11 +115,26 @@ async def measure() -> None:
 
 async def prepare(client: httpx.AsyncClient) -> World:
     (await client.post("/a1/rag/indices/bench/documents", json=BODIES["rag.replace"])).raise_for_status()
-    session = await client.post("/a1/agents/bench/sessions", json={})
+    session = await client.post(SESSIONS, json={})
     upload = await client.post("/a1/rag/indices/bench/uploads", json=BODIES["rag.uploads_create"])
     query = await client.post("/a1/rag/indices/bench/query", json=BODIES["rag.query"])
     request = query.raise_for_status().headers["SPASS-Request-Id"]
-    return World(session.raise_for_status().json()["id"], upload.raise_for_status().json()["upload_id"], request)
+    job = await client.post(f"{SESSIONS}/{await grown(client)}/compact", headers=AT_ONCE)
+    return World(
+        session.raise_for_status().json()["id"],
+        await grown(client),
+        job.raise_for_status().json()["job_id"],
+        upload.raise_for_status().json()["upload_id"],
+        request,
+    )
+
+
+async def grown(client: httpx.AsyncClient) -> str:
+    """A session with one turn, which its compaction would not keep."""
+    session = await client.post(SESSIONS, json={"compact_keep_last_n": 0})
+    name: str = session.raise_for_status().json()["id"]
+    (await client.post(f"{SESSIONS}/{name}/messages", json=BODIES["sessions.append"])).raise_for_status()
+    return name
 
 
 async def show(
@@ -125,7 +146,7 @@ async def show(
         (await client.request(route.method, path, json=body, headers=who)).raise_for_status()
     with inject(Recorder()) as plan:
         assert isinstance(plan, Recorder)
-        (await client.request(route.method, path, json=body, headers=who | (headers or {}))).raise_for_status()
+        (await client.request(route.method, path, json=body, headers=AT_ONCE | who | (headers or {}))).raise_for_status()
     table = [call.operation for call in plan.calls if call.service == "dynamodb"]
     bucket = [call.operation for call in plan.calls if call.service == "s3"]
     reads = sum(operation in READS for operation in table)
