@@ -2,6 +2,7 @@
 doubled or left held."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,9 +46,8 @@ def tried(request: pytest.FixtureRequest) -> Iterator[list[int]]:
     """The numbers of points tried, whose sum is printed."""
     points: list[int] = []
     yield points
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
-        reporter.write_line(f"\nturns that compact: {sum(points)} points tried")
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        sys.stdout.write(f"\nturns that compact: {sum(points)} points tried\n")
 
 
 @dataclass(frozen=True, slots=True)
