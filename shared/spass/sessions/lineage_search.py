@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from spass.aws import keys
@@ -47,8 +47,8 @@ class _Place:
 class _Bounds:
     """How much more may be read."""
 
-    deadline: Deadline = field(default_factory=lambda: Deadline.after(MOST_SECONDS))
-    characters: int = MOST_CHARACTERS
+    deadline: Deadline
+    characters: int
 
     @property
     def reached(self) -> bool:
@@ -67,7 +67,7 @@ class LineageSearch:
         session = owned(head, scope.agent, user_of(scope))
         past = await ancestors(scope.store, session, MOST_ANCESTORS)
         ranking = Ranking[_Place](query)
-        bounds = _Bounds()
+        bounds = _Bounds(Deadline.after(MOST_SECONDS), MOST_CHARACTERS)
         whole = past.whole
         for distance, member in enumerate([session, *past.living]):
             whole &= await _search(scope.store, member, distance, ranking, bounds)

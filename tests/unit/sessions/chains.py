@@ -1,0 +1,119 @@
+"""Sessions of one tenant with what was said in them, and real compactions of them with summaries by script."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from spass.aws import keys
+from spass.aws.clients import TenantStore
+from spass.aws.table import ABSENT, Put, Update
+from spass.calls.scope import Scope
+from spass.core.ids import AgentName, MessageId, RequestId, SessionId, UserId, new_id
+from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
+from spass.core.time import timestamp
+from spass.sessions.compaction.commit import commit
+from spass.sessions.compaction.cut import kept_from
+from spass.sessions.compaction.model import Compacted, Plan, Summary
+from spass.sessions.deletion import delete_session
+from spass.sessions.hold import take
+from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
+from spass.sessions.session import Hold, HoldKind, Session, session_of
+from spass.tenancy.identity import Caller, Identity
+
+AGENT = AgentName("librarian")
+USER = UserId("ana")
+
+
+def asked(question: str, answer: str = "yes") -> list[Message]:
+    """A turn without tools."""
+    return [Message(Role.USER, question), Message(Role.ASSISTANT, answer)]
+
+
+def looked_up(question: str, tool: str, arguments: str, result: str, answer: str = "yes") -> list[Message]:
+    """A turn with one tool call. Its id is the same in every turn, as some providers write them."""
+    call = ToolCall("call_1", tool, arguments)
+    return [
+        Message(Role.USER, question),
+        Message(Role.ASSISTANT, "", (call,)),
+        Message(Role.TOOL, result, tool_call_id=call.id),
+        Message(Role.ASSISTANT, answer),
+    ]
+
+
+@dataclass(slots=True)
+class Chains:
+    """One user's sessions with one agent; a second passes with all that is done."""
+
+    store: TenantStore
+    user: UserId = USER
+    now: float = 1_800_000_000.0
+    made: list[SessionId] = field(default_factory=list)
+
+    @property
+    def scope(self) -> Scope:
+        identity = Identity(self.store.tenant, "token", False, ("*",))
+        return Scope.of(Caller(identity, self.user, RequestId("req_1"), None, 0, "/a1"), self.store)
+
+    def within(self, session: SessionId) -> Scope:
+        return self.scope.within(AGENT, session)
+
+    async def session(self, *turns: Sequence[Message]) -> SessionId:
+        self.now += 1
+        at = timestamp(self.now)
+        session = Session(SessionId(new_id("ses")), AGENT, self.user, "a title", at, at, "manual", 0, True)
+        head = keys.session_head(self.store.tenant, session.id)
+        await self.store.table.write(Put(head, session.attributes(), ABSENT))
+        entry = keys.user_session(self.store.tenant, self.user, AGENT, session.id)
+        await self.store.table.write(Put(entry, session.entry()))
+        self.made.append(session.id)
+        for turn in turns:
+            await self.say(session.id, turn)
+        return session.id
+
+    async def say(self, session: SessionId, messages: Sequence[Message]) -> None:
+        """One turn, of these messages."""
+        self.now += 1
+        head = keys.session_head(self.store.tenant, session)
+        first = (await self.head(session)).next_seq
+        at = timestamp(self.now)
+        stored = tuple(StoredMessage(MessageId(new_id("msg")), seq, at, one) for seq, one in enumerate(messages, first))
+        turn = TurnRecord(new_id("turn"), stored, TokenUsage(), 1, FinishReason.STOP)
+        body = await store_body(self.store, session, turn)
+        await self.store.table.write(Put(keys.session_turn(self.store.tenant, session, first), body, ABSENT))
+        await self.store.table.write(Update(head, "SET next_seq = :next", values={":next": turn.next_seq}))
+
+    async def hold(self, session: SessionId, owner: str = "job_1") -> Session:
+        return await take(self.store, session, AGENT, self.user, Hold(owner, HoldKind.JOB, int(self.now) + 60), self.now)
+
+    async def compact(self, session: SessionId, summary: str = "what was said", keep: int = 0) -> SessionId:
+        """The successor, which begins with ``summary`` and keeps the last ``keep`` messages, or a few more."""
+        successor = (await self.commit(await self.hold(session), summary, keep)).session.id
+        self.made.append(successor)
+        return successor
+
+    async def commit(self, source: Session, summary: str = "what was said", keep: int = 0, owner: str = "job_1") -> Compacted:
+        self.now += 1
+        live = await load_turns(self.store, source.id, 1)
+        messages = [stored for turn in live for stored in turn.messages]
+        cut = kept_from(messages, keep, summarised=source.parent_session_id is not None)
+        plan = Plan.new(source.id, cut)
+        return await commit(self.store, source, live, plan, Summary(summary, "scripted"), owner=owner, at=self.now)
+
+    async def chain(self, length: int, keep: int = 0) -> list[SessionId]:
+        """``length`` sessions, the oldest first; each was asked "question n", and the first one "question 0" too."""
+        members = [await self.session(asked("question 0", "answer 0"))]
+        for number in range(1, length + 1):
+            await self.say(members[-1], asked(f"question {number}", f"answer {number}"))
+            if number < length:
+                members.append(await self.compact(members[-1], f"summary {number}", keep))
+        return members
+
+    async def delete(self, session: SessionId) -> None:
+        await delete_session(self.store, session, AGENT, self.user, self.now)
+
+    async def head(self, session: SessionId) -> Session:
+        item = await self.store.table.get(keys.session_head(self.store.tenant, session))
+        assert item is not None
+        return session_of(item)
+
+    async def said(self, session: SessionId) -> list[str]:
+        return [stored.message.content for turn in await load_turns(self.store, session, 1) for stored in turn.messages]

@@ -1,0 +1,166 @@
+"""Whoever asks for a session's lineage is told the whole chain, from wherever in it he asks."""
+
+import secrets
+from dataclasses import replace
+
+import pytest
+
+from spass.aws import keys
+from spass.aws.clients import Aws
+from spass.aws.faults import FaultPlan, inject
+from spass.aws.table import Delete
+from spass.core import pages
+from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
+from spass.core.ids import AgentName, SessionId, TenantId, UserId
+from spass.core.messages import Json
+from spass.sessions import lineage
+from spass.sessions.lineage import Lineage
+from tests.unit.sessions.chains import AGENT, Chains, asked
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def chains(aws: Aws) -> Chains:
+    return Chains(aws.for_tenant(TenantId(f"t-{secrets.token_hex(6)}")))
+
+
+async def lineage_of(chains: Chains, session: SessionId) -> dict[str, Json]:
+    return (await Lineage().chain(chains.scope, AGENT, session)).wire()
+
+
+def ids(members: Json) -> list[str]:
+    """The members' ids, those of deleted ones with a mark."""
+    assert isinstance(members, list)
+    shown = []
+    for member in members:
+        assert isinstance(member, dict)
+        if member.get("deleted"):
+            assert member == {"id": member["id"], "deleted": True}
+        shown.append(f"{member['id']} deleted" if member.get("deleted") else str(member["id"]))
+    return shown
+
+
+def texts(answer: dict[str, Json]) -> list[str]:
+    summaries = answer["summaries"]
+    assert isinstance(summaries, list)
+    return [str(summary["text"]) for summary in summaries if isinstance(summary, dict)]
+
+
+async def test_a_session_in_no_chain_has_a_lineage_of_nobody(chains: Chains) -> None:
+    session = await chains.session(asked("hello"))
+    assert await lineage_of(chains, session) == {"session_id": session, "backward": [], "forward": [], "summaries": []}
+
+
+@pytest.mark.parametrize("at", range(4))
+async def test_from_each_member_the_chain_is_seen_both_ways_nearest_first(chains: Chains, at: int) -> None:
+    members = await chains.chain(4, keep=2)
+    answer = await lineage_of(chains, members[at])
+    assert answer == {
+        "session_id": members[at],
+        "backward": [(await chains.head(member)).wire() for member in reversed(members[:at])],
+        "forward": [(await chains.head(member)).wire() for member in members[at + 1 :]],
+        "summaries": answer["summaries"],
+    }
+    assert texts(answer) == ["summary 1", "summary 2", "summary 3"]
+
+
+async def test_a_summary_says_of_what_it_is(chains: Chains) -> None:
+    source = await chains.session(asked("one"), asked("two"), asked("three"))
+    successor = await chains.compact(source, "they counted", keep=2)
+    (summary,) = (await Lineage().chain(chains.scope, AGENT, source)).summaries
+    assert summary.wire() == {
+        "id": (await chains.head(successor)).summary_id,
+        "source_session_id": source,
+        "successor_session_id": successor,
+        "text": "they counted",
+        "model": "scripted",
+        "created_at": (await chains.head(successor)).created_at,
+        "first_seq": 1,
+        "last_seq": 4,
+    }
+
+
+@pytest.mark.parametrize(
+    ("deleted", "left"),
+    [
+        ([0], ["summary 1", "summary 2", "summary 3"]),
+        ([1], ["summary 2", "summary 3"]),
+        ([1, 2], ["summary 3"]),
+        ([3], ["summary 1", "summary 2"]),
+        ([0, 1, 3], ["summary 2"]),
+    ],
+)
+async def test_a_deleted_member_is_named_and_the_chain_is_followed_across_it(
+    chains: Chains, deleted: list[int], left: list[str]
+) -> None:
+    members = await chains.chain(4)
+    shown = [f"{member} deleted" if at in deleted else member for at, member in enumerate(members)]
+    for at in deleted:
+        await chains.delete(members[at])
+    for at, member in enumerate(members):
+        if at in deleted:
+            with pytest.raises(SessionNotFound):
+                await lineage_of(chains, member)
+            continue
+        answer = await lineage_of(chains, member)
+        assert ids(answer["backward"]) == shown[:at][::-1]
+        assert ids(answer["forward"]) == shown[at + 1 :]
+        assert texts(answer) == left
+        assert "truncated" not in answer
+
+
+async def test_where_not_even_a_head_is_left_the_chain_ends(chains: Chains) -> None:
+    members = await chains.chain(4)
+    await chains.store.table.write(Delete(keys.session_head(chains.store.tenant, members[1])))
+    answer = await lineage_of(chains, members[2])
+    assert ids(answer["backward"]) == [f"{members[1]} deleted"]
+    assert ids(answer["forward"]) == [members[3]]
+    assert ids((await lineage_of(chains, members[0]))["forward"]) == [f"{members[1]} deleted"]
+
+
+async def test_another_user_agent_or_tenant_is_told_no_lineage(chains: Chains, aws: Aws) -> None:
+    members = await chains.chain(2)
+    for stranger in (Chains(chains.store, user=UserId("ben")), Chains(aws.for_tenant(TenantId("other")))):
+        for member in members:
+            with pytest.raises(SessionNotFound):
+                await lineage_of(stranger, member)
+    with pytest.raises(SessionAgentMismatch):
+        await Lineage().chain(chains.scope, AgentName("researcher"), members[0])
+    nobody = replace(chains.scope, caller=replace(chains.scope.caller, user=None))
+    with pytest.raises(UserIdRequired):
+        await Lineage().chain(nobody, AGENT, members[0])
+
+
+async def test_of_a_longer_chain_the_nearest_members_are_shown_and_that_there_are_more(
+    chains: Chains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = await chains.chain(6)
+    monkeypatch.setattr(lineage, "MOST_MEMBERS", 2)
+    answer = await lineage_of(chains, members[3])
+    assert ids(answer["backward"]) == [members[2], members[1]]
+    assert ids(answer["forward"]) == [members[4], members[5]]
+    assert texts(answer) == [f"summary {n}" for n in range(1, 6)], "each member shown brings what it begins with"
+    assert answer["truncated"] is True
+    monkeypatch.setattr(lineage, "MOST_MEMBERS", 3)
+    assert "truncated" not in await lineage_of(chains, members[3])
+
+
+async def test_where_not_all_summaries_fit_the_newest_are_shown(chains: Chains, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [await chains.session()]
+    for number in range(4):
+        await chains.say(members[-1], asked(f"question {number}"))
+        members.append(await chains.compact(members[-1], f"{number} " + "ü" * 1000))
+    monkeypatch.setattr(pages, "PAGE_BYTES", 8_000)
+    answer = await lineage_of(chains, members[1])
+    assert [text[0] for text in texts(answer)] == ["2", "3"]
+    assert len(ids(answer["backward"]) + ids(answer["forward"])) == 4
+    assert answer["truncated"] is True
+
+
+async def test_heads_are_read_one_after_the_other_each_way_and_summaries_at_once_and_all_consistently(chains: Chains) -> None:
+    members = await chains.chain(5)
+    with inject(FaultPlan()) as plan:
+        await lineage_of(chains, members[2])
+    assert [call.operation for call in plan.calls] == ["GetItem"] * (5 + 4)
+    assert all(call.parameters["ConsistentRead"] is True for call in plan.calls)

@@ -1,0 +1,227 @@
+"""What a summary forgot is found in a session's ancestors, and nothing that is not this user's own past."""
+
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spass.aws import keys
+from spass.aws.clients import Aws
+from spass.aws.table import Update
+from spass.core.errors import NothingToCompact, SessionAgentMismatch, SessionNotFound
+from spass.core.ids import AgentName, SessionId, TenantId, UserId
+from spass.core.messages import Message, Role
+from spass.core.time import timestamp
+from spass.sessions import lineage_search, record
+from spass.sessions.lineage_search import LineageSearch
+from spass.tools.ancestry import Recollection
+from tests.unit.sessions.chains import Chains, asked, looked_up
+
+pytestmark = pytest.mark.anyio
+
+SOAK = bool(os.environ.get("SPASS_SOAK"))
+
+
+@pytest.fixture
+def chains(aws: Aws) -> Chains:
+    return Chains(aws.for_tenant(TenantId(f"t-{secrets.token_hex(6)}")))
+
+
+async def search(chains: Chains, session: SessionId, query: str, limit: int = 5) -> Recollection:
+    return await LineageSearch().search(chains.within(session), query, limit)
+
+
+async def found(chains: Chains, session: SessionId, query: str, limit: int = 5) -> list[tuple[SessionId, int]]:
+    return [(one.session, one.seq) for one in (await search(chains, session, query, limit)).results]
+
+
+async def test_what_a_summary_left_out_is_found_with_its_place(chains: Chains) -> None:
+    source = await chains.session(asked("The offer of Kowalski is 4711 euros.", "Noted."), asked("And the weather?", "Fine."))
+    now = await chains.compact(source, "They spoke of an offer.")
+    recollection = await search(chains, now, "kowalski offer")
+    (one,) = recollection.results
+    assert (one.session, one.seq, one.role) == (source, 1, Role.USER)
+    assert one.excerpt == "The offer of Kowalski is 4711 euros."
+    assert one.created_at == timestamp(1_800_000_002.0)
+    assert one.score > 0
+    assert (recollection.searched, recollection.truncated) == (4, False)
+
+
+async def test_what_is_still_shown_is_not_searched(chains: Chains) -> None:
+    source = await chains.session(asked("one zebra"), asked("two zebras"), asked("three zebra"))
+    assert await found(chains, source, "zebra") == []
+    now = await chains.compact(source, "zebra", keep=2)
+    await chains.say(now, asked("four zebra"))
+    assert await found(chains, now, "zebra") == [(source, 1)], "neither what is kept, nor a summary, nor the source's rest"
+
+
+async def test_what_was_kept_is_found_once_it_is_compacted_too(chains: Chains) -> None:
+    first = await chains.session(asked("one"), asked("two zebra"))
+    second = await chains.compact(first, "zebra", keep=2)
+    await chains.say(second, asked("three"))
+    third = await chains.compact(second, "zebra")
+    assert await found(chains, third, "zebra") == [(second, 2)], "once, where it was compacted, and no summary"
+
+
+async def test_a_session_that_was_archived_in_this_very_turn_is_searched_too(chains: Chains) -> None:
+    source = await chains.session(asked("one zebra"), asked("two zebra"))
+    now = await chains.compact(source, "animals", keep=2)
+    assert await found(chains, source, "zebra") == await found(chains, now, "zebra") == [(source, 1)]
+
+
+async def test_equal_scores_come_newest_first(chains: Chains) -> None:
+    first = await chains.session(asked("zebra"), asked("zebra"))
+    second = await chains.compact(first)
+    await chains.say(second, asked("zebra"))
+    now = await chains.compact(second)
+    for _ in range(3):
+        assert await found(chains, now, "zebra") == [(second, 2), (first, 3), (first, 1)]
+    assert await found(chains, now, "zebra", limit=2) == [(second, 2), (first, 3)]
+
+
+async def test_what_tools_were_asked_and_said_is_found(chains: Chains) -> None:
+    turn = looked_up("when?", "rag_query", '{"query": "G\\u00f6rlitz"}', '{"text": "It opened in 1847."}')
+    now = await chains.compact(await chains.session(turn))
+    (called,) = (await search(chains, now, "gorlitz")).results
+    assert (called.seq, called.role, called.excerpt) == (2, Role.ASSISTANT, 'rag_query {"query": "Görlitz"}')
+    (told,) = (await search(chains, now, "1847")).results
+    assert (told.seq, told.role) == (3, Role.TOOL)
+
+
+async def test_what_an_earlier_search_found_is_not_found_again(chains: Chains) -> None:
+    first = await chains.session(asked("the zebra is Marty"))
+    second = await chains.compact(first)
+    await chains.say(second, looked_up("who?", "calculator", "{}", "zebra 1"))
+    await chains.say(second, looked_up("who?", "lineage_search", '{"query": "zebra"}', '{"results": [{"content": "zebra"}]}'))
+    await chains.say(second, looked_up("who?", "calculator", "{}", "zebra 2"))
+    now = await chains.compact(second)
+    assert sorted(await found(chains, now, "zebra")) == sorted([(first, 1), (second, 4), (second, 12)])
+
+
+async def test_nothing_of_a_deleted_ancestor_is_found_but_what_lies_behind_it_is(chains: Chains) -> None:
+    first = await chains.session(asked("one zebra"))
+    second = await chains.compact(first)
+    await chains.say(second, asked("two zebra"))
+    third = await chains.compact(second)
+    await chains.delete(second)
+    assert await found(chains, third, "zebra") == [(first, 1)]
+
+
+async def test_nothing_is_found_of_an_ancestor_whose_removal_broke_off(chains: Chains) -> None:
+    first = await chains.session(asked("one zebra"))
+    now = await chains.compact(first)
+    head = keys.session_head(chains.store.tenant, first)
+    await chains.store.table.write(Update(head, "SET deleted_at = :at", values={":at": timestamp(chains.now)}))
+    assert await chains.said(first) == ["one zebra", "yes"]
+    assert await found(chains, now, "zebra") == []
+
+
+async def test_a_body_that_vanishes_as_it_is_read_costs_no_more_than_itself(
+    chains: Chains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await chains.session(asked("one zebra"))
+    second = await chains.compact(first)
+    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    await chains.say(second, asked("two zebra"))
+    now = await chains.compact(second)
+    bodies = await chains.store.objects.keys_under(f"sessions/{second}/")
+    await chains.store.objects.delete(bodies)
+    recollection = await search(chains, now, "zebra")
+    assert [(one.session, one.seq) for one in recollection.results] == [(first, 1)]
+    assert recollection.truncated
+
+
+async def test_another_user_agent_or_tenant_searches_nothing(chains: Chains, aws: Aws) -> None:
+    now = await chains.compact(await chains.session(asked("one zebra")))
+    for stranger in (Chains(chains.store, user=UserId("ben")), Chains(aws.for_tenant(TenantId("other")))):
+        with pytest.raises(SessionNotFound):
+            await search(stranger, now, "zebra")
+    with pytest.raises(SessionAgentMismatch):
+        await LineageSearch().search(chains.scope.within(AgentName("researcher"), now), "zebra", 5)
+    with pytest.raises(SessionNotFound):
+        await LineageSearch().search(chains.scope, "zebra", 5)
+
+
+async def test_a_search_is_bounded_by_ancestors_characters_and_time(chains: Chains, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = await chains.chain(4)
+    assert not (await search(chains, members[-1], "question")).truncated
+    monkeypatch.setattr(lineage_search, "MOST_ANCESTORS", 2)
+    recollection = await search(chains, members[-1], "question")
+    assert {one.session for one in recollection.results} == {members[1], members[2]}
+    assert recollection.truncated
+    monkeypatch.undo()
+    monkeypatch.setattr(lineage_search, "MOST_CHARACTERS", 1)
+    recollection = await search(chains, members[-1], "question")
+    assert {one.session for one in recollection.results} == {members[2]}, "the nearest first"
+    assert recollection.truncated
+    monkeypatch.undo()
+    monkeypatch.setattr(lineage_search, "MOST_SECONDS", 0.0)
+    assert await search(chains, members[-1], "question") == Recollection((), 0, truncated=True)
+
+
+async def test_an_excerpt_of_a_long_message_is_short_and_holds_the_word(chains: Chains) -> None:
+    now = await chains.compact(await chains.session(asked("a " * 5000 + "zebra" + " b" * 5000)))
+    (one,) = (await search(chains, now, "zebra")).results
+    assert len(one.excerpt) <= 1200
+    assert "zebra" in one.excerpt
+
+
+PLACES = ("question", "answer", "arguments", "result")
+
+
+@settings(max_examples=60 if SOAK else 6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    turns=st.lists(st.lists(st.sampled_from(["asked", "looked up"]), min_size=1, max_size=4), min_size=1, max_size=4),
+    keep=st.integers(0, 5),
+    at=st.tuples(st.integers(0, 99), st.integers(0, 99), st.sampled_from(PLACES)),
+    deleted=st.sets(st.integers(0, 3), max_size=2),
+    word=st.sampled_from(["kraken", "Kraków", "4711", "ЁЖИК", "ﬁnch"]),
+)
+async def test_a_planted_word_is_found_wherever_it_stands_and_only_there(  # the property's parts, all named
+    chains: Chains,
+    turns: list[list[str]],
+    keep: int,
+    at: tuple[int, int, str],
+    deleted: set[int],
+    word: str,
+) -> None:
+    """Beside the user's chain stand another user's and another of his own, with the same word in each turn."""
+    planted = at[0] % len(turns), at[1] % len(turns[at[0] % len(turns)]), at[2]
+    strangers = [Chains(chains.store, user=UserId("ben")), Chains(chains.store)]
+    for stranger in strangers:
+        await stranger.compact(await stranger.session(said("looked up", word, PLACES)))
+    members = [await chains.session()]
+    for number, kinds in enumerate(turns):
+        for turn, kind in enumerate(kinds):
+            places = [planted[2]] if (number, turn) == planted[:2] else []
+            await chains.say(members[-1], said(kind, word, places))
+        with suppress(NothingToCompact):
+            members.append(await chains.compact(members[-1], "a summary", keep))
+    now = members[-1]
+    gone = {members[number] for number in deleted if number < len(members) - 1}
+    for member in gone:
+        await chains.delete(member)
+    expected = set()
+    for member in set(members[:-1]) - gone:
+        head = await chains.head(member)
+        for seq, text in enumerate(await chains.said(member), 1):
+            holds = word in text or (planted[2] == "arguments" and text == "I look it up.")
+            if holds and seq < head.compacted_before:
+                expected.add((member, seq))
+    assert set(await found(chains, now, word.lower(), limit=20)) == expected
+
+
+def said(kind: str, word: str, places: Sequence[str]) -> list[Message]:
+    """A turn with ``word`` in these places of it; of one without tools its answer stands for all but the question."""
+    spoken = {place: f"here is {word}." if place in places else "nothing" for place in PLACES}
+    if kind == "asked":
+        return asked(spoken["question"], f"here is {word}." if set(places) - {"question"} else "nothing")
+    arguments = json.dumps({"query": spoken["arguments"]})
+    question, call, *rest = looked_up(spoken["question"], "rag_query", arguments, spoken["result"], spoken["answer"])
+    return [question, replace(call, content="I look it up." if "arguments" in places else ""), *rest]
