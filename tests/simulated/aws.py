@@ -1,0 +1,51 @@
+"""The gateway's own stores over a table and a bucket in memory."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from spass.aws.clients import Aws
+from spass.aws.places import WorkPlaces
+from tests.simulated.dynamodb import MemoryDynamoDB
+from tests.simulated.s3 import MemoryS3
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_sqs import SQSClient
+
+PLACES: Final = WorkPlaces(queue="jobs", compaction_queue="compactions", compaction_machine="compaction")
+
+
+class MemoryQueues:
+    """What was sent to the queues, for a test to work off."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str]] = []
+
+    def send_message(self, **call: Any) -> dict[str, Any]:
+        assert call.keys() == {"QueueUrl", "MessageBody"}, call.keys()
+        self.sent.append((call["QueueUrl"], call["MessageBody"]))
+        return {}
+
+
+class SimulatedAws(Aws):
+    """``clock`` gives seconds since the epoch."""
+
+    def __init__(self, clock: Callable[[], float], places: WorkPlaces = PLACES) -> None:
+        super().__init__(table="spass", bucket="spass", places=places)
+        self.table = MemoryDynamoDB(clock)
+        self.bucket = MemoryS3(clock)
+        self.queues = MemoryQueues()
+
+    @cached_property
+    def _dynamodb(self) -> "DynamoDBClient":
+        return cast("DynamoDBClient", self.table)
+
+    @cached_property
+    def _s3(self) -> "S3Client":
+        return cast("S3Client", self.bucket)
+
+    @cached_property
+    def _sqs(self) -> "SQSClient":
+        return cast("SQSClient", self.queues)

@@ -1,0 +1,62 @@
+"""The one bucket in memory, behind the calls of boto3's client that ``spass.aws.objects`` makes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import BytesIO
+from typing import Any, Final
+
+from botocore.exceptions import ClientError
+
+_MOST_KEYS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    body: bytes
+    modified: float
+
+
+class MemoryS3:
+    """``clock`` gives seconds since the epoch: when an object was put."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._objects: dict[str, _Object] = {}
+
+    @property
+    def keys(self) -> list[str]:
+        """Of everything stored, in order."""
+        return sorted(self._objects)
+
+    def put_object(self, **call: Any) -> dict[str, Any]:
+        assert call.keys() <= {"Bucket", "Key", "Body", "Tagging"}, call.keys()
+        self._objects[call["Key"]] = _Object(bytes(call["Body"]), self._clock())
+        return {}
+
+    def get_object(self, **call: Any) -> dict[str, Any]:
+        assert call.keys() <= {"Bucket", "Key", "Range"}, call.keys()
+        found = self._objects.get(call["Key"])
+        if found is None:
+            error: Any = {"Error": {"Code": "NoSuchKey", "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": 404}}
+            raise ClientError(error, "GetObject")
+        if "Range" not in call:
+            return {"Body": BytesIO(found.body)}
+        first, _, last = call["Range"].removeprefix("bytes=").partition("-")
+        end = int(last) + 1 if last else len(found.body)
+        return {"Body": BytesIO(found.body[int(first) : end]), "ContentRange": f"bytes {first}-{end - 1}/{len(found.body)}"}
+
+    def list_objects_v2(self, **call: Any) -> dict[str, Any]:
+        assert call.keys() <= {"Bucket", "Prefix", "MaxKeys", "ContinuationToken"}, call.keys()
+        after = call.get("ContinuationToken", "")
+        found = [key for key in self.keys if key.startswith(call["Prefix"]) and key > after]
+        page = found[: min(call.get("MaxKeys", _MOST_KEYS), _MOST_KEYS)]
+        contents = [{"Key": key, "LastModified": datetime.fromtimestamp(self._objects[key].modified, UTC)} for key in page]
+        more = {"IsTruncated": True, "NextContinuationToken": page[-1]} if len(page) < len(found) else {"IsTruncated": False}
+        return {"Contents": contents, **more} if contents else more
+
+    def delete_objects(self, **call: Any) -> dict[str, Any]:
+        assert call.keys() <= {"Bucket", "Delete"}, call.keys()
+        for entry in call["Delete"]["Objects"]:
+            self._objects.pop(entry["Key"], None)
+        return {}

@@ -1,0 +1,269 @@
+"""Many tasks under one seed: every AWS call takes a random while there and back, some go wrong, time passes only when all wait.
+
+Nothing runs in threads and nothing asks the system for time or chance, so that a seed tells one story, again and again.
+"""
+
+import asyncio
+import random
+import selectors
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import SimpleNamespace
+from typing import Any, Final, TypeVar, cast
+
+import pytest
+from botocore.exceptions import ClientError
+
+from spass.aws.faults import AwsCall, Crash, FaultPlan
+from spass.core.errors import StorageUnavailable
+from tests.unit.virtual_time import VirtualLoop
+
+T = TypeVar("T")
+
+EPOCH: Final = 1_800_000_000.0
+# What boto3 waits for a table before it gives a call up, all its tries together.
+_GIVEN_UP: Final = 12.0
+# What comes once too often has been on its way for so long.
+_LATEST: Final = 150.0
+
+
+class Mishap(StrEnum):
+    """What may happen to one call."""
+
+    CRASH_BEFORE = "crash-before"  # the process dies; the call was never made
+    CRASH_AFTER = "crash-after"  # the process dies; the call takes effect
+    THROTTLE = "throttle"  # refused through all retries
+    LOST_REPLY = "lost-reply"  # it took effect; nobody hears of it
+    LATE = "late"  # given up; it takes effect later, perhaps much later
+    REPEATED = "repeated"  # the client tried again after a lost reply: made twice, others in between; the second is heard of
+    GHOST = "ghost"  # the client tried again, and the first try arrives after the second, perhaps much later
+    CONFLICT = "conflict"  # a transaction of somebody else's was in the way
+    PAUSE = "pause"  # the process stands still between the call and what follows, longer than any lease
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """How likely each mishap is for one call, and how long a call takes at the most in quiet times (in seconds)."""
+
+    odds: Mapping[Mishap, float] = field(default_factory=dict)
+    latency: float = 0.02
+
+
+QUIET: Final = Weather()
+STORMY: Final = Weather(
+    {
+        Mishap.CRASH_BEFORE: 0.006,
+        Mishap.CRASH_AFTER: 0.006,
+        Mishap.THROTTLE: 0.01,
+        Mishap.LOST_REPLY: 0.01,
+        Mishap.LATE: 0.01,
+        Mishap.REPEATED: 0.01,
+        Mishap.GHOST: 0.006,
+        Mishap.CONFLICT: 0.02,
+        Mishap.PAUSE: 0.006,
+    }
+)
+
+
+class _NobodyElse(selectors.SelectSelector):
+    """There is nothing outside to wait for: time jumps to the next timer, and where there is none nobody will ever go on."""
+
+    loop: VirtualLoop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("everybody waits for everybody")
+        if timeout > 0:
+            self.loop.moment += timeout
+        return []
+
+
+class SeededLoop(VirtualLoop):
+    def __init__(self) -> None:
+        selector = _NobodyElse()
+        selector.loop = self
+        self.moment = 0.0
+        asyncio.SelectorEventLoop.__init__(self, selector)
+
+
+@dataclass(slots=True)
+class Schedule:
+    """One seed's world: its chance, its clock, and what has happened in it."""
+
+    seed: int
+    weather: Weather = STORMY
+    chance: random.Random = field(init=False)
+    calls: int = 0
+    happened: dict[Mishap, int] = field(default_factory=dict)
+    under_way: set[asyncio.Task[None]] = field(default_factory=set)
+    broken: list[BaseException] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return EPOCH + asyncio.get_running_loop().time()
+
+    def process(self) -> "Process":
+        """A new process, for ``spass.aws.faults.inject``."""
+        return Process(schedule=self)
+
+    async def calm(self) -> None:
+        """The weather clears, and whatever is still on its way arrives."""
+        self.weather = QUIET
+        while self.under_way:
+            await asyncio.wait(self.under_way)
+        assert not self.broken, self.broken
+
+    def mishap(self, call: AwsCall) -> Mishap | None:
+        drawn = self.chance.random()
+        for mishap, odds in self.weather.odds.items():
+            drawn -= odds
+            if drawn < 0:
+                if mishap is Mishap.CONFLICT and not _may_conflict(call):
+                    return None
+                self.happened[mishap] = self.happened.get(mishap, 0) + 1
+                return mishap
+        return None
+
+    def latency(self) -> float:
+        return self.while_(self.weather.latency)
+
+    def while_(self, longest: float) -> float:
+        """A random while, most often short."""
+        return longest * self.chance.random() ** 3
+
+    def later(self, run: Callable[[], object]) -> None:
+        """Let a call that nobody waits for any more take effect after a while."""
+
+        async def arrive() -> None:
+            await asyncio.sleep(self.while_(_LATEST))
+            with suppress(ClientError):
+                run()
+
+        def arrived(arrival: asyncio.Task[None]) -> None:
+            self.under_way.discard(arrival)
+            if not arrival.cancelled() and (error := arrival.exception()):
+                self.broken.append(error)
+
+        arrival = asyncio.get_running_loop().create_task(arrive())
+        self.under_way.add(arrival)
+        arrival.add_done_callback(arrived)
+
+
+@dataclass(slots=True)
+class Process(FaultPlan):
+    """One process, which makes its calls in the schedule's weather. Once it has crashed, nothing of it has an effect any more;
+    while it stands still, none of its calls begins or ends.
+    """
+
+    schedule: Schedule = field(kw_only=True)
+    still_until: float = 0.0
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        schedule, way = self.schedule, _Way(self)
+        await way.on(0.0)
+        schedule.calls += 1
+        mishap = schedule.mishap(call)
+        if mishap is Mishap.CRASH_BEFORE:
+            self.crashed = True
+            raise Crash
+        await way.on(schedule.latency())
+        try:
+            return await self._made(call, run, mishap, way)
+        finally:
+            await way.on(schedule.latency())
+            if way.cancelled:
+                raise asyncio.CancelledError
+
+    async def _made(self, call: AwsCall, run: Callable[[], T], mishap: Mishap | None, way: "_Way") -> T:
+        schedule = self.schedule
+        match mishap:
+            case Mishap.THROTTLE:
+                raise _not_heard()
+            case Mishap.CONFLICT:
+                raise _conflict(call)
+            case Mishap.LATE:
+                schedule.later(run)
+                await way.on(schedule.while_(_GIVEN_UP))
+                raise _not_heard()
+            case Mishap.REPEATED:
+                with suppress(ClientError):
+                    run()
+                await way.on(schedule.while_(_GIVEN_UP))
+            case Mishap.GHOST:
+                schedule.later(run)
+            case Mishap.CRASH_AFTER:
+                self.crashed = True
+            case Mishap.PAUSE:
+                self.still_until = asyncio.get_running_loop().time() + 30.0 + schedule.while_(_LATEST)
+        result = run()
+        if mishap is Mishap.LOST_REPLY:
+            await way.on(schedule.while_(_GIVEN_UP))
+            raise _not_heard()
+        return result
+
+
+@dataclass(slots=True)
+class _Way:
+    """A call under way. As in ``aws.faults``, it is seen to its end also when its caller is cancelled."""
+
+    process: Process
+    cancelled: bool = False
+
+    async def on(self, seconds: float) -> None:
+        """Time passes, at least ``seconds`` and until the process goes on.
+
+        Raises:
+            Crash: it does not.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while (rest := max(until, self.process.still_until) - loop.time()) > 0 and not self.process.crashed:
+            try:
+                await asyncio.sleep(rest)
+            except asyncio.CancelledError:
+                self.cancelled = True
+        if self.process.crashed:
+            raise Crash
+
+
+def _may_conflict(call: AwsCall) -> bool:
+    return call.operation in ("TransactWriteItems", "PutItem", "UpdateItem", "DeleteItem")
+
+
+def _conflict(call: AwsCall) -> ClientError:
+    if call.operation != "TransactWriteItems":
+        return ClientError({"Error": {"Code": "TransactionConflictException", "Message": ""}}, call.operation)
+    count = len(cast("list[object]", call.parameters["TransactItems"]))
+    reasons = [{"Code": "TransactionConflict"}, *({"Code": "None"} for _ in range(count - 1))]
+    cancelled: Any = {"Error": {"Code": "TransactionCanceledException", "Message": ""}, "CancellationReasons": reasons}
+    return ClientError(cancelled, call.operation)
+
+
+def _not_heard() -> StorageUnavailable:
+    return StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+
+
+def played(schedule: Schedule, story: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What comes of ``story`` under ``schedule``. The clock and the chance of the library are the schedule's meanwhile."""
+    with asyncio.Runner(loop_factory=SeededLoop) as runner, _determined(schedule, runner.get_loop()):
+        return runner.run(story())
+
+
+@contextmanager
+def _determined(schedule: Schedule, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    def time() -> float:
+        return EPOCH + loop.time()
+
+    clock = SimpleNamespace(time=time, monotonic=loop.time, time_ns=lambda: int(time() * 1e9))
+    chance = random.Random(schedule.seed + 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spass.core.time.time", clock)
+        patch.setattr("spass.core.ids.time", clock)
+        patch.setattr("spass.core.ids.os", SimpleNamespace(urandom=chance.randbytes))
+        patch.setattr(random, "uniform", chance.uniform)
+        yield
