@@ -90,8 +90,8 @@ class Library(Knowledge, Protocol):
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """What a tool may act with. A tool acts inside the tenant of ``scope`` only. What it changes it changes together with the
-    writes that ``keep`` its result, if there are any. ``ancestry`` is made when it is asked
-    for; without it no session has anything compacted."""
+    writes that ``keep`` its result, if there are any. ``ancestry`` is made when it is first asked for; without it nothing was
+    ever compacted."""
 
     scope: Scope
     rag: Library

@@ -1,4 +1,4 @@
-"""Words are found whatever their case and accents, rare ones weigh more than common ones, and an excerpt shows where they stand."""
+"""Words are found whatever their case and accents, rare ones weigh more than common ones, an excerpt shows where they stand."""
 
 import math
 import time

@@ -29,7 +29,7 @@ def recalled(seq: int, excerpt: str = "the zebra is Marty") -> Recalled:
 class Past:
     """Ancestors that recall the same whatever they are asked."""
 
-    recalls: Recollection = Recollection((recalled(3),), 40, truncated=False)
+    recalls: Recollection
     asked: list[tuple[SessionId | None, str, int]] = field(default_factory=list)
 
     async def search(self, scope: Scope, query: str, limit: int) -> Recollection:
@@ -39,7 +39,7 @@ class Past:
 
 @pytest.fixture
 def past() -> Past:
-    return Past()
+    return Past(Recollection((recalled(3),), 40, truncated=False))
 
 
 @pytest.fixture
