@@ -21,13 +21,14 @@ from bench.prices import Taken
 from bench.stage import ROOT, TOKEN, USER, quiet
 from infra.routes import ROUTES, Route
 from infra.workers import WORKERS, Worker
-from spass.core.ids import SessionId
+from spass.core.ids import AgentName, SessionId
 from spass.core.time import Deadline
 from spass.web.services import Services
 
 T = TypeVar("T")
 
 PAST: Final = Past("100 live turns", 100)
+CROWDED: Final = Past("100 live turns of a model with a small window", 100, agent=AgentName("bench-small"), strategy="auto")
 TIMES: Final = 1_000  # compactions that the dollars are of
 HEADERS: Final = {"Authorization": f"Bearer {TOKEN}", "SPASS-User-Id": USER}
 # Lambda's event source asks the queue for the message and takes it away.
@@ -102,6 +103,17 @@ class Compaction:
         expect(answer, 200)
         return [asked, *worked]
 
+    async def before_a_turn(self, session: SessionId) -> Sequence[Part]:
+        """A turn whose session does not fit its model any more."""
+        path = f"/a1/agents/{CROWDED.agent}/sessions/{session}/messages"
+        turn, answer = await part(
+            "POST …/messages", memory("sessions.append"), self._client.post(path, json={"message": "Hello"})
+        )
+        expect(answer, 200)
+        if answer.json()["compaction"] is None:
+            raise SystemExit("a turn did not compact its session")
+        return [turn]
+
     async def _asked(self, session: SessionId, headers: Mapping[str, str]) -> tuple[Part, httpx.Response]:
         path = f"/a1/agents/{AGENT}/sessions/{session}/compact"
         return await part("POST …/compact", memory("sessions.compact"), self._client.post(path, headers=dict(headers)))
@@ -159,21 +171,21 @@ def taken(parts: Sequence[Part], transitions: int) -> Taken:
         gb_seconds=sum(one.gb_seconds for one in parts),
         invocations=len(parts),
         api_requests=sum(one.name.startswith(("GET", "POST")) for one in parts),
-        queue_requests=calls["sqs", "SendMessage"] + _SOURCE_REQUESTS,
+        queue_requests=(1 + _SOURCE_REQUESTS) * calls["sqs", "SendMessage"],
         transitions=transitions,
         bucket_puts=calls["s3", "PutObject"],
         bucket_gets=calls["s3", "GetObject"],
     )
 
 
-def report(title: str, parts: Sequence[Part], machine: Machine) -> None:
+def report(title: str, parts: Sequence[Part], transitions: int) -> None:
     print(f"\n{title}\n")
     print(f"  {'part':22} {'MiB':>5} {'seconds':>8} {'read':>6} {'write':>6} units  calls")
     for one in parts:
         calls = ", ".join(f"{name}{f' ×{count}' if count > 1 else ''}" for (_, name), count in one.meter.counted().items())
         units = f"{one.meter.read_units:6.1f} {one.meter.write_units:6.1f}"
         print(f"  {one.name:22} {one.memory:5} {one.seconds:8.2f} {units}        {calls or 'none'}")
-    total = taken(parts, machine.transitions)
+    total = taken(parts, transitions)
     print(
         f"  {sum(len(one.meter.made) for one in parts)} AWS calls, {total.read_units:.0f} read and {total.write_units:.0f} write "
         f"units, {total.transitions} transitions, {total.invocations} invocations, {total.gb_seconds:.1f} GB-seconds"
@@ -193,17 +205,18 @@ async def compactions(model_seconds: float) -> None:
         transport=httpx.ASGITransport(app), base_url="http://gateway", headers=HEADERS, timeout=60
     ) as client:
         compaction = Compaction(client, services, machine)
-        ways = {
-            "asked for with Prefer: respond-async": compaction.asynchronous,
-            "waited for by its client": compaction.waiting,
-        }
+        ways = (
+            ("asked for with Prefer: respond-async", compaction.asynchronous, PAST, machine.transitions),
+            ("waited for by its client", compaction.waiting, PAST, machine.transitions),
+            ("before a turn, and the turn itself", compaction.before_a_turn, CROWDED, 0),
+        )
         print(
             f"\nOne compaction of {PAST.name}, of which {KEPT} messages are kept; "
             f"the model takes {model_seconds:g} s for the summary"
         )
-        for title, way in ways.items():
+        for title, way, past, transitions in ways:
             with quiet():
-                await way(await histories.session(PAST))  # not measured: connections, imports
-                parts = await way(await histories.session(PAST))
-            report(title, parts, machine)
+                await way(await histories.session(past))  # not measured: connections, imports
+                parts = await way(await histories.session(past))
+            report(title, parts, transitions)
     await services.aclose()

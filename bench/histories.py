@@ -20,7 +20,7 @@ from spass.sessions.compaction.cut import kept_from
 from spass.sessions.compaction.model import Plan, Summary
 from spass.sessions.hold import take
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
-from spass.sessions.session import Hold, HoldKind, Session
+from spass.sessions.session import CompactStrategy, Hold, HoldKind, Session
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -43,6 +43,8 @@ class Past:
     live: int = 1
     generations: int = 0
     behind: int = 0
+    agent: AgentName = AGENT
+    strategy: CompactStrategy = "manual"
 
     @property
     def compacted(self) -> int:
@@ -60,7 +62,7 @@ class Histories:
 
     async def session(self, past: Past) -> SessionId:
         """A session with this past; the one that goes on, where there are compactions."""
-        session = self._new_session()
+        session = self._new_session(past)
         for generation in range(past.generations):
             # One turn more the first time: each compaction keeps the last turn, which the next one compacts.
             grown = await self._with_turns(session, past.behind + (generation == 0))
@@ -68,10 +70,11 @@ class Histories:
         kept = 1 if past.generations else 0
         return (await self._with_turns(session, past.live - kept)).id
 
-    def _new_session(self) -> Session:
+    def _new_session(self, past: Past) -> Session:
         at = timestamp(time.time())
         session_id = SessionId(new_id("ses"))
-        return Session(session_id, AGENT, UserId(USER), None, at, at, "manual", KEPT, compact_observation_mask=True)
+        user = UserId(USER)
+        return Session(session_id, past.agent, user, None, at, at, past.strategy, KEPT, compact_observation_mask=True)
 
     async def _with_turns(self, session: Session, turns: int) -> Session:
         """The session after so many further turns, its head included."""

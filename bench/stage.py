@@ -153,21 +153,22 @@ def _sha256(token: str) -> str:
 def write_config(
     folder: Path, upstream: str, embedding_model: str = "all-minilm-l6-v2", *, summaries: str | None = None
 ) -> dict[str, str]:
-    """A gateway.yaml with one priced model and one embedding model at ``upstream`` and one agent; gives the environment that
-    names them. Indices are embedded by ``embedding_model``: the gateway's own, or bench-embedding. ``summaries`` is where the
-    model of summaries answers, if not at ``upstream`` too."""
+    """A gateway.yaml with priced models and one embedding model at ``upstream``, and an agent with a large and one with a small
+    context window; gives the environment that names them. Indices are embedded by ``embedding_model``: the gateway's own, or
+    bench-embedding. ``summaries`` is where the model of summaries answers, if not at ``upstream`` too."""
     (folder / "gateway.yaml").write_text(
         f"""
 llm:
   strategy: failover
   backends:
     - {{name: upstream, provider: openai, base_url: {upstream}/v1, api_key_env: BENCH_KEY,
-       supported_models: [bench-model, bench-embedding]}}
+       supported_models: [bench-model, bench-small, bench-embedding]}}
     - {{name: summaries, provider: openai, base_url: {summaries or upstream}/v1, api_key_env: BENCH_KEY,
        supported_models: [bench-summary]}}
     - {{name: embedded, provider: embedded}}
 models:
   - {{name: bench-model, context_window: 128000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
+  - {{name: bench-small, context_window: 1000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
   - {{name: bench-summary, context_window: 128000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
   - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
   - {{name: bench-embedding, kind: embedding, dimensions: 768, context_window: 8192}}
@@ -182,5 +183,7 @@ tenants:
     )
     agents = folder / "agents"
     agents.mkdir()
-    (agents / "bench.yaml").write_text("name: bench\nmodel: bench-model\ndescription: Answers at once.\nsystem_prompt: Answer.\n")
+    for name, model in (("bench", "bench-model"), ("bench-small", "bench-small")):
+        said = "description: Answers at once.\nsystem_prompt: Answer.\n"
+        (agents / f"{name}.yaml").write_text(f"name: {name}\nmodel: {model}\n{said}")
     return {"SPASS_CONFIG": str(folder / "gateway.yaml"), "SPASS_AGENTS": str(agents), "BENCH_KEY": "key"}
