@@ -2,19 +2,23 @@
 
 import json
 import re
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
 import pytest
 
 from spass.agents.chat import chat
+from spass.agents.kinds.context import KindContext
+from spass.agents.kinds.registry import KINDS
 from spass.calls.datamark import read
 from spass.calls.scope import Scope
-from spass.core.errors import ModelNotAllowed, UpstreamRejected
-from spass.core.events import Event, Token, collect
+from spass.core.errors import ContextLengthExceeded, ModelNotAllowed, SessionBusy, SpassError, UpstreamRejected
+from spass.core.events import Event, InferenceStarted, Token, TurnFinished, TurnStarted, collect
 from spass.core.messages import FinishReason, Message, Role
-from spass.llm.errors import BackendRejected
-from spass.llm.types import ChatDelta
-from tests.unit.agents.stage import Stage, agent, contents, says
+from spass.llm.errors import BackendContextLength, BackendRejected
+from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from tests.unit.agents.stage import ScriptedProvider, Stage, agent, contents, says
 from tests.unit.tools.scopes import scope_for, table_of
 
 pytestmark = pytest.mark.anyio
@@ -215,3 +219,120 @@ async def test_a_chat_answers_the_whole_reply(stage: Stage, scope: Scope) -> Non
         "compaction": None,
     }
     json.dumps(reply)
+
+
+LONG = [Message(Role.USER, "old"), Message(Role.ASSISTANT, "older"), Message(Role.ASSISTANT, "")]
+SHORT = [Message(Role.ASSISTANT, "in short"), Message(Role.ASSISTANT, "")]
+TOO_LONG = BackendContextLength("Too long.", status=400)
+
+
+@dataclass(slots=True)
+class Relieving:
+    """Relief that counts how often it was asked for."""
+
+    shorter: Sequence[Message] | None
+    asked: int = 0
+
+    async def __call__(self) -> Sequence[Message] | None:
+        self.asked += 1
+        return self.shorter
+
+
+async def test_a_conversation_too_long_for_the_provider_is_sent_again_with_a_shorter_history(stage: Stage, scope: Scope) -> None:
+    stage.will_say(TOO_LONG, says("Hi."))
+    relief = Relieving(SHORT)
+    events = [event async for event in stage.engine.run(scope, agent(), LONG, "?", relief=relief)]
+    first, second = (contents(request.messages) for request in stage.provider.asked)
+    assert first == [("system", "Be brief."), ("user", "old"), ("assistant", "older"), ("user", "?")]
+    assert second == [("system", "Be brief."), ("assistant", "in short"), ("user", "?")]
+    assert [type(event).__name__ for event in events] == [
+        *("TurnStarted", "InferenceStarted", "Token", "InferenceFinished", "Usage", "TurnFinished")
+    ]
+    outcome = collect(events)
+    assert (outcome.turns, outcome.content, relief.asked) == (1, "Hi.", 1)
+    assert [status for _, status in table_of(scope).audited("chat")] == ["context_length_exceeded", "ok"]
+
+
+async def test_relief_after_a_tool_runs_no_tool_twice_and_holds_for_the_rest_of_the_turn(stage: Stage, scope: Scope) -> None:
+    call = ("calculator", '{"expression": "6*7"}')
+    stage.will_say(says("", call), TOO_LONG, says("", call), says("42"))
+    spec, relief = agent(tools=["calculator"]), Relieving(SHORT)
+    outcome = collect([event async for event in stage.engine.run(scope, spec, LONG, "?", relief=relief)])
+    assert [message.role for message in outcome.messages] == [
+        Role.ASSISTANT,
+        Role.TOOL,
+        Role.ASSISTANT,
+        Role.TOOL,
+        Role.ASSISTANT,
+    ]
+    assert (outcome.turns, len(outcome.tool_calls), relief.asked) == (3, 2, 1)
+    beginnings = [[message.content for message in request.messages[1:3]] for request in stage.provider.asked]
+    assert beginnings == [["old", "older"], ["old", "older"], ["in short", "?"], ["in short", "?"]]
+    assert [len(request.messages) for request in stage.provider.asked] == [4, 6, 5, 7]
+
+
+async def test_what_was_retrieved_stays_in_the_shorter_conversation(stage: Stage, scope: Scope) -> None:
+    stage.will_say(TOO_LONG, says("1791."))
+    spec = agent(rag_index="berlin-info", rag_top_k=1)
+    collect([event async for event in stage.engine.run(scope, spec, LONG, "Wann?", relief=Relieving(SHORT))])
+    _, shorter, context, question = stage.provider.asked[1].messages
+    assert (shorter.content, context.data, question.content) == ("in short", True, "Wann?")
+
+
+@pytest.mark.parametrize("shorter", [None, SHORT])
+async def test_a_conversation_that_stays_too_long_fails_the_turn_and_relief_is_asked_for_once(
+    stage: Stage, scope: Scope, shorter: Sequence[Message] | None
+) -> None:
+    stage.will_say(TOO_LONG, TOO_LONG)
+    relief = Relieving(shorter)
+    with pytest.raises(ContextLengthExceeded):
+        collect([event async for event in stage.engine.run(scope, agent(), LONG, "?", relief=relief)])
+    assert (relief.asked, len(stage.provider.asked)) == (1, 2 if shorter else 1)
+
+
+async def test_without_relief_a_conversation_too_long_fails_the_turn(stage: Stage, scope: Scope) -> None:
+    stage.will_say(TOO_LONG)
+    with pytest.raises(ContextLengthExceeded):
+        await chat(stage.engine, scope, agent(), "?")
+
+
+async def test_what_was_said_already_is_not_said_again(stage: Stage, scope: Scope, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaks_off(self: ScriptedProvider, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        yield ChatDelta("Once upon ")
+        raise TOO_LONG
+
+    monkeypatch.setattr(ScriptedProvider, "chat", breaks_off)
+    relief = Relieving(SHORT)
+    events: list[Event] = []
+    with pytest.raises(SpassError):
+        async for event in stage.engine.run(scope, agent(), LONG, "?", stream=True, relief=relief):
+            events.append(event)
+    assert [event.text for event in events if isinstance(event, Token)] == ["Once upon "]
+    assert relief.asked == 0
+
+
+async def test_a_session_lost_while_relief_was_sought_fails_the_turn_with_that(stage: Stage, scope: Scope) -> None:
+    async def lost() -> Sequence[Message] | None:
+        raise SessionBusy("Another request took this session over.", retry_after=1)
+
+    stage.will_say(TOO_LONG)
+    with pytest.raises(SessionBusy):
+        collect([event async for event in stage.engine.run(scope, agent(), LONG, "?", relief=lost)])
+
+
+async def test_a_kind_that_leaves_the_history_out_is_not_given_it_again(
+    stage: Stage, scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forgetful(context: KindContext, conversation: Sequence[Message]) -> AsyncGenerator[Event, None]:
+        yield TurnStarted()
+        yield InferenceStarted(1)
+        async for event in context.model(conversation[-1:], may_call_tools=False):
+            yield event
+        yield TurnFinished(FinishReason.STOP)
+
+    monkeypatch.setitem(KINDS, "orchestrator", forgetful)  # type: ignore[arg-type]
+    stage.will_say(TOO_LONG)
+    relief = Relieving(SHORT)
+    with pytest.raises(ContextLengthExceeded):
+        collect([event async for event in stage.engine.run(scope, agent(), LONG, "?", relief=relief)])
+    assert relief.asked == 0
