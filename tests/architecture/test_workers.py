@@ -1,13 +1,15 @@
-"""WORKERS and the files in functions/workers/ are the same list, and they agree with their queue."""
+"""WORKERS and the files in functions/workers/ are the same list, and they agree with their queues."""
 
 import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infra.workers import WORKERS, Worker
 from spass.rag.ingest.worker import MAX_RECEIVES
+from spass.sessions.compaction.job import JOB_SECONDS
 from spass.web.functions import WorkerFunction
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +29,18 @@ def test_a_workers_file_exports_its_handler(worker: Worker) -> None:
 
 
 def test_a_worker_knows_when_the_queue_gives_a_message_up() -> None:
-    resources = json.loads((ROOT / "local" / "template.json").read_text())["Resources"].values()
-    policies = [resource["Properties"].get("RedrivePolicy") for resource in resources if resource["Type"] == "AWS::SQS::Queue"]
-    assert [policy["maxReceiveCount"] for policy in policies if policy] == [MAX_RECEIVES]
+    assert _queue("QueueUrl")["RedrivePolicy"]["maxReceiveCount"] == MAX_RECEIVES
+
+
+def test_a_compaction_has_an_hour_however_far_it_came() -> None:
+    """As its record says: then a machine that still runs does nothing more, and a message that still waits would start nothing."""
+    assert json.loads((ROOT / "infra" / "compaction.asl.json").read_text())["TimeoutSeconds"] == JOB_SECONDS
+    queue = _queue("CompactionQueueUrl")
+    assert queue["VisibilityTimeout"] * queue["RedrivePolicy"]["maxReceiveCount"] < JOB_SECONDS
+
+
+def _queue(output: str) -> dict[str, Any]:
+    """The properties of the queue whose URL this output of the laptop's template holds."""
+    template = json.loads((ROOT / "local" / "template.json").read_text())
+    properties: dict[str, Any] = template["Resources"][template["Outputs"][output]["Value"]["Ref"]]["Properties"]
+    return properties
