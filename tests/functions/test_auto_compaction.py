@@ -1,0 +1,118 @@
+"""A turn whose session is full goes on in a successor, and its answer says so, also when it is given again."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from spass.llm.errors import BackendContextLength, BackendFailed
+from tests.functions.gateway import Gateway, Reply
+
+PLAIN = "/a1/agents/plain/sessions"
+KEY = {"Idempotency-Key": "key-1"}
+HEADERS = ("SPASS-Compacted-From", "SPASS-Session-Id", "SPASS-Compaction-Error")
+
+
+def full_session(gateway: Gateway, *, characters: int = 26_000) -> str:
+    """A session whose next turn is due to compact it, if its first message has more than 25,600 ``characters``."""
+    session = str(gateway.send("POST", PLAIN, body={"compact_keep_last_n": 2}).json["id"])
+    for message in ("x" * characters, "And now?"):
+        assert say(gateway, session, message).status == 200
+    return session
+
+
+def say(gateway: Gateway, session: str, message: str, **headers: str) -> Reply:
+    return gateway.send("POST", f"{PLAIN}/{session}/messages", body={"message": message}, headers=headers)
+
+
+def said_of_compaction(reply: Reply) -> dict[str, str]:
+    return {name: reply.headers[name.lower()] for name in HEADERS if name.lower() in reply.headers}
+
+
+def contents(gateway: Gateway, session: str) -> list[str]:
+    return [message["content"] for message in gateway.send("GET", f"{PLAIN}/{session}/messages").json["messages"]]
+
+
+def fails(gateway: Gateway, *, agent: Sequence[Exception] = (), summary: Exception | None = None) -> None:
+    """The agent's next calls fail with ``agent``, and all calls for summaries with ``summary``."""
+    coming = list(agent)
+
+    async def during() -> None:
+        asked_by_agent = gateway.script.requests[-1].messages[0].content == "Answer."
+        gateway.script.failure = (coming.pop(0) if coming else None) if asked_by_agent else summary
+
+    gateway.script.during = during
+
+
+def test_the_answer_says_where_the_session_goes_on_and_what_it_all_cost(gateway: Gateway) -> None:
+    session = full_session(gateway)
+    gateway.script.requests.clear()
+    reply = say(gateway, session, "And then?")
+    compaction: dict[str, Any] = reply.json["compaction"]
+    successor = reply.json["session_id"]
+    assert set(compaction) == {"source_session_id", "successor_session_id", "summary_id"}
+    assert (compaction["source_session_id"], compaction["successor_session_id"]) == (session, successor)
+    assert compaction["summary_id"].startswith("sum_")
+    assert said_of_compaction(reply) == {"SPASS-Compacted-From": session, "SPASS-Session-Id": successor}
+    calls = len(gateway.script.requests)
+    assert calls > 1
+    assert reply.headers["spass-cost-sub-calls"] == str(calls)
+    assert contents(gateway, successor) == [
+        f"[compaction summary from session {session}] Hello there.",
+        *("And now?", "Hello there.", "And then?", "Hello there."),
+    ]
+    assert reply.json["message"]["seq"] == 5
+    assert contents(gateway, session) == ["x" * 26_000, "Hello there.", "And now?", "Hello there."]
+
+
+def test_the_answer_is_the_same_again_at_the_source_and_where_it_redirects_to(gateway: Gateway) -> None:
+    session = full_session(gateway)
+    first = say(gateway, session, "And then?", **KEY)
+    successor = first.json["session_id"]
+    assert successor != session
+    for where in (session, successor):
+        again = say(gateway, where, "And then?", **KEY)
+        assert again.headers["idempotency-replayed"] == "true"
+        assert (again.status, again.json, said_of_compaction(again)) == (200, first.json, said_of_compaction(first))
+    assert len(contents(gateway, successor)) == 5
+    other = say(gateway, session, "And then?")
+    assert (other.status, other.json) == (308, {"successor_session_id": successor})
+    assert other.headers["location"].endswith(f"{PLAIN}/{successor}/messages")
+
+
+def test_a_compaction_that_fails_is_named_and_the_turn_stays_where_it_was(gateway: Gateway) -> None:
+    session = full_session(gateway)
+    fails(gateway, summary=BackendFailed("Down."))
+    first = say(gateway, session, "And then?", **KEY)
+    again = say(gateway, session, "And then?", **KEY)
+    for reply in (first, again):
+        assert (reply.status, reply.json["session_id"], reply.json["compaction"]) == (200, session, None)
+        assert said_of_compaction(reply) == {"SPASS-Compaction-Error": "summary_failed"}
+    assert contents(gateway, session)[-2:] == ["And then?", "Hello there."]
+
+
+def test_a_session_that_is_not_full_says_nothing_of_compaction(gateway: Gateway) -> None:
+    session = full_session(gateway, characters=25_000)
+    reply = say(gateway, session, "And then?")
+    assert (reply.json["session_id"], reply.json["compaction"], said_of_compaction(reply)) == (session, None, {})
+
+
+def test_a_prompt_that_the_provider_finds_too_long_is_sent_again_from_the_successor(gateway: Gateway) -> None:
+    session = full_session(gateway, characters=20_000)
+    fails(gateway, agent=[BackendContextLength("Too long.", status=400)])
+    reply = say(gateway, session, "And then?")
+    successor = reply.json["session_id"]
+    assert (reply.status, reply.json["turns"], reply.json["compaction"]["source_session_id"]) == (200, 1, session)
+    assert said_of_compaction(reply) == {"SPASS-Compacted-From": session, "SPASS-Session-Id": successor}
+    assert contents(gateway, successor)[1:] == ["And now?", "Hello there.", "And then?", "Hello there."]
+
+
+@pytest.mark.parametrize("summary", [None, BackendFailed("Down.")])
+def test_a_prompt_that_stays_too_long_is_the_callers_to_shorten(gateway: Gateway, summary: Exception | None) -> None:
+    session = full_session(gateway, characters=20_000)
+    fails(gateway, agent=[BackendContextLength("Too long.", status=400)] * 2, summary=summary)
+    reply = say(gateway, session, "And then?")
+    assert (reply.status, reply.code) == (400, "context_length_exceeded")
+    fails(gateway)
+    after = say(gateway, session, "And then?")
+    assert after.status == (200 if summary else 308), "it is compacted, or as it was"
