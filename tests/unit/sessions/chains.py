@@ -1,7 +1,11 @@
 """Sessions of one tenant with what was said in them, and real compactions of them with summaries by script."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
@@ -18,9 +22,11 @@ from spass.sessions.hold import take
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session, session_of
 from spass.tenancy.identity import Caller, Identity
+from tests.simulated.aws import SimulatedAws
 
 AGENT = AgentName("librarian")
 USER = UserId("ana")
+START = 1_800_000_000.0
 
 
 def asked(question: str, answer: str = "yes") -> list[Message]:
@@ -45,7 +51,7 @@ class Chains:
 
     store: TenantStore
     user: UserId = USER
-    now: float = 1_800_000_000.0
+    now: float = START
     made: list[SessionId] = field(default_factory=list)
 
     @property
@@ -90,9 +96,17 @@ class Chains:
         self.made.append(successor)
         return successor
 
-    async def commit(self, source: Session, summary: str = "what was said", keep: int = 0, owner: str = "job_1") -> Compacted:
+    async def commit(
+        self,
+        source: Session,
+        summary: str = "what was said",
+        keep: int = 0,
+        owner: str = "job_1",
+        live: Sequence[TurnRecord] | None = None,
+    ) -> Compacted:
+        """``live`` are the turns of the source, if they were read before."""
         self.now += 1
-        live = await load_turns(self.store, source.id, 1)
+        live = live or await load_turns(self.store, source.id, 1)
         messages = [stored for turn in live for stored in turn.messages]
         cut = kept_from(messages, keep, summarised=source.parent_session_id is not None)
         plan = Plan.new(source.id, cut)
@@ -117,3 +131,11 @@ class Chains:
 
     async def said(self, session: SessionId) -> list[str]:
         return [stored.message.content for turn in await load_turns(self.store, session, 1) for stored in turn.messages]
+
+
+@contextmanager
+def in_memory() -> Iterator[SimulatedAws]:
+    """A table and a bucket in memory, which take one call at a time; their clock stands still."""
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as one:
+        patch.setattr("spass.aws.faults._threads", one)
+        yield SimulatedAws(lambda: START)

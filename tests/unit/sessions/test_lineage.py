@@ -1,12 +1,11 @@
 """Whoever asks for a session's lineage is told the whole chain, from wherever in it he asks."""
 
-import secrets
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from spass.aws import keys
-from spass.aws.clients import Aws
 from spass.aws.faults import FaultPlan, inject
 from spass.aws.table import Delete
 from spass.core import pages
@@ -15,14 +14,21 @@ from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import Json
 from spass.sessions import lineage
 from spass.sessions.lineage import Lineage
-from tests.unit.sessions.chains import AGENT, Chains, asked
+from tests.simulated.aws import SimulatedAws
+from tests.unit.sessions.chains import AGENT, Chains, asked, in_memory
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def chains(aws: Aws) -> Chains:
-    return Chains(aws.for_tenant(TenantId(f"t-{secrets.token_hex(6)}")))
+def aws() -> Iterator[SimulatedAws]:
+    with in_memory() as aws:
+        yield aws
+
+
+@pytest.fixture
+def chains(aws: SimulatedAws) -> Chains:
+    return Chains(aws.for_tenant(TenantId("demo")))
 
 
 async def lineage_of(chains: Chains, session: SessionId) -> dict[str, Json]:
@@ -119,7 +125,7 @@ async def test_where_not_even_a_head_is_left_the_chain_ends(chains: Chains) -> N
     assert ids((await lineage_of(chains, members[0]))["forward"]) == [f"{members[1]} deleted"]
 
 
-async def test_another_user_agent_or_tenant_is_told_no_lineage(chains: Chains, aws: Aws) -> None:
+async def test_another_user_agent_or_tenant_is_told_no_lineage(chains: Chains, aws: SimulatedAws) -> None:
     members = await chains.chain(2)
     for stranger in (Chains(chains.store, user=UserId("ben")), Chains(aws.for_tenant(TenantId("other")))):
         for member in members:

@@ -2,8 +2,7 @@
 
 import json
 import os
-import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spass.aws import keys
-from spass.aws.clients import Aws
 from spass.aws.table import Update
 from spass.core.errors import NothingToCompact, SessionAgentMismatch, SessionNotFound
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
@@ -21,7 +19,8 @@ from spass.core.time import timestamp
 from spass.sessions import lineage_search, record
 from spass.sessions.lineage_search import LineageSearch
 from spass.tools.ancestry import Recollection
-from tests.unit.sessions.chains import Chains, asked, looked_up
+from tests.simulated.aws import SimulatedAws
+from tests.unit.sessions.chains import Chains, asked, in_memory, looked_up
 
 pytestmark = pytest.mark.anyio
 
@@ -29,8 +28,14 @@ SOAK = bool(os.environ.get("SPASS_SOAK"))
 
 
 @pytest.fixture
-def chains(aws: Aws) -> Chains:
-    return Chains(aws.for_tenant(TenantId(f"t-{secrets.token_hex(6)}")))
+def aws() -> Iterator[SimulatedAws]:
+    with in_memory() as aws:
+        yield aws
+
+
+@pytest.fixture
+def chains(aws: SimulatedAws) -> Chains:
+    return Chains(aws.for_tenant(TenantId("demo")))
 
 
 async def search(chains: Chains, session: SessionId, query: str, limit: int = 5) -> Recollection:
@@ -137,7 +142,7 @@ async def test_a_body_that_vanishes_as_it_is_read_costs_no_more_than_itself(
     assert recollection.truncated
 
 
-async def test_another_user_agent_or_tenant_searches_nothing(chains: Chains, aws: Aws) -> None:
+async def test_another_user_agent_or_tenant_searches_nothing(chains: Chains, aws: SimulatedAws) -> None:
     now = await chains.compact(await chains.session(asked("one zebra")))
     for stranger in (Chains(chains.store, user=UserId("ben")), Chains(aws.for_tenant(TenantId("other")))):
         with pytest.raises(SessionNotFound):
