@@ -77,16 +77,19 @@ class Monitoring(Construct):
             self._alarm(f"Function-{name}", _sum(troubles), threshold=1 if name in rare else 3)
         self._alarm("FailedJobs", _messages(jobs.failed), threshold=1)
         self._alarm("OldestJob", _age(jobs.queue), threshold=_OLD.to_seconds())
-        self._alarm("UnstartedCompactions", _messages(compactions.failed), threshold=1)
-        self._alarm("OldestCompaction", _age(compactions.queue), threshold=_UNSTARTED.to_seconds())
         self._alarm("FailedIngests", ingest.metric_failed(period=_PERIOD, statistic="Sum"), threshold=1)
-        ended = [
-            compaction.metric_failed(period=_PERIOD, statistic="Sum"),
-            compaction.metric_timed_out(period=_PERIOD, statistic="Sum"),
-        ]
-        self._alarm("FailedCompactions", _sum(ended), threshold=1)
+        self._watch_compactions(compactions, compaction)
         if archive is not None:
             self._alarm("ArchiveLate", _age_of_oldest_record(archive), threshold=_LATE.to_seconds())
+
+    def _watch_compactions(self, asked: Watched, machine: sfn.IStateMachine) -> None:
+        self._alarm("UnstartedCompactions", _messages(asked.failed), threshold=1)
+        self._alarm("OldestCompaction", _age(asked.queue), threshold=_UNSTARTED.to_seconds())
+        ended = [
+            machine.metric_failed(period=_PERIOD, statistic="Sum"),
+            machine.metric_timed_out(period=_PERIOD, statistic="Sum"),
+        ]
+        self._alarm("FailedCompactions", _sum(ended), threshold=1)
 
     def _topic(self) -> sns.Topic:
         """Refuses what is not TLS. That alone would replace the policy SNS starts with, and no alarm could publish."""

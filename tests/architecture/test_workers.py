@@ -33,7 +33,7 @@ def test_a_worker_knows_when_the_queue_gives_a_message_up() -> None:
 
 
 def test_a_compaction_has_an_hour_however_far_it_came() -> None:
-    """As its record says: then a machine that still runs does nothing more, and a message that still waits would start nothing."""
+    """As its record says: after it a machine that still runs does nothing more, and a message that still waits starts nothing."""
     assert json.loads((ROOT / "infra" / "compaction.asl.json").read_text())["TimeoutSeconds"] == JOB_SECONDS
     queue = _queue("CompactionQueueUrl")
     assert queue["VisibilityTimeout"] * queue["RedrivePolicy"]["maxReceiveCount"] < JOB_SECONDS
