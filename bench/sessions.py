@@ -38,7 +38,7 @@ BEHIND: Final = (
     Past("1 live, 1,000 in ten compactions", 1, 10, 100),
 )
 FLAT: Final = 1.1
-AT_ONCE: Final = 8
+BURSTS: Final = 3
 HEADERS: Final = {"Authorization": f"Bearer {TOKEN}", "SPASS-User-Id": USER}
 MESSAGE: Final = {"message": "Two and two?"}
 
@@ -50,7 +50,7 @@ class Kind:
     past: Past
     sessions: list[SessionId]
     milliseconds: list[float] = field(default_factory=list)
-    at_once: float = 0.0  # turns a second, of several sessions at once
+    burst_seconds: float = 0.0
     calls: int = 0
     read_units: float = 0.0
     write_units: float = 0.0
@@ -60,12 +60,17 @@ class Kind:
         return statistics.median(self.milliseconds)
 
     @property
+    def at_once(self) -> float:
+        """Turns a second where all sessions take theirs at once."""
+        return BURSTS * len(self.sessions) / self.burst_seconds
+
+    @property
     def p99(self) -> float:
         return statistics.quantiles(self.milliseconds, n=100, method="inclusive")[98]
 
 
 async def measured(base: str, sessions: int, turns: int) -> list[Kind]:
-    """All kinds, after ``turns`` turns of each of their ``sessions`` sessions, and one more each at once and in this process."""
+    """All kinds, after ``turns`` turns of each of their ``sessions`` sessions, one after the other, and some of all at once."""
     histories = Histories()
     kinds = [Kind(past, [await histories.session(past) for _ in range(sessions)]) for past in (*LIVE, *BEHIND)]
     async with httpx.AsyncClient(base_url=base, headers=HEADERS, timeout=60, trust_env=False) as client:
@@ -75,12 +80,19 @@ async def measured(base: str, sessions: int, turns: int) -> list[Kind]:
             for number in range(sessions):
                 for kind in kinds:
                     kind.milliseconds.append(await turn(client, kind.sessions[number]))
-        for kind in kinds:
-            began = time.perf_counter()
-            await asyncio.gather(*[turn(client, session) for session in kind.sessions[:AT_ONCE]])
-            kind.at_once = min(AT_ONCE, sessions) / (time.perf_counter() - began)
+        for number in range(BURSTS + 1):
+            for kind in kinds:
+                took = await burst(client, kind.sessions)
+                kind.burst_seconds += took if number else 0.0  # the first one opens the connections
     await read(kinds, histories)
     return kinds
+
+
+async def burst(client: httpx.AsyncClient, sessions: Sequence[SessionId]) -> float:
+    """A turn of each session at once; the seconds until all are done."""
+    began = time.perf_counter()
+    await asyncio.gather(*[turn(client, session) for session in sessions])
+    return time.perf_counter() - began
 
 
 async def turn(client: httpx.AsyncClient, session: SessionId) -> float:
@@ -109,7 +121,9 @@ async def read(kinds: Sequence[Kind], histories: Histories) -> None:
 
 
 def report(kinds: Sequence[Kind]) -> None:
-    print(f"{len(kinds[0].milliseconds)} turns of each kind, one after the other, and up to {AT_ONCE} sessions at once\n")
+    print(
+        f"{len(kinds[0].milliseconds)} turns of each kind, one after the other, and {len(kinds[0].sessions)} sessions at once\n"
+    )
     print(
         f"{'session':34} {'turns/s':>8} {'p50 ms':>8} {'p99 ms':>8} {'at once/s':>10} {'calls':>6} {'read':>6} {'write':>5} units"
     )
