@@ -14,6 +14,7 @@ from spass.core.errors import Conflict, IdempotencyInProgress, SessionBusy, Sess
 from spass.core.ids import SessionId
 from spass.core.messages import Role
 from spass.sessions.turn import TurnAnswer
+from tests.integration.sessions.chains import Client, chain, story, turn_said
 
 if TYPE_CHECKING:
     from tests.integration.sessions.conftest import World
@@ -60,6 +61,33 @@ async def test_eight_turns_racing_on_one_session_lose_and_double_nothing(world: 
     assert world.model_calls == WRITERS * ROUNDS, "a refused turn never reached its agent"
     for history in world.histories:
         assert len(history) % 4 == 0
+
+
+async def test_turns_racing_on_a_session_that_they_compact_again_and_again_lose_and_double_nothing(world: "World") -> None:
+    """Each writer begins at the first session every time and is sent on, link by link, to where the others have got to."""
+    session = await world.session(keep=4)
+    world.context_window, world.summarizer.text = 80, "short"
+    told: list[str] = []
+
+    async def writer(name: str) -> None:
+        for number in range(ROUNDS):
+            message = f"{name}.{number} {'x' * 40}"
+            client = Client(world, session, message, message)
+            answer: TurnAnswer | None = None
+            while answer is None:
+                try:
+                    answer = await client.follow()
+                except (SessionBusy, IdempotencyInProgress):
+                    await asyncio.sleep(0.005)
+            assert not answer.replayed
+            told.append(message)
+
+    await asyncio.gather(*(writer(f"w{n}") for n in range(4)))
+    members = await chain(world, session)
+    assert len(members) > ROUNDS
+    assert await story(world, members) == [said for message in told for said in turn_said(message)]
+    assert world.model_calls == len(told)
+    assert [member.hold for member in members] == [None] * len(members)
 
 
 async def test_eight_sends_of_one_request_are_one_turn_with_one_answer(world: "World") -> None:
