@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.aws import keys
@@ -180,7 +180,7 @@ async def test_an_excerpt_of_a_long_message_is_short_and_holds_the_word(chains: 
 PLACES = ("question", "answer", "arguments", "result")
 
 
-@settings(max_examples=60 if SOAK else 6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3000 if SOAK else 60)
 @given(
     turns=st.lists(st.lists(st.sampled_from(["asked", "looked up"]), min_size=1, max_size=4), min_size=1, max_size=4),
     keep=st.integers(0, 5),
@@ -189,18 +189,22 @@ PLACES = ("question", "answer", "arguments", "result")
     word=st.sampled_from(["kraken", "Kraków", "4711", "ЁЖИК", "ﬁnch"]),
 )
 async def test_a_planted_word_is_found_wherever_it_stands_and_only_there(  # the property's parts, all named
-    chains: Chains,
-    turns: list[list[str]],
-    keep: int,
-    at: tuple[int, int, str],
-    deleted: set[int],
-    word: str,
+    turns: list[list[str]], keep: int, at: tuple[int, int, str], deleted: set[int], word: str
 ) -> None:
-    """Beside the user's chain stand another user's and another of his own, with the same word in each turn."""
+    """Beside the user's chain stand another user's, another tenant's and another of his own, with the word all over."""
     planted = at[0] % len(turns), at[1] % len(turns[at[0] % len(turns)]), at[2]
-    strangers = [Chains(chains.store, user=UserId("ben")), Chains(chains.store)]
-    for stranger in strangers:
-        await stranger.compact(await stranger.session(said("looked up", word, PLACES)))
+    with in_memory() as aws:
+        chains = Chains(aws.for_tenant(TenantId("demo")))
+        for stranger in (Chains(chains.store, user=UserId("ben")), Chains(aws.for_tenant(TenantId("demo-2"))), chains):
+            await stranger.compact(await stranger.session(said("looked up", word, PLACES)))
+        found_places, expected = await planted_and_found(chains, turns, keep, planted, deleted, word)
+        assert found_places == expected
+
+
+async def planted_and_found(  # the property's parts, all named
+    chains: Chains, turns: list[list[str]], keep: int, planted: tuple[int, int, str], deleted: set[int], word: str
+) -> tuple[set[tuple[SessionId, int]], set[tuple[SessionId, int]]]:
+    """Where the word is found in a chain of such turns, and where it should be: wherever it was compacted and not deleted."""
     members = [await chains.session()]
     for number, kinds in enumerate(turns):
         for turn, kind in enumerate(kinds):
@@ -219,7 +223,7 @@ async def test_a_planted_word_is_found_wherever_it_stands_and_only_there(  # the
             holds = word in text or (planted[2] == "arguments" and text == "I look it up.")
             if holds and seq < head.compacted_before:
                 expected.add((member, seq))
-    assert set(await found(chains, now, word.lower(), limit=20)) == expected
+    return set(await found(chains, now, word.lower(), limit=20)), expected
 
 
 def said(kind: str, word: str, places: Sequence[str]) -> list[Message]:
