@@ -21,6 +21,7 @@ from functions.jobs import get
 from functions.sessions import compact
 from functions.workers import compaction_step, compactions
 from spass.aws import keys
+from spass.aws.attributes import Item, item_of
 from spass.aws.clients import TenantStore
 from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
 from spass.aws.table import Put
@@ -35,9 +36,12 @@ from spass.sessions.session import Session, session_of
 from spass.web.app import create_app
 from spass.web.services import Services
 from tests.functions.gateway import Script, ScriptedServices, write_operators_files
-from tests.simulated.aws import SimulatedAws
+from tests.simulated.aws import PLACES, SimulatedAws
+from tests.simulated.dynamodb import MemoryDynamoDB
+from tests.simulated.s3 import MemoryS3
 
 if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_stepfunctions import SFNClient
 
@@ -55,16 +59,18 @@ _STEP_SECONDS: Final = 570.0
 
 @dataclass(slots=True)
 class Points:
-    """All AWS calls of all processes, numbered as they are made; those in ``faults`` go wrong."""
+    """All AWS calls of all processes, numbered as they are made; those in ``faults`` go wrong. ``watch`` looks on after each
+    write."""
 
     faults: Mapping[int, Fault] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    watch: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
 class Process(FaultPlan):
-    """One process: an invocation of a function. Its calls are made without threads, so that a loop with a clock of its own may run
-    them; other processes' calls come in between."""
+    """One process: an invocation of a function. Its calls are made without threads, so that a loop with a clock of its own may
+    run them; other processes' calls come in between."""
 
     points: Points = field(kw_only=True)
     role: str = field(kw_only=True)
@@ -84,6 +90,8 @@ class Process(FaultPlan):
             case Fault.REPEATED:
                 run()
         result = run()
+        if call.operation not in ("GetItem", "Query"):
+            self.points.watch()
         match fault:
             case Fault.CRASH_AFTER:
                 self.crashed = True
@@ -117,9 +125,21 @@ class Works(SimulatedAws):
     def clock(self) -> float:
         return EPOCH + asyncio.get_running_loop().time()
 
-    @cached_property
+    @property
     def store(self) -> TenantStore:
         return self.for_tenant(TenantId("demo"))
+
+    def begin_anew(self, points: Points) -> None:
+        """Nothing is stored, and nothing runs or is remembered. (Making the functions is what takes time.)"""
+        self.points = points
+        for remembering in ("cascade", "calls", "summarizer"):
+            self.services.__dict__.pop(remembering, None)
+        self.services.compaction_steps = CompactionSteps(self.services.summarizer, self.clock)
+        self.table, self.bucket = MemoryDynamoDB(self.clock), MemoryS3(self.clock)
+        for client in ("_dynamodb", "_s3"):
+            self.__dict__.pop(client, None)
+        for running in (self.executions, self.failed_executions, self.dead_letters, self._deliveries):
+            running.clear()
 
     @cached_property
     def _sqs(self) -> "SQSClient":
@@ -130,13 +150,15 @@ class Works(SimulatedAws):
         return cast("SFNClient", self)
 
     def send_message(self, *, QueueUrl: str, MessageBody: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
-        assert QueueUrl == "compactions"
+        if QueueUrl == PLACES.queue:  # an audit record that found no place
+            return {}
+        assert QueueUrl == PLACES.compaction_queue
         delivery = asyncio.create_task(self._deliver(MessageBody))
         self._deliveries.add(delivery)
         return {}
 
     def start_execution(self, *, stateMachineArn: str, name: str, input: str) -> dict[str, Any]:  # noqa: N803, A002 (boto3's names)
-        assert stateMachineArn == "compaction"
+        assert stateMachineArn == PLACES.compaction_machine
         if name in self.executions:
             raise ClientError({"Error": {"Code": "ExecutionAlreadyExists", "Message": ""}}, "StartExecution")
         self.executions[name] = asyncio.create_task(self._execute(json.loads(input)))
@@ -207,11 +229,10 @@ class Works(SimulatedAws):
                 raise StepFailed from error
 
     async def send(
-        self, method: str, path: str, *, user: str = USER, token: str = "demo-token", content: bytes = b"", **headers: str
+        self, method: str, path: str, *, user: str = USER, content: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> httpx.Response | None:
-        """A request; nothing comes back if the process dies. Underscores in the names of headers stand for hyphens."""
-        sent = {"Authorization": f"Bearer {token}", "SPASS-User-Id": user}
-        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        """A request; nothing comes back if the process dies."""
+        sent = {"Authorization": "Bearer demo-token", "SPASS-User-Id": user, **(headers or {})}
         transport = httpx.ASGITransport(self.app)
         with inject(Process(points=self.points, role="route")):
             async with httpx.AsyncClient(transport=transport, base_url="https://gateway.test") as client:
@@ -220,8 +241,15 @@ class Works(SimulatedAws):
                 except Crash:
                     return None
 
-    async def compact(self, session: SessionId, **headers: str) -> httpx.Response | None:
-        return await self.send("POST", f"/a1/agents/{AGENT}/sessions/{session}/compact", **headers)
+    async def compact(
+        self, session: SessionId, headers: Mapping[str, str] | None = None, *, content: bytes = b""
+    ) -> httpx.Response | None:
+        path = f"/a1/agents/{AGENT}/sessions/{session}/compact"
+        return await self.send("POST", path, content=content, headers=headers)
+
+    def stored(self) -> list[Item]:
+        """All items, in no order."""
+        return [item_of(cast("Mapping[str, AttributeValueTypeDef]", item)) for item in self.table.items()]
 
     async def session(self, turns: int = 3, *, keep_last: int = 2, strategy: str = "manual", user: UserId = USER) -> SessionId:
         """A session in which somebody asked something so often, and a tool was called each time."""

@@ -231,7 +231,7 @@ def changed(store: TenantStore, before: Job, after: Job) -> Update:
         {f"#{name}": name for name in new},
         {f":{name}": value for name, value in new.items()},
         Condition(
-            "#status IN (:not_begun, :under_way)",
+            "(#status = :not_begun OR #status = :under_way)",
             {"#status": "status"},
             {":not_begun": JobStatus.QUEUED.value, ":under_way": JobStatus.RUNNING.value},
         ),

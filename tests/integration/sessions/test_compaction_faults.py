@@ -1,0 +1,231 @@
+"""Every AWS call of a compaction, from the request to its answer, is made to go wrong in every way; the client then retries."""
+
+import asyncio
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from spass.aws.attributes import Item
+from spass.aws.faults import Fault
+from spass.core.ids import SessionId
+from spass.sessions.record import StoredMessage
+from spass.sessions.session import Session, session_of
+from tests.simulated.compactions import Points, Works, loop_time
+from tests.unit.virtual_time import BACKEND
+
+pytestmark = pytest.mark.anyio
+
+TURNS, KEPT = 3, 4
+PATIENCE = 200  # tries of a client, which waits as long as it is told to
+SOAK = bool(os.environ.get("SPASS_SOAK"))
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> object:
+    return BACKEND
+
+
+@pytest.fixture(scope="module")
+def works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Works]:
+    with loop_time():
+        yield Works(tmp_path_factory.mktemp("operator"))
+
+
+@dataclass
+class Case:
+    """One session about to be compacted in a table of its own. Whatever happens to it, at every moment all of a compaction is
+    there or nothing."""
+
+    works: Works
+    source: SessionId
+    before: Sequence[StoredMessage]
+    seen: set[str] = field(default_factory=set)
+
+    @classmethod
+    async def of(cls, works: Works, faults: Mapping[int, Fault]) -> "Case":
+        works.begin_anew(Points())
+        source = await works.session(TURNS, keep_last=2)
+        case = cls(works, source, await works.history(source))
+        works.points = Points(faults, watch=case.look)
+        return case
+
+    def look(self) -> None:
+        """All of a compaction, or nothing. Called after every write of any process."""
+        stored = {(str(item["pk"]), str(item["sk"])): item for item in self.works.stored()}
+        heads = [session_of(item) for (_, sk), item in stored.items() if sk == "HEAD"]
+        (source,) = [head for head in heads if head.id == self.source]
+        successors = [head for head in heads if head.id != self.source]
+        turns = [item for (_, sk), item in stored.items() if sk.startswith("TURN#")]
+        summaries = [item for (_, sk), item in stored.items() if sk.startswith("SUM#")]
+        succeeded = [item for (_, sk), item in stored.items() if sk == "JOB" and item["status"] == "succeeded"]
+        listed = [_entry(item) for (pk, _), item in stored.items() if "#USER#" in pk]
+        assert len(successors) == len(summaries) == len(succeeded) == len(turns) - TURNS, "all or nothing"
+        assert listed == [_entry(item) for (_, sk), item in stored.items() if sk == "HEAD"], "the list shows the heads"
+        if not successors:
+            assert (source.archived_at, source.successor_session_id, source.compacted_before) == (None, None, 1)
+            return
+        (successor,) = successors
+        self.seen.add(successor.id)
+        assert len(self.seen) == 1, "there was and is one successor"
+        assert (source.successor_session_id, source.archived_by) == (successor.id, succeeded[0]["id"])
+        assert source.compacted_before == len(self.before) - KEPT + 1
+        assert successor.parent_session_id == source.id
+        assert not [sk for _, sk in stored if sk == "DRAFT"], "what a job made is where it belongs"
+
+    async def end(self) -> Session | None:
+        """What there is when nothing runs any more; the successor, if there is one."""
+        await self.works.settled()
+        self.look()
+        assert await self.works.history(self.source) == self.before, "history is never shorter"
+        source = await self.works.head(self.source)
+        if source.successor_session_id is None:
+            return None
+        successor = await self.works.head(source.successor_session_id)
+        opening, *kept = await self.works.history(successor.id)
+        assert opening.message.content == f"[compaction summary from session {source.id}] {self.works.script.chat}"
+        assert [(one.message, one.created_at) for one in kept] == [(one.message, one.created_at) for one in self.before[-KEPT:]]
+        assert (source.hold, successor.hold) == (None, None)
+        return successor
+
+    async def retried(self, headers: Mapping[str, str]) -> SessionId:
+        """The successor, as a client hears of it that asks until it hears."""
+        for _ in range(PATIENCE):
+            answer = await self.works.compact(self.source, headers)
+            assert answer is not None
+            if answer.status_code == 200:
+                return SessionId(answer.json()["successor_session_id"])
+            if answer.status_code == 202:
+                return await self._job_s_end(answer.headers["location"])
+            error = answer.json()["error"]
+            if error["code"] == "session_archived" and not headers:
+                return SessionId(error["details"]["successor_session_id"])
+            assert answer.status_code in (409, 503), answer.text
+            assert error["code"] != "session_archived", "the same key finds its own compaction"
+            await asyncio.sleep(int(answer.headers["retry-after"]))
+        raise AssertionError("the client lost its patience")
+
+    async def _job_s_end(self, location: str) -> SessionId:
+        for _ in range(PATIENCE):
+            answer = await self.works.send("GET", location)
+            assert answer is not None
+            job = answer.json()
+            assert job["status"] in ("queued", "running", "succeeded"), answer.text
+            if job["status"] == "succeeded":
+                return SessionId(job["result"]["successor_session_id"])
+            await asyncio.sleep(1)
+        raise AssertionError("the client lost its patience")
+
+
+def _entry(item: Item) -> dict[str, object]:
+    return {name: value for name, value in item.items() if name not in ("pk", "sk", "hold")}
+
+
+async def calls(works: Works, headers: Mapping[str, str]) -> list[str]:
+    """The calls of a compaction in which nothing goes wrong."""
+    case = await Case.of(works, {})
+    answer = await works.compact(case.source, headers)
+    assert answer is not None
+    assert answer.status_code == 200
+    assert await case.end() is not None
+    return works.points.calls
+
+
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "once"}], ids=["without a key", "with a key"])
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_whichever_call_goes_wrong_a_session_is_compacted_once(
+    works: Works, fault: Fault, key: dict[str, str], record_property: Callable[[str, object], None]
+) -> None:
+    points = await calls(works, key)
+    assert {name.split()[0] for name in points} == {"route", "queue", "plan", "summarise", "commit"}, points
+    for point, name in enumerate(points):
+        case = await Case.of(works, {point: fault})
+        answer = await works.compact(case.source, key)
+        await case.end()
+        where = f"{fault} at {point} ({name})"
+        assert len(works.points.calls) > point, where
+        successor = await case.retried(key)
+        found = await case.end()
+        assert found is not None, where
+        assert found.id == successor, where
+        _agrees(answer, successor, where)
+        assert works.failed_executions == [], where
+        assert works.dead_letters == [], where
+    record_property("points_tried", len(points))
+
+
+def _agrees(answer: httpx.Response | None, successor: SessionId, where: str) -> None:
+    """What the first try was told is so."""
+    if answer is not None and answer.status_code == 200:
+        assert answer.json()["successor_session_id"] == successor, where
+
+
+async def test_whichever_two_calls_of_a_commit_go_wrong_a_session_is_compacted_once(
+    works: Works, record_property: Callable[[str, object], None]
+) -> None:
+    """In a soak, whichever two calls of the whole compaction."""
+    points = await calls(works, {})
+    first = [number for number, name in enumerate(points) if SOAK or name.startswith("commit ")]
+    faults = [fault for fault in Fault if SOAK or fault is not Fault.TIMEOUT]  # to us it looks like a throttle
+    tried = 0
+    for one, between in itertools.product(first, range(1, len(first))):
+        for fault, then in itertools.product(faults, faults):
+            case = await Case.of(works, {one: fault, one + between: then})
+            await works.compact(case.source)
+            await case.end()
+            works.points.faults = {}
+            successor = await case.retried({})
+            found = await case.end()
+            where = f"{fault} at {one} ({points[one]}), {then} at the {between}. after it"
+            assert found is not None, where
+            assert found.id == successor, where
+            tried += 1
+    record_property("pairs_tried", tried)
+
+
+async def test_what_comes_again_after_all_is_done_changes_nothing(works: Works) -> None:
+    case = await Case.of(works, {})
+    answer = await works.compact(case.source)
+    assert answer is not None
+    job = answer.json()["job_id"]
+    assert await case.end() is not None
+    stored = list(works.table.items())
+    for step in ("plan", "summarise", "commit", "fail"):
+        await works.step(step, job)
+    assert await works.message(json.dumps({"job": "compact", "tenant": "demo", "id": job})) == {"batchItemFailures": []}
+    await works.settled()
+    assert list(works.table.items()) == stored
+
+
+async def test_steps_that_run_twice_at_once_make_one_successor(works: Works) -> None:
+    """As when the state machine gives a step up that still runs, and calls for it again."""
+    case = await Case.of(works, {})
+    answer = await works.compact(case.source, {"Prefer": "respond-async"})
+    assert answer is not None
+    job = answer.json()["job_id"]
+    for step in ("plan", "summarise", "commit", "fail"):
+        await asyncio.gather(*(works.step(step, job) for _ in range(3)), return_exceptions=True)
+        case.look()
+    found = await case.end()
+    assert found is not None
+    assert found.id == await case.retried({})
+
+
+async def test_a_job_that_nobody_can_carry_out_fails_and_leaves_the_session_as_it_was(works: Works) -> None:
+    case = await Case.of(works, {})
+    works.points.faults = dict.fromkeys(range(5, 15), Fault.TIMEOUT)
+    answer = await works.compact(case.source, {"Prefer": "respond-async"})
+    assert answer is not None
+    job = answer.json()["job_id"]
+    assert await case.end() is None
+    shown = await works.send("GET", answer.headers["location"])
+    assert shown is not None
+    assert (shown.json()["status"], shown.json()["error"]["code"]) == ("failed", "storage_unavailable")
+    assert works.failed_executions == [job]
+    works.points.faults = {}
+    await case.retried({})
+    assert await case.end() is not None
