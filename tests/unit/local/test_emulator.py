@@ -1,0 +1,37 @@
+"""What the emulated stack has made, as the gateway is told of it."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+import pytest
+
+from local.emulator import Stores
+from spass.aws import hidden
+from spass.web.services import Settings
+
+STORES = Stores(*(f"spass-local-{field.name}-1ABC" for field in fields(Stores)))
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in STORES.variables().items():
+        monkeypatch.setenv(name, value)
+    hidden.look_again()
+    yield
+    monkeypatch.undo()
+    hidden.look_again()
+
+
+def test_the_gateway_knows_each_of_them_by_its_own_name() -> None:
+    settings = Settings.from_environment(STORES.variables())
+    places = settings.places
+    assert (settings.table, settings.bucket) == (STORES.table, STORES.bucket)
+    assert (places.queue, places.compaction_queue) == STORES.queues
+    assert (places.ingest_machine, places.compaction_machine) == STORES.machines
+
+
+@pytest.mark.usefixtures("told")
+def test_none_of_their_names_is_shown_to_anybody() -> None:
+    told = " ".join(STORES.variables().values())
+    assert "spass-local" in told
+    assert "spass-local" not in hidden.hide_values(told)
