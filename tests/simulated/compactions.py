@@ -112,7 +112,7 @@ class Works(SimulatedAws):
         super().__init__(self.clock)
         self.points = Points()
         self.script = Script("Ada moves to Berlin on 3 May.")
-        self.services = _Services(write_operators_files(folder), self.script)
+        self.services = ScriptedServices(write_operators_files(folder), self.script)
         self.services.aws = self
         self.services.compaction_jobs = CompactionJobs(self.clock)
         self.services.compaction_steps = CompactionSteps(self.services.summarizer, self.clock)
@@ -288,10 +288,6 @@ class Works(SimulatedAws):
         """Calls of the test's own, which are nobody's points."""
         with inject(Process(points=Points(), role="test")):
             yield
-
-
-class _Services(ScriptedServices):
-    """Made of the settings, but for what a test puts in its place."""
 
 
 def _turn(number: int, seq: int, now: float) -> TurnRecord:

@@ -1,18 +1,26 @@
-"""Compactions as those who ask for them see them."""
+"""Compactions as those who ask for them see them: through the routes, with queue and state machine played."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import pytest
 
-from tests.simulated.compactions import Works, loop_time
+from spass.aws import keys
+from spass.aws.table import Put
+from spass.core.errors import RateLimited, UpstreamError
+from spass.core.ids import JobId, RequestId, SessionId, UserId
+from spass.sessions.compaction.job import JOB_SECONDS
+from spass.sessions.deletion import delete_session
+from spass.sessions.hold import take, turn_hold
+from tests.simulated.compactions import AGENT, USER, Works, loop_time
 from tests.unit.virtual_time import BACKEND
 
-if TYPE_CHECKING:
-    import httpx
-
 pytestmark = pytest.mark.anyio
+
+ASYNC: Mapping[str, str] = {"Prefer": "respond-async"}
 
 
 @pytest.fixture
@@ -26,19 +34,270 @@ def works(tmp_path: Path) -> Iterator[Works]:
         yield Works(tmp_path)
 
 
-def json_of(answer: "httpx.Response | None", status: int) -> Any:
+def json_of(answer: httpx.Response | None, status: int) -> Any:
     assert answer is not None
     assert answer.status_code == status, answer.text
     return answer.json()
 
 
-async def test_a_compaction_is_waited_for(works: Works) -> None:
+def error_of(answer: httpx.Response | None, status: int, code: str) -> Any:
+    error = json_of(answer, status)["error"]
+    assert error["code"] == code
+    return error
+
+
+def slow(works: Works, seconds: float) -> None:
+    """The model takes its time."""
+    works.script.during = lambda: asyncio.sleep(seconds)
+
+
+async def test_a_compaction_is_waited_for_and_answered_whole(works: Works) -> None:
     session = await works.session()
     before = await works.history(session)
-    result = json_of(await works.compact(session), 200)
-    successor = await works.head(result["successor_session_id"])
-    assert result["summary_text"] == "Ada moves to Berlin on 3 May."
-    assert (result["compacted_message_count"], result["kept_message_count"]) == (8, 4)
-    assert (await works.head(session)).successor_session_id == successor.id
-    print(works.points.calls)
+    answer = await works.compact(session, content=b"{}")
+    result = json_of(answer, 200)
+    source, successor = await works.head(session), await works.head(result["successor_session_id"])
+    assert result == {
+        "job_id": source.archived_by,
+        "source_session_id": session,
+        "successor_session_id": source.successor_session_id,
+        "summary_id": successor.summary_id,
+        "summary_text": works.script.chat,
+        "summary_model": "small",
+        "compacted_message_count": 8,
+        "kept_message_count": 4,
+    }
     assert await works.history(session) == before
+    assert [one.message for one in await works.history(successor.id)][1:] == [one.message for one in before[8:]]
+    assert answer is not None
+    assert answer.headers["spass-cost-sub-calls"] == "1"
+    assert answer.headers["spass-cost-usd"] == "0.00002"
+
+
+async def test_a_job_shows_what_it_came_to(works: Works) -> None:
+    result = json_of(await works.compact(await works.session()), 200)
+    answer = await works.send("GET", f"/a1/jobs/{result['job_id']}")
+    job = json_of(answer, 200)
+    assert {name: job[name] for name in ("id", "kind", "status", "result", "error")} == {
+        "id": result["job_id"],
+        "kind": "compaction",
+        "status": "succeeded",
+        "result": result,
+        "error": None,
+    }
+    assert job["created_at"] < job["finished_at"]
+    assert answer is not None
+    assert answer.headers["spass-cost-sub-calls"] == "1"
+
+
+async def test_who_would_rather_not_wait_is_told_where_the_job_is(works: Works) -> None:
+    session = await works.session()
+    slow(works, 10)
+    answer = await works.compact(session, ASYNC)
+    ticket = json_of(answer, 202)
+    assert ticket == {"job_id": ticket["job_id"], "status": "queued"}
+    assert answer is not None
+    assert answer.headers["location"] == f"/a1/jobs/{ticket['job_id']}"
+    assert answer.headers["preference-applied"] == "respond-async"
+    await asyncio.sleep(5)
+    running = json_of(await works.send("GET", answer.headers["location"]), 200)
+    assert (running["status"], running["finished_at"], running["result"], running["error"]) == ("running", None, None, None)
+    await works.settled()
+    assert json_of(await works.send("GET", answer.headers["location"]), 200)["status"] == "succeeded"
+
+
+async def test_a_job_that_takes_longer_is_handed_over_after_25_seconds_and_few_looks(works: Works) -> None:
+    session = await works.session()
+    slow(works, 40)
+    began = works.clock()
+    answer = await works.compact(session)
+    assert json_of(answer, 202)["status"] == "running"
+    assert 25 <= works.clock() - began < 26
+    assert answer is not None
+    assert "preference-applied" not in answer.headers
+    assert works.points.calls.count("route GetItem") < 40
+    await works.settled()
+    assert json_of(await works.send("GET", answer.headers["location"]), 200)["status"] == "succeeded"
+
+
+async def test_a_job_s_place_holds_behind_a_stage(works: Works) -> None:
+    works.app.root_path = "/prod"
+    answer = await works.compact(await works.session(), ASYNC)
+    assert answer is not None
+    assert answer.headers["location"] == f"/prod/a1/jobs/{answer.json()['job_id']}"
+
+
+@pytest.mark.parametrize("body", [b'{"keep_last_n": 3}', b"[]", b"{"])
+async def test_a_body_that_says_anything_is_refused(works: Works, body: bytes) -> None:
+    session = await works.session()
+    error_of(await works.compact(session, content=body), 400, "invalid_request")
+    assert (await works.head(session)).hold is None
+
+
+async def test_a_session_that_was_compacted_names_its_successor(works: Works) -> None:
+    session = await works.session()
+    successor = json_of(await works.compact(session), 200)["successor_session_id"]
+    error = error_of(await works.compact(session), 409, "session_archived")
+    assert error["details"] == {"successor_session_id": successor}
+
+
+async def test_a_session_is_not_compacted_against_its_will_nor_where_there_is_nothing_to_do(works: Works) -> None:
+    off, short, empty = (
+        await works.session(strategy="off"),
+        await works.session(1, keep_last=4),
+        await works.session(0, keep_last=0),
+    )
+    stored = works.stored()
+    error_of(await works.compact(off), 409, "compaction_disabled")
+    error_of(await works.compact(short), 409, "nothing_to_compact")
+    error_of(await works.compact(empty), 409, "nothing_to_compact")
+    assert works.stored() == stored
+
+
+async def test_an_automatic_session_may_be_compacted_by_hand(works: Works) -> None:
+    assert json_of(await works.compact(await works.session(strategy="auto")), 200)
+
+
+async def test_a_session_that_a_turn_holds_is_busy(works: Works) -> None:
+    session = await works.session()
+    with works.quiet():
+        await take(works.store, session, AGENT, USER, turn_hold("turn_1", None, works.clock()), works.clock())
+    stored = works.stored()
+    answer = await works.compact(session)
+    error_of(answer, 409, "session_busy")
+    assert answer is not None
+    assert int(answer.headers["retry-after"]) >= 1
+    assert works.stored() == stored
+
+
+async def test_one_compaction_at_a_time(works: Works) -> None:
+    session = await works.session()
+    slow(works, 10)
+    job = json_of(await works.compact(session, ASYNC), 202)["job_id"]
+    answer = await works.compact(session)
+    assert error_of(answer, 409, "compaction_in_progress")["details"] == {"job_id": job}
+    assert answer is not None
+    assert int(answer.headers["retry-after"]) >= 1
+    await works.settled()
+    assert (await works.head(session)).archived_by == job
+
+
+async def test_what_is_another_user_s_is_not_there(works: Works) -> None:
+    session = await works.session()
+    error_of(await works.send("POST", f"/a1/agents/plain/sessions/{session}/compact", user="bob"), 404, "session_not_found")
+    error_of(await works.send("POST", f"/a1/agents/counting/sessions/{session}/compact"), 400, "session_agent_mismatch")
+    job = json_of(await works.compact(session), 200)["job_id"]
+    for path, user, token in (
+        (f"/a1/jobs/{job}", "bob", "demo-token"),
+        (f"/a1/jobs/{job}", USER, "other-token"),
+        (f"/a1/jobs/job_{'0' * 26}", USER, "demo-token"),
+        ("/a1/jobs/job_1", USER, "demo-token"),
+    ):
+        error_of(await works.send("GET", path, user=user, headers={"Authorization": f"Bearer {token}"}), 404, "job_not_found")
+
+
+async def test_the_same_key_is_answered_the_same(works: Works) -> None:
+    session = await works.session()
+    key = {"Idempotency-Key": "k"}
+    first, again = await works.compact(session, key), await works.compact(session, key)
+    assert json_of(first, 200) == json_of(again, 200)
+    assert again is not None
+    assert again.headers["idempotency-replayed"] == "true"
+    assert again.headers["spass-cost-usd"] == "0.00002"
+    error_of(await works.compact(session, key, content=b"{}"), 422, "idempotency_key_reused")
+
+
+async def test_a_ticket_is_kept_with_its_status_and_its_place(works: Works) -> None:
+    session = await works.session()
+    key = {"Idempotency-Key": "k", **ASYNC}
+    first, again = await works.compact(session, key), await works.compact(session, key)
+    assert json_of(first, 202) == json_of(again, 202)
+    assert first is not None
+    assert again is not None
+    assert first.headers["location"] == again.headers["location"]
+    assert again.headers["idempotency-replayed"] == "true"
+
+
+async def test_a_summary_that_failed_leaves_the_session_free_and_as_it_was(works: Works) -> None:
+    session = await works.session()
+    head, before = await works.head(session), await works.history(session)
+    works.script.failure = UpstreamError("Connection to http://10.0.0.7:8080/v1 refused by llm.internal.example.com.")
+    answer = await works.compact(session, {"Idempotency-Key": "k"})
+    error = error_of(answer, 502, "summary_failed")
+    job = json_of(await works.send("GET", f"/a1/jobs/{error['details']['job_id']}"), 200)
+    assert (job["status"], job["result"]) == ("failed", None)
+    assert job["error"] == {"code": "summary_failed", "message": error["message"]}
+    assert not {"10.0.0.7", "internal"} & set(job["error"]["message"].replace("/", " ").split())
+    assert (await works.head(session), await works.history(session)) == (head, before)
+    assert works.failed_executions == []
+    works.script.failure = None
+    assert json_of(await works.compact(session, {"Idempotency-Key": "k"}), 200)["job_id"] != job["id"]
+
+
+async def test_who_waited_is_told_when_to_come_back(works: Works) -> None:
+    works.script.failure = RateLimited("The provider is busy.", retry_after=40)
+    answer = await works.compact(await works.session())
+    error_of(answer, 429, "rate_limited")
+    assert answer is not None
+    assert answer.headers["retry-after"] == "40"
+
+
+async def test_a_job_that_never_began_ends_with_its_hour_and_lets_go(works: Works) -> None:
+    session = await works.session()
+    slow(works, JOB_SECONDS + 100)
+    answer = await works.compact(session, ASYNC)
+    job = json_of(answer, 202)["job_id"]
+    await asyncio.sleep(JOB_SECONDS)
+    shown = json_of(await works.send("GET", f"/a1/jobs/{job}"), 200)
+    assert (shown["status"], shown["error"]["code"]) == ("failed", "upstream_timeout")
+    assert (await works.head(session)).hold is None
+    await works.settled()
+    assert (await works.head(session)).archived_at is None, "it is too late for what comes after that"
+    again = json_of(await works.send("GET", f"/a1/jobs/{job}"), 200)
+    assert again == shown
+
+
+async def test_a_deleted_successor_takes_its_summary_with_it(works: Works) -> None:
+    result = json_of(await works.compact(await works.session()), 200)
+    with works.quiet():
+        await delete_session(works.store, SessionId(result["successor_session_id"]), AGENT, USER, works.clock())
+    job = json_of(await works.send("GET", f"/a1/jobs/{result['job_id']}"), 200)
+    assert job["result"] == {**result, "summary_text": None}
+
+
+async def test_a_session_that_follows_another_is_compacted_again_and_folds_the_summary_in(works: Works) -> None:
+    first = json_of(await works.compact(await works.session(4, keep_last=8)), 200)
+    successor = SessionId(first["successor_session_id"])
+    error_of(await works.compact(successor), 409, "nothing_to_compact")
+    head = await works.head(successor)
+    with works.quiet():
+        shorter = Put(keys.session_head("demo", successor), {**head.attributes(), "compact_keep_last_n": 4})  # type: ignore[arg-type]
+        await works.store.table.write(shorter)
+    works.script.chat = "Ada lives in Berlin."
+    second = json_of(await works.compact(successor), 200)
+    assert (second["compacted_message_count"], second["kept_message_count"]) == (5, 4)
+    asked = str(works.script.requests[-1].messages[-1].content)
+    assert "Ada moves to Berlin on 3 May." in asked
+    assert "[compaction summary from session" not in asked
+
+
+async def test_the_call_stands_in_the_audit_of_the_request_that_asked_for_it(works: Works) -> None:
+    answer = await works.compact(await works.session(), {"SPASS-Caller-Depth": "1", "SPASS-Parent-Request-Id": "req_elsewhere"})
+    assert answer is not None
+    with works.quiet():
+        request = RequestId(answer.headers["spass-request-id"])
+        (call,) = await works.store.table.query(keys.audit_partition(works.store.tenant, request))
+    assert (call["user"], call["agent"], call["session"]) == (USER, AGENT, answer.json()["source_session_id"])
+    assert (call["origin_request_id"], call["route"]) == (
+        "req_elsewhere",
+        "/a1/agents/{name}/sessions/{session_id}/compact",
+    )
+
+
+async def test_what_a_job_stores_is_no_text(works: Works) -> None:
+    session = await works.session()
+    job = json_of(await works.compact(session), 200)["job_id"]
+    (stored,) = [item for item in works.stored() if item["pk"] == keys.job(works.store.tenant, JobId(job)).pk]
+    assert stored["sk"] == "JOB"
+    assert "Berlin" not in str(stored)
+    assert UserId(str(stored["user"])) == USER
