@@ -5,42 +5,28 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from local.standin.conversation import Candidate, Conversation, ToolResult, result_sentences, sentences, text_of
-from local.standin.words import content_stems, count_tokens, fold, match, rarity
+from local.standin.condense import asks_to_condense, condense
+from local.standin.conversation import Candidate, Conversation, ToolResult, result_sentences, sentences
+from local.standin.person import second_person
+from local.standin.words import content_stems, fold, match, rarity
 
 _ENOUGH: Final = 0.3  # the least coverage of a question that counts as an answer
+_SURE: Final = 0.9  # the same of an answer for which no more is looked up
 _ENOUGH_OF_INSTRUCTIONS: Final = 0.7  # they tell how to answer, and only now and then what (a tenant's memory)
 _LONG: Final = 80  # characters from which a tool's text is prose to search, not a value to say
 _ASKS_WHEN: Final = re.compile(r"\b(wann|when|jahr|year|datum|date)\b")
 _ASKS_HOW_MUCH: Final = re.compile(
     r"\b(wie (viel|gross|hoch|lang|weit|alt)|wieviel|how (many|much|large|big|high|long|old|far))\b"
 )
-_ASKS_TO_CONDENSE: Final = re.compile(
-    r"\b(summari[sz]e|summary|condense|zusammenfass\w*|fasse?\b.*\bzusammen|kurzfassung)\b", re.DOTALL
-)
-_SAYS_NOTHING: Final = re.compile(
-    r"^(hi|hello|hallo|hey|danke|thanks|thank you|ok|okay|verstanden|noted|notiert|gut|super|bye)\b.{0,20}$"
-)
-_FIRST_TO_SECOND: Final = {
-    "mein": "dein", "meine": "deine", "meinen": "deinen", "meinem": "deinem", "meiner": "deiner", "meines": "deines",
-    "ich bin": "du bist", "ich heiße": "du heißt", "ich habe": "du hast", "ich wohne": "du wohnst", "ich mag": "du magst",
-    "my": "your", "i am": "you are", "i'm": "you are", "i have": "you have", "i live": "you live", "i like": "you like",
-    "i love": "you love",
-}  # fmt: skip
-_FIRST_PERSON: Final = re.compile(
-    r"\b(" + "|".join(sorted(map(re.escape, _FIRST_TO_SECOND), key=len, reverse=True)) + r")\b", re.IGNORECASE
-)
 
 
 def answer(conversation: Conversation) -> str:
     """The stand-in's answer to a conversation, in the language of the question."""
     if asks_to_condense(conversation):
-        return condense(conversation)
+        return condense(conversation) or _nothing_to_keep(conversation.is_german)
     if conversation.results:
         return _from_results(conversation)
-    questions = [sentence for sentence in sentences(conversation.asked) if sentence.endswith("?")] or [conversation.asked]
-    candidates = conversation.candidates()
-    found = [_best(question, candidates) for question in questions]
+    found = _answers(conversation)
     said = list(dict.fromkeys(_said(candidate, conversation) for candidate in found if candidate))
     if said and (conversation.is_question or any(candidate and candidate.source == "document" for candidate in found)):
         return " ".join(said)
@@ -49,37 +35,19 @@ def answer(conversation: Conversation) -> str:
     return "Notiert." if conversation.is_german else "Noted."
 
 
-def asks_to_condense(conversation: Conversation) -> bool:
-    """Whether the last message, or the instructions at its head, ask for a summary of what was said."""
-    return bool(_ASKS_TO_CONDENSE.search(fold(conversation.asked[:300]))) or bool(
-        re.search(
-            r"\b(you|your task|du|aufgabe)\b.{0,80}\b(summari[sz]e|condense|fasst?)\b", fold(conversation.instructions[:600])
-        )
-    )
+def is_sure(conversation: Conversation) -> bool:
+    """Whether a sentence of the conversation speaks of all that is asked about."""
+    candidates = [content_stems(candidate.text) for candidate in conversation.candidates()]
+    wanted = content_stems(conversation.asked)
+    weights = rarity(candidates)
+    return any(match(wanted, stems, weights).coverage >= _SURE for stems in candidates)
 
 
-def condense(conversation: Conversation) -> str:
-    """The telling sentences of a conversation in their order: names and numbers first, up to a quarter of its length."""
-    texts = [text_of(m) for m in conversation.earlier if m.get("role") in {"user", "assistant"}] + [conversation.question]
-    found = [
-        s for text in texts for s in sentences(text) if not _SAYS_NOTHING.match(fold(s)) and not _ASKS_TO_CONDENSE.search(fold(s))
-    ]
-    unique = list(dict.fromkeys(found))
-    weights = rarity([content_stems(s) for s in unique])
-    budget = max(60, sum(map(count_tokens, unique)) // 4)
-    chosen: set[str] = set()
-    for sentence in sorted(unique, key=lambda s: -_substance(s, weights)):
-        if not chosen or count_tokens(sentence) <= budget:
-            chosen.add(sentence)
-            budget -= count_tokens(sentence)
-    kept = [sentence for sentence in unique if sentence in chosen]
-    return " ".join(kept) if kept else _nothing(conversation.is_german)
-
-
-def _substance(sentence: str, weights: Mapping[str, float]) -> float:
-    stems = content_stems(sentence)
-    names = len(re.findall(r"(?<!^)(?<![.!?] )\b[A-ZÄÖÜ]\w+|\d+", sentence))
-    return (sum(weights.get(word, 0.0) for word in stems) + 2 * names) / (5 + len(stems)) - (2 if sentence.endswith("?") else 0)
+def _answers(conversation: Conversation) -> list[Candidate | None]:
+    """For each question the sentence that answers it best, if any does."""
+    questions = [sentence for sentence in sentences(conversation.asked) if sentence.endswith("?")] or [conversation.asked]
+    candidates = conversation.candidates()
+    return [_best(question, candidates) for question in questions]
 
 
 def _best(question: str, candidates: Sequence[Candidate], prior: Mapping[str, float] | None = None) -> Candidate | None:
@@ -114,15 +82,10 @@ def _fits(question: str, sentence: str) -> float:
 def _said(candidate: Candidate, conversation: Conversation) -> str:
     """The candidate as an answer: what users said of themselves in the second person, a document's sentence with its id."""
     if candidate.source == "user":
-        return _FIRST_PERSON.sub(_turned, candidate.text)
+        return second_person(candidate.text)
     if candidate.document and conversation.wants_sources:
         return f"{candidate.text} [{candidate.document}]"
     return candidate.text
-
-
-def _turned(found: re.Match[str]) -> str:
-    second = _FIRST_TO_SECOND[found.group().lower()]
-    return second[0].upper() + second[1:] if found.group()[0].isupper() and found.start() == 0 else second
 
 
 def _from_results(conversation: Conversation) -> str:
@@ -142,7 +105,7 @@ def _from_result(conversation: Conversation, outcome: ToolResult) -> str:
         return f"{result.get('weekday')}, {result.get('date')}, {result.get('time')} ({result.get('timezone')})"
     hits = result.get("results") if isinstance(result, Mapping) else None
     if isinstance(hits, list):
-        return _from_hits(conversation, str(outcome.arguments.get("query", conversation.asked)), hits)
+        return _from_hits(conversation, outcome, hits)
     found = [Candidate(sentence, "document", 1.0) for sentence in result_sentences(result)]
     if not any(len(candidate.text) > _LONG for candidate in found):
         return _plainly(result)
@@ -150,8 +113,8 @@ def _from_result(conversation: Conversation, outcome: ToolResult) -> str:
     return best.text if best else next(candidate.text for candidate in found if len(candidate.text) > _LONG)
 
 
-def _from_hits(conversation: Conversation, query: str, hits: Sequence[object]) -> str:
-    """The best sentence of what a search found; the search's own scores count, where it gives any."""
+def _from_hits(conversation: Conversation, outcome: ToolResult, hits: Sequence[object]) -> str:
+    """The best sentence of what a search found. Scores count where they are a likeness, from 0 to 1."""
     found: list[Candidate] = []
     prior: dict[str, float] = {}
     scored = False
@@ -159,13 +122,16 @@ def _from_hits(conversation: Conversation, query: str, hits: Sequence[object]) -
         if isinstance(hit, Mapping):
             score = hit.get("score")
             scored = scored or isinstance(score, int | float)
-            name = str(hit.get("id", ""))
+            likeness = score if isinstance(score, int | float) and outcome.name == "rag_query" else 0.0
+            source = "user" if hit.get("role") == "user" else "document"
             for sentence in result_sentences(hit):
-                found.append(Candidate(sentence, "document", 1.0, name))
-                prior.setdefault(sentence, max(0.0, score) / 3 if isinstance(score, int | float) else 0.0)
-    best = _best(query, found, prior)
+                found.append(Candidate(sentence, source, 1.0, str(hit.get("id", ""))))
+                prior.setdefault(sentence, max(0.0, likeness) / 3)
+    best = _best(str(outcome.arguments.get("query", conversation.asked)), found, prior)
     if best is not None:
         return _said(best, conversation)
+    if outcome.name == "lineage_search":
+        return " ".join(_said(one, conversation) for one in _answers(conversation) if one) or _nothing(conversation.is_german)
     if found and not scored:
         return found[0].text if len(found) == 1 else f"{found[0].text}: {found[1].text}"
     return _nothing(conversation.is_german)
@@ -185,3 +151,7 @@ def _nothing(german: bool) -> str:
     if german:
         return "Ich bin das Ersatzmodell ohne Netz und finde dazu nichts im Gespräch und in den Dokumenten."
     return "I am the offline stand-in model and find nothing about that in the conversation or the documents."
+
+
+def _nothing_to_keep(german: bool) -> str:
+    return "Bisher wurde nichts gesagt, das bleiben muss." if german else "So far nothing was said that has to be kept."

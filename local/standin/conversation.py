@@ -14,6 +14,7 @@ from spass.core.messages import Json
 Message = Mapping[str, Any]
 
 # A document in a prompt, however it is marked: <document id="d1" …>text</document>.
+_LABEL: Final = re.compile(r"^\[compaction summary from session [^\]\s]*\] ?")
 _DOCUMENT: Final = re.compile(r'<document\b(?:[^>]*?\bid="([^"]*)")?[^>]*>(.*?)</document>', re.DOTALL | re.IGNORECASE)
 _TAG: Final = re.compile(r"</?[a-zA-Z_][^<>]*>")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?…])[\"'”»)]*\s+(?=[\"'“„«(]*[^\W_])|\n\s*\n|\n(?=\s*[-*|#\d])")
@@ -99,6 +100,11 @@ class Conversation:
         return bool(re.search(r"square brackets|eckigen Klammern", self.instructions))
 
     @property
+    def was_compacted(self) -> bool:
+        """Whether a summary stands for the beginning of the conversation."""
+        return any(message.get("role") == "assistant" and _LABEL.match(text_of(message)) for message in self.messages)
+
+    @property
     def is_question(self) -> bool:
         return "?" in self.asked or bool(_QUESTION_START.match(fold(self.asked)))
 
@@ -112,7 +118,7 @@ class Conversation:
         ]
         found += [Candidate(s, "user", 1.1) for s in sentences(self.asked) if not s.endswith("?")]
         for message in reversed(self.earlier):
-            role, text = message.get("role"), text_of(message)
+            role, text = message.get("role"), without_label(text_of(message))
             if role == "user" and not _DOCUMENT.search(text):
                 found += [Candidate(s, "user", 1.1) for s in sentences(text) if not s.endswith("?")]
             elif role == "assistant" and not text.startswith(("Ich bin ", "I am ")):
@@ -131,6 +137,11 @@ def text_of(message: Message) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     return ""
+
+
+def without_label(text: str) -> str:
+    """A message without the words by which the gateway says that it is a compaction's summary."""
+    return _LABEL.sub("", text)
 
 
 def unmarked(messages: Sequence[Message]) -> list[Message]:
@@ -162,7 +173,7 @@ def result_sentences(result: object) -> list[str]:
 
 def _texts(value: object, key: str = "") -> Iterator[str]:
     if isinstance(value, str):
-        if key not in {"id", "index_id", "url", "error", "code"}:
+        if key not in {"id", "index_id", "session_id", "role", "created_at", "url", "error", "code"}:
             yield value
     elif isinstance(value, Mapping):
         for name, item in value.items():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from local.standin.answers import is_sure
 from local.standin.conversation import Conversation
 from local.standin.words import content_stems, fold, match
 from spass.core.messages import Json
@@ -197,12 +198,20 @@ def _rag_query(conversation: Conversation) -> dict[str, Any] | None:
     return {"index_id": next(filter(None, named.groups())).rstrip(".:") if named else _FALLBACK_INDEX, "query": query}
 
 
+def _lineage_search(conversation: Conversation) -> dict[str, Any] | None:
+    """What a summary forgot is searched for, unless what is left of the conversation answers."""
+    if not conversation.was_compacted or not conversation.is_question or is_sure(conversation):
+        return None
+    return {"query": " ".join(conversation.asked.split())[:500]}
+
+
 _RULES: Final[Mapping[str, Callable[[Conversation], dict[str, Any] | None]]] = {
     "calculator": _calculator,
     "current_datetime": _current_datetime,
     "wikipedia_search": lambda conversation: _wikipedia(conversation, summary=False),
     "wikipedia_summary": lambda conversation: _wikipedia(conversation, summary=True),
     "rag_query": _rag_query,
+    "lineage_search": _lineage_search,
 }
 
 

@@ -1,0 +1,317 @@
+"""What five compactions in a row leave of a conversation: how long the summary is, and how much of what was said is still found.
+
+    python -m bench.recall [--seed N]
+
+Facts are planted in every generation: names, numbers and decisions of a project, among twenty times as much talk. After each
+compaction: are the facts in the summary, and if not, does ``lineage_search`` find them with the question that a person would
+ask? The model is the offline stand-in, in process; sessions, turns, compactions and searches are the gateway's own, on an
+emulated table.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from bench.stage import emulated_aws
+from local.standin.provider import StandIn
+from spass.agents.engine import Engine
+from spass.agents.spec import AgentSpec
+from spass.aws.clients import Aws
+from spass.aws.idempotency import StoredAnswer
+from spass.calls.pipeline import Calls
+from spass.calls.scope import Scope
+from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted, collect
+from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, new_id
+from spass.core.messages import FinishReason, Message, Role
+from spass.llm.router import Router
+from spass.rag.cache import ObjectCache
+from spass.rag.service import Rag
+from spass.sessions.compaction.model import SummaryRecord
+from spass.sessions.compaction.summary import Summarizer
+from spass.sessions.lineage_search import LineageSearch
+from spass.sessions.record import load_turns
+from spass.sessions.service import Sessions
+from spass.sessions.session import CreateSession
+from spass.sessions.turn import Recorded, Relief
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.identity import Caller, Identity
+from spass.tenancy.settings import Cascade
+from spass.tools.ancestry import LINEAGE_SEARCH
+from spass.tools.toolbox import Toolbox
+
+GENERATIONS: Final = 5
+TURNS: Final = 60
+"""In each generation; every fourth plants a fact."""
+
+AGENT: Final = AgentName("bench")
+TENANT: Final = TenantId("bench")
+MODEL: Final = "stand-in"
+_HUGE: Final = 10**9  # tokens of a window in which no turn has to compact
+_FOUND: Final = 5  # messages that a search returns if not told otherwise
+
+SPEC: Final = AgentSpec(name=AGENT, model=MODEL, tools=(LINEAGE_SEARCH,))
+CONFIG: Final = GatewayConfig.model_validate(
+    {
+        "llm": {"retries": 0, "backends": [{"name": "standin", "provider": "ollama", "supported_models": [MODEL]}]},
+        "models": [
+            {"name": MODEL, "context_window": 8000},
+            {"name": "all-minilm-l6-v2", "kind": "embedding", "dimensions": 384, "context_window": 256},
+        ],
+        "defaults": {"compact_summary_model": MODEL, "compact_keep_last_n": 4, "compact_strategy": "auto"},
+        "tenants": [{"id": TENANT}],
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something said once. Whoever knows ``key`` can answer ``question``."""
+
+    kind: str  # "name", "number" or "decision"
+    said: str
+    question: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """How many of so many facts are in the summary, how many are there or found by a search, and how many an agent tells who is
+    asked, and may search."""
+
+    facts: int
+    by_summary: int
+    by_either: int
+    answered: int
+
+    def percent(self, known: int) -> int:
+        return round(100 * known / self.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """After compaction ``number``: the words said since the one before it, its summary, and what is still known: of each
+    generation's facts, first to last."""
+
+    number: int
+    words_said: int
+    summary: SummaryRecord
+    recall: Sequence[Recall]
+
+    @property
+    def words(self) -> int:
+        return len(self.summary.text.split())
+
+    @property
+    def total(self) -> Recall:
+        """Of the facts of all generations so far."""
+        of_all = ((one.facts, one.by_summary, one.by_either, one.answered) for one in self.recall)
+        return Recall(*map(sum, zip(*of_all, strict=True)))
+
+
+# Parts of what is said. A run draws from them by its seed; nothing in the gateway or the stand-in knows them.
+_PROJECTS: Final = ("Kestrel", "Marlin", "Osprey", "Heron", "Tern", "Petrel", "Gannet", "Dunlin")
+_FIRST: Final = ("Marta", "Jonas", "Aylin", "Pavel", "Ingrid", "Tomasz", "Leila", "Bruno", "Hanna", "Oskar", "Nadia", "Emil")
+_LAST: Final = (
+    "Kowalczyk",
+    "Brandt",
+    "Demir",
+    "Novak",
+    "Solberg",
+    "Wrona",
+    "Haddad",
+    "Conti",
+    "Vogel",
+    "Lind",
+    "Petrov",
+    "Farkas",
+)
+_ROLES: Final = (
+    "contact at the customer",
+    "site manager",
+    "data protection officer",
+    "lead tester",
+    "translator",
+    "second line of support",
+)
+_FIGURES: Final = (
+    ("budget", "{} euros", 12_000, 98_000),
+    ("contract number", "VT-{}", 10_000, 99_999),
+    ("number of seats", "{} seats", 110, 990),
+    ("storage needed", "{} gigabytes", 1_100, 9_900),
+    ("penalty for each day of delay", "{} euros", 300, 990),
+)
+_CHOICES: Final = (
+    ("database", "moves to", ("PostgreSQL", "MariaDB", "SQLite", "CockroachDB")),
+    ("hosting", "stays in", ("Falkenstein", "Gravelines", "Helsinki", "Dublin")),
+    ("report", "is written in", ("Portuguese", "Finnish", "Dutch", "Catalan")),
+)
+_TALK: Final = (
+    "I was wondering how the others see this, because the meeting ran long and nobody wrote much down.",
+    "There is not much new on my side, we are still going through the same points as last week.",
+    "The weather kept half of the team at home, so most of the conversation happened by phone.",
+    "Could you put that a little more simply, so that I can pass it on without explaining it twice?",
+    "I like the second version better than the first one, it reads more easily and is less stiff.",
+    "We talked about the usual things again, who sits where and who brings the cake next time.",
+    "Before I forget it, the printer on our floor is making that noise again when it warms up.",
+    "It would help me if the text were shorter, people here rarely read beyond the first lines.",
+    "That sounds reasonable to me, although I would like to sleep on it before I say more.",
+    "The train at 17:40 was late again, and the one after it was so full that we walked.",
+    "Does anybody know why the heating in room 214 is on in May?",
+    "My neighbour Gerd says that his dog is afraid of the new lift since Monday 3 May.",
+    "On Tuesday we had soup, on Wednesday we had soup, and I hear that Friday will be soup.",
+    "Somebody asked whether the slides could have larger letters, the room is deeper than it looks.",
+)
+_ANSWERS: Final = (
+    "Noted.",
+    "That makes sense, a shorter text with plain words will be read by more people.",
+    "I can rewrite it that way, with the most important thing first and everything else below it.",
+    "Thank you, I keep that in mind for the rest of our conversation.",
+    "Larger letters and fewer lines on a page usually help more than any other change.",
+)
+
+
+def facts_of(project: str, chance: random.Random) -> list[Fact]:
+    """Fourteen of one project: six names, five numbers, three decisions."""
+    names = zip(chance.sample(_FIRST, 6), chance.sample(_LAST, 6), chance.sample(_ROLES, 6), strict=True)
+    facts = [
+        Fact("name", f"The {role} of project {project} is {first} {last}.", f"Who is the {role} of project {project}?", last)
+        for first, last, role in names
+    ]
+    for what, unit, low, high in _FIGURES:
+        number = str(chance.randrange(low, high))
+        said = f"For project {project} the {what} is {unit.format(number)}."
+        facts.append(Fact("number", said, f"What is the {what} of project {project}?", number))
+    for what, verb, choices in _CHOICES:
+        choice = chance.choice(choices)
+        said = f"We decided that the {what} of project {project} {verb} {choice}."
+        facts.append(Fact("decision", said, f"What did we decide about the {what} of project {project}?", choice))
+    chance.shuffle(facts)
+    return facts
+
+
+def talk(facts: Sequence[Fact], chance: random.Random, turns: int) -> Iterator[tuple[str, str]]:
+    """What the user and the agent say, the facts among it at even distances."""
+    every = max(1, turns // len(facts))
+    for turn in range(turns):
+        user = chance.sample(_TALK, 3)
+        if turn % every == 0 and turn // every < len(facts):
+            user.insert(chance.randrange(4), facts[turn // every].said)
+        yield " ".join(user), chance.choice(_ANSWERS)
+
+
+@dataclass
+class Recaller:
+    """One session, talked to and compacted generation after generation."""
+
+    aws: Aws
+    seed: int = 1
+    turns: int = TURNS
+    planted: list[list[Fact]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        cascade = Cascade(CONFIG)
+        router = Router(CONFIG.llm, CONFIG.models, lambda _: None, provider_of=lambda *_: StandIn())
+        calls = Calls(CONFIG, router, cascade)
+        summarizer = Summarizer(calls, cascade, CONFIG)
+        self._chance = random.Random(self.seed)
+        self._projects = self._chance.sample(_PROJECTS, GENERATIONS)
+        self._store = self.aws.for_tenant(TENANT)
+        self._sessions = Sessions(cascade, lambda: summarizer)
+        rag = Rag(calls, CONFIG, ObjectCache())
+        self._engine = Engine(calls, Toolbox(rag, cascade, LineageSearch), rag, cascade)
+
+    async def generations(self, count: int = GENERATIONS) -> list[Generation]:
+        """Talk and compact, ``count`` times, at most ``GENERATIONS``."""
+        session = (await self._sessions.create(self._scope(), AGENT, CreateSession())).id
+        done: list[Generation] = []
+        for number in range(1, count + 1):
+            self.planted.append(facts_of(self._projects[number - 1], self._chance))
+            said = [*talk(self.planted[-1], self._chance, self.turns)]
+            for user, agent in said:
+                await self._say(session, user, agent, window=_HUGE)
+            # What is kept word for word is no test of memory: the last turns hold no fact.
+            summary = await self._say(session, "Let us go on.", "Gladly.", window=1)
+            assert summary is not None
+            session = summary.successor
+            words = sum(len(text.split()) for turn in said for text in turn)
+            recall = [await self._recall(facts, session, summary.text) for facts in self.planted]
+            done.append(Generation(number, words, summary, recall))
+        return done
+
+    async def _recall(self, facts: Sequence[Fact], session: SessionId, summary: str) -> Recall:
+        remembered = {fact.question for fact in facts if fact.key in summary}
+        searched = {fact.question for fact in facts if fact.question not in remembered and await self._is_found(fact, session)}
+        answered = [fact.key in await self._answer(fact.question, session) for fact in facts]
+        return Recall(len(facts), len(remembered), len(remembered | searched), sum(answered))
+
+    async def _is_found(self, fact: Fact, session: SessionId) -> bool:
+        found = await LineageSearch().search(self._scope().within(AGENT, session), fact.question, _FOUND)
+        return any(fact.key in one.excerpt for one in found.results)
+
+    async def _answer(self, question: str, session: SessionId) -> str:
+        """What the agent says in a turn that is not recorded."""
+        history = [stored.message for turn in await load_turns(self._store, session, 1) for stored in turn.messages]
+        scope = self._scope().within(AGENT, session)
+        async with aclosing(self._engine.run(scope, SPEC, history, question)) as events:
+            return collect([event async for event in events]).content
+
+    async def _say(self, session: SessionId, user: str, agent: str, *, window: int) -> SummaryRecord | None:
+        """One turn; the summary, if ``window`` is so small that it begins with a compaction."""
+        summary: SummaryRecord | None = None
+
+        async def respond(_history: Sequence[Message], _relief: Relief) -> AsyncGenerator[Event, None]:
+            reply = Message(Role.ASSISTANT, agent)
+            yield TurnStarted()
+            yield InferenceStarted(1)
+            yield InferenceFinished(reply, FinishReason.STOP)
+            yield TurnFinished(FinishReason.STOP)
+
+        def render(recorded: Recorded) -> StoredAnswer:
+            nonlocal summary
+            if recorded.compaction_error:
+                raise recorded.compaction_error
+            summary = recorded.compacted.summary if recorded.compacted else None
+            return StoredAnswer({}, {})
+
+        turn = self._sessions.turn(
+            self._scope(), AGENT, session, user, model=MODEL, context_window=window, respond=respond, render=render
+        )
+        await turn.answer()
+        return summary
+
+    def _scope(self) -> Scope:
+        identity = Identity(TENANT, "bench", admin=False, allowed_models=("*",))
+        caller = Caller(identity, UserId("bench"), RequestId(new_id("req")), None, 0, "bench")
+        return replace(Scope.of(caller, self._store), agent=AGENT)
+
+
+def report(generations: Sequence[Generation]) -> Iterator[str]:
+    """A line for each generation: what the summary alone still says, and what it or a search does."""
+    yield "           |       | words of |    facts of generation 1, in %    |    facts of all so far, in %"
+    yield "generation |  said |  summary | summary | + search | answered | summary | + search | answered"
+    for one in generations:
+        row = f"{one.number:10} | {one.words_said:5} | {one.words:8}"
+        for recall in (one.recall[0], one.total):
+            row += f" | {recall.percent(recall.by_summary):7} | {recall.percent(recall.by_either):8}"
+            row += f" | {recall.percent(recall.answered):8}"
+        yield row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.recall", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--seed", type=int, default=1, help="of what is said")
+    seed = parser.parse_args().seed
+    with emulated_aws() as environment:
+        os.environ.update(environment)
+        print(f"The offline stand-in, {TURNS} turns a generation, fourteen facts in each (seed {seed}):\n")
+        for line in report(asyncio.run(Recaller(Aws(table="spass", bucket="spass"), seed).generations())):
+            print(line)
+
+
+if __name__ == "__main__":
+    main()

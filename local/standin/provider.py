@@ -1,0 +1,28 @@
+"""The stand-in without HTTP, where a bench or a test wants no server."""
+
+from collections.abc import AsyncGenerator
+from typing import cast
+
+from local.standin.wire import complete
+from spass.core.messages import FinishReason, TokenUsage
+from spass.llm.providers.openai_wire import chat_body
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
+
+
+class StandIn:
+    """A ``Provider`` that answers as the stand-in does behind its server."""
+
+    async def chat(self, request: ChatRequest, _: CallContext, /) -> AsyncGenerator[ChatDelta, None]:
+        answer = complete(cast("dict[str, object]", chat_body(request, "max_tokens")))
+        calls = tuple(
+            ToolCallDelta(at, call["id"], call["function"]["name"], call["function"]["arguments"])
+            for at, call in enumerate(answer.tool_calls)
+        )
+        usage = TokenUsage(answer.usage["prompt_tokens"], answer.usage["completion_tokens"])
+        yield ChatDelta(answer.content or "", calls, FinishReason(answer.finish_reason), usage)
+
+    async def embed(self, request: EmbeddingRequest, _: CallContext, /) -> EmbeddingReply:
+        raise NotImplementedError("The stand-in embeds nothing; the gateway does that in process.")
+
+    async def aclose(self) -> None:
+        pass
