@@ -106,7 +106,10 @@ class StepFailed(Exception):
 
 
 class Works(SimulatedAws):
-    """The gateway's functions and what runs them. ``script`` is what models say."""
+    """The gateway's functions and what runs them. ``script`` is what models say. Where it is not ``played``, messages lie in
+    their queue."""
+
+    played = True
 
     def __init__(self, folder: Path) -> None:
         super().__init__(self.clock)
@@ -153,6 +156,8 @@ class Works(SimulatedAws):
         if QueueUrl == PLACES.queue:  # an audit record that found no place
             return {}
         assert QueueUrl == PLACES.compaction_queue
+        if not self.played:
+            return {}
         delivery = asyncio.create_task(self._deliver(MessageBody))
         self._deliveries.add(delivery)
         return {}
@@ -171,9 +176,9 @@ class Works(SimulatedAws):
         for task in (*self._deliveries, *self.executions.values()):
             task.result()
 
-    async def step(self, step: str, job: str) -> None:
-        """One more invocation of a step, as after a late retry."""
-        await self._invoked(step, compaction_step.work, {"step": step, "tenant": "demo", "job": job})
+    async def step(self, step: str, job: str) -> Json:
+        """What one more invocation of a step answers, as after a late retry."""
+        return await self._invoked(step, compaction_step.work, {"step": step, "tenant": "demo", "job": job})
 
     async def message(self, *bodies: str) -> Json:
         """What the worker of the queue answers to a batch."""

@@ -1,0 +1,97 @@
+"""The workers of compactions, called as the queue and the state machine call them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spass.aws.faults import Fault
+from spass.core.ids import SessionId
+from tests.simulated.compactions import Points, StepFailed, Works, loop_time
+from tests.unit.virtual_time import BACKEND
+
+pytestmark = pytest.mark.anyio
+
+NOBODY_S = "job_" + "0" * 26
+
+
+@pytest.fixture
+def anyio_backend() -> object:
+    return BACKEND
+
+
+@pytest.fixture
+def works(tmp_path: Path) -> Iterator[Works]:
+    with loop_time():
+        works = Works(tmp_path)
+        works.played = False
+        yield works
+
+
+async def asked(works: Works) -> tuple[SessionId, str]:
+    session = await works.session()
+    answer = await works.compact(session, {"Prefer": "respond-async"})
+    assert answer is not None
+    return session, str(answer.json()["job_id"])
+
+
+def message(**fields: object) -> str:
+    return json.dumps({"job": "compact", "tenant": "demo", "id": NOBODY_S} | fields)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("{secret", "the message is no JSON"),
+        ("[" * 100_000, "the message is no JSON"),
+        ('"secret"', "the message is of no known kind"),
+        (message(job="secret"), "the message is of no known kind"),
+        (message(id="job_secret"), "the message is of no known kind"),
+        (message(id=7), "the message is of no known kind"),
+        (message(tenant="secret"), "the tenant is not known"),
+    ],
+)
+async def test_what_asks_for_nothing_we_can_do_is_dropped_with_a_line(
+    works: Works, body: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await works.message(body) == {"batchItemFailures": []}
+    assert works.executions == {}
+    printed = capsys.readouterr().out
+    (line,) = [json.loads(line) for line in printed.splitlines()]
+    assert (line["level"], line["event"], line["message_id"], line["why"]) == ("warning", "job_dropped", "m0", why)
+    assert "secret" not in printed
+
+
+async def test_a_message_starts_one_execution_named_for_its_job_however_often_it_comes(works: Works) -> None:
+    session, job = await asked(works)
+    for _ in range(3):
+        assert await works.message(message(id=job)) == {"batchItemFailures": []}
+    await works.settled()
+    assert list(works.executions) == [job]
+    assert (await works.head(session)).archived_by == job
+
+
+async def test_one_message_s_failure_is_not_the_next_one_s(works: Works) -> None:
+    (first, one), (second, two) = await asked(works), await asked(works)
+    works.points = Points({0: Fault.THROTTLE})
+    answer: Any = await works.message(message(id=one), "junk", message(id=two))
+    assert answer == {"batchItemFailures": [{"itemIdentifier": "m0"}]}
+    await works.settled()
+    assert (await works.head(first)).archived_at is None
+    assert (await works.head(second)).archived_by == two
+
+
+async def test_an_unknown_step_fails(works: Works) -> None:
+    with pytest.raises(StepFailed):
+        await works.step("rollback", NOBODY_S)
+
+
+async def test_events_and_what_steps_answer_hold_no_text(works: Works, capsys: pytest.CaptureFixture[str]) -> None:
+    _, job = await asked(works)
+    for step in ("plan", "summarise", "commit"):
+        assert await works.step(step, job) == {"job": job}
+    printed = capsys.readouterr().out
+    assert "Berlin" not in printed
+    assert "question" not in printed

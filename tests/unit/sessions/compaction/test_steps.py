@@ -1,0 +1,235 @@
+"""A compaction's steps, when something comes between them."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spass.aws import keys
+from spass.aws.leases import LEASE_SECONDS
+from spass.aws.table import TTL, Put, Update
+from spass.core.ids import JobId, MessageId, SessionId, new_id
+from spass.core.messages import FinishReason, Message, Role, TokenUsage
+from spass.core.time import timestamp
+from spass.sessions.compaction.job import Job, read_job
+from spass.sessions.deletion import delete_session
+from spass.sessions.hold import release
+from spass.sessions.record import StoredMessage, TurnRecord, store_body
+from spass.sessions.session import HoldKind
+from tests.simulated.compactions import AGENT, USER, StepFailed, Works, loop_time
+from tests.unit.virtual_time import BACKEND
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> object:
+    return BACKEND
+
+
+@pytest.fixture
+def works(tmp_path: Path) -> Iterator[Works]:
+    """The queue keeps what it is sent: a test calls for the steps itself."""
+    with loop_time():
+        works = Works(tmp_path)
+        works.played = False
+        yield works
+
+
+async def asked(works: Works, session: SessionId) -> JobId:
+    answer = await works.compact(session, {"Prefer": "respond-async"})
+    assert answer is not None
+    assert answer.status_code == 202, answer.text
+    return JobId(answer.json()["job_id"])
+
+
+async def job_of(works: Works, job: JobId) -> Job:
+    with works.quiet():
+        found = await read_job(works.store, job)
+    assert found is not None
+    return found
+
+
+async def drafts(works: Works) -> list[str]:
+    return [str(item["text"]) for item in works.stored() if item["sk"] == "DRAFT"]
+
+
+async def say(works: Works, session: SessionId, text: str) -> None:
+    """A turn that came while nobody held the session."""
+    seq = (await works.head(session)).next_seq
+    said = [Message(Role.USER, text), Message(Role.ASSISTANT, f"answer to {text}")]
+    at = timestamp(works.clock())
+    messages = tuple(StoredMessage(MessageId(new_id("msg")), seq + n, at, message) for n, message in enumerate(said))
+    turn = TurnRecord(new_id("turn"), messages, TokenUsage(), 1, FinishReason.STOP)
+    with works.quiet():
+        body = await store_body(works.store, session, turn)
+        await works.store.table.write(Put(keys.session_turn(works.store.tenant, session, seq), body))
+        head = keys.session_head(works.store.tenant, session)
+        await works.store.table.write(Update(head, "SET next_seq = :next REMOVE hold", values={":next": turn.next_seq}))
+
+
+async def test_the_session_is_held_from_the_request_to_the_commit(works: Works) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+    for step, status in (("plan", "running"), ("summarise", "running"), ("commit", "succeeded")):
+        await asyncio.sleep(LEASE_SECONDS - 10)
+        hold = (await works.head(session)).hold
+        assert hold is not None
+        assert (hold.owner, hold.kind, hold.live(works.clock())) == (job, HoldKind.JOB, True)
+        await works.step(step, job)
+        assert (await job_of(works, job)).status == status
+    assert (await works.head(session)).hold is None
+
+
+async def test_the_hold_outlives_a_long_summary(works: Works) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+    works.script.during = lambda: asyncio.sleep(4 * LEASE_SECONDS)
+    summarising = asyncio.create_task(works.step("summarise", job))
+    for _ in range(12):
+        await asyncio.sleep(20)
+        hold = (await works.head(session)).hold
+        assert hold is not None
+        assert hold.live(works.clock())
+    await summarising
+    assert await drafts(works) == [works.script.chat]
+
+
+async def test_a_summary_is_made_once(works: Works) -> None:
+    job = await asked(works, await works.session())
+    await works.step("summarise", job)
+    await works.step("summarise", job)
+    assert len(works.script.requests) == 1
+    await works.step("commit", job)
+    assert await drafts(works) == []
+
+
+async def test_a_turn_that_came_while_the_hold_was_lost_is_kept(works: Works) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+    await works.step("plan", job)
+    await works.step("summarise", job)
+    await asyncio.sleep(LEASE_SECONDS + 1)
+    await say(works, session, "in between")
+    await works.step("commit", job)
+    found = await job_of(works, job)
+    assert (found.status, found.compacted, found.kept) == ("succeeded", 8, 6)
+    kept = [one.message.content for one in await works.history(found.plan.successor)]
+    assert kept[-2:] == ["in between", "answer to in between"]
+
+
+async def test_a_step_waits_for_whoever_took_the_session_over(works: Works) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+    await works.step("plan", job)
+    await asyncio.sleep(LEASE_SECONDS + 1)
+    other = await asked(works, session)
+    for step in ("summarise", "commit"):
+        with pytest.raises(StepFailed):
+            await works.step(step, job)
+    await works.step("fail", other)
+    await works.step("summarise", job)
+    await works.step("commit", job)
+    assert (await job_of(works, job)).status == "succeeded"
+
+
+async def test_a_job_whose_session_another_one_compacted_fails_and_says_where_it_went(works: Works) -> None:
+    session = await works.session()
+    late = await asked(works, session)
+    await works.step("summarise", late)
+    await asyncio.sleep(LEASE_SECONDS + 1)
+    faster = await asked(works, session)
+    for step in ("plan", "summarise", "commit"):
+        await works.step(step, faster)
+    await works.step("commit", late)
+    failure = (await job_of(works, late)).failure
+    assert failure is not None
+    assert (failure.code, failure.details) == (
+        "session_archived",
+        {"successor_session_id": (await job_of(works, faster)).plan.successor},
+    )
+    assert await drafts(works) == []
+
+
+async def test_a_deleted_session_leaves_no_summary(works: Works) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+    await works.step("summarise", job)
+    await asyncio.sleep(LEASE_SECONDS + 1)
+    with works.quiet():
+        await delete_session(works.store, session, AGENT, USER, works.clock())
+    await works.step("commit", job)
+    found = await job_of(works, job)
+    assert found.failure is not None
+    assert found.failure.code == "session_not_found"
+    assert "Berlin" not in str(works.stored())
+
+
+async def test_what_nobody_fetches_is_forgotten_with_the_job_s_hour(works: Works) -> None:
+    job = await asked(works, await works.session())
+    await works.step("summarise", job)
+    (draft,) = [item for item in works.stored() if item["sk"] == "DRAFT"]
+    assert draft[TTL] == (await job_of(works, job)).ends_at
+
+
+async def test_a_step_that_took_the_session_of_a_job_that_was_ended_meanwhile_lets_go(works: Works) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+
+    async def ended() -> None:
+        await works.step("fail", job)
+
+    works.script.during = ended
+    await works.step("summarise", job)
+    assert (await job_of(works, job)).status == "failed"
+    assert (await works.head(session)).hold is None
+    assert await drafts(works) == []
+
+
+async def test_a_failed_job_stays_failed(works: Works) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+    await works.step("fail", job)
+    failed = await job_of(works, job)
+    assert failed.failure is not None
+    assert failed.failure.code == "storage_unavailable"
+    for step in ("plan", "summarise", "commit", "fail"):
+        await works.step(step, job)
+    assert await job_of(works, job) == failed
+    head = await works.head(session)
+    assert (head.hold, head.archived_at) == (None, None)
+
+
+async def test_a_commit_without_a_summary_is_no_commit(works: Works) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+    with pytest.raises(StepFailed):
+        await works.step("commit", job)
+    assert (await works.head(session)).archived_at is None
+
+
+async def test_a_job_that_is_gone_is_no_work(works: Works) -> None:
+    stored = works.stored()
+    for step in ("plan", "summarise", "commit", "fail"):
+        await works.step(step, "job_" + "0" * 26)
+    assert works.stored() == stored
+
+
+async def test_a_renewal_that_fails_stops_a_summary_and_the_next_try_makes_it(works: Works) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+
+    async def lost() -> None:
+        with works.quiet():
+            await release(works.store, session, job)
+        await asyncio.sleep(LEASE_SECONDS)
+
+    works.script.during = lost
+    with pytest.raises(StepFailed):
+        await works.step("summarise", job)
+    assert await drafts(works) == []
+    works.script.during = None
+    await works.step("summarise", job)
+    await works.step("commit", job)
+    assert (await job_of(works, job)).status == "succeeded"
