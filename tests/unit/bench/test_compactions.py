@@ -1,0 +1,71 @@
+"""A bench carries a compaction out as the state machine would, and its dollars are those of the list."""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from bench.compactions import Machine, Part, taken
+from bench.meter import Made, Meter
+from bench.prices import Taken
+from local.home import ROOT
+
+NOTHING = Taken(read_units=0, write_units=0, gb_seconds=0, invocations=0)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine(json.loads((ROOT / "infra/compaction.asl.json").read_text()))
+
+
+def test_the_steps_are_called_in_the_machines_order_with_ids_alone(machine: Machine) -> None:
+    steps = list(machine.steps({"tenant": "acme", "job": "job_1"}))
+    assert steps == [{"step": step, "tenant": "acme", "job": "job_1"} for step in ("plan", "summarise", "commit")]
+
+
+def test_a_transition_leads_into_each_step_and_out_of_the_last(machine: Machine) -> None:
+    assert machine.transitions == 4
+
+
+def test_a_machine_that_does_more_than_tasks_is_not_followed() -> None:
+    chooses = Machine({"StartAt": "Choose", "States": {"Choose": {"Type": "Choice", "Default": "End"}}})
+    with pytest.raises(SystemExit, match="Choose"):
+        list(chooses.steps({}))
+
+
+def test_a_thousand_compactions_cost_what_the_list_says() -> None:
+    work = Taken(
+        read_units=10,
+        write_units=20,
+        gb_seconds=3,
+        invocations=5,
+        api_requests=1,
+        queue_requests=3,
+        transitions=4,
+        bucket_puts=1,
+        bucket_gets=2,
+    )
+    assert work.dollars(1000) == {
+        "DynamoDB": Decimal("0.016775"),
+        "Step Functions": Decimal("0.1"),
+        "Lambda": Decimal("0.0410002"),
+        "SQS": Decimal("0.0012"),
+        "API Gateway": Decimal("0.0037"),
+        "S3": Decimal("0.00626"),
+    }
+    assert sum(NOTHING.dollars(1000).values()) == 0
+
+
+def test_what_parts_take_is_added_up_and_time_is_billed_by_the_started_millisecond() -> None:
+    asked = Part("POST …/compact", 1024, Meter(made=[Made("dynamodb", "Query", 7), Made("sqs", "SendMessage", 0)]), 0.0101)
+    worked = Part("step commit", 512, Meter(made=[Made("dynamodb", "TransactWriteItems", 9), Made("s3", "PutObject", 0)]), 2.0)
+    assert taken([asked, worked], transitions=4) == Taken(
+        read_units=7,
+        write_units=9,
+        gb_seconds=0.011 + 1,
+        invocations=2,
+        api_requests=1,
+        queue_requests=3,
+        transitions=4,
+        bucket_puts=1,
+    )
