@@ -4,6 +4,7 @@ Nothing runs in threads and nothing asks the system for time or chance, so that 
 """
 
 import asyncio
+import gc
 import random
 import selectors
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -16,7 +17,7 @@ from typing import Any, Final, TypeVar, cast
 import pytest
 from botocore.exceptions import ClientError
 
-from spass.aws.faults import AwsCall, Crash, FaultPlan
+from spass.aws.faults import AwsCall, Crash, FaultPlan, inject
 from spass.core.errors import StorageUnavailable
 from tests.unit.virtual_time import VirtualLoop
 
@@ -25,6 +26,8 @@ T = TypeVar("T")
 EPOCH: Final = 1_800_000_000.0
 # What boto3 waits for a table before it gives a call up, all its tries together.
 _GIVEN_UP: Final = 12.0
+# One way's time is enough to mix calls in every order; two cost twice the time of the test.
+_SLOW_REPLIES: Final = 0.3
 # What comes once too often has been on its way for so long.
 _LATEST: Final = 150.0
 
@@ -107,9 +110,9 @@ class Schedule:
         """Seconds since the epoch."""
         return EPOCH + asyncio.get_running_loop().time()
 
-    def process(self) -> "Process":
-        """A new process, for ``spass.aws.faults.inject``."""
-        return Process(schedule=self)
+    def process(self, *, spared: bool = False) -> "Process":
+        """A new process, for ``spass.aws.faults.inject``; nothing happens to one that is ``spared``."""
+        return Process(schedule=self, spared=spared)
 
     async def calm(self) -> None:
         """The weather clears, and whatever is still on its way arrives."""
@@ -161,13 +164,14 @@ class Process(FaultPlan):
     """
 
     schedule: Schedule = field(kw_only=True)
+    spared: bool = False
     still_until: float = 0.0
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         schedule, way = self.schedule, _Way(self)
         await way.on(0.0)
         schedule.calls += 1
-        mishap = schedule.mishap(call)
+        mishap = schedule.mishap(call) if not self.spared else None
         if mishap is Mishap.CRASH_BEFORE:
             self.crashed = True
             raise Crash
@@ -175,7 +179,7 @@ class Process(FaultPlan):
         try:
             return await self._made(call, run, mishap, way)
         finally:
-            await way.on(schedule.latency())
+            await way.on(schedule.latency() if schedule.chance.random() < _SLOW_REPLIES else 0.0)
             if way.cancelled:
                 raise asyncio.CancelledError
 
@@ -249,9 +253,19 @@ def _not_heard() -> StorageUnavailable:
 
 
 def played(schedule: Schedule, story: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What comes of ``story`` under ``schedule``. The clock and the chance of the library are the schedule's meanwhile."""
-    with asyncio.Runner(loop_factory=SeededLoop) as runner, _determined(schedule, runner.get_loop()):
-        return runner.run(story())
+    """What comes of ``story`` under ``schedule``, itself spared. The library's clock and chance are the schedule's meanwhile."""
+
+    async def told() -> T:
+        with inject(schedule.process(spared=True)):
+            return await story()
+
+    often = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 100)  # a third of the time would go into looking for what has hardly ever become garbage
+    try:
+        with asyncio.Runner(loop_factory=SeededLoop) as runner, _determined(schedule, runner.get_loop()):
+            return runner.run(told())
+    finally:
+        gc.set_threshold(*often)
 
 
 @contextmanager

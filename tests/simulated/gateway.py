@@ -1,0 +1,246 @@
+"""A gateway's sessions in a simulated world: real turns and compactions, an agent and a summary by script, clients that retry."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from spass.aws.attributes import item_of
+from spass.aws.faults import Crash, inject
+from spass.aws.idempotency import IdempotentRequest, StoredAnswer
+from spass.calls.scope import Scope
+from spass.core.errors import (
+    ContextLengthExceeded,
+    SessionArchived,
+    SpassError,
+    StorageUnavailable,
+    SummaryFailed,
+    UpstreamError,
+)
+from spass.core.events import (
+    Event,
+    Failed,
+    InferenceFinished,
+    InferenceStarted,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnFinished,
+    TurnStarted,
+)
+from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
+from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
+from spass.sessions.compaction.model import Summary
+from spass.sessions.compaction.stored import read_summary
+from spass.sessions.record import load_turns
+from spass.sessions.service import Sessions
+from spass.sessions.session import CreateSession, Session, session_of
+from spass.sessions.turn import Recorded, Relief
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.identity import Caller, Identity
+from spass.tenancy.settings import Cascade
+from tests.simulated.aws import SimulatedAws
+from tests.simulated.laws import Chain, Log, Member, Reading, Told, summary_of
+from tests.simulated.schedule import QUIET, Schedule
+
+if TYPE_CHECKING:
+    from spass.sessions.compaction.summary import Summarizer
+
+AGENT: Final = AgentName("librarian")
+USER: Final = UserId("ana")
+TENANT: Final = TenantId("demo")
+WINDOW: Final = 500
+"""Tokens; four fifths of it are some thirty messages."""
+
+_TRIES: Final = 20
+_SLOW: Final = 90.0
+_PATIENT: Final = 16.0
+_REDIRECTS: Final = 200
+
+
+@cache
+def config() -> GatewayConfig:
+    return GatewayConfig.model_validate({"tenants": [{"id": TENANT}]})
+
+
+class Summaries:
+    """Says what it was given, after a while, or fails."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    async def summarise(
+        self, scope: Scope, messages: Sequence[Message], *, earlier: str | None, masked: bool, otherwise: str
+    ) -> Summary:
+        schedule = self._schedule
+        await asyncio.sleep(schedule.while_(_SLOW if schedule.chance.random() < 0.1 else 1.0))
+        if schedule.weather is not QUIET and schedule.chance.random() < 0.1:
+            raise SummaryFailed("The model wrote nothing.")
+        return Summary(summary_of(earlier, messages), otherwise)
+
+
+@dataclass(slots=True)
+class Gateway:
+    """One tenant's sessions of one user with one agent, and the log of what everybody saw."""
+
+    schedule: Schedule
+    log: Log = field(default_factory=Log)
+    aws: SimulatedAws = field(init=False)
+    sessions: Sessions = field(init=False)
+    summaries: Summaries = field(init=False)
+    answers: int = 0
+
+    def __post_init__(self) -> None:
+        clock = self.schedule.now
+        self.aws = SimulatedAws(clock)
+        self.summaries = Summaries(self.schedule)
+        self.sessions = Sessions(Cascade(config()), lambda: cast("Summarizer", self.summaries), clock=clock)
+
+    def scope(self) -> Scope:
+        identity = Identity(TENANT, "token", False, ("*",))
+        caller = Caller(identity, USER, RequestId("req_1"), None, 0, "/a1")
+        return Scope.of(caller, self.aws.for_tenant(TENANT))
+
+    async def create(self, options: CreateSession) -> SessionId:
+        return (await self.sessions.create(self.scope(), AGENT, options)).id
+
+    async def send(self, session: SessionId, question: str, key: str | None, *, tries: int = _TRIES) -> bool:
+        """What a client does that wants ``question`` answered: it tries again for as long as it may, which without a key is as
+        long as it is sure that nothing is recorded. Whether it was answered.
+        """
+        schedule, log = self.schedule, self.log
+        began = log.asked.setdefault(question, schedule.now())
+        sure = question not in log.told
+        for number in range(tries):
+            try:
+                answer = await self._follow(session, question, key)
+            except (Crash, StorageUnavailable, TimeoutError) as unheard:
+                if key is None:
+                    return False
+                sure, wait = False, getattr(unheard, "retry_after", 1.0)
+            except SpassError as refused:
+                wait = refused.retry_after or 1.0
+            else:
+                self._answered(question, answer, began)
+                return True
+            await asyncio.sleep(wait * min(2.0**number, _PATIENT) * (0.5 + schedule.chance.random()))
+        if sure:
+            log.refused.add(question)
+        return False
+
+    async def _follow(self, session: SessionId, question: str, key: str | None) -> StoredAnswer:
+        """One try, wherever it is redirected to."""
+        for _ in range(_REDIRECTS):
+            try:
+                return await self._try(session, question, key)
+            except SessionArchived as archived:
+                session = SessionId(str(archived.details["successor_session_id"]))
+        raise AssertionError("a chain without an end")
+
+    async def _try(self, session: SessionId, question: str, key: str | None) -> StoredAnswer:
+        def idempotent(at: SessionId) -> IdempotentRequest | None:
+            return IdempotentRequest(f"{at}/{key}", question) if key is not None else None
+
+        with inject(self.schedule.process()):
+            turn = self.sessions.turn(
+                self.scope(),
+                AGENT,
+                session,
+                question,
+                model="talker",
+                context_window=WINDOW,
+                respond=lambda history, relief: self._respond(question, history, relief),
+                render=render,
+                idempotency=idempotent(session),
+                redirected=idempotent,
+            )
+        chance = self.schedule.chance.random()
+        hangs_up = self.schedule.weather is not QUIET and chance < 0.02
+        async with asyncio.timeout(100 * chance if hangs_up else None):
+            return (await turn.answer()).answer
+
+    async def _respond(self, question: str, history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+        """The agent: it takes its time, sometimes calls a tool, sometimes finds the conversation too long, sometimes fails."""
+        schedule, chance = self.schedule, self.schedule.chance
+        yield TurnStarted()
+        yield InferenceStarted(1)
+        if chance.random() < 0.02:
+            shorter = await relief()
+            if shorter is None:
+                yield Failed(ContextLengthExceeded("Too long."))
+                return
+            history = shorter
+        if (fate := chance.random()) < 0.9:
+            await asyncio.sleep(schedule.while_(0.2 if fate < 0.8 else 5.0))
+        elif fate < 0.98 or schedule.weather is QUIET:
+            await asyncio.sleep(schedule.while_(_SLOW))
+        else:
+            yield Failed(UpstreamError("No."))
+            return
+        if chance.random() < 0.3:
+            call = ToolCall("call_1", "calculator", '{"expression":"1+1"}')
+            yield InferenceFinished(Message(Role.ASSISTANT, "", (call,)), FinishReason.TOOL_CALLS)
+            yield ToolCallStarted(call)
+            yield ToolCallFinished(call, {}, {"value": 2}, Message(Role.TOOL, '{"value":2}', (), call.id), duration_ms=3)
+            yield InferenceStarted(2)
+        self.answers += 1
+        text = f"answer {self.answers} to {question}"
+        self.log.shown[text] = history
+        yield InferenceFinished(Message(Role.ASSISTANT, text), FinishReason.STOP)
+        yield TurnFinished(FinishReason.STOP)
+
+    def _answered(self, question: str, answer: StoredAnswer, began: float) -> None:
+        body = cast("dict[str, Any]", answer.body)
+        told = Told(body["session_id"], body["first_seq"], body["ids"], began, self.schedule.now())
+        earlier = self.log.told.setdefault(question, told)
+        assert earlier[:3] == told[:3], f"two answers to {question}: {earlier} and {told}"
+
+    async def read(self, session: SessionId) -> None:
+        """What a reader does: page after page, until a page fails."""
+        began, messages, to_the_end = self.schedule.now(), list[tuple[str, str]](), False
+        limit, cursor = self.schedule.chance.choice([3, 20, 200]), None
+        with inject(self.schedule.process()), suppress(Crash, StorageUnavailable):
+            while not to_the_end:
+                page = await self.sessions.history(self.scope(), AGENT, session, cursor, limit)
+                messages += [(str(message["id"]), str(message["content"])) for message in page.messages]
+                cursor = page.next_cursor
+                to_the_end = cursor is None
+        self.log.readings.append(Reading(session, messages, to_the_end, began, self.schedule.now()))
+
+    async def chains(self) -> list[Chain]:
+        """Everything stored, the oldest member of each chain first. Whoever is not reached from a beginning is a chain of his
+        own."""
+        members = {session.id: await self._member(session) for session in self._heads()}
+        chains: list[Chain] = []
+        for first in [id_ for id_, member in members.items() if member.session.parent_session_id is None]:
+            chain, following = list[Member](), members.pop(first, None)
+            while following is not None:
+                chain.append(following)
+                after = following.session.successor_session_id
+                following = members.pop(after, None) if after is not None else None
+            chains.append(chain)
+        return [*chains, *([member] for member in members.values())]
+
+    async def _member(self, session: Session) -> Member:
+        store = self.aws.for_tenant(TENANT)
+        summary = await read_summary(store, session.id, session.summary_id) if session.summary_id else None
+        return Member(session, await load_turns(store, session.id, 1), summary)
+
+    def live_holds(self) -> list[str]:
+        """Which sessions are held."""
+        return [head.id for head in self._heads() if head.hold is not None and head.hold.live(self.schedule.now())]
+
+    def _heads(self) -> list[Session]:
+        """Of all sessions, the oldest first."""
+        items = (cast("dict[str, Any]", item) for item in self.aws.table.items() if item["sk"]["S"] == "HEAD")
+        return sorted((session_of(item_of(item)) for item in items), key=lambda head: head.id)
+
+
+def render(recorded: Recorded) -> StoredAnswer:
+    body: dict[str, Json] = {
+        "session_id": recorded.session.id,
+        "first_seq": recorded.turn.first_seq,
+        "ids": [stored.id for stored in recorded.turn.messages],
+    }
+    return StoredAnswer(body, {})
