@@ -140,7 +140,7 @@ def hand_over(workers: Mapping[str, str]) -> str:
             functions.update_function_configuration(FunctionName=name, Environment={"Variables": {_PROXY: url}})
     except (BotoCoreError, ClientError) as error:
         return f"no file is ingested and no session compacted, as the emulator at AWS_ENDPOINT_URL has no workers: {error}"
-    return "files are ingested and sessions compacted only if AWS_ENDPOINT_URL is a ministack on this machine"
+    return "files are ingested and sessions compacted by request only if AWS_ENDPOINT_URL is a ministack on this machine"
 
 
 def _is_there(stores: Stores) -> bool:

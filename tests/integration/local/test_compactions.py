@@ -62,6 +62,17 @@ class Laptop:
     def outcome(self, job: str) -> str:
         return str(execution(self.stores.compaction_machine, job)["status"])
 
+    def executions(self) -> list[str]:
+        """The names of all that were ever started."""
+        found = boto3.client("stepfunctions").list_executions(stateMachineArn=self.stores.compaction_machine)["executions"]
+        return [one["name"] for one in found]
+
+    def waiting(self) -> bool:
+        """Whether a message is in the queue, or in the hands of a worker."""
+        queue = self.stores.compaction_queue
+        told = boto3.client("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+        return (told["ApproximateNumberOfMessages"], told["ApproximateNumberOfMessagesNotVisible"]) != ("0", "0")
+
 
 @pytest.fixture(scope="module")
 def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
@@ -186,11 +197,28 @@ async def _outcome_at_last(laptop: Laptop, job: str) -> tuple[str, str | None]:
     return found["status"], found.get("error")
 
 
+async def test_a_model_that_writes_no_summary_is_no_trouble_of_the_machine(
+    laptop: Laptop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway(laptop) as client:
+        path = await conversation(client)
+        with monkeypatch.context() as patch:
+            patch.setattr("tests.e2e.scripted_upstream.TEXT", "  ")
+            answered = await client.post(f"{path}/compact")
+        assert (answered.status_code, answered.json()["error"]["code"]) == (502, "summary_failed")
+        job = answered.json()["error"]["details"]["job_id"]
+        assert await _outcome_at_last(laptop, job) == ("SUCCEEDED", None)
+        assert laptop.troubles.called == {"plan": 1, "summarise": 1, "commit": 1}
+        assert (await client.post(f"{path}/compact")).status_code == 200
+
+
 async def test_a_message_that_comes_twice_starts_one_execution(laptop: Laptop) -> None:
     async with gateway(laptop) as client:
         path = await conversation(client)
         made = (await client.post(f"{path}/compact")).json()
+        begun = laptop.executions()
         body = f'{{"job": "compact", "tenant": "demo", "id": "{made["job_id"]}"}}'
         boto3.client("sqs").send_message(QueueUrl=laptop.stores.compaction_queue, MessageBody=body)
-        await asyncio.sleep(0.5)
-        assert laptop.troubles.called == {"plan": 1, "summarise": 1, "commit": 1}
+        while laptop.waiting():
+            await asyncio.sleep(0.05)
+        assert laptop.executions() == begun
