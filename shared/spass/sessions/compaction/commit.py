@@ -88,12 +88,21 @@ async def commit(  # one compaction's parts, all named
             end = StorageUnavailable("The compaction could not be recorded; try again.", retry_after=1)
     else:
         return attempt.made
-    if (key := overflow_of(dict(body))) and (isinstance(end, SpassError) or end.first.id != first.id):
+    if (key := overflow_of(dict(body))) and _never_any_more(end, first):
         with suppress(StorageUnavailable):
             await store.objects.delete([key])
     if isinstance(end, SpassError):
         raise end
     return end
+
+
+def _never_any_more(end: Compacted | SpassError, first: TurnRecord) -> bool:
+    """Whether a try with ``first`` that is still on its way can no longer take effect, even if its owner holds the session again,
+    as a job that is tried again does. Else its body stays where it is: what is never committed is swept after a day.
+    """
+    if isinstance(end, SpassError):
+        return isinstance(end, SessionArchived | SessionNotFound)
+    return end.first.id != first.id
 
 
 def _fits(source: Session, live: Sequence[TurnRecord], plan: Plan) -> None:

@@ -1,0 +1,89 @@
+"""Deleting sessions of a chain on a table and a bucket that many reach at once; what may go wrong with a call is shown one floor
+below, in ``tests/unit/sessions/test_deletion_chains.py``."""
+
+import asyncio
+import os
+from collections.abc import Awaitable
+
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.aws.keys import session_head
+from spass.aws.leases import LEASE_SECONDS
+from spass.core.errors import SessionArchived, SessionNotFound, SpassError
+from spass.core.ids import SessionId
+from spass.sessions import record
+from spass.sessions.lineage import Lineage
+from spass.sessions.record import load_turns
+from tests.integration.sessions.conftest import World
+from tests.unit.sessions.chains import AGENT, Chains, asked
+
+pytestmark = pytest.mark.anyio
+
+ROUNDS = 200 if os.environ.get("SPASS_SOAK") else 8
+
+
+@pytest.fixture
+def chains(store: TenantStore) -> Chains:
+    return Chains(store)
+
+
+async def test_an_archived_session_leads_to_its_deleted_successor_which_is_not_there(world: World, chains: Chains) -> None:
+    source = await world.session()
+    await world.turn(source, "hello").answer()
+    successor = await chains.compact(source)
+    await chains.delete(successor)
+    with pytest.raises(SessionArchived) as archived:
+        await world.turn(source, "again").answer()
+    assert archived.value.details == {"successor_session_id": successor}
+    with pytest.raises(SessionNotFound):
+        await world.turn(successor, "again").answer()
+    assert len(await world.history(source)) == 4
+
+
+@pytest.mark.parametrize("doomed", [0, 1, 2])
+async def test_a_member_goes_alone_with_its_bodies(chains: Chains, doomed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    members = await chains.chain(3, keep=2)
+    said = {member: await chains.said(member) for member in members if member != members[doomed]}
+    await chains.delete(members[doomed])
+    assert await chains.store.objects.keys_under(f"sessions/{members[doomed]}/") == []
+    assert {member: await chains.said(member) for member in said} == said
+    first = members[1 if doomed == 0 else 0]
+    chain = await Lineage().chain(chains.scope, AGENT, first)
+    assert [member.id for way in (chain.backward, chain.forward) for member in way.members if member.session is None] == [
+        members[doomed]
+    ]
+
+
+async def test_a_delete_and_a_commit_race_and_either_is_whole(chains: Chains) -> None:
+    """The job's hold has run out, so that the delete may begin; the job does not know."""
+    for number in range(ROUNDS):
+        session = await chains.session(asked("hello"))
+        source, live = await chains.hold(session), await load_turns(chains.store, session, 1)
+        chains.now += LEASE_SECONDS + 1
+        deleted, committed = await asyncio.gather(
+            outcome(chains.delete(session), number % 3), outcome(chains.commit(source, live=live), number // 3 % 3)
+        )
+        assert deleted == "done"
+        assert committed in ("done", "session_not_found")
+        head = await chains.store.table.get(session_head(chains.store.tenant, session))
+        if committed == "done":
+            assert head is not None
+            successor = SessionId(str(head["successor_session_id"]))
+            assert await chains.said(successor) == [f"[compaction summary from session {session}] what was said"]
+            chain = await Lineage().chain(chains.scope, AGENT, successor)
+            assert [(member.id, member.session) for member in chain.backward.members] == [(session, None)]
+        else:
+            assert head is None
+        assert await chains.said(session) == []
+
+
+async def outcome(doing: Awaitable[object], beats: int) -> str:
+    for _ in range(beats):
+        await asyncio.sleep(0.001)
+    try:
+        await doing
+    except SpassError as error:
+        return error.code
+    return "done"

@@ -1,0 +1,247 @@
+"""Deleting sessions of a chain: the others stay whole, and wherever a delete or a commit goes wrong, neither is half done."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Iterator
+
+import pytest
+
+from spass.aws import keys
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.leases import LEASE_SECONDS
+from spass.core.errors import CompactionInProgress, SessionNotFound, SpassError, StorageUnavailable
+from spass.core.ids import SessionId, TenantId
+from spass.core.time import Deadline
+from spass.sessions import record
+from spass.sessions.lineage import Lineage
+from spass.sessions.lineage_search import LineageSearch
+from spass.sessions.record import TurnRecord, load_turns
+from spass.sessions.session import Session
+from spass.sessions.sweep import UNCOMMITTED_SECONDS, sweep_bodies
+from tests.unit.sessions.chains import AGENT, START, Chains, asked, in_memory
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def chains() -> Iterator[Chains]:
+    with in_memory() as aws:
+        yield Chains(aws.for_tenant(TenantId("demo")))
+
+
+async def stored(chains: Chains, session: SessionId) -> tuple[list[dict[str, object]], list[bytes]]:
+    """Everything that is kept of a session."""
+    items = await chains.store.table.query(keys.session_partition(chains.store.tenant, session))
+    bodies = await chains.store.objects.keys_under(f"sessions/{session}/")
+    return [dict(item) for item in items], await chains.store.objects.get_all(bodies)
+
+
+async def listed(chains: Chains) -> set[str]:
+    partition = keys.user_sessions_partition(chains.store.tenant, chains.user, AGENT)
+    return {str(item["id"]) for item in await chains.store.table.query(partition)}
+
+
+async def nothing_but_a_head_is_left(chains: Chains, session: SessionId) -> None:
+    ((head,), bodies) = await stored(chains, session)
+    assert head["removed"] is True
+    assert "title" not in head
+    assert bodies == []
+    assert session not in await listed(chains)
+
+
+@pytest.mark.parametrize("overflow", [False, True], ids=["small", "large"])
+@pytest.mark.parametrize("order", [[0], [1], [3], [1, 2], [3, 0, 2, 1]], ids=str)
+async def test_a_member_goes_alone_and_the_others_stay_as_they_are(
+    chains: Chains, order: list[int], overflow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if overflow:
+        monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    members = await chains.chain(4, keep=2)
+    left = dict(enumerate(members))
+    for at in order:
+        doomed = left.pop(at)
+        before = {member: await stored(chains, member) for member in left.values()}
+        await chains.delete(doomed)
+        await nothing_but_a_head_is_left(chains, doomed)
+        assert {member: await stored(chains, member) for member in left.values()} == before
+        assert await listed(chains) == set(left.values())
+        with pytest.raises(SessionNotFound):
+            await chains.delete(doomed)
+        for at_member, member in left.items():
+            lineage = (await Lineage().chain(chains.scope, AGENT, member)).wire()
+            back, forth = members[:at_member][::-1], members[at_member + 1 :]
+            for shown, expected in ((lineage["backward"], back), (lineage["forward"], forth)):
+                assert isinstance(shown, list)
+                assert [(one["id"], one.get("deleted", False)) for one in shown] == [
+                    (other, other not in left.values()) for other in expected
+                ]
+
+
+@pytest.mark.parametrize("doomed", [0, 1, 2])
+async def test_what_is_left_of_a_chain_goes_on_and_is_deleted_in_the_end(chains: Chains, doomed: int) -> None:
+    members = await chains.chain(3)
+    await chains.delete(members[doomed])
+    if doomed < 2:
+        await chains.say(members[2], asked("and now?"))
+        members.append(await chains.compact(members[2], "more"))
+        found = await LineageSearch().search(chains.within(members[3]), "question", 20)
+        assert {one.session for one in found.results} == {member for member in members[:3] if member != members[doomed]}
+    for member in members:
+        with contextlib.suppress(SessionNotFound):
+            await chains.delete(member)
+        await nothing_but_a_head_is_left(chains, member)
+    assert await listed(chains) == set()
+
+
+async def test_a_session_that_a_job_holds_is_not_deleted_until_the_job_is_dead(chains: Chains) -> None:
+    session = await chains.session(asked("hello"))
+    source, live = await chains.hold(session, "job_7"), await load_turns(chains.store, session, 1)
+    with pytest.raises(CompactionInProgress) as refused:
+        await chains.delete(session)
+    assert refused.value.details == {"job_id": "job_7"}
+    chains.now += LEASE_SECONDS + 1
+    await chains.delete(session)
+    with pytest.raises(SessionNotFound):
+        await chains.commit(source, owner="job_7", live=live)
+    assert await stored(chains, session) == ([], [])
+    assert await listed(chains) == set()
+
+
+async def held(chains: Chains) -> tuple[Session, list[TurnRecord]]:
+    """A session as a job holds it, and its turns."""
+    session = await chains.hold(await chains.session(asked("hello")))
+    return session, await load_turns(chains.store, session.id, 1)
+
+
+async def nobody_is_left(chains: Chains) -> None:
+    for left in await listed(chains):
+        await chains.delete(SessionId(left))
+
+
+async def outcome(doing: Awaitable[object]) -> str:
+    try:
+        await doing
+    except (SpassError, Crash) as error:
+        return error.code if isinstance(error, SpassError) else "crash"
+    return "done"
+
+
+async def whole_or_not_at_all(chains: Chains, source: SessionId) -> str:
+    """Asserts that the source is as it was, or compacted, or deleted, or both in one of the two orders that there are."""
+    items, _ = await stored(chains, source)
+    heads = [item for item in items if item["sk"] == "HEAD"]
+    successor = heads[0].get("successor_session_id") if heads else None
+    gone = not heads or "deleted_at" in heads[0]
+    assert (source in await listed(chains)) is not gone
+    if successor is None:
+        assert await listed(chains) <= {source}, "no successor of what was not compacted"
+        if not gone:
+            assert await chains.said(source) == ["hello", "yes"]
+        return "deleted" if gone else "as it was"
+    heir = SessionId(str(successor))
+    assert await chains.said(heir) == [f"[compaction summary from session {source}] what was said"]
+    assert heir in await listed(chains)
+    chain = await Lineage().chain(chains.scope, AGENT, heir)
+    assert [member.wire() for member in chain.backward.members] == [
+        {"id": source, "deleted": True} if gone else (await chains.head(source)).wire()
+    ]
+    assert [summary.text for summary in chain.summaries] == ["what was said"]
+    return "both" if gone else "compacted"
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_whatever_call_of_a_delete_fails_the_chain_is_whole_and_the_next_delete_ends_it(
+    chains: Chains, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def middle() -> list[SessionId]:
+        monkeypatch.setattr(record, "INLINE_BYTES", 10)
+        members = await chains.chain(3, keep=2)
+        monkeypatch.undo()
+        return members
+
+    sample = (await middle())[1]
+    with inject(FaultPlan()) as plan:
+        await chains.delete(sample)
+    points = len(plan.calls)
+    for point in range(points):
+        before, doomed, after = await middle()
+        others = {member: await stored(chains, member) for member in (before, after)}
+        with inject(FaultPlan(fault, at=point)), contextlib.suppress(Crash, StorageUnavailable):
+            await chains.delete(doomed)
+        there = doomed in await listed(chains)
+        chain = await Lineage().chain(chains.scope, AGENT, after)
+        assert [member.session is not None for member in chain.backward.members] == [there, True]
+        assert len(chain.summaries) == 1 + there
+        if there:
+            assert len(await chains.said(doomed)) == 5, "all or nothing"
+        with contextlib.suppress(SessionNotFound):
+            await chains.delete(doomed)
+        await nothing_but_a_head_is_left(chains, doomed)
+        assert {member: await stored(chains, member) for member in (before, after)} == others
+    assert points >= 6
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_a_delete_after_a_commit_that_went_wrong_anywhere_takes_one_session_and_leaves_a_whole_one_or_none(
+    chains: Chains, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    sample, live = await held(chains)
+    with inject(FaultPlan()) as plan:
+        await chains.commit(sample, live=live)
+    await nobody_is_left(chains)
+    points, ends = len(plan.calls), Counter[str]()
+    for point in range(points):
+        source, live = await held(chains)
+        with inject(FaultPlan(fault, at=point)):
+            told = await outcome(chains.commit(source, live=live))
+        chains.now += LEASE_SECONDS + 1
+        assert await whole_or_not_at_all(chains, source.id) in {"as it was", "compacted"}
+        await chains.delete(source.id)
+        end = await whole_or_not_at_all(chains, source.id)
+        assert end == "both" or told != "done"
+        with pytest.raises(SessionNotFound):
+            await chains.hold(source.id)
+        ends[end] += 1
+        await nobody_is_left(chains)
+    assert points == 2, "the body, and all the rest"
+    assert set(ends) <= {"deleted", "both"}
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_nothing_is_compacted_of_a_session_whose_delete_went_wrong_anywhere_after_it_began(
+    chains: Chains, fault: Fault
+) -> None:
+    sample, _ = await held(chains)
+    chains.now += LEASE_SECONDS + 1
+    with inject(FaultPlan()) as plan:
+        await chains.delete(sample.id)
+    for point in range(len(plan.calls)):
+        source, live = await held(chains)
+        chains.now += LEASE_SECONDS + 1
+        with inject(FaultPlan(fault, at=point)):
+            await outcome(chains.delete(source.id))
+        told = await outcome(chains.commit(source, live=live))
+        end = await whole_or_not_at_all(chains, source.id)
+        assert (end, told) in {("deleted", "session_not_found"), ("compacted", "done")}
+        assert end == "deleted" or point == 0
+        await nobody_is_left(chains)
+
+
+async def test_the_sweep_leaves_what_successors_begin_with_and_takes_what_no_commit_came_for(
+    chains: Chains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    members = await chains.chain(3, keep=2)
+    said = {member: await chains.said(member) for member in members}
+    kept = await chains.store.objects.keys_under("sessions/")
+    source, live = await chains.hold(members[2]), await load_turns(chains.store, members[2], 1)
+    with inject(FaultPlan(Fault.CRASH_BEFORE, at=1)), pytest.raises(Crash):
+        await chains.commit(source, live=live)
+    (orphan,) = set(await chains.store.objects.keys_under("sessions/")) - set(kept)
+    assert orphan.split("/")[1] not in members, "it lies with a successor that never came to be"
+    now = int(START)
+    assert await sweep_bodies(chains.store, now + UNCOMMITTED_SECONDS - 60, Deadline.after(60)) == 0
+    assert await sweep_bodies(chains.store, now + UNCOMMITTED_SECONDS + 60, Deadline.after(60)) == 1
+    assert await chains.store.objects.keys_under("sessions/") == kept
+    assert {member: await chains.said(member) for member in members} == said
