@@ -170,7 +170,7 @@ async def test_a_delete_races_with_turns_and_one_of_them_wins(world: "World") ->
             assert len(await questions(world, session)) >= 1
 
 
-FAULTS = st.tuples(st.sampled_from(list(Fault)), st.integers(0, 6))
+FAULTS = st.tuples(st.sampled_from(list(Fault)), st.integers(0, 8))
 STEPS = st.lists(
     st.tuples(st.integers(0, 2), st.one_of(st.none(), FAULTS), st.integers(0, 70), st.integers(0, 3)), min_size=1, max_size=8
 )
@@ -208,3 +208,41 @@ async def test_however_requests_faults_and_time_interleave_each_is_there_once_if
         final = await world.turn(session, name, f"{session}-{name}").answer()
         assert answered.setdefault(name, final).answer == final.answer
     assert sorted(await questions(world, session)) == sorted(answered)
+
+
+@settings(max_examples=SCHEDULES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+async def test_the_same_holds_of_requests_that_compact_the_session_and_are_sent_after_it(
+    world: "World", steps: list[tuple[int, tuple[Fault, int] | None, int, int]]
+) -> None:
+    session = await world.session(keep=4)
+    world.context_window, world.summarizer.text = 80, "short"
+    messages = [f"request {number} {'x' * 60}" for number in range(len(steps))]
+    clients = {message: Client(world, session, f"{session}-{message}", message) for message in messages}
+    answered: dict[str, TurnAnswer] = {}
+    running: list[asyncio.Task[None]] = []
+
+    async def send(client: Client, fault: tuple[Fault, int] | None) -> None:
+        with inject(FaultPlan(fault[0], at=fault[1]) if fault else FaultPlan()):
+            try:
+                answer = await client.follow()
+            except (Crash, Conflict, StorageUnavailable):
+                return
+        assert answered.setdefault(client.message, answer).answer == answer.answer, "one request has one answer"
+
+    for message, (again, fault, seconds, beats) in zip(messages, steps, strict=True):
+        for sent in {message, messages[again % len(messages)]}:
+            running.append(asyncio.create_task(send(clients[sent], fault)))
+        for _ in range(beats):
+            await asyncio.sleep(0.002)
+        world.now += seconds
+    await asyncio.gather(*running)
+    world.now += LEASE_SECONDS
+    said = await story(world, await chain(world, session))
+    assert said == [text for question in said[::4] for text in turn_said(question)]
+    assert len(set(said[::4])) == len(said[::4]), "nothing twice"
+    assert set(answered) <= set(said[::4]), "nothing answered is lost"
+    for message, client in clients.items():
+        final = await client.answer()
+        assert answered.setdefault(message, final).answer == final.answer
+    assert sorted((await story(world, await chain(world, session)))[::4]) == sorted(clients)
