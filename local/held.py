@@ -12,7 +12,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-# As long as a queue itself hides a message here (`infra/template.py`, which says why); several renewals may be lost.
+# As long as the queue of jobs hides a message here (`infra/template.py`, which says why); several renewals may be lost.
 _HIDDEN_SECONDS: Final = 75
 _RENEWED_EVERY: Final = 15.0
 
