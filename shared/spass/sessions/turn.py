@@ -3,6 +3,10 @@
 *Begin* takes the session's hold under the turn's id. *Commit* is one transaction, conditional on that hold: the turn, the head,
 the user's list and the kept answer change together. Two turns of a session can both run, if the first one's hold expires under
 it, but only the holder can commit.
+
+A session that is full is compacted before its turn runs, or while it runs when the provider finds it too long. That has a commit
+of its own, by which the hold goes over to the successor, where the turn goes on. A turn that breaks after that leaves a session
+that was compacted, and nothing of the turn.
 """
 
 import asyncio
