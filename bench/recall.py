@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bench.stage import emulated_aws
+from bench.stage import emulated_aws, quiet
 from local.standin.provider import StandIn
 from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
@@ -309,8 +309,9 @@ def main() -> None:
     with emulated_aws() as environment:
         os.environ.update(environment)
         print(f"The offline stand-in, {TURNS} turns a generation, fourteen facts in each (seed {seed}):\n")
-        for line in report(asyncio.run(Recaller(Aws(table="spass", bucket="spass"), seed).generations())):
-            print(line)
+        with quiet():
+            generations = asyncio.run(Recaller(Aws(table="spass", bucket="spass"), seed).generations())
+        print(*report(generations), sep="\n")
 
 
 if __name__ == "__main__":

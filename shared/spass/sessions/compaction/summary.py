@@ -1,9 +1,9 @@
 """The summary that takes the place of a conversation's older part, by as many model calls as its length takes."""
 
+import re
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import count
 from typing import Final, Self
 
 from spass.aws.endings import together
@@ -38,6 +38,7 @@ _CHARACTERS_PER_WORD: Final = 12  # twice what a word takes, so that a summary s
 # Tokens are bytes / 4 (of English one is so long; scripts with longer characters take more tokens), and a tenth is left free.
 _BYTES_PER_TOKEN: Final = 3.6
 _AT_ONCE: Final = 4
+_THOUGHT: Final = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)  # some servers leave it in what the model says
 _LABELS: Final = 40  # bytes of a summary's line beside its text
 
 _NO_FAULT_OF_THE_MODEL: Final = (RateLimited, BudgetExceeded, StorageUnavailable, RecursionDepthExceeded)
@@ -52,7 +53,7 @@ _MASK: Final = (
 )
 _FORM: Final = (
     "Carry over what an earlier summary says; where lines differ, the later one holds. Write in the conversation's language, "
-    "plain text, at most {words} words, and nothing but the summary."
+    "plain text, at most {words} words, nothing but the summary. If little matters, say what it was about."
 )
 _END: Final = "\n\nEnd of the material. Write the summary now."
 
@@ -127,14 +128,14 @@ class _Work:
         whole = [*begun, *lines]
         self._bytes = sum(line.size for line in whole)
         self._check_room()
-        for done in count():
-            if (text := await self._at_once(whole)) is not None:
-                return text
-            texts = await self._in_parts(whole if done else lines)
-            if done > 1 and len(texts) >= len(whole):
+        rounds = 0
+        while (text := await self._at_once(whole)) is None:
+            texts = await self._in_parts(whole if rounds else lines)
+            if rounds > 1 and len(texts) >= len(whole):
                 raise self._too_small()
-            whole = [*(() if done else begun), *(Line.of(text, "summary", part=part) for part, text in enumerate(texts, 1))]
-        raise AssertionError("unreachable")
+            whole = [*(() if rounds else begun), *(Line.of(text, "summary", part=part) for part, text in enumerate(texts, 1))]
+            rounds += 1
+        return text
 
     async def _at_once(self, lines: Sequence[Line]) -> str | None:
         """The summary of ``lines`` by one request; None if they do not fit one."""
@@ -219,7 +220,7 @@ def _text(model: str, reply: ChatReply, longest: int) -> str | None:
         raise _failed(model, "refused", "refused to write it")
     if reply.message.tool_calls:
         raise _failed(model, "tool_calls", "called a tool instead of writing it")
-    text = visible(reply.message.content).strip()
+    text = _THOUGHT.sub("", visible(reply.message.content)).strip()
     if reply.finish_reason is FinishReason.LENGTH or len(text) > longest:
         return None
     if not any(map(str.isalnum, text)):

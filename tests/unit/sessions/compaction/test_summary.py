@@ -190,6 +190,11 @@ async def test_what_cannot_be_seen_is_not_kept(store: TenantStore) -> None:
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
 
 
+async def test_what_a_model_only_thought_is_not_kept(store: TenantStore) -> None:
+    model = SummaryModel(lambda _: said("<think>\nWho is Ana?\n</think>\n\nAna moves."))
+    assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
+
+
 async def test_it_is_the_last_word_that_counts_not_how_it_comes(store: TenantStore) -> None:
     model = SummaryModel(lambda _: [ChatDelta("Ana "), ChatDelta("moves."), ChatDelta(finish_reason=FinishReason.STOP)])
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."

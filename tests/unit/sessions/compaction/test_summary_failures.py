@@ -49,6 +49,7 @@ FAILURES: dict[str, tuple[Written | tuple[Sequence[ChatDelta], BaseException], s
     "says what nobody sees": (said("\u200b\u2060\U000e0041\ufeff"), "empty"),
     "says blank letters": (said("\u2800\u3000"), "empty"),
     "says dots": (said("...\n---"), "empty"),
+    "only thinks": (said("<think>Ana has"), "empty"),
     "calls a tool": ([ChatDelta(tool_calls=(CALL,), finish_reason=FinishReason.TOOL_CALLS)], "tool_calls"),
     "calls a tool and chats": ([ChatDelta("One moment.", (CALL,), FinishReason.TOOL_CALLS)], "tool_calls"),
     "refuses": ([ChatDelta(refusal="I can't.", finish_reason=FinishReason.STOP)], "refused"),
