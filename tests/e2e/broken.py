@@ -60,6 +60,7 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
         {"title": "Sport", "compact_strategy": "auto", "compact_keep_last_n": 3, "compact_observation_mask": True},
     ),
     "sessions.append": ({"message": "Hallo"},),
+    "sessions.compact": ({},),
     "rag.replace": ({"documents": [{"id": DOCUMENT, "text": "Tee", "metadata": {"n": 1}}]},),
     "rag.append": ({"documents": [{"id": "fuzz:2", "text": "Tee", "metadata": {"n": [1]}}]},),
     "rag.documents_patch": ({"text": "Kaffee", "metadata": {"n": 2}}, {"metadata": {}}),

@@ -55,7 +55,7 @@ DESCRIBED: Final = [route for route in ROUTES if route.path not in UNDESCRIBED]
 CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 # Which parts of a path name something that exists.
-NAMES: Final = ("name", "session_id", "index_id", "doc_id", "upload_id", "request_id")
+NAMES: Final = ("name", "session_id", "index_id", "doc_id", "upload_id", "request_id", "job_id")
 KNOWN: Final = [frozenset(NAMES), frozenset(NAMES), frozenset(NAMES), frozenset({"name", "index_id"}), frozenset[str]()]
 
 Json = Any
@@ -89,6 +89,7 @@ class Fuzzed:
     session_id: str = ""
     upload_id: str = ""
     request_id: str = ""
+    job_id: str = ""
     secrets: list[str] = field(default_factory=list)
 
     @property
@@ -106,6 +107,11 @@ class Fuzzed:
             if "{session_id}" in route.path:
                 made = client.post(f"/a1/agents/{AGENT}/sessions", json={}).raise_for_status()
                 self.session_id = made.json()["id"]
+            if "{job_id}" in route.path:
+                made = client.post(f"/a1/agents/{AGENT}/sessions", json={"compact_keep_last_n": 0}).raise_for_status()
+                at = f"/a1/agents/{AGENT}/sessions/{made.json()['id']}"
+                client.post(f"{at}/messages", json=GOOD_BODIES["sessions.append"][0]).raise_for_status()
+                self.job_id = client.post(f"{at}/compact").raise_for_status().json()["job_id"]
             if "{index_id}" in route.path:
                 client.post(f"/a1/rag/indices/{INDEX}/documents", json=GOOD_BODIES["rag.replace"][0]).raise_for_status()
             if "{upload_id}" in route.path:
@@ -113,7 +119,7 @@ class Fuzzed:
                 self.upload_id = made.raise_for_status().json()["upload_id"]
 
     def known(self) -> dict[str, str]:
-        values = (AGENT, self.session_id, INDEX, DOCUMENT, self.upload_id, self.request_id)
+        values = (AGENT, self.session_id, INDEX, DOCUMENT, self.upload_id, self.request_id, self.job_id)
         return dict(zip(NAMES, values, strict=True))
 
     def check(self, answer: Answer, route: Route, method: str) -> None:

@@ -18,6 +18,7 @@ PARAMETERS = {
     "index_id": "notes",
     "doc_id": "a",
     "upload_id": "upl_" + "0" * 26,
+    "job_id": "job_" + "0" * 26,
     "request_id": "req_" + "0" * 26,
 }
 ODD_SEGMENTS = [

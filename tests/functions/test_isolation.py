@@ -6,6 +6,7 @@ from infra.routes import ROUTES
 from spass.agents.registry import AgentRegistry
 from tests.functions.gateway import Gateway
 
+NO_JOB = "job_" + "0" * 26  # whose a job is, tests of jobs ask
 BODIES: dict[str, dict[str, object]] = {
     "sessions.append": {"message": "x"},
     "rag.query": {"query": "alpha"},
@@ -33,7 +34,7 @@ def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, u
         if on_index and (shared or route.module in {"rag.replace", "rag.append", "rag.uploads_create"}):
             continue
         path = route.path.format(
-            name="plain", session_id=session, index_id="notes", doc_id="a", upload_id=upload, request_id=asked
+            name="plain", session_id=session, index_id="notes", doc_id="a", upload_id=upload, request_id=asked, job_id=NO_JOB
         )
         if not (on_index or on_session) and route.method != "GET":
             continue
@@ -49,6 +50,8 @@ def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, u
             assert reply.code == (None if shared else "request_not_found")
         elif route.module == "usage.get":
             assert [row["key"] for row in reply.json["usage"]] == (["plain", None] if shared else [])
+        elif route.module == "jobs.get":
+            assert reply.code == "job_not_found"
         elif route.module == "rag.uploads_get":
             assert reply.code == "upload_not_found"
         elif on_index:

@@ -11,7 +11,7 @@ QUOTES = '{"k":"v","a":"b"}\n' * 13_500
 
 
 def test_the_default_pages_of_a_history_of_pasted_json_fit_through_a_lambda(gateway: Gateway) -> None:
-    session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
+    session = gateway.send("POST", "/a1/agents/plain/sessions", body={"compact_strategy": "manual"}).json["id"]
     messages = f"/a1/agents/plain/sessions/{session}/messages"
     for _ in range(18):
         assert gateway.send("POST", messages, body={"message": QUOTES}).status == 200

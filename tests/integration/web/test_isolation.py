@@ -12,6 +12,7 @@ from infra.routes import ROUTES, Route
 pytestmark = pytest.mark.anyio
 
 SECRET = "Kilimandscharo"
+NO_JOB = "job_" + "0" * 26  # whose a job is, tests of jobs ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Things:
 
     def path(self, route: Route) -> str:
         things = {"session_id": self.session, "index_id": self.index, "doc_id": self.document, "upload_id": self.upload}
-        things["request_id"] = self.request
+        things |= {"request_id": self.request, "job_id": NO_JOB}
         return route.path.format_map({"name": "concise-de", **things})
 
 
@@ -52,6 +53,7 @@ async def things(client: httpx.AsyncClient) -> Things:
 
 BODIES: dict[str, object] = {
     "sessions.append": {"message": "Was ist das?"},
+    "sessions.compact": {},
     "rag.query": {"query": "Berg"},
     "rag.replace": {"documents": [{"id": "mine", "text": "Etwas anderes."}]},
     "rag.append": {"documents": [{"id": "mine", "text": "Etwas anderes."}]},
@@ -70,6 +72,7 @@ NAMING = {
     "{upload_id}": "upload_not_found",
     "{index_id}": "index_not_found",
     "{request_id}": "request_not_found",
+    "{job_id}": "job_not_found",
 }
 # These create or empty an index of the caller's own under the name, or say that there was none; files may come before an index.
 OWN = {"rag.replace", "rag.append", "rag.delete", "rag.documents_delete", "rag.uploads_create", "rag.uploads_list"}
