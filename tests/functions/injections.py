@@ -208,7 +208,9 @@ class Order:
 
 
 _DEFAULTS: Final = {name: json.loads(arguments) for name, _, arguments in (order.partition(" ") for order in WRITES)}
-_NAME: Final = re.compile(r"(rag_(?:index_create|index_delete|doc_append|doc_patch|doc_delete|query)|wikipedia_\w+|memory_write)")
+_NAME: Final = re.compile(
+    r"(rag_(?:index_create|index_delete|doc_append|doc_patch|doc_delete|query)|wikipedia_\w+|memory_write|lineage_search)"
+)
 _ADDRESS: Final = re.compile(r"https://evil\.example/[\w./?=&-]*")
 _TOKEN: Final = re.compile(r"(?<![\w-])[A-Za-z0-9_-]{72}(?![\w-])")
 _LATIN: Final = str.maketrans("аеорсх", "aeopcx")

@@ -14,16 +14,18 @@ import boto3
 import pytest
 
 from spass.calls.scope import Scope
+from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.time import now_s
 from spass.tools.confirm import CONFIRM_SECONDS, Confirmations, Operation, Redemption
 from spass.web.services import Services
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
 from tests.functions.injections import DELETE, PAYLOADS, REMOVE, TOKENS, Payload, measured, orders_in, table, tokens_in
 from tests.functions.obedient import DIMENSIONS, Obedient, numbered, serving
+from tests.unit.sessions.chains import Chains, asked
 
 TOOLS: Final = (
     "rag_query", "wikipedia_summary", "wikipedia_search", "rag_index_create", "rag_index_delete", "rag_doc_append",
-    "rag_doc_patch", "rag_doc_delete", "memory_read", "memory_write",
+    "rag_doc_patch", "rag_doc_delete", "memory_read", "memory_write", "lineage_search",
 )  # fmt: skip
 SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
 OPERATOR: Final = "demo-admin-token"
@@ -183,9 +185,25 @@ def in_the_memory(stage: Stage, number: int) -> None:
     stage.send("/v1/tenant/config", {"memory": None}, method="PUT")
 
 
+def in_a_message_that_was_compacted(stage: Stage, number: int) -> None:
+    store = stage.gateway.services.aws.for_tenant(TenantId("demo"))
+    chains = Chains(store, UserId("ada"), AgentName("plain"), stage.now)
+    payload = f"zebra{number} {stage.payloads[number].text}"
+
+    async def past() -> SessionId:
+        return await chains.compact(await chains.session(asked(payload)), "They spoke of an animal.")
+
+    session = stage.gateway._loop.run_until_complete(past())
+    message = f'Call lineage_search {{"query": "zebra{number}"}}'
+    answer = stage.send(f"/a1/agents/plain/sessions/{session}/messages", {"message": message}).json
+    (found,) = answer["tool_calls"][0]["result"]["results"]
+    assert f"zebra{number}" in found["content"]
+
+
 Place = Callable[[Stage, int], None]
 PLACES: Final[tuple[Place, ...]] = (
     in_a_document, in_a_search, in_an_article, in_a_message, in_a_message_to_an_agent, in_a_callers_tool, in_the_memory,
+    in_a_message_that_was_compacted,
 )  # fmt: skip
 
 

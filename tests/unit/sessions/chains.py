@@ -51,6 +51,7 @@ class Chains:
 
     store: TenantStore
     user: UserId = USER
+    agent: AgentName = AGENT
     now: float = START
     made: list[SessionId] = field(default_factory=list)
 
@@ -60,15 +61,15 @@ class Chains:
         return Scope.of(Caller(identity, self.user, RequestId("req_1"), None, 0, "/a1"), self.store)
 
     def within(self, session: SessionId) -> Scope:
-        return self.scope.within(AGENT, session)
+        return self.scope.within(self.agent, session)
 
     async def session(self, *turns: Sequence[Message]) -> SessionId:
         self.now += 1
         at = timestamp(self.now)
-        session = Session(SessionId(new_id("ses")), AGENT, self.user, "a title", at, at, "manual", 0, True)
+        session = Session(SessionId(new_id("ses")), self.agent, self.user, "a title", at, at, "manual", 0, True)
         head = keys.session_head(self.store.tenant, session.id)
         await self.store.table.write(Put(head, session.attributes(), ABSENT))
-        entry = keys.user_session(self.store.tenant, self.user, AGENT, session.id)
+        entry = keys.user_session(self.store.tenant, self.user, self.agent, session.id)
         await self.store.table.write(Put(entry, session.entry()))
         self.made.append(session.id)
         for turn in turns:
@@ -88,7 +89,7 @@ class Chains:
         await self.store.table.write(Update(head, "SET next_seq = :next", values={":next": turn.next_seq}))
 
     async def hold(self, session: SessionId, owner: str = "job_1") -> Session:
-        return await take(self.store, session, AGENT, self.user, Hold(owner, HoldKind.JOB, int(self.now) + 60), self.now)
+        return await take(self.store, session, self.agent, self.user, Hold(owner, HoldKind.JOB, int(self.now) + 60), self.now)
 
     async def compact(self, session: SessionId, summary: str = "what was said", keep: int = 0) -> SessionId:
         """The successor, which begins with ``summary`` and keeps the last ``keep`` messages, or a few more."""
@@ -122,7 +123,7 @@ class Chains:
         return members
 
     async def delete(self, session: SessionId) -> None:
-        await delete_session(self.store, session, AGENT, self.user, self.now)
+        await delete_session(self.store, session, self.agent, self.user, self.now)
 
     async def head(self, session: SessionId) -> Session:
         item = await self.store.table.get(keys.session_head(self.store.tenant, session))
