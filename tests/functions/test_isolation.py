@@ -7,6 +7,7 @@ from spass.agents.registry import AgentRegistry
 from tests.functions.gateway import Gateway
 
 NO_JOB = "job_" + "0" * 26  # whose a job is, tests of jobs ask
+NEVER_FOUND = {"jobs.get": "job_not_found", "rag.uploads_get": "upload_not_found"}
 BODIES: dict[str, dict[str, object]] = {
     "sessions.append": {"message": "x"},
     "rag.query": {"query": "alpha"},
@@ -50,10 +51,8 @@ def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, u
             assert reply.code == (None if shared else "request_not_found")
         elif route.module == "usage.get":
             assert [row["key"] for row in reply.json["usage"]] == (["plain", None] if shared else [])
-        elif route.module == "jobs.get":
-            assert reply.code == "job_not_found"
-        elif route.module == "rag.uploads_get":
-            assert reply.code == "upload_not_found"
+        elif route.module in NEVER_FOUND:
+            assert reply.code == NEVER_FOUND[route.module]
         elif on_index:
             assert reply.code == "index_not_found", path
         if not (shared and route.module in {"rag.list", "tenant.config_get", "audit.get"}):
