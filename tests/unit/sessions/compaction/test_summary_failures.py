@@ -16,12 +16,14 @@ from spass.core.errors import (
     StorageUnavailable,
     SummaryFailed,
 )
-from spass.core.messages import FinishReason, Message, Role
+from spass.core.messages import Message, Role
 from spass.core.time import Deadline
 from spass.llm import errors as llm
-from spass.llm.types import ChatDelta, ChatRequest, ToolCallDelta
+from spass.llm.types import ChatRequest
 from tests.unit.calls.scripted import at_depth, audit_of, make_scope
 from tests.unit.sessions.compaction.writers import (
+    FAILURES,
+    SECRET,
     SummaryModel,
     Written,
     config,
@@ -32,33 +34,6 @@ from tests.unit.sessions.compaction.writers import (
 )
 
 pytestmark = pytest.mark.anyio
-
-CALL = ToolCallDelta(0, "call_1", "calculator", "{}")
-SECRET = "sk-live-0123456789abcdef"
-
-FAILURES: dict[str, tuple[Written | tuple[Sequence[ChatDelta], BaseException], str]] = {
-    "no answer in time": (llm.BackendTimedOut(SECRET), "upstream_error"),
-    "not reachable": (llm.BackendUnavailable(SECRET), "upstream_error"),
-    "breaks off": ((said("The beginning of"), llm.BackendUnavailable(SECRET)), "upstream_error"),
-    "refuses our key": (llm.BackendRefused(SECRET), "upstream_error"),
-    "refuses the request": (llm.BackendRejected(SECRET), "upstream_rejected"),
-    "has not what is asked for": (llm.BackendUnable(SECRET, param="messages"), "invalid_request"),
-    "finds everything too long": (llm.BackendContextLength(SECRET), "context_length_exceeded"),
-    "says nothing": ([ChatDelta(finish_reason=FinishReason.STOP)], "empty"),
-    "says blanks": (said(" \n\t "), "empty"),
-    "says what nobody sees": (said("\u200b\u2060\U000e0041\ufeff"), "empty"),
-    "says blank letters": (said("\u2800\u3000"), "empty"),
-    "says dots": (said("...\n---"), "empty"),
-    "only thinks": (said("<think>Ana has"), "empty"),
-    "calls a tool": ([ChatDelta(tool_calls=(CALL,), finish_reason=FinishReason.TOOL_CALLS)], "tool_calls"),
-    "calls a tool and chats": ([ChatDelta("One moment.", (CALL,), FinishReason.TOOL_CALLS)], "tool_calls"),
-    "refuses": ([ChatDelta(refusal="I can't.", finish_reason=FinishReason.STOP)], "refused"),
-    "refuses half-way": ([ChatDelta("Ana has", refusal="I can't.", finish_reason=FinishReason.STOP)], "refused"),
-    "is filtered": (said("Ana has", FinishReason.CONTENT_FILTER), "refused"),
-    "is cut off": (said("Ana has", FinishReason.LENGTH), "too_long"),
-    "thinks until it is cut off": (said("", FinishReason.LENGTH), "too_long"),
-    "never ends": (said("word " * 3000), "too_long"),
-}
 
 
 @dataclass(frozen=True)

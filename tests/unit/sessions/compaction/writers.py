@@ -7,8 +7,9 @@ from typing import Any, Final, TypeAlias
 
 from spass.calls.pipeline import Calls
 from spass.core.messages import FinishReason, Message, Role, ToolCall
+from spass.llm import errors as llm
 from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.sessions.compaction.summary import Summarizer
 from spass.tenancy.config import BackendConfig, GatewayConfig
 from spass.tenancy.settings import Cascade
@@ -39,6 +40,35 @@ def config(summary_model: str | None = "small", **defaults: Any) -> GatewayConfi
 
 def said(text: str, reason: FinishReason = FinishReason.STOP) -> list[ChatDelta]:
     return [ChatDelta(text, finish_reason=reason)]
+
+
+_CALL: Final = ToolCallDelta(0, "call_1", "calculator", "{}")
+SECRET: Final = "sk-live-0123456789abcdef"
+
+FAILURES: Final[dict[str, tuple[Written | tuple[Sequence[ChatDelta], BaseException], str]]] = {
+    "no answer in time": (llm.BackendTimedOut(SECRET), "upstream_error"),
+    "not reachable": (llm.BackendUnavailable(SECRET), "upstream_error"),
+    "breaks off": ((said("The beginning of"), llm.BackendUnavailable(SECRET)), "upstream_error"),
+    "refuses our key": (llm.BackendRefused(SECRET), "upstream_error"),
+    "refuses the request": (llm.BackendRejected(SECRET), "upstream_rejected"),
+    "has not what is asked for": (llm.BackendUnable(SECRET, param="messages"), "invalid_request"),
+    "finds everything too long": (llm.BackendContextLength(SECRET), "context_length_exceeded"),
+    "says nothing": ([ChatDelta(finish_reason=FinishReason.STOP)], "empty"),
+    "says blanks": (said(" \n\t "), "empty"),
+    "says what nobody sees": (said("\u200b\u2060\U000e0041\ufeff"), "empty"),
+    "says blank letters": (said("\u2800\u3000"), "empty"),
+    "says dots": (said("...\n---"), "empty"),
+    "only thinks": (said("<think>Ana has"), "empty"),
+    "calls a tool": ([ChatDelta(tool_calls=(_CALL,), finish_reason=FinishReason.TOOL_CALLS)], "tool_calls"),
+    "calls a tool and chats": ([ChatDelta("One moment.", (_CALL,), FinishReason.TOOL_CALLS)], "tool_calls"),
+    "refuses": ([ChatDelta(refusal="I can't.", finish_reason=FinishReason.STOP)], "refused"),
+    "refuses half-way": ([ChatDelta("Ana has", refusal="I can't.", finish_reason=FinishReason.STOP)], "refused"),
+    "is filtered": (said("Ana has", FinishReason.CONTENT_FILTER), "refused"),
+    "is cut off": (said("Ana has", FinishReason.LENGTH), "too_long"),
+    "thinks until it is cut off": (said("", FinishReason.LENGTH), "too_long"),
+    "never ends": (said("word " * 3000), "too_long"),
+}
+"""What a summary model may do wrong, and the reason that is then given."""
 
 
 def conversation(turns: int, words: int = 12) -> list[Message]:

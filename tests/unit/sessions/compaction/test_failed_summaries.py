@@ -1,0 +1,119 @@
+"""Whatever a summary model does wrong, its session stays as it was and goes on; once the model is well again, it is compacted."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.aws.idempotency import StoredAnswer
+from spass.calls.scope import Scope
+from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
+from spass.core.ids import AgentName, SessionId
+from spass.core.messages import FinishReason, Json, Message, Role
+from spass.core.time import Deadline
+from spass.sessions.compaction.job import Job, JobStatus
+from spass.sessions.compaction.jobs import CompactionJobs
+from spass.sessions.compaction.steps import CompactionSteps
+from spass.sessions.service import Sessions
+from spass.sessions.session import CreateSession, Session
+from spass.sessions.turn import Recorded, Relief
+from spass.tenancy.settings import Cascade
+from tests.unit.calls.scripted import make_scope
+from tests.unit.sessions.compaction.writers import FAILURES, SummaryModel, config, said
+
+pytestmark = pytest.mark.anyio
+
+AGENT = AgentName("librarian")
+CONFIG = config(compact_keep_last_n=2, compact_strategy="auto")
+
+
+@dataclass
+class Home:
+    """A session with two turns, and the model that is to summarise the first."""
+
+    store: TenantStore
+    does: Any
+    session: SessionId = field(init=False)
+    answers: list[Recorded] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.model = SummaryModel(lambda _: self.does)
+        self.summarizer = self.model.summarizer(CONFIG)
+        self.sessions = Sessions(Cascade(CONFIG), lambda: self.summarizer)
+        self.scope: Scope = make_scope(self.store)
+
+    async def furnished(self) -> "Home":
+        self.session = (await self.sessions.create(self.scope, AGENT, CreateSession())).id
+        for text in ("My budget is 300 Euro.", "And the tower?"):
+            await self.say(text)
+        return self
+
+    async def say(self, text: str, *, window: int = 10**6) -> Recorded:
+        async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+            yield TurnStarted()
+            yield InferenceStarted(1)
+            yield InferenceFinished(Message(Role.ASSISTANT, "Noted."), FinishReason.STOP)
+            yield TurnFinished(FinishReason.STOP)
+
+        def render(recorded: Recorded) -> StoredAnswer:
+            self.answers.append(recorded)
+            return StoredAnswer({}, {})
+
+        await self.sessions.turn(
+            self.scope, AGENT, self.session, text, model="own", context_window=window, respond=respond, render=render
+        ).answer()
+        return self.answers[-1]
+
+    async def compact(self) -> Job:
+        """A job, as the workflow carries it out."""
+        steps = CompactionSteps(self.summarizer)
+        job = await CompactionJobs().start(self.scope, AGENT, self.session, otherwise="own")
+        await steps.plan(self.store, job.id)
+        await steps.summarise(self.store, job.id, Deadline.after(60))
+        await steps.commit(self.store, job.id)
+        return await CompactionJobs().get(self.scope, job.id)
+
+    async def head(self) -> Session:
+        return await self.sessions.get(self.scope, AGENT, self.session)
+
+    async def history(self) -> list[dict[str, Json]]:
+        return (await self.sessions.history(self.scope, AGENT, self.session, None, 100)).messages
+
+
+EVERY = pytest.mark.parametrize(("does", "reason"), FAILURES.values(), ids=FAILURES.keys())
+
+
+@EVERY
+async def test_a_turn_goes_on_in_the_session_as_it_was(store: TenantStore, does: Any, reason: str) -> None:
+    home = await Home(store, does).furnished()
+    before = await home.history()
+    turn = await home.say("Go on.", window=1)
+    assert (turn.session.id, turn.compacted) == (home.session, None)
+    assert turn.compaction_error is not None
+    assert (turn.compaction_error.code, turn.compaction_error.details["reason"]) == ("summary_failed", reason)
+    after = await home.history()
+    assert after[: len(before)] == before
+    assert [message["content"] for message in after[len(before) :]] == ["Go on.", "Noted."]
+    assert (await home.head()).archived_at is None
+    home.does = said("Ana has 300 Euro.")
+    assert (await home.say("And now?", window=1)).compacted is not None
+
+
+@EVERY
+async def test_a_job_fails_and_gives_the_session_back_as_it_was(store: TenantStore, does: Any, reason: str) -> None:
+    home = await Home(store, does).furnished()
+    before = await home.history(), await home.head()
+    job = await home.compact()
+    assert job.status is JobStatus.FAILED
+    assert job.failure is not None
+    assert (job.failure.code, job.failure.details["reason"]) == ("summary_failed", reason)
+    assert (await home.history(), await home.head()) == before
+    assert (await home.say("Go on.")).session.id == home.session
+    home.does = said("Ana has 300 Euro.")
+    again = await home.compact()
+    assert again.status is JobStatus.SUCCEEDED
+    source = await home.head()
+    assert source.successor_session_id == again.plan.successor
+    assert [message["content"] for message in await home.history()][:4] == [message["content"] for message in before[0]]
