@@ -1,6 +1,7 @@
 """Every AWS call of a turn that compacts its session is made to go wrong in every way; the client goes on, and nothing is lost,
 doubled or left held."""
 
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
+SOAK = bool(os.environ.get("SPASS_SOAK"))
 PAST = "x" * 100
 ROLES = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
 
@@ -65,7 +67,7 @@ class TooLong:
 
 
 CASES = [(occasion, overflow) for occasion in (Due(), TooLong()) for overflow in (False, True)]
-if not os.environ.get("SPASS_SOAK"):
+if not SOAK:
     CASES = [(Due(), False), (TooLong(), True)]
 
 
@@ -127,6 +129,27 @@ async def test_a_turn_that_compacts_is_recorded_once_whichever_call_goes_wrong(
         assert [member.hold for member in members] == [None, None], where
         assert await client.answer() == TurnAnswer(answer.answer, replayed=True), where
     tried.append(len(points))
+
+
+@pytest.mark.parametrize("fault", list(Fault) if SOAK else [Fault.CRASH_AFTER, Fault.LOST_REPLY])
+async def test_the_next_try_may_go_wrong_as_well(world: "World", fault: Fault) -> None:
+    """The first try and the next each meet a fault: at one of the two commits; in a soak, at every pair of calls."""
+    points = range(len(await points_of(world, Due())))
+    tried, others = (points, list(Fault)) if SOAK else (points[-2:], [Fault.CRASH_BEFORE, Fault.LOST_REPLY])
+    for first, then, second in itertools.product(tried, others, tried):
+        where = f"{fault} at {first}, then {then} at {second}"
+        session = await full_session(world, Due())
+        client = Client(world, session, f"{session}")
+        answers = []
+        for plan in (FaultPlan(fault, at=first), FaultPlan(then, at=second)):
+            with inject(plan), suppress(Crash, Conflict, StorageUnavailable):
+                answers.append((await client.follow()).answer)
+            world.now += LEASE_SECONDS
+        answers.append((await client.answer()).answer)
+        members = await chain(world, session)
+        assert await story(world, members) == turn_said(f"a {PAST}") + turn_said("b") + turn_said("hello"), where
+        assert (len(members), members[-1].hold) == (2, None), where
+        assert all(answer == answers[0] for answer in answers), where
 
 
 @pytest.mark.parametrize("fault", list(Fault))
