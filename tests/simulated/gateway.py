@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 AGENT: Final = AgentName("librarian")
 USER: Final = UserId("ana")
 TENANT: Final = TenantId("demo")
-WINDOW: Final = 500
-"""Tokens; four fifths of it are some thirty messages."""
+WINDOW: Final = 250
+"""Tokens; four fifths of it are some forty messages."""
 
 _TRIES: Final = 20
 _SLOW: Final = 90.0
