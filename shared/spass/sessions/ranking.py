@@ -14,6 +14,7 @@ T = TypeVar("T")
 _SATURATION: Final = 1.2  # BM25's k1 and b, as they are mostly chosen
 _LENGTH: Final = 0.75
 _DIGITS: Final = 6
+_EPSILON: Final = 1e-9  # a sum that is added to and taken from is not exact
 _ELLIPSIS: Final = "…"
 
 # Scripts that put no blanks between words: Thai and Lao, Burmese, Khmer, Japanese, Chinese. Each of their signs is a word.
@@ -87,9 +88,8 @@ class Ranking(Generic[T]):
 def _score(candidate: _Candidate[T], weights: Mapping[str, float], length: float) -> float:
     damping = _SATURATION * (1 - _LENGTH + _LENGTH * length)
     score = 0.0
-    for term, weight in weights.items():
-        count = candidate.counts.get(term, 0)
-        score += weight * count * (_SATURATION + 1) / (count + damping)
+    for term, count in candidate.counts.items():
+        score += weights[term] * count * (_SATURATION + 1) / (count + damping)
     return score
 
 
@@ -114,17 +114,17 @@ def _densest(text: str, weights: Mapping[str, float], length: int) -> tuple[int,
     """Where the heaviest hits that fit into ``length`` characters begin and end. The first of several."""
     near: deque[_Hit] = deque()
     there: Counter[str] = Counter()
-    best, heaviest = (0, 0), 0.0
+    best, heaviest, weight = (0, 0), 0.0, 0.0
     for hit in _hits(text, weights):
         near.append(hit)
         there[hit.term] += 1
+        weight += weights[hit.term] if there[hit.term] == 1 else 0.0
         while len(near) > 1 and hit.end - near[0].start > length:
-            there[near.popleft().term] -= 1
-        weight = sum(weights[term] for term, count in there.items() if count)
-        if weight > heaviest:
+            term = near.popleft().term
+            there[term] -= 1
+            weight -= 0.0 if there[term] else weights[term]
+        if weight > heaviest + _EPSILON:
             best, heaviest = (near[0].start, min(hit.end, near[0].start + length)), weight
-            if len(+there) == len(weights):
-                break
     return best
 
 
