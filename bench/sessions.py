@@ -3,8 +3,8 @@
     python -m bench.sessions [--sessions N] [--turns N] [--model-seconds S]
 
 Turns go over HTTP to a gateway whose model answers at once: to sessions with 1, 100 and 1,000 live turns, and to some with one
-live turn behind which lie 10 and 1,000 compacted ones, in one compaction and in ten. All kinds take their turns in one run, one
-after the other, so that whatever else the machine does hits them alike; each session gets the same number of turns. What the
+live turn behind which lie 10 and 1,000 compacted ones, in one compaction and in ten. All kinds take their turns in one run, in
+shuffled order, so that whatever else the machine does hits them alike; each session gets the same number of turns. What the
 table reads for one turn is computed from the items that it returned, as DynamoDB counts (4 KB are a unit).
 
 Then sessions are compacted by the route, the worker of the queue and the steps of infra/compaction.asl.json, called in this
@@ -14,6 +14,7 @@ process in the state machine's order: AWS calls, capacity units, transitions, an
 import argparse
 import asyncio
 import os
+import random
 import statistics
 import tempfile
 import time
@@ -71,14 +72,14 @@ class Kind:
 
 async def measured(base: str, sessions: int, turns: int) -> list[Kind]:
     """All kinds, after ``turns`` turns of each of their ``sessions`` sessions, one after the other, and some of all at once."""
-    histories = Histories()
+    histories, order = Histories(), random.Random(1)
     kinds = [Kind(past, [await histories.session(past) for _ in range(sessions)]) for past in (*LIVE, *BEHIND)]
     async with httpx.AsyncClient(base_url=base, headers=HEADERS, timeout=60, trust_env=False) as client:
         for past in LIVE:  # not measured: connections, caches
             await turn(client, await histories.session(past))
         for _ in range(turns):
             for number in range(sessions):
-                for kind in kinds:
+                for kind in order.sample(kinds, len(kinds)):
                     kind.milliseconds.append(await turn(client, kind.sessions[number]))
         for number in range(BURSTS + 1):
             for kind in kinds:
@@ -149,7 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, default=8, help="sessions of each kind (default 8)")
     parser.add_argument("--turns", type=int, default=12, help="turns of each session (default 12)")
-    parser.add_argument("--model-seconds", type=float, default=5.0, help="how long the model takes for a summary (default 5)")
+    parser.add_argument("--model-seconds", type=float, default=5.0, help="a summary's time, below 25 (default 5)")
     options = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
