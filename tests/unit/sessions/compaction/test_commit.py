@@ -234,7 +234,7 @@ async def test_a_summary_of_any_size_and_script_fits_or_is_refused(compaction: C
     assert (await compaction.messages(plan.successor))[0].message.content.endswith("ü?")
 
 
-async def test_large_kept_messages_lie_in_the_bucket_and_a_commit_that_can_never_take_place_leaves_none_there(
+async def test_large_kept_messages_lie_in_the_bucket_and_a_commit_that_came_too_late_leaves_none_there(
     compaction: Compaction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
@@ -245,7 +245,7 @@ async def test_large_kept_messages_lie_in_the_bucket_and_a_commit_that_can_never
     compaction.house.now += 1
     assert await compaction.commit(source, plan, live=live) == made, "nothing is written over what took place"
     with pytest.raises(SessionArchived):
-        await compaction.commit(source, Plan.new(session, kept_from=3), live=live, owner="job_2")
+        await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
     assert await compaction.live(plan.successor) == [made.first]
     assert len(compaction.house.stored_objects()) == len(bodies) + 1
 
