@@ -18,14 +18,14 @@ PLACES: Final = WorkPlaces(queue="jobs", compaction_queue="compactions", compact
 
 
 class MemoryQueues:
-    """What was sent to the queues, for a test to work off."""
+    """Tells of what is sent to the queues whoever works it off."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[str, str]] = []
+        self.told: Callable[[str, str], None] = lambda queue, body: None
 
     def send_message(self, **call: Any) -> dict[str, Any]:
         assert call.keys() == {"QueueUrl", "MessageBody"}, call.keys()
-        self.sent.append((call["QueueUrl"], call["MessageBody"]))
+        self.told(call["QueueUrl"], call["MessageBody"])
         return {}
 
 

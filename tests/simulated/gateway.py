@@ -82,9 +82,10 @@ class Summaries:
 
 @dataclass(slots=True)
 class Gateway:
-    """One tenant's sessions of one user with one agent, and the log of what everybody saw."""
+    """One tenant's sessions of one user with one agent, whose model takes ``window`` tokens, and the log of what all saw."""
 
     schedule: Schedule
+    window: int = WINDOW
     log: Log = field(default_factory=Log)
     aws: SimulatedAws = field(init=False)
     sessions: Sessions = field(init=False)
@@ -149,7 +150,7 @@ class Gateway:
                 session,
                 question,
                 model="talker",
-                context_window=WINDOW,
+                context_window=self.window,
                 respond=lambda history, relief: self._respond(question, history, relief),
                 render=render,
                 idempotency=idempotent(session),
@@ -192,7 +193,8 @@ class Gateway:
 
     def _answered(self, question: str, answer: StoredAnswer, began: float) -> None:
         body = cast("dict[str, Any]", answer.body)
-        told = Told(body["session_id"], body["first_seq"], body["ids"], began, self.schedule.now())
+        messages = [(id_, role, content) for id_, role, content in body["messages"]]
+        told = Told(body["session_id"], body["first_seq"], messages, began, self.schedule.now())
         earlier = self.log.told.setdefault(question, told)
         assert earlier[:3] == told[:3], f"two answers to {question}: {earlier} and {told}"
 
@@ -241,6 +243,6 @@ def render(recorded: Recorded) -> StoredAnswer:
     body: dict[str, Json] = {
         "session_id": recorded.session.id,
         "first_seq": recorded.turn.first_seq,
-        "ids": [stored.id for stored in recorded.turn.messages],
+        "messages": [[stored.id, stored.message.role.value, stored.message.content] for stored in recorded.turn.messages],
     }
     return StoredAnswer(body, {})

@@ -18,12 +18,12 @@ WHOLE: Final = ([Role.USER, Role.ASSISTANT], [Role.USER, Role.ASSISTANT, Role.TO
 
 
 class Told(NamedTuple):
-    """What a client was told: its question is recorded in ``session`` by the messages ``ids``, the first of which has the number
-    ``first_seq``. It asked at ``began`` and heard at ``ended``, seconds."""
+    """What a client was told: its question is recorded in ``session`` by ``messages`` (their ids, roles and words), the first of
+    which has the number ``first_seq``. It asked at ``began`` and heard at ``ended``, seconds."""
 
     session: SessionId
     first_seq: int
-    ids: Sequence[str]
+    messages: Sequence[tuple[str, str, str]]
     began: float
     ended: float
 
@@ -190,8 +190,8 @@ def _lost(places: Mapping[str, Said], log: Log) -> Iterator[str]:
         said = places[question]
         if (said.member.session.id, said.messages[0].seq) != (told.session, told.first_seq):
             yield f"not where it was said to be: {question}"
-        if [stored.id for stored in said.messages] != list(told.ids):
-            yield f"not under the ids that were told: {question}"
+        if [(stored.id, stored.message.role.value, stored.message.content) for stored in said.messages] != list(told.messages):
+            yield f"not as it was told: {question}"
 
 
 def _readings(members: Mapping[SessionId, Member], places: Mapping[str, Said], log: Log) -> Iterator[str]:

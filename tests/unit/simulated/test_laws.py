@@ -52,7 +52,7 @@ class Story:
 
 @pytest.fixture(scope="module")
 def told() -> Story:
-    """One client who asks some sixty questions, one after the other, and reads in between; the session is compacted on the way."""
+    """One client who asks some sixty questions, one after the other, and reads in between; the session is compacted meanwhile."""
     schedule = Schedule(1, QUIET)
     gateway = Gateway(schedule)
 
@@ -224,7 +224,7 @@ def read_what_is_not_there(story: Story) -> None:
         (with_a_gap, "gap: "),
         (reordered, "reordered: last question 3 was answered before last question 4 was asked"),
         (torn, "torn: last question 4"),
-        (under_other_ids, "not under the ids that were told: last question 4"),
+        (under_other_ids, "not as it was told: last question 4"),
         (invented, "nobody asked: last question 3"),
         (refused, "refused and yet recorded: last question 3"),
         (shown_another_history, "its agent was shown something else: last question 4"),
