@@ -1,5 +1,7 @@
 """POST /a1/agents/{name}/sessions/{session_id}/messages: one turn of a session."""
 
+from collections.abc import AsyncGenerator, Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -7,7 +9,9 @@ from spass.agents import reply
 from spass.agents.spec import MessageBody
 from spass.aws.idempotency import StoredAnswer
 from spass.core.errors import SessionArchived
-from spass.sessions.turn import Recorded
+from spass.core.events import Event
+from spass.core.messages import Message
+from spass.sessions.turn import Recorded, Relief
 from spass.web.app import location
 from spass.web.exchange import Current
 from spass.web.functions import stream_app
@@ -35,6 +39,9 @@ async def append(name: Agent, session_id: Session, body: MessageBody, request: R
         headers = reply.compaction_headers(turn.compacted, turn.compaction_error)
         return StoredAnswer(answer, {**exchange.cost_headers(), **headers})
 
+    def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+        return services.engine.run(scope.within(name, turn.session), agent, history, body.message, relief=relief)
+
     turn = services.sessions.turn(
         scope,
         name,
@@ -42,7 +49,7 @@ async def append(name: Agent, session_id: Session, body: MessageBody, request: R
         body.message,
         model=agent.model,
         context_window=services.config.model(agent.model).context_window,
-        respond=lambda history, relief: services.engine.run(scope, agent, history, body.message, relief=relief),
+        respond=respond,
         render=render,
         idempotency=exchange.idempotent,
         redirected=lambda successor: redirected(request, exchange, _path(name, successor)),

@@ -65,6 +65,15 @@ def test_the_answer_says_where_the_session_goes_on_and_what_it_all_cost(gateway:
     assert contents(gateway, session) == ["x" * 26_000, "Hello there.", "And now?", "Hello there."]
 
 
+def test_the_audit_knows_whose_the_summary_and_whose_the_answer_was(gateway: Gateway) -> None:
+    session = full_session(gateway)
+    reply = say(gateway, session, "And then?")
+    tree = gateway.send("GET", f"/v1/audit/{reply.json['request_id']}").json
+    *summaries, answer = [call["session"] for call in tree["calls"]]
+    assert set(summaries) == {session}
+    assert answer == reply.json["session_id"]
+
+
 def test_the_answer_is_the_same_again_at_the_source_and_where_it_redirects_to(gateway: Gateway) -> None:
     session = full_session(gateway)
     first = say(gateway, session, "And then?", **KEY)

@@ -90,7 +90,8 @@ class Turn:
     """A turn under way, in a task of its own: who stops listening changes nothing.
 
     ``running`` are its events. What refuses the turn is raised before the first of them; the last one comes after the commit.
-    A turn that was done before has no events, only an answer.
+    A turn that was done before has no events, only an answer. ``session`` is where it takes place, which may change before it is
+    responded to.
     """
 
     def __init__(  # one turn's parts
@@ -103,6 +104,7 @@ class Turn:
         clock: Clock = time.time,
     ) -> None:
         self.id = new_id("turn")
+        self.session = request.session
         self._store = store
         self._request = request
         self._respond = respond
@@ -200,6 +202,7 @@ class Turn:
             return turn_hold(self.id, self._redirected(successor), self._clock())
 
         compacted = await self._compactor.compact(held, turns, hold)
+        self.session = held.session.id
         return _messages([compacted.first]) if compacted is not None else None
 
     def _redirected(self, successor: SessionId) -> IdempotentRequest | None:
