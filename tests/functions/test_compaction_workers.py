@@ -9,7 +9,7 @@ import pytest
 
 from spass.aws.faults import Fault
 from spass.core.ids import SessionId
-from tests.simulated.compactions import Points, StepFailed, Works, loop_time
+from tests.simulated.works import Points, StepFailed, Works, loop_time
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from spass.aws.faults import Fault
 from spass.core.ids import SessionId
 from spass.sessions.record import StoredMessage
 from spass.sessions.session import Session, session_of
-from tests.simulated.compactions import Points, Works, loop_time
+from tests.simulated.works import Points, Works, loop_time
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from spass.core.ids import JobId, RequestId, SessionId, UserId
 from spass.sessions.compaction.job import JOB_SECONDS
 from spass.sessions.deletion import delete_session
 from spass.sessions.hold import take, turn_hold
-from tests.simulated.compactions import AGENT, USER, Works, loop_time
+from tests.simulated.works import AGENT, USER, Works, loop_time
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from spass.sessions.deletion import delete_session
 from spass.sessions.hold import release
 from spass.sessions.record import StoredMessage, TurnRecord, store_body
 from spass.sessions.session import HoldKind
-from tests.simulated.compactions import AGENT, USER, StepFailed, Works, loop_time
+from tests.simulated.works import AGENT, USER, StepFailed, Works, loop_time
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
