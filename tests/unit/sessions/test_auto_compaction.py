@@ -348,7 +348,10 @@ async def test_no_renewal_meets_the_source_once_it_is_archived(house: "House", o
             return result
 
     async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
-        await asyncio.sleep(0.1)
+        successor = (await head(house, session)).successor_session_id
+        assert successor is not None
+        house.now += 30
+        await renewed(house, successor)
         async for event in quick(history, relief):
             yield event
 
