@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.core.ids import AgentName, MessageId, SessionId, UserId
+from spass.core.events import InferenceFinished
+from spass.core.ids import AgentName, MessageId, SessionId, SummaryId, UserId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
 from spass.core.time import Timestamp, timestamp
 from spass.sessions import record
-from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, load_turns
+from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, TurnRecorder, load_turns
 from spass.sessions.session import Hold, HoldKind, Session, session_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ SESSION = st.builds(
     compacted_before=COUNT,
     parent_session_id=st.one_of(st.none(), TEXT.map(SessionId)),
     successor_session_id=st.one_of(st.none(), TEXT.map(SessionId)),
+    summary_id=st.one_of(st.none(), TEXT.map(SummaryId)),
     archived_at=st.one_of(st.none(), STAMP),
+    archived_by=st.one_of(st.none(), TEXT),
     deleted_at=st.one_of(st.none(), STAMP),
     hold=st.one_of(st.none(), st.builds(Hold, TEXT, st.sampled_from(HoldKind), COUNT)),
 )
@@ -68,6 +71,15 @@ def test_a_session_is_read_back_from_its_head_and_but_for_its_hold_from_its_list
     assert session_of(session.attributes()) == session
     assert session_of(session.entry() | {"hold": None}) == session_of({**session.attributes(), "hold": None})
     assert None not in session.attributes().values()
+
+
+def test_messages_are_dated_as_they_come_and_numbered_at_the_end() -> None:
+    recorder = TurnRecorder("turn_1", "hello", timestamp(1))
+    recorder.add(InferenceFinished(Message(Role.ASSISTANT, "yes"), FinishReason.STOP), timestamp(2))
+    recorded = [recorder.record(first_seq).messages for first_seq in (1, 7)]
+    assert [[stored.seq for stored in messages] for messages in recorded] == [[1, 2], [7, 8]]
+    assert [stored.id for stored in recorded[0]] == [stored.id for stored in recorded[1]]
+    assert [stored.created_at for stored in recorded[0]] == [timestamp(1), timestamp(2)]
 
 
 @pytest.mark.anyio
