@@ -5,7 +5,8 @@
 Turns go over HTTP to a gateway whose model answers at once: to sessions with 1, 100 and 1,000 live turns, and to some with one
 live turn behind which lie 10 and 1,000 compacted ones, in one compaction and in ten. All kinds take their turns in one run, in
 shuffled order, so that whatever else the machine does hits them alike; each session gets the same number of turns. What the
-table reads for one turn is computed from the items that it returned, as DynamoDB counts (4 KB are a unit).
+table reads for one turn is computed from the items that it returned, as DynamoDB counts (4 KB are a unit); that and the processor
+time are measured in this process, where the emulator and the model are not in it.
 
 Then sessions are compacted by the route, the worker of the queue and the steps of infra/compaction.asl.json, called in this
 process in the state machine's order: AWS calls, capacity units, transitions, and dollars by bench/prices.py.
