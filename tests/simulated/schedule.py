@@ -191,8 +191,8 @@ class Process(FaultPlan):
             case Mishap.CONFLICT:
                 raise _conflict(call)
             case Mishap.LATE:
-                schedule.later(run)
                 await way.on(schedule.while_(_GIVEN_UP))
+                schedule.later(run)
                 raise _not_heard()
             case Mishap.REPEATED:
                 with suppress(ClientError):

@@ -1,0 +1,77 @@
+"""The bucket in memory is an emulator's bucket: whatever is put, read, listed and removed, both answer alike."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from moto import mock_aws
+
+from tests.simulated.s3 import MemoryS3
+
+KEYS = st.sampled_from(["T/demo/a", "T/demo/a/b", "T/demo/b", "T/demo/ß", "T/other/a"])
+RANGES = st.one_of(
+    st.none(), st.integers(0, 3).map(lambda first: f"bytes={first}-"), st.integers(0, 3).map(lambda last: f"bytes=0-{last}")
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), KEYS, st.binary(min_size=4, max_size=8)),
+        st.tuples(st.just("get"), KEYS, RANGES),
+        st.tuples(st.just("list"), st.sampled_from(["T/demo/", "T/demo/a", "T/nobody/"]), st.integers(1, 3)),
+        st.tuples(st.just("delete"), KEYS, KEYS),
+    ),
+    max_size=12,
+)
+
+
+@pytest.fixture(scope="module")
+def emulated() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch, mock_aws():
+        patch.delenv("AWS_ENDPOINT_URL", raising=False)
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="spass")
+        yield client
+
+
+def answer(client: Any, step: tuple[str, Any, Any]) -> object:
+    match step:
+        case "put", key, body:
+            client.put_object(Bucket="spass", Key=key, Body=body)
+            return None
+        case "get", key, asked:
+            try:
+                response = client.get_object(Bucket="spass", Key=key, **({"Range": asked} if asked else {}))
+            except ClientError as error:
+                return error.response["Error"]["Code"]
+            return response["Body"].read(), "ContentRange" in response
+        case "list", prefix, limit:
+            return list(pages(client, prefix, limit))
+        case _, one, other:
+            client.delete_objects(Bucket="spass", Delete={"Objects": [{"Key": one}, {"Key": other}], "Quiet": True})
+            return None
+
+
+def pages(client: Any, prefix: str, limit: int) -> Iterator[list[str]]:
+    more: dict[str, str] = {}
+    while True:
+        page = client.list_objects_v2(Bucket="spass", Prefix=prefix, MaxKeys=limit, **more)
+        yield [entry["Key"] for entry in page.get("Contents", ())]
+        if not page["IsTruncated"]:
+            return
+        more = {"ContinuationToken": page["NextContinuationToken"]}
+
+
+@settings(max_examples=25)
+@given(steps=STEPS)
+def test_both_buckets_answer_every_call_alike(emulated: Any, steps: Sequence[tuple[str, Any, Any]]) -> None:
+    memory = MemoryS3(lambda: 1_800_000_000.0)
+    for page in list(pages(emulated, "", 1000)):
+        if page:
+            emulated.delete_objects(Bucket="spass", Delete={"Objects": [{"Key": key} for key in page], "Quiet": True})
+    for step in steps:
+        assert answer(memory, step) == answer(emulated, step), step
+    assert [memory.keys] == list(pages(emulated, "", 1000))
