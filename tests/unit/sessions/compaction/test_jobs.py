@@ -9,12 +9,15 @@ import httpx
 import pytest
 
 from spass.aws import keys
-from spass.aws.table import Put
+from spass.aws.clients import TenantStore
+from spass.aws.table import Put, Update
 from spass.core.errors import RateLimited, UpstreamError
 from spass.core.ids import JobId, RequestId, SessionId, UserId
+from spass.sessions.compaction import jobs
 from spass.sessions.compaction.job import JOB_SECONDS
 from spass.sessions.deletion import delete_session
 from spass.sessions.hold import take, turn_hold
+from spass.sessions.record import TurnRecord, load_turns
 from tests.simulated.works import AGENT, USER, Works, loop_time
 from tests.unit.virtual_time import BACKEND
 
@@ -168,6 +171,23 @@ async def test_a_session_that_a_turn_holds_is_busy(works: Works) -> None:
     assert answer is not None
     assert int(answer.headers["retry-after"]) >= 1
     assert works.stored() == stored
+
+
+async def test_a_turn_that_gets_in_between_comes_first(works: Works, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole turn, between the moment the session is read and the one it is held."""
+    session = await works.session()
+
+    async def loaded(store: TenantStore, read: SessionId, from_seq: int) -> list[TurnRecord]:
+        turns = await load_turns(store, read, from_seq)
+        grown = Update(keys.session_head(store.tenant, read), "SET next_seq = next_seq + :one", values={":one": 1})
+        await store.table.write(grown)
+        return turns
+
+    monkeypatch.setattr(jobs, "load_turns", loaded)
+    answer = await works.compact(session)
+    error_of(answer, 409, "session_busy")
+    assert (await works.head(session)).hold is None
+    assert not [item for item in works.stored() if item["sk"] == "JOB"]
 
 
 async def test_one_compaction_at_a_time(works: Works) -> None:
