@@ -104,6 +104,8 @@ class CompactionSteps:
         job, session = taken.job, taken.session
         summary = await _draft(store, job)
         if summary is None:
+            if await self._let_go_if_ended(store, job):
+                return
             raise InternalError("A compaction came to its commit without a summary.")
         live = await load_turns(store, session.id, session.compacted_before)
 

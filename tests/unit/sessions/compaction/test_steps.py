@@ -7,16 +7,18 @@ from pathlib import Path
 import pytest
 
 from spass.aws import keys
+from spass.aws.clients import TenantStore
 from spass.aws.leases import LEASE_SECONDS
 from spass.aws.table import TTL, Put, Update
-from spass.core.ids import JobId, MessageId, SessionId, new_id
+from spass.core.ids import AgentName, JobId, MessageId, SessionId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import timestamp
+from spass.sessions.compaction import steps
 from spass.sessions.compaction.job import Job, read_job
 from spass.sessions.deletion import delete_session
-from spass.sessions.hold import release
+from spass.sessions.hold import release, take
 from spass.sessions.record import StoredMessage, TurnRecord, store_body
-from spass.sessions.session import HoldKind
+from spass.sessions.session import Hold, HoldKind, Session
 from tests.simulated.works import AGENT, USER, StepFailed, Works, loop_time
 from tests.unit.virtual_time import BACKEND
 
@@ -173,7 +175,7 @@ async def test_what_nobody_fetches_is_forgotten_with_the_job_s_hour(works: Works
     assert draft[TTL] == (await job_of(works, job)).ends_at
 
 
-async def test_a_step_that_took_the_session_of_a_job_that_was_ended_meanwhile_lets_go(works: Works) -> None:
+async def test_a_job_that_is_ended_while_it_is_summarised_stays_so(works: Works) -> None:
     session = await works.session()
     job = await asked(works, session)
 
@@ -184,6 +186,29 @@ async def test_a_step_that_took_the_session_of_a_job_that_was_ended_meanwhile_le
     await works.step("summarise", job)
     assert (await job_of(works, job)).status == "failed"
     assert (await works.head(session)).hold is None
+    assert await drafts(works) == []
+
+
+@pytest.mark.parametrize("step", ["plan", "summarise", "commit"])
+async def test_a_step_that_takes_the_session_of_a_job_that_was_just_ended_lets_go(
+    works: Works, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+    if step == "commit":
+        await works.step("summarise", job)
+
+    async def taken(  # the parts of ``take``
+        store: TenantStore, found: SessionId, agent: AgentName, user: UserId, hold: Hold, now: float
+    ) -> Session:
+        await works.step("fail", job)
+        return await take(store, found, agent, user, hold, now)
+
+    monkeypatch.setattr(steps, "take", taken)
+    await works.step(step, job)
+    assert (await job_of(works, job)).status == "failed"
+    head = await works.head(session)
+    assert (head.hold, head.archived_at) == (None, None)
     assert await drafts(works) == []
 
 
