@@ -1,17 +1,11 @@
 """POST /a1/agents/{name}/sessions/{session_id}/messages: one turn of a session."""
 
-from collections.abc import AsyncGenerator, Sequence
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.agents import reply
 from spass.agents.spec import MessageBody
-from spass.aws.idempotency import StoredAnswer
+from spass.agents.turn import start_turn
 from spass.core.errors import SessionArchived
-from spass.core.events import Event
-from spass.core.messages import Message
-from spass.sessions.turn import Recorded, Relief
 from spass.web.app import location
 from spass.web.exchange import Current
 from spass.web.functions import stream_app
@@ -28,29 +22,17 @@ router = api_router()
 )
 async def append(name: Agent, session_id: Session, body: MessageBody, request: Request, exchange: Current) -> Response:
     """Say something in a session. The message, the agent's tool calls and its answer are recorded together, or not at all."""
-    services, scope = exchange.services, exchange.scope.within(name, session_id)
+    services = exchange.services
     agent = services.agents.get(name)
-    services.engine.check(scope, agent)
-
-    def render(turn: Recorded) -> StoredAnswer:
-        last = turn.turn.messages[-1]
-        at = reply.Recorded(turn.session.id, last.id, last.seq, turn.compacted)
-        answer = reply.render_reply(exchange.request_id, agent, turn.outcome, last.created_at, at)
-        headers = reply.compaction_headers(turn.compacted, turn.compaction_error)
-        return StoredAnswer(answer, {**exchange.cost_headers(), **headers})
-
-    def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
-        return services.engine.run(scope.within(name, turn.session), agent, history, body.message, relief=relief)
-
-    turn = services.sessions.turn(
-        scope,
-        name,
+    turn = start_turn(
+        services.sessions,
+        services.engine,
+        exchange.scope,
+        agent,
         session_id,
         body.message,
-        model=agent.model,
         context_window=services.config.model(agent.model).context_window,
-        respond=respond,
-        render=render,
+        headers=exchange.cost_headers,
         idempotency=exchange.idempotent,
         redirected=lambda successor: redirected(request, exchange, _path(name, successor)),
     )

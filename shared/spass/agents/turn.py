@@ -1,0 +1,63 @@
+"""A turn of a session: one message to an agent, and its reply, which is recorded with it."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spass.agents import reply
+from spass.agents.spec import AgentSpec
+from spass.aws.idempotency import IdempotentRequest, StoredAnswer
+from spass.calls.scope import Scope
+from spass.core.events import Event
+from spass.core.ids import AgentName, SessionId
+from spass.core.messages import Message
+from spass.sessions.turn import Recorded, Relief, Turn
+
+if TYPE_CHECKING:
+    from spass.agents.engine import Engine  # its rooms are entered when a function has started, not while it is imported
+    from spass.sessions.service import Sessions
+
+
+def start_turn(  # one turn's parts, all named
+    sessions: "Sessions",
+    engine: "Engine",
+    scope: Scope,
+    agent: AgentSpec,
+    session: SessionId,
+    message: str,
+    *,
+    context_window: int,
+    headers: Callable[[], Mapping[str, str]],
+    idempotency: IdempotentRequest | None = None,
+    redirected: Callable[[SessionId], IdempotentRequest | None] | None = None,
+) -> Turn:
+    """Start the turn in a task of its own. Its answer is the reply's JSON with the ``headers`` that it has in the end and those
+    that tell of a compaction. ``context_window`` is what the agent's model takes, in tokens.
+
+    Raises:
+        ModelNotAllowed: the token may not use the agent's model.
+    """
+    name = AgentName(agent.name)
+    engine.check(scope, agent)
+
+    def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+        return engine.run(scope.within(name, turn.session), agent, history, message, relief=relief)
+
+    def render(made: Recorded) -> StoredAnswer:
+        last = made.turn.answer
+        at = reply.Recorded(made.session.id, last.id, last.seq, made.compacted)
+        body = reply.render_reply(scope.caller.request_id, agent, made.outcome, last.created_at, at)
+        return StoredAnswer(body, {**headers(), **reply.compaction_headers(made.compacted, made.compaction_error)})
+
+    turn = sessions.turn(
+        scope.within(name, session),
+        name,
+        session,
+        message,
+        model=agent.model,
+        context_window=context_window,
+        respond=respond,
+        render=render,
+        idempotency=idempotency,
+        redirected=redirected,
+    )
+    return turn
