@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote
 
 import boto3
@@ -22,12 +22,18 @@ import jsonschema_rs
 from starlette.types import Message
 
 from infra.routes import ROUTES, Route
+from spass.aws.clients import Aws
+from spass.aws.places import WorkPlaces
 from spass.core.messages import FinishReason, Json, TokenUsage
 from spass.core.time import Deadline
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.web.functions import LambdaFunction, lambda_handler, stream_app
 from spass.web.services import Services, Settings
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_s3 import S3Client
 
 TABLE, BUCKET, STAGE = "spass-test", "spass-test", "prod"
 MAX_ANSWER_BYTES = 6 * 1024 * 1024
@@ -119,8 +125,25 @@ class ScriptedServices(Services):
         self._script = script
 
     @cached_property
+    def aws(self) -> Aws:
+        return _clients(self.settings.table, self.settings.bucket, self.settings.places)
+
+    @cached_property
     def router(self) -> Router:
         return Router(self.config.llm, self.config.models, lambda _: None, provider_of=lambda *_: ScriptedProvider(self._script))
+
+
+@cache
+def _clients(table: str, bucket: str, places: WorkPlaces) -> Aws:
+    """Made once for all tests: moto looks at what a client sends, not at who it is."""
+    return Aws(table=table, bucket=bucket, places=places)
+
+
+@cache
+def _outside() -> "tuple[DynamoDBClient, S3Client]":
+    """Clients of nobody's gateway."""
+    session = boto3.Session()
+    return session.client("dynamodb"), session.client("s3")
 
 
 @dataclass(frozen=True)
@@ -275,9 +298,10 @@ class Gateway:
 
     def stored(self) -> Mapping[str, object]:
         """Everything in the table and the bucket, but audit records."""
-        items = boto3.client("dynamodb").scan(TableName=TABLE)["Items"]
+        table, bucket = _outside()
+        items = table.scan(TableName=TABLE)["Items"]
         kept = {f"{item['pk']}{item['sk']}": item for item in items if "#AUDIT#" not in str(item["pk"])}
-        objects = boto3.client("s3").list_objects_v2(Bucket=BUCKET).get("Contents", [])
+        objects = bucket.list_objects_v2(Bucket=BUCKET).get("Contents", [])
         return {**kept, **{listed["Key"]: listed["ETag"] for listed in objects}}
 
 
@@ -363,13 +387,14 @@ def escaped(segment: str) -> str:
 
 def create_storage() -> None:
     """The table and the bucket, as the data stack makes them."""
-    boto3.client("dynamodb").create_table(
+    table, bucket = _outside()
+    table.create_table(
         TableName=TABLE,
         BillingMode="PAY_PER_REQUEST",
         AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("pk", "sk")],
         KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
     )
-    boto3.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    bucket.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
 
 
 def errors_of(replies: Sequence[Reply]) -> list[str | None]:
