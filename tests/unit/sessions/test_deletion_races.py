@@ -12,6 +12,7 @@ import pytest
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.faults import Crash, inject
+from spass.aws.objects import ObjectMissing
 from spass.aws.table import Put
 from spass.calls.scope import Scope
 from spass.core.errors import SessionNotFound, SpassError
@@ -62,7 +63,10 @@ class Race:
         await self.wait(5)
         owner, plan = new_id("job"), Plan.new(self.session, 3)
         for _ in range(3):
-            with inject(self.schedule.process()), suppress(SpassError, Crash):
+            with (
+                inject(self.schedule.process()),
+                suppress(SpassError, Crash, ObjectMissing),
+            ):  # it may have lost its hold as it reads
                 now = self.schedule.now()
                 hold = Hold(owner, HoldKind.JOB, int(now) + HOLD_SECONDS)
                 source = await take(self.store, self.session, AGENT, USER, hold, now)
