@@ -59,12 +59,13 @@ class Scope:
         route: str,
         user: UserId | None = None,
         request_id: RequestId | None = None,
+        token_id: str = "",
         origin: RequestId | None = None,
         depth: int = 0,
     ) -> Self:
         """The scope of work that goes on after the request ``request_id``, by which it was allowed, or of nobody's request.
-        ``route`` names the work in the audit; ``origin`` and ``depth`` are what the request's headers said."""
-        identity = Identity(store.tenant, "", admin=False, allowed_models=(ANY_MODEL,))
+        ``route`` names the work in the audit; ``token_id``, ``origin`` and ``depth`` are the request's."""
+        identity = Identity(store.tenant, token_id, admin=False, allowed_models=(ANY_MODEL,))
         caller = Caller(identity, user, request_id or RequestId(new_id("req")), origin, depth, route)
         return cls(caller, store, deadline, CostTally(), depth, patience=JOB_PATIENCE)
 

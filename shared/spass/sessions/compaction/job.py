@@ -50,10 +50,11 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The request that asked for a job: its depth and what its headers said of it, for the audit of what is done for it, and its
-    Idempotency-Key, if it had one."""
+    """The request that asked for a job: with which token, where in a tree of calls, for the audit of what is done for it, and
+    its Idempotency-Key, if it had one."""
 
     request_id: RequestId
+    token_id: str
     origin: RequestId | None
     depth: int
     route: str
@@ -136,6 +137,7 @@ class Job:
             "kept_from": plan.kept_from,
             "otherwise": self.otherwise,
             "request_id": asker.request_id,
+            "token_id": asker.token_id,
             "origin_request_id": asker.origin,
             "depth": asker.depth,
             "route": asker.route,
@@ -194,6 +196,7 @@ def job_of(item: Item) -> Job:
         stored["otherwise"],
         Asker(
             RequestId(stored["request_id"]),
+            stored["token_id"],
             stored.get("origin_request_id"),
             stored["depth"],
             stored["route"],

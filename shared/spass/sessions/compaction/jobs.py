@@ -140,6 +140,7 @@ class CompactionJobs:
         caller = scope.caller
         asker = Asker(
             caller.request_id,
+            caller.identity.token_id,
             caller.parent_request_id,
             scope.depth,
             caller.route,

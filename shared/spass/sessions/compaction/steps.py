@@ -183,6 +183,7 @@ def _scope(store: TenantStore, job: Job, deadline: Deadline) -> Scope:
         route=asker.route,
         user=job.user,
         request_id=asker.request_id,
+        token_id=asker.token_id,
         origin=asker.origin,
         depth=asker.depth,
     )

@@ -32,7 +32,7 @@ JOBS = st.builds(
     st.builds(AgentName, TEXT),
     st.builds(Plan, st.builds(SessionId, TEXT), st.builds(SessionId, TEXT), st.builds(SummaryId, TEXT), COUNT),
     TEXT,
-    st.builds(Asker, st.builds(RequestId, TEXT), st.none() | st.builds(RequestId, TEXT), COUNT, TEXT, MAYBE, MAYBE),
+    st.builds(Asker, st.builds(RequestId, TEXT), TEXT, st.none() | st.builds(RequestId, TEXT), COUNT, TEXT, MAYBE, MAYBE),
     STAMP,
     COUNT,
     finished_at=st.none() | STAMP,
@@ -60,7 +60,7 @@ def test_what_failed_a_job_is_raised_as_what_it_was(kind: type[SpassError]) -> N
 
 
 def test_a_job_knows_the_request_that_asked_for_it() -> None:
-    asker = Asker(RequestId("req_1"), None, 0, "/", "key", "body")
+    asker = Asker(RequestId("req_1"), "token", None, 0, "/", "key", "body")
     job = Job(
         JobId("job_1"),
         JobStatus.QUEUED,

@@ -307,6 +307,7 @@ async def test_the_call_stands_in_the_audit_of_the_request_that_asked_for_it(wor
     with works.quiet():
         request = RequestId(answer.headers["spass-request-id"])
         (call,) = await works.store.table.query(keys.audit_partition(works.store.tenant, request))
+    assert call["token_id"] == "demo-user"
     assert (call["user"], call["agent"], call["session"]) == (USER, AGENT, answer.json()["source_session_id"])
     assert (call["origin_request_id"], call["route"]) == (
         "req_elsewhere",
