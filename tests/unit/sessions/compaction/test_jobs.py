@@ -10,15 +10,19 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
+from spass.aws.faults import Crash, Fault, inject
+from spass.aws.idempotency import IdempotentRequest
 from spass.aws.table import Put, Update
-from spass.core.errors import RateLimited, UpstreamError
+from spass.calls.scope import Scope
+from spass.core.errors import CompactionInProgress, RateLimited, UpstreamError
 from spass.core.ids import JobId, RequestId, SessionId, UserId
 from spass.sessions.compaction import jobs
-from spass.sessions.compaction.job import JOB_SECONDS
+from spass.sessions.compaction.job import JOB_SECONDS, Job
 from spass.sessions.deletion import delete_session
 from spass.sessions.hold import take, turn_hold
 from spass.sessions.record import TurnRecord, load_turns
-from tests.simulated.works import AGENT, USER, Works, loop_time
+from spass.tenancy.identity import Caller, Identity
+from tests.simulated.works import AGENT, USER, Points, Process, StepFailed, Works, loop_time
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -322,3 +326,52 @@ async def test_what_a_job_stores_is_no_text(works: Works) -> None:
     assert stored["sk"] == "JOB"
     assert "Berlin" not in str(stored)
     assert UserId(str(stored["user"])) == USER
+
+
+def scope(works: Works) -> Scope:
+    identity = Identity(works.store.tenant, "token", admin=False, allowed_models=())
+    return Scope.of(Caller(identity, USER, RequestId("req_1"), None, 0, "/"), works.store)
+
+
+async def start(works: Works, session: SessionId) -> Job:
+    """The same request each time, as its process asks for the job."""
+    request = IdempotentRequest("key", "body")
+    with inject(Process(points=works.points, role="route")):
+        return await works.services.compaction_jobs.start(scope(works), AGENT, session, otherwise="small", idempotency=request)
+
+
+async def test_a_request_that_died_before_it_left_its_job_to_the_queue_leaves_it_there_the_next_time(works: Works) -> None:
+    session = await works.session()
+    works.points = Points({3: Fault.CRASH_BEFORE})
+    with pytest.raises(Crash):
+        await start(works, session)
+    assert works.points.calls[-1] == "route SendMessage"
+    hold = (await works.head(session)).hold
+    assert hold is not None
+    assert (await start(works, session)).id == hold.owner
+    await works.settled()
+    assert (await works.head(session)).archived_by == hold.owner
+    assert (await start(works, session)).status == "succeeded"
+
+
+async def test_a_request_whose_job_failed_may_try_again_though_nobody_let_the_session_go(works: Works) -> None:
+    session = await works.session()
+    works.played = False
+    failed = await start(works, session)
+    works.points = Points({2: Fault.CRASH_BEFORE})
+    with pytest.raises(StepFailed):
+        await works.step("fail", failed.id)
+    works.points = Points()
+    with pytest.raises(CompactionInProgress):
+        await start(works, session)
+    again = await start(works, session)
+    assert (again.id != failed.id, again.status) == (True, "queued")
+
+
+async def test_a_job_that_cannot_be_left_to_the_queue_fails_at_once(works: Works) -> None:
+    session = await works.session()
+    works.points = Points({3: Fault.TIMEOUT, 4: Fault.TIMEOUT})
+    error_of(await works.compact(session), 503, "storage_unavailable")
+    (job,) = [item for item in works.stored() if item["sk"] == "JOB"]
+    assert job["status"] == "failed"
+    assert (await works.head(session)).hold is None
