@@ -1,12 +1,16 @@
 """GET …/lineage, and what lineage_search is where nobody is in a session."""
 
 import json
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
+from spass.core.messages import FinishReason, Role
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, ToolCallDelta
 from spass.sessions import lineage
-from tests.functions.gateway import Gateway
+from tests.functions.gateway import Gateway, Script, ScriptedServices
 from tests.unit.sessions.chains import Chains
 
 SESSION = "/a1/agents/plain/sessions/{}"
@@ -61,6 +65,39 @@ def test_a_summary_is_told_letter_by_letter(gateway: Gateway, chains: Chains) ->
     session = gateway._loop.run_until_complete(compacted())
     (summary,) = gateway.send("GET", f"{SESSION.format(session)}/lineage").json["summaries"]
     assert summary["text"] == text
+
+
+class Forgetful(Script):
+    """Says nothing of what was said in a summary, and looks for it when it is asked."""
+
+    async def answer(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        offered = {tool.name for tool in request.tools}
+        if "lineage_search" in offered and request.messages[-1].role is Role.USER and "zebra" in request.messages[-1].content:
+            call = ToolCallDelta(0, "call_1", "lineage_search", '{"query": "zebra"}')
+            yield ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS)
+        else:
+            yield ChatDelta("They talked.", finish_reason=FinishReason.STOP)
+
+
+def test_an_agent_finds_what_was_compacted_in_this_very_turn_and_before(gateway: Gateway) -> None:
+    (gateway.services.settings.agents / "forgetful.yaml").write_text("name: forgetful\nmodel: small\ntools: [lineage_search]\n")
+    gateway.services = ScriptedServices(gateway.services.settings, Forgetful())
+    path = "/a1/agents/forgetful/sessions"
+    first = gateway.send("POST", path, body={"compact_strategy": "auto", "compact_keep_last_n": 0}).json["id"]
+
+    def say(session: str, message: str) -> Any:
+        return gateway.send("POST", f"{path}/{session}/messages", body={"message": message}).json
+
+    say(first, f"Marty is a zebra. {'x ' * 13_000}")
+    session = first
+    for _ in range(2):
+        turn = say(session, "Who is the zebra?")
+        session = turn["session_id"]
+        assert session != first
+        (call,) = turn["tool_calls"]
+        assert [(one["session_id"], one["seq"]) for one in call["result"]["results"]] == [(first, 1)]
+        assert call["result"]["results"][0]["content"].startswith("Marty is a zebra.")
+        assert turn["message"]["content"] == "They talked."
 
 
 def test_outside_a_session_the_tool_says_that_nothing_was_left_out(gateway: Gateway) -> None:
