@@ -1,19 +1,22 @@
 """The one step of a compaction: all of it or nothing, and not a message less than before."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from botocore.exceptions import ClientError
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
+from spass.aws.faults import AwsCall, FaultPlan, inject
 from spass.aws.table import Check, Condition, ConditionFailed
 from spass.core.errors import (
     InternalError,
     SessionArchived,
     SessionBusy,
     SessionNotFound,
+    StorageUnavailable,
     SummaryFailed,
 )
 from spass.core.ids import JobId, SessionId, TenantId, UserId
@@ -30,6 +33,8 @@ from tests.unit.sessions.conftest import AGENT
 
 if TYPE_CHECKING:
     from tests.unit.sessions.conftest import House
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.anyio
 
@@ -270,3 +275,30 @@ async def test_after_it_the_old_owner_can_neither_renew_nor_take_the_source(comp
         await renew(compaction.store, session, OWNER, compaction.house.now)
     with pytest.raises(SessionArchived):
         await compaction.hold(session)
+
+
+@dataclass(slots=True)
+class Late(FaultPlan):
+    """A commit goes without a reply, each time it is tried. It is still on its way."""
+
+    on_its_way: list[Callable[[], object]] = field(default_factory=list)
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        if call.operation != "TransactWriteItems":
+            return await FaultPlan.around(self, call, run)
+        self.on_its_way.append(run)
+        raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+
+
+async def test_a_commit_given_up_cannot_take_effect_later(compaction: Compaction) -> None:
+    session = await compaction.said("one")
+    source, live = await compaction.hold(session), await compaction.live(session)
+    with inject(Late()) as plan, pytest.raises(StorageUnavailable):
+        await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
+    assert isinstance(plan, Late)
+    assert len(plan.on_its_way) == 2
+    assert (await compaction.head(session)).hold is None
+    for late in plan.on_its_way:
+        with pytest.raises(ClientError, match="ConditionalCheckFailed"):
+            late()
+    assert (await compaction.head(session)).archived_at is None

@@ -14,7 +14,7 @@ from spass.core.ids import AgentName, JobId, MessageId, SessionId, UserId, new_i
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import timestamp
 from spass.sessions.compaction import steps
-from spass.sessions.compaction.job import Job, read_job
+from spass.sessions.compaction.job import JOB_SECONDS, Job, read_job
 from spass.sessions.deletion import delete_session
 from spass.sessions.hold import release, take
 from spass.sessions.record import StoredMessage, TurnRecord, store_body
@@ -258,3 +258,17 @@ async def test_a_renewal_that_fails_stops_a_summary_and_the_next_try_makes_it(wo
     await works.step("summarise", job)
     await works.step("commit", job)
     assert (await job_of(works, job)).status == "succeeded"
+
+
+@pytest.mark.parametrize("step", ["plan", "summarise", "commit"])
+async def test_after_its_hour_a_job_is_not_carried_out(works: Works, step: str) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+    await works.step("summarise", job)
+    await asyncio.sleep(JOB_SECONDS)
+    await works.step(step, job)
+    found = await job_of(works, job)
+    assert found.failure is not None
+    assert found.failure.code == "upstream_timeout"
+    head = await works.head(session)
+    assert (head.hold, head.archived_at) == (None, None)
