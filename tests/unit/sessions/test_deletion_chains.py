@@ -2,17 +2,20 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pytest
 
 from spass.aws import keys
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
 from spass.aws.leases import LEASE_SECONDS
-from spass.core.errors import CompactionInProgress, SessionNotFound, SpassError, StorageUnavailable
+from spass.core.errors import CompactionInProgress, SessionBusy, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId, TenantId
 from spass.core.time import Deadline
 from spass.sessions import record
+from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.lineage import Lineage
 from spass.sessions.lineage_search import LineageSearch
 from spass.sessions.record import TurnRecord, load_turns
@@ -21,6 +24,7 @@ from spass.sessions.sweep import UNCOMMITTED_SECONDS, sweep_bodies
 from tests.unit.sessions.chains import AGENT, START, Chains, asked, in_memory
 
 pytestmark = pytest.mark.anyio
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -245,3 +249,31 @@ async def test_the_sweep_leaves_what_successors_begin_with_and_takes_what_no_com
     assert await sweep_bodies(chains.store, now + UNCOMMITTED_SECONDS + 60, Deadline.after(60)) == 1
     assert await chains.store.objects.keys_under("sessions/") == kept
     assert {member: await chains.said(member) for member in members} == said
+
+
+@dataclass(slots=True)
+class DeletedMeanwhile(FaultPlan):
+    """Before the first body is read, somebody deletes its session."""
+
+    delete: Callable[[], Awaitable[None]] = field(kw_only=True)
+    done: bool = False
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        if call.operation == "GetObject" and not self.done:
+            self.done = True
+            with inject(FaultPlan()):
+                await self.delete()
+        return run()
+
+
+async def test_a_compaction_that_is_asked_for_while_its_session_is_deleted_is_refused(
+    chains: Chains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    session = await chains.session(asked("hello"))
+    jobs = CompactionJobs(lambda: chains.now)
+    with inject(DeletedMeanwhile(delete=lambda: chains.delete(session))), pytest.raises(SessionBusy):
+        await jobs.start(chains.scope, AGENT, session, otherwise="scripted")
+    with pytest.raises(SessionNotFound):
+        await jobs.start(chains.scope, AGENT, session, otherwise="scripted")
+    assert await stored(chains, session) == ([], [])

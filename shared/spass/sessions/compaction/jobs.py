@@ -16,6 +16,7 @@ from spass.aws.again import again
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest
+from spass.aws.objects import ObjectMissing
 from spass.aws.table import ABSENT, Condition, Put, TransactionFailed, Update
 from spass.calls.scope import Scope
 from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, SpassError, StorageUnavailable
@@ -131,7 +132,10 @@ class CompactionJobs:
         return job
 
     async def _planned(self, scope: Scope, source: Session, otherwise: str, request: IdempotentRequest | None, now: float) -> Job:
-        turns = await load_turns(scope.store, source.id, source.compacted_before)
+        try:
+            turns = await load_turns(scope.store, source.id, source.compacted_before)
+        except ObjectMissing:  # nobody holds it yet, and somebody deletes it
+            turns = []
         live = [stored for turn in turns for stored in turn.messages if stored.seq < source.next_seq]
         if len(live) != source.live_message_count:
             raise SessionBusy("Another request has just changed this session; try again.", retry_after=1)
