@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 
@@ -46,6 +47,19 @@ def _log_of_its_own() -> Iterator[None]:
         logging.captureWarnings(False)
         logging.raiseExceptions = True
         sys.excepthook, sys.unraisablehook, threading.excepthook = hooks
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How much was tried by the tests that count it: calls that went wrong, schedules, operations."""
+    tried: Counter[tuple[str, str]] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if isinstance(value, int):
+                tried[report.nodeid.partition("[")[0], name] += value
+    if tried:
+        terminalreporter.section("tried")
+        for (test, name), count in sorted(tried.items()):
+            terminalreporter.line(f"{count:8,} {name.replace('_', ' ')}: {test}")
 
 
 @pytest.fixture
