@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import os
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -185,6 +186,25 @@ async def test_whichever_two_calls_of_a_commit_go_wrong_a_session_is_compacted_o
             assert found.id == successor, where
             tried += 1
     record_property("pairs_tried", tried)
+
+
+async def test_however_many_calls_go_wrong_a_session_is_compacted_once(
+    works: Works, record_property: Callable[[str, object], None]
+) -> None:
+    seeds = 3000 if SOAK else 60
+    for seed in range(seeds):
+        chance = random.Random(seed)
+        faults = {chance.randrange(40): chance.choice(list(Fault)) for _ in range(chance.randint(3, 10))}
+        key = chance.choice([{}, {"Idempotency-Key": "once"}])
+        case = await Case.of(works, faults)
+        await works.compact(case.source, key)
+        await case.end()
+        works.points.faults = {}
+        successor = await case.retried(key)
+        found = await case.end()
+        assert found is not None, f"seed {seed}"
+        assert found.id == successor, f"seed {seed}"
+    record_property("seeds_tried", seeds)
 
 
 async def test_what_comes_again_after_all_is_done_changes_nothing(works: Works) -> None:
