@@ -125,7 +125,7 @@ class Gateway:
             else:
                 self._answered(question, answer, began)
                 return True
-            await asyncio.sleep(wait * min(2.0**number, _PATIENT) * (0.5 + schedule.chance.random()))
+            await asyncio.sleep(wait * min(2.0 ** (number + 2), _PATIENT) * (0.5 + schedule.chance.random()))
         if sure:
             log.refused.add(question)
         return False

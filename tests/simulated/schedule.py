@@ -57,15 +57,15 @@ class Weather:
 QUIET: Final = Weather()
 STORMY: Final = Weather(
     {
-        Mishap.CRASH_BEFORE: 0.006,
-        Mishap.CRASH_AFTER: 0.006,
-        Mishap.THROTTLE: 0.01,
-        Mishap.LOST_REPLY: 0.01,
-        Mishap.LATE: 0.01,
-        Mishap.REPEATED: 0.01,
-        Mishap.GHOST: 0.006,
-        Mishap.CONFLICT: 0.02,
-        Mishap.PAUSE: 0.006,
+        Mishap.CRASH_BEFORE: 0.003,
+        Mishap.CRASH_AFTER: 0.003,
+        Mishap.THROTTLE: 0.005,
+        Mishap.LOST_REPLY: 0.005,
+        Mishap.LATE: 0.005,
+        Mishap.REPEATED: 0.005,
+        Mishap.GHOST: 0.005,
+        Mishap.CONFLICT: 0.01,
+        Mishap.PAUSE: 0.003,
     }
 )
 

@@ -30,7 +30,7 @@ TURNS: Final = 4
 COMPACTIONS: Final = 4
 SETTLED: Final = 400.0
 WINDOW: Final = 150
-HOLDS_EXPIRE: Final = Weather({**STORMY.odds, Mishap.PAUSE: 0.03})
+ROUGH: Final = Weather({mishap: 2 * odds for mishap, odds in STORMY.odds.items()} | {Mishap.PAUSE: 0.03})
 """Processes stand still often enough that in most races somebody goes on who has lost his hold meanwhile."""
 LONG: Final = "long " * 120
 """With this in a question a session of a few messages is too long for the model."""
@@ -52,7 +52,7 @@ class Race:
         session = await gateway.create(CreateSession(compact_strategy="auto", compact_keep_last_n=chance.choice([0, 1, 3, 5])))
         for number in range(chance.choice([1, 3, 5])):
             assert await gateway.send(session, f"before {number}", f"before {number}")
-        self.schedule.weather = HOLDS_EXPIRE
+        self.schedule.weather = ROUGH
         asked_for = chance.choice([2, 3, 4])
         turns = [f"question {number}" for number in range(TURNS)]
         turns += [f"question {TURNS + number} {LONG}" for number in range(COMPACTIONS - asked_for)]
