@@ -22,6 +22,7 @@ from spass.aws.again import again
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.aws.leases import renewing
+from spass.aws.objects import ObjectMissing
 from spass.aws.table import Write
 from spass.core.errors import CompactionInProgress, IdempotencyInProgress, InternalError, SessionArchived, SessionBusy, SpassError
 from spass.core.events import Event, Failed, Outcome, TurnFinished
@@ -176,6 +177,8 @@ class Turn:
             raise replayed
         if replayed:
             return None
+        if isinstance(turns, ObjectMissing):  # it stood still for longer than its hold, and somebody deletes the session
+            raise SessionBusy("Another request took this session over; the turn was not recorded.", retry_after=1)
         if isinstance(turns, BaseException):
             raise turns
         return turns

@@ -22,6 +22,7 @@ from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session
 from spass.sessions.sweep import UNCOMMITTED_SECONDS, sweep_bodies
 from tests.unit.sessions.chains import AGENT, START, Chains, asked, in_memory
+from tests.unit.sessions.conftest import House
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
@@ -277,3 +278,20 @@ async def test_a_compaction_that_is_asked_for_while_its_session_is_deleted_is_re
     with pytest.raises(SessionNotFound):
         await jobs.start(chains.scope, AGENT, session, otherwise="scripted")
     assert await stored(chains, session) == ([], [])
+
+
+async def test_a_turn_that_stands_still_while_its_hold_expires_and_its_session_is_deleted_is_refused(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    session = await house.create()
+    await house.say(session, "hello")
+
+    async def later() -> None:
+        house.now += LEASE_SECONDS + 1
+        await house.sessions.delete(house.scope(), AGENT, session)
+
+    with inject(DeletedMeanwhile(delete=later)), pytest.raises(SessionBusy):
+        await house.say(session, "again")
+    with pytest.raises(SessionNotFound):
+        await house.say(session, "again")
