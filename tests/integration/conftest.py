@@ -80,7 +80,13 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 
 @pytest.fixture(scope="session")
-def aws(emulator: Emulator) -> Aws:
+def aws(emulated_aws: Aws) -> Aws:
+    """What tests work on. A module of faults may have another (``tests.integration.memory``)."""
+    return emulated_aws
+
+
+@pytest.fixture(scope="session")
+def emulated_aws(emulator: Emulator) -> Aws:
     """Our own clients on the emulator. They keep the endpoint and the credentials they were made with."""
     aws = Aws(table=emulator.table, bucket=emulator.bucket, places=WorkPlaces(queue=emulator.queue))
     with pytest.MonkeyPatch.context() as patch:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from spass.aws.clients import Aws
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
 from spass.aws.leases import LEASE_SECONDS, LeaseLost
@@ -9,9 +10,16 @@ from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
 from spass.rag.swap import Completion
+from tests.integration.memory import aws_for_faults
 from tests.integration.rag.conftest import Verb, World, documents
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def aws(request: pytest.FixtureRequest) -> Aws:
+    return aws_for_faults(request)
+
 
 OLD = {"a": "alt", "b": "bleibt", **{f"f{n}": f"fest {n}" for n in range(8)}}
 NEW = {"a": "neu", "c": "dazu", "d": "auch"}

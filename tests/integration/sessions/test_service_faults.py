@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spass.aws import keys
+from spass.aws.clients import Aws
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.idempotency import StoredAnswer, acquire
 from spass.aws.leases import LEASE_SECONDS
@@ -22,8 +23,16 @@ from tests.unit.sessions.summaries import ScriptedSummarizer
 
 if TYPE_CHECKING:
     from tests.integration.sessions.conftest import World
+from tests.integration.memory import aws_for_faults
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def aws(request: pytest.FixtureRequest) -> Aws:
+    return aws_for_faults(request)
+
+
 AGENT, USER = AgentName("librarian"), UserId("ana")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import pytest
 from botocore.exceptions import ClientError
 
+from spass.aws.clients import Aws
 from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
 from spass.aws.leases import LEASE_SECONDS
 from spass.aws.objects import ObjectMissing
@@ -19,13 +20,19 @@ from spass.core.messages import Role
 from spass.sessions import commit, record
 from spass.sessions.record import overflow_key
 from spass.sessions.turn import TurnAnswer
+from tests.integration.memory import aws_for_faults
 
 if TYPE_CHECKING:
     from tests.integration.sessions.conftest import World
 
 T = TypeVar("T")
-
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def aws(request: pytest.FixtureRequest) -> Aws:
+    return aws_for_faults(request)
+
 
 ROLES = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
 

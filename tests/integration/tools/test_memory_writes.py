@@ -15,9 +15,16 @@ from spass.core.ids import TenantId
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tools.toolbox import Toolbox
+from tests.integration.memory import aws_for_faults
 from tests.integration.rag.conftest import World
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def aws(request: pytest.FixtureRequest) -> Aws:
+    return aws_for_faults(request)
+
 
 NOTE = {"note": "Ada likes tea."}
 

@@ -8,10 +8,18 @@ from typing import Any
 import httpx
 import pytest
 
+from spass.aws.clients import Aws
 from spass.aws.faults import Fault, FaultPlan
+from tests.integration.memory import aws_for_faults
 from tests.integration.web.faulty import Clock, first_try, retried
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def aws(request: pytest.FixtureRequest) -> Aws:
+    return aws_for_faults(request)
+
 
 WHO = {"Authorization": "Bearer demo-token", "SPASS-User-Id": "ada"}
 OLD = {"id": "a", "text": "Der Mond ist aufgegangen.", "metadata": {"n": 1}}

@@ -1,0 +1,55 @@
+"""For tests that make every AWS call go wrong in every way: a table and a bucket in memory.
+
+Such a test makes thousands of calls, which take the emulator ten times as long. ``tests/unit/simulated`` holds the two to the
+same answers; with SPASS_SOAK=1 these tests run on the emulator.
+"""
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from spass.aws.clients import Aws
+from spass.aws.places import WorkPlaces
+from spass.core.time import now_s
+from tests.simulated.aws import SimulatedAws
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_s3 import S3Client
+
+
+class _OneAtATime:
+    """Calls come from many threads; what lies in memory takes them one after the other."""
+
+    def __init__(self, client: object) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        def call(**parameters: Any) -> Any:
+            with self._lock:
+                return method(**parameters)
+
+        return call
+
+
+class MemoryAws(SimulatedAws):
+    """For real threads and the real time."""
+
+    def __init__(self) -> None:
+        super().__init__(now_s, WorkPlaces(queue="jobs"))
+        table, bucket = _OneAtATime(self.table), _OneAtATime(self.bucket)
+        self.__dict__["_dynamodb"] = cast("DynamoDBClient", table)
+        self.__dict__["_s3"] = cast("S3Client", bucket)
+
+
+def aws_for_faults(request: pytest.FixtureRequest) -> Aws:
+    """In memory, and on the emulator with SPASS_SOAK=1."""
+    if os.environ.get("SPASS_SOAK"):
+        on_emulator: Aws = request.getfixturevalue("emulated_aws")
+        return on_emulator
+    return MemoryAws()
