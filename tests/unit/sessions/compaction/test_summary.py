@@ -107,10 +107,29 @@ async def test_what_does_not_fit_is_summarised_in_parts_and_they_together_with_t
     assert text == f"Summary {len(model.requests)}."
     told = [line for part in sorted(parts, key=lambda part: first_turn(part)) for line in material(part)]
     assert [line["user"] for line in told if "user" in line] == [m.content for m in conversation(20) if m.role is Role.USER]
+    assert not any("earlier_summary" in line for line in told)
     assert material(last)[0] == {"earlier_summary": "Ana moves."}
     assert [line["part"] for line in material(last)[1:]] == [*range(1, len(parts) + 1)]
     by_part = {first_turn(part): f"Summary {number}." for number, part in enumerate(parts, 1)}
     assert [line["summary"] for line in material(last)[1:]] == [by_part[turn] for turn in sorted(by_part)]
+
+
+async def test_parts_stay_in_their_order_whichever_is_done_first(store: TenantStore) -> None:
+    others = asyncio.Event()
+
+    async def before(request: ChatRequest) -> None:
+        if merges(request):
+            return
+        if first_turn(request) == 0:
+            await others.wait()
+        elif len(model.requests) > 2:
+            others.set()
+
+    model = SummaryModel(lambda request: said("Whole." if merges(request) else f"From turn {first_turn(request)}."), before)
+    assert await summary_of(model, make_scope(store), LONG) == "Whole."
+    turns = [int(line["summary"].removeprefix("From turn ").rstrip(".")) for line in material(model.requests[-1])]
+    assert turns == sorted(turns)
+    assert turns[0] == 0
 
 
 def first_turn(request: ChatRequest) -> int:
@@ -144,7 +163,7 @@ def test_every_request_fits_the_window_and_every_summary_its_bound(
 
     def write(request: ChatRequest) -> list[ChatDelta]:
         words = int(instruction(request).split("at most ")[1].split(" ")[0])
-        return said("word " * (words - 1) + "end")
+        return said("x" * 12 * words)  # the longest that is taken
 
     model = SummaryModel(write)
     gateway = config("tiny")

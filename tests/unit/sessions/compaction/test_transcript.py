@@ -92,6 +92,8 @@ def test_no_word_is_lost_however_small_the_parts(messages: list[Message], room: 
     parts = packed(lines_of(messages), room)
     assert all(len(text_of(part).encode()) <= room for part in parts)
     assert told([line for part in parts for line in read(text_of(part))]) == expected(messages)
+    smaller = packed([line for part in parts for line in part], LEAST_ROOM)
+    assert told([line for part in smaller for line in read(text_of(part))]) == expected(messages)
 
 
 @given(turns(), st.integers(LEAST_ROOM, 2000))

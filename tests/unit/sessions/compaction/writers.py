@@ -1,7 +1,7 @@
 """Summary models that do what a test says, and the conversations that they are shown."""
 
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -105,16 +105,19 @@ def merges(request: ChatRequest) -> bool:
 
 @dataclass
 class SummaryModel:
-    """A provider that does what ``writes`` says. It remembers what it was asked, and how many of its answers ended or were given
-    up."""
+    """A provider that does what ``writes`` says, after ``before`` if there is such a thing. It remembers what it was asked, and
+    how many of its answers ended or were given up."""
 
     writes: Writes
+    before: Callable[[ChatRequest], Awaitable[None]] | None = None
     requests: list[ChatRequest] = field(default_factory=list)
     ended: int = 0
 
     async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         self.requests.append(request)
         try:
+            if self.before is not None:
+                await self.before(request)
             match self.writes(request):
                 case BaseException() as failure:
                     raise failure
