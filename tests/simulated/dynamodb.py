@@ -77,13 +77,15 @@ class _Refused(Exception):
 
 
 class MemoryDynamoDB:
-    """``clock`` gives seconds since the epoch: transactions are known by their tokens for ten minutes."""
+    """``clock`` gives seconds since the epoch: transactions are known by their tokens for ten minutes. ``watch`` sees each item
+    before and after each write that takes effect."""
 
     def __init__(self, clock: Callable[[], float], table: str = "spass") -> None:
         self._clock = clock
         self._table = table
         self._partitions: dict[str, _Partition] = {}
         self._tokens: dict[str, tuple[float, Sequence[Any]]] = {}
+        self.watch: Callable[[Attributes | None, Attributes | None], None] = lambda before, after: None
 
     def items(self) -> Iterator[Attributes]:
         """Everything stored, in no order."""
@@ -221,6 +223,8 @@ class MemoryDynamoDB:
         return _Change(pk, sk, before, _Stored(after, size) if after is not None else None)
 
     def _make(self, change: _Change) -> None:
+        before, after = change.before, change.after
+        self.watch(before.attributes if before else None, after.attributes if after else None)
         if change.after is None:
             if change.before is not None:
                 partition = self._partitions[change.pk]

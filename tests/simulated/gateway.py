@@ -41,7 +41,8 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
 from tests.simulated.aws import SimulatedAws
-from tests.simulated.laws import Chain, Log, Member, Reading, Told, summary_of
+from tests.simulated.expressions import Attributes
+from tests.simulated.laws import Chain, Log, Member, Reading, Told, summary_of, trespasses
 from tests.simulated.schedule import QUIET, Schedule
 
 if TYPE_CHECKING:
@@ -91,12 +92,18 @@ class Gateway:
     sessions: Sessions = field(init=False)
     summaries: Summaries = field(init=False)
     answers: int = 0
+    trespasses: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         clock = self.schedule.now
         self.aws = SimulatedAws(clock)
+        self.aws.table.watch = self._watch
         self.summaries = Summaries(self.schedule)
         self.sessions = Sessions(Cascade(config()), lambda: cast("Summarizer", self.summaries), clock=clock)
+
+    def _watch(self, before: Attributes | None, after: Attributes | None) -> None:
+        if before is not None and after is not None and before["sk"]["S"] == "HEAD":
+            self.trespasses += trespasses(_session(before), _session(after), self.schedule.now())
 
     def scope(self) -> Scope:
         identity = Identity(TENANT, "token", False, ("*",))
@@ -235,8 +242,12 @@ class Gateway:
 
     def _heads(self) -> list[Session]:
         """Of all sessions, the oldest first."""
-        items = (cast("dict[str, Any]", item) for item in self.aws.table.items() if item["sk"]["S"] == "HEAD")
-        return sorted((session_of(item_of(item)) for item in items), key=lambda head: head.id)
+        heads = (_session(item) for item in self.aws.table.items() if item["sk"]["S"] == "HEAD")
+        return sorted(heads, key=lambda head: head.id)
+
+
+def _session(item: Attributes) -> Session:
+    return session_of(item_of(cast("dict[str, Any]", item)))
 
 
 def render(recorded: Recorded) -> StoredAnswer:

@@ -100,6 +100,16 @@ def violations(chains: Sequence[Chain], log: Log) -> list[str]:
     return [*found, *_readings(members, places, log)]
 
 
+def trespasses(before: Session, after: Session, now: float) -> Iterator[str]:
+    """What no write may do to a session's head, whoever makes it and whenever it arrives."""
+    if before.hold is not None and after.hold is not None and before.hold.owner != after.hold.owner and before.hold.live(now):
+        yield f"taken by {after.hold.owner}, while {before.hold.owner} held it: {before.id} at {now}"
+    if before.archived_at is not None and before != after:
+        yield f"changed after it was archived: {before.id} at {now}"
+    if after.next_seq < before.next_seq or (after.next_seq > before.next_seq and before.hold is None):
+        yield f"went from {before.next_seq} to {after.next_seq} while {before.hold} held it: {before.id} at {now}"
+
+
 def summary_of(earlier: str | None, messages: Sequence[Message]) -> str:
     """A summary from which it can be told what it was made of."""
     words = repr((earlier, [(message.role.value, message.content) for message in messages]))

@@ -12,9 +12,9 @@ from spass.core.messages import Message, Role
 from spass.core.time import Timestamp
 from spass.sessions.compaction.model import SummaryRecord
 from spass.sessions.record import StoredMessage, TurnRecord
-from spass.sessions.session import CreateSession
+from spass.sessions.session import CreateSession, Hold, HoldKind, Session
 from tests.simulated.gateway import Gateway
-from tests.simulated.laws import Chain, Log, Member, Reading, violations
+from tests.simulated.laws import Chain, Log, Member, Reading, trespasses, violations
 from tests.simulated.schedule import QUIET, Schedule, played
 
 QUESTIONS: Final = 58
@@ -248,3 +248,21 @@ def test_a_history_that_was_broken_is_seen_to_be(story: Story, broken: Callable[
     broken(story)
     found = story.violations()
     assert any(violation.startswith(seen) for violation in found), found
+
+
+def test_no_write_may_take_a_session_that_is_held_or_change_one_that_is_archived(story: Story) -> None:
+    session, archived = replace(story.last.session, next_seq=5), story.chain[0].session
+    mine, yours = Hold("turn_1", HoldKind.TURN, 100), Hold("turn_2", HoldKind.TURN, 200)
+    held = replace(session, hold=mine)
+
+    def found(before: Session, after: Session, now: float = 99.0) -> list[str]:
+        return [trespass.partition(" ")[0] for trespass in trespasses(before, after, now)]
+
+    assert found(session, held) == []
+    assert found(held, replace(session, hold=yours)) == ["taken"]
+    assert found(held, replace(session, hold=yours), now=100.0) == []
+    assert found(held, replace(session, hold=replace(mine, expires_at=120))) == []
+    assert found(held, replace(session, next_seq=7)) == []
+    assert found(session, replace(session, next_seq=7)) == ["went"]
+    assert found(held, replace(session, next_seq=4)) == ["went"]
+    assert found(archived, replace(archived, title="new")) == ["changed"]
