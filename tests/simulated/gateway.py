@@ -102,8 +102,12 @@ class Gateway:
         self.sessions = Sessions(Cascade(config()), lambda: cast("Summarizer", self.summaries), clock=clock)
 
     def _watch(self, before: Attributes | None, after: Attributes | None) -> None:
-        if before is not None and after is not None and before["sk"]["S"] == "HEAD":
+        if before is None or after is None:
+            return
+        if before["sk"]["S"] == "HEAD":
             self.trespasses += trespasses(_session(before), _session(after), self.schedule.now())
+        if before["sk"]["S"] == "JOB" and before["status"]["S"] in ("succeeded", "failed"):
+            self.trespasses.append(f"changed after it had ended: {before['id']['S']} at {self.schedule.now()}")
 
     def scope(self) -> Scope:
         identity = Identity(TENANT, "token", False, ("*",))

@@ -1,4 +1,4 @@
-"""Four compactions and four turns race on one session, under five hundred schedules in which calls go wrong and processes die.
+"""Four compactions and four turns race on one session, under hundreds of schedules in which calls go wrong and processes die.
 
 Whatever came of it, the history followed through the chain is that of a model: a list to which what clients were told was
 applied, in the order in which it took place. ``SPASS_SEED=7 pytest …`` plays one schedule alone.
@@ -22,7 +22,7 @@ from tests.simulated.gateway import Gateway
 from tests.simulated.laws import Chain, Log, summary_of, violations
 from tests.simulated.schedule import QUIET, STORMY, Mishap, Schedule, Weather, played
 
-SCHEDULES: Final = 500
+SCHEDULES: Final = 5000 if os.environ.get("SPASS_SOAK") else 500
 AT_ONCE: Final = 25  # of one test
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else []
 PARTS: Final = [SEEDS] if SEEDS else [range(start, start + AT_ONCE) for start in range(0, SCHEDULES, AT_ONCE)]
