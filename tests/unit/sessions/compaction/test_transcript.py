@@ -92,8 +92,6 @@ def test_no_word_is_lost_however_small_the_parts(messages: list[Message], room: 
     parts = packed(lines_of(messages), room)
     assert all(len(text_of(part).encode()) <= room for part in parts)
     assert told([line for part in parts for line in read(text_of(part))]) == expected(messages)
-    smaller = packed([line for part in parts for line in part], LEAST_ROOM)
-    assert told([line for part in smaller for line in read(text_of(part))]) == expected(messages)
 
 
 @given(turns(), st.integers(LEAST_ROOM, 2000))
@@ -125,6 +123,13 @@ def test_a_long_text_is_cut_between_words() -> None:
     pieces = [piece for part in packed([Line.of(" ".join(words), "user")], 300) for piece in read(text_of(part))]
     assert len(pieces) > 10
     assert [word for piece in pieces for word in piece["user"].split()] == words
+
+
+def test_pieces_that_are_cut_again_are_pieces_of_the_same_text() -> None:
+    halves = packed([Line.of("word " * 300, "user"), Line.of("end", "assistant")], 900)
+    quarters = packed([line for part in halves for line in part], 400)
+    assert len(quarters) > len(halves) > 1
+    assert told([line for part in quarters for line in read(text_of(part))]) == [("user", "word " * 300), ("assistant", "end")]
 
 
 def test_a_long_text_without_blanks_is_cut_between_characters() -> None:
