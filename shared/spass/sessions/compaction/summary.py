@@ -39,6 +39,8 @@ _CHARACTERS_PER_WORD: Final = 12  # twice what a word takes, so that a summary s
 _BYTES_PER_TOKEN: Final = 3.6
 _AT_ONCE: Final = 4
 _THOUGHT: Final = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)  # some servers leave it in what the model says
+_UNREAD: Final = 10  # characters of the material for a token that was read, from which on the model cannot have read it all
+_LEAST_WINDOW: Final = 1024  # tokens: who says that it read fewer may count otherwise
 _LABELS: Final = 40  # bytes of a summary's line beside its text
 
 _NO_FAULT_OF_THE_MODEL: Final = (RateLimited, BudgetExceeded, StorageUnavailable, RecursionDepthExceeded)
@@ -202,7 +204,19 @@ class _Work:
         async with aclosing(self._calls.chat(self._scope, request)) as deltas:
             async for delta in deltas:
                 heard.add(delta)
+        self._check_read(heard.reply, material)
         return _text(self._model, heard.reply, self._size.characters)
+
+    def _check_read(self, reply: ChatReply, material: str) -> None:
+        """Some servers take no more of a request than fits them, and say nothing: half of a conversation would be forgotten.
+
+        Raises:
+            ContextLengthExceeded: most of ``material`` was not read. From now on there is only room for what surely will be.
+        """
+        read = reply.usage.prompt_tokens if reply.usage else 0
+        if read >= _LEAST_WINDOW and len(material) > read * _UNREAD:
+            self._room = min(self._room, 2 * read)
+            raise ContextLengthExceeded("The model did not read all of it.")
 
 
 def _instruction(characters: int, *, masked: bool) -> str:

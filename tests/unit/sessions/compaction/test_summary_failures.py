@@ -16,10 +16,10 @@ from spass.core.errors import (
     StorageUnavailable,
     SummaryFailed,
 )
-from spass.core.messages import Message, Role
+from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm import errors as llm
-from spass.llm.types import ChatRequest
+from spass.llm.types import ChatDelta, ChatRequest
 from tests.unit.calls.scripted import at_depth, audit_of, make_scope
 from tests.unit.sessions.compaction.writers import (
     FAILURES,
@@ -112,6 +112,33 @@ async def test_a_request_that_the_provider_finds_too_long_is_halved(store: Tenan
     questions = sorted(line["user"] for request in heard for line in material(request) if "user" in line)
     assert questions == sorted(message.content for message in messages if message.role is Role.USER)
     assert len(model.requests) - len(heard) < 16  # what was too long once is not tried so again
+
+
+async def test_a_request_of_which_the_provider_reads_only_the_beginning_is_asked_for_in_parts(store: TenantStore) -> None:
+    """Ollama cuts off what does not fit its ``num_ctx``, and says so only by the tokens that it counts."""
+    window = 4096
+
+    def write(request: ChatRequest) -> Written:
+        tokens = sum(len(message.content) for message in request.messages) // 4
+        return [ChatDelta("Part.", finish_reason=FinishReason.STOP, usage=TokenUsage(min(tokens, window), 2))]
+
+    model = SummaryModel(write)
+    messages = conversation(1000, 40)
+    work = model.summarizer(config("vast")).summarise(make_scope(store), messages, earlier=None, masked=True, otherwise="own")
+    assert (await work).text == "Part."
+    heard = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 <= window]
+    told = {line["user"] for request in heard for line in material(request) if "user" in line}
+    assert told == {message.content for message in messages if message.role is Role.USER}
+    assert len(model.requests) - len(heard) == 1
+
+
+@pytest.mark.parametrize("tokens", [0, 10, 1023])
+async def test_a_provider_that_counts_hardly_any_tokens_is_believed(store: TenantStore, tokens: int) -> None:
+    model = SummaryModel(lambda _: [ChatDelta("Ana.", usage=TokenUsage(tokens, 2))])
+    await model.summarizer(config("vast")).summarise(
+        make_scope(store), conversation(500), earlier=None, masked=True, otherwise="own"
+    )
+    assert len(model.requests) == 1
 
 
 async def test_a_window_that_holds_nothing_is_not_asked(store: TenantStore) -> None:
