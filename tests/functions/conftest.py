@@ -11,7 +11,9 @@ from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 from moto.core.common_types import TYPE_RESPONSE
 
-from tests.functions.gateway import Gateway, create_storage
+from tests.functions.gateway import Gateway, ScriptedServices, create_storage
+from tests.functions.house import House, Writer
+from tests.functions.machine import Machine
 
 
 @pytest.fixture
@@ -27,6 +29,16 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway
     loop.run_until_complete(loop.shutdown_asyncgens())
     asyncio.set_event_loop(None)
     loop.close()
+
+
+@pytest.fixture
+def house(gateway: Gateway) -> House:
+    script = Writer()
+    gateway.script, gateway.services = script, ScriptedServices(gateway.services.settings, script)
+    house = House(gateway, Machine(gateway), script)
+    config = {"compact_summary_model": "dear"}
+    assert gateway.send("PUT", "/v1/tenant/config", body=config, token="demo-admin-token").status == 200
+    return house
 
 
 def _one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,204 @@
+"""POST …/compact: what it answers, costs and leaves behind, as a client sees it."""
+
+import asyncio
+import json
+import re
+
+import pytest
+
+from functions.sessions import compact as route
+from tests.functions.gateway import STAGE
+from tests.functions.house import ASYNC, PLAIN, SUMMARY, House
+
+
+def test_the_answer_is_what_came_of_it(house: House) -> None:
+    session = house.session()
+    reply = house.compact(session)
+    answer = reply.json
+    assert reply.status == 200
+    assert list(answer) == [
+        *("job_id", "source_session_id", "successor_session_id", "summary_id", "summary_text", "summary_model"),
+        *("compacted_message_count", "kept_message_count"),
+    ]
+    for name, prefix in {"job_id": "job", "successor_session_id": "ses", "summary_id": "sum"}.items():
+        assert re.fullmatch(prefix + "_[0-9a-z]{26}", answer[name])
+    assert answer["source_session_id"] == session != answer["successor_session_id"]
+    assert (answer["summary_text"], answer["summary_model"]) == (SUMMARY, "dear"), "whatever models the token may use"
+    assert (answer["compacted_message_count"], answer["kept_message_count"]) == (4, 2)
+    assert len(house.script.summaries) == 1
+
+
+def test_what_it_cost_stands_in_the_headers_the_audit_and_the_usage(house: House) -> None:
+    house.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": "small"}, token="demo-admin-token")
+    session = house.session()
+    before = house.gateway.send("GET", "/v1/usage").json["total"]
+    house.script.requests.clear()
+    reply = house.compact(session)
+    assert reply.status == 200
+    assert len(house.script.requests) == 1
+    said = {name: reply.headers[f"spass-cost-{name}"] for name in ("usd", "eur", "source", "sub-calls")}
+    assert said == {"usd": "0.00002", "eur": "0.00001", "source": "catalog", "sub-calls": "1"}
+    looked_at = house.job(reply.json["job_id"])
+    assert {name: looked_at.headers[f"spass-cost-{name}"] for name in said} == said
+    tree = house.gateway.send("GET", f"/v1/audit/{reply.headers['spass-request-id']}").json
+    (call,) = tree["calls"]
+    shown = {name: call[name] for name in ("session", "agent", "user", "model", "status")}
+    assert shown == {
+        "session": session, "agent": "plain", "user": "ada", "model": "small", "status": "ok",
+    }  # fmt: skip
+    after = house.gateway.send("GET", "/v1/usage").json["total"]
+    assert {name: after[name] - before[name] for name in ("requests", "total_tokens")} == {"requests": 1, "total_tokens": 15}
+
+
+def test_both_sessions_and_the_list_tell_of_each_other(house: House) -> None:
+    session = house.session()
+    before = house.get(session)
+    successor = house.compacted(session)
+    source, follower = house.get(session), house.get(successor)
+    assert source["archived_at"] is not None
+    assert source == before | {
+        "archived_at": source["archived_at"],
+        "updated_at": source["updated_at"],
+        "successor_session_id": successor,
+        "live_message_count": 2,
+    }
+    fresh = {name: follower[name] for name in ("id", "created_at", "updated_at")}
+    assert follower == before | fresh | {
+        "id": successor,
+        "parent_session_id": session,
+        "message_count": 3,
+        "live_message_count": 3,
+    }
+    listed = {one["id"]: one for one in house.gateway.send("GET", PLAIN).json["sessions"]}
+    assert listed.keys() == {session, successor}
+    assert listed == {session: source, successor: follower}
+
+
+def test_the_source_keeps_every_message_and_the_successor_goes_on_word_for_word(house: House) -> None:
+    session = house.session()
+    before = house.messages(session)
+    successor = house.compacted(session)
+    source, follower = house.messages(session), house.messages(successor)
+    archived_at = house.get(session)["archived_at"]
+    assert source == [message | {"compacted_at": archived_at if message["seq"] <= 4 else None} for message in before]
+    first, *kept = follower
+    assert (first["role"], first["content"]) == ("assistant", f"[compaction summary from session {session}] {SUMMARY}")
+    assert (first["compacted_at"], first["tool_calls"], first["tool_call_id"]) == (None, [], None)
+    renumbered = [{**message, "id": None, "seq": message["seq"] + 3} for message in kept]
+    assert renumbered == [{**message, "id": None} for message in before[4:]]
+    assert not {message["id"] for message in follower} & {message["id"] for message in before}
+    reply = house.say(successor, "And then?")
+    assert (reply.status, reply.json["session_id"], reply.json["message"]["seq"]) == (200, successor, 5)
+    sent = [message.content for message in house.script.requests[-1].messages]
+    assert sent == ["Answer.", first["content"], "question 2", "Hello there.", "And then?"]
+
+
+def test_no_tool_call_is_cut_from_its_result(house: House) -> None:
+    agent = "counting"
+    session = house.session(turns=1, keep=2, agent=agent)
+    house.say(session, "Calculate six times seven.", agent=agent)
+    roles = [message["role"] for message in house.messages(session, agent=agent)]
+    assert roles == ["user", "assistant", "user", "assistant", "tool", "assistant"]
+    reply = house.compact(session, agent=agent)
+    assert (reply.json["compacted_message_count"], reply.json["kept_message_count"]) == (2, 4)
+    _, question, call, result, _ = house.messages(reply.json["successor_session_id"], agent=agent)
+    assert (question["role"], call["role"], result["role"]) == ("user", "assistant", "tool")
+    assert call["tool_calls"][0]["id"] == result["tool_call_id"]
+
+
+def test_what_the_summary_model_reads_is_the_conversation_and_no_system_prompt(house: House) -> None:
+    house.compacted(house.session())
+    (request,) = house.script.summaries
+    read = "\n".join(message.content for message in request.messages)
+    assert "question 0" in read
+    assert "question 1" in read
+    assert "question 2" not in read
+    assert "Answer." not in read
+    assert request.tools == ()
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_mask_decides_what_the_summary_model_is_told(house: House, masked: bool) -> None:
+    house.compacted(house.session(compact_observation_mask=masked))
+    (request,) = house.script.summaries
+    told = request.messages[0].content.lower()
+    assert ("greetings" in told) == masked
+    assert ("open questions" in told) == masked
+
+
+def test_who_does_not_wait_is_told_where_to_look(house: House) -> None:
+    session = house.session()
+    house.machine.stopped = True
+    reply = house.compact(session, ASYNC)
+    job = reply.json["job_id"]
+    assert (reply.status, reply.json) == (202, {"job_id": job, "status": "queued"})
+    assert reply.headers["location"] == f"/a1/jobs/{job}"
+    queued = house.job(job).json
+    assert set(queued) == {"id", "kind", "status", "created_at", "finished_at", "result", "error"}
+    assert (queued["id"], queued["kind"], queued["status"]) == (job, "compaction", "queued")
+    assert (queued["finished_at"], queued["result"], queued["error"]) == (None, None, None)
+    house.machine.go_on()
+    ended = house.job(job).json
+    assert (ended["status"], ended["error"]) == ("succeeded", None)
+    assert ended["created_at"] == queued["created_at"] <= ended["finished_at"]
+    result = ended["result"]
+    assert (result["job_id"], result["source_session_id"], result["summary_text"]) == (job, session, SUMMARY)
+    assert (result["compacted_message_count"], result["kept_message_count"]) == (4, 2)
+    assert house.get(session)["successor_session_id"] == result["successor_session_id"]
+
+
+def test_a_job_that_takes_longer_than_a_client_waits_goes_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route, "WAIT_SECONDS", 0.2)
+    session = house.session()
+    house.script.gate = asyncio.Event()
+    reply = house.compact(session)
+    job = reply.json["job_id"]
+    assert (reply.status, reply.json["status"]) == (202, "running")
+    assert house.job(job).json["status"] == "running"
+    house.script.gate.set()
+    house.machine.go_on()
+    assert house.job(job).json["status"] == "succeeded"
+
+
+def test_a_waiting_client_and_the_job_tell_the_same(house: House) -> None:
+    reply = house.compact(house.session())
+    assert house.job(reply.json["job_id"]).json["result"] == reply.json
+
+
+def test_a_location_holds_behind_a_stage_and_a_base_path(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = house.session()
+    house.machine.stopped = True
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "x")
+    at = f"{PLAIN}/{session}"
+
+    def context(path: str) -> dict[str, str]:
+        return {"x-amzn-request-context": json.dumps({"stage": STAGE, "path": path})}
+
+    reply = house.compact(session, ASYNC | context(f"/{STAGE}{at}/compact"))
+    assert reply.headers["location"] == f"/{STAGE}/a1/jobs/{reply.json['job_id']}"
+    house.machine.go_on()
+    successor = house.get(session)["successor_session_id"]
+    for root in (f"/{STAGE}", "/our/gateway", ""):
+        moved = house.say(session, "And then?", **context(f"{root}{at}/messages"))
+        assert (moved.status, moved.json) == (308, {"successor_session_id": successor})
+        assert moved.headers["location"] == f"{root}{PLAIN}/{successor}/messages"
+
+
+def test_a_job_is_its_users_own(house: House) -> None:
+    job = house.compact(house.session()).json["job_id"]
+    assert house.job(job, token="demo-admin-token").status == 200, "a user is the tenant's, whatever the token"
+    for who in ({"user": "eve"}, {"token": "other-token"}, {"token": "sibling-token"}):
+        refused = house.job(job, **who)
+        assert (refused.status, refused.code) == (404, "job_not_found")
+    absent = house.job("job_" + "0" * 26)
+    stranger = house.job(job, user="eve")
+    assert absent.json["error"] == stranger.json["error"], "another's job looks exactly like an absent one"
+
+
+@pytest.mark.parametrize(
+    "job", ["x", "job_", "job_..", "%2e%2e", "job_%00", "ses_" + "0" * 26, "job_" + "z" * 5000, "%F0%9F%A6%93"]
+)
+def test_junk_is_no_job(house: House, job: str) -> None:
+    refused = house.job(job)
+    assert refused.status in (400, 404)
+    assert refused.code in ("job_not_found", "invalid_request", "route_not_found")
