@@ -1,0 +1,348 @@
+"""Compaction through a started gateway, its emulator's queue and state machine, and a model provider in a mood."""
+
+import concurrent.futures
+import hashlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import Gateway
+from tests.e2e.moody_upstream import BROKEN, CONDENSER, SAID, SUMMARY, Moods, moody_upstream
+from tests.e2e.wire import exchange, request_bytes
+
+TOKENS: Final = {"acme": "acme-token", "rival": "rival-token"}
+SECONDS: Final = 30.0
+AGENTS: Final = {
+    "plain": "name: plain\nmodel: talker\ndescription: Talks.\nsystem_prompt: Answer.\n",
+    "narrow": "name: narrow\nmodel: narrow\ndescription: Talks little.\n",
+    "searching": "name: searching\nmodel: narrow\ndescription: Remembers.\ntools: [lineage_search]\n",
+}
+LONG: Final = "Marty is a zebra who moves to Berlin on 3 May. " * 40
+"""More than four fifths of the narrow model's window."""
+
+
+@pytest.fixture(scope="module")
+def moods() -> Moods:
+    return Moods()
+
+
+@pytest.fixture(scope="module")
+def running(moods: Moods, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    folder = tmp_path_factory.mktemp("compaction")
+    (folder / "agents").mkdir()
+    for name, text in AGENTS.items():
+        (folder / "agents" / f"{name}.yaml").write_text(text)
+    tenants = "\n".join(
+        f"  - {{id: {tenant}, tokens: [{{id: {tenant}, sha256: {hashlib.sha256(token.encode()).hexdigest()}, "
+        "allowed_models: [talker, narrow]}]}"
+        for tenant, token in TOKENS.items()
+    )
+    with moody_upstream(moods) as upstream:
+        (folder / "gateway.yaml").write_text(
+            f"""
+llm:
+  retries: 1
+  retry_base_delay: 0.01
+  backends:
+    - {{name: moody, provider: openai, base_url: "{upstream}", supported_models: [talker, narrow, {CONDENSER}], timeout: 1}}
+models:
+  - {{name: talker, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
+  - {{name: narrow, context_window: 500, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
+  - {{name: {CONDENSER}, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
+  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
+defaults: {{compact_summary_model: {CONDENSER}}}
+tenants:
+{tenants}
+"""
+        )
+        environment = {"SPASS_CONFIG": str(folder / "gateway.yaml"), "SPASS_AGENTS": str(folder / "agents")}
+        gateway = Gateway(folder / "home", environment=environment)
+        gateway.start()
+        try:
+            yield gateway
+        finally:
+            gateway.stop()
+
+
+@pytest.fixture
+def client(running: Gateway, moods: Moods) -> Iterator[httpx.Client]:
+    moods.__dict__ |= Moods().__dict__
+    with running.client("acme-token") as made:
+        yield made
+
+
+def at(session: str, below: str = "", agent: str = "plain") -> str:
+    return f"/a1/agents/{agent}/sessions/{session}{below}"
+
+
+def started(client: httpx.Client, *, turns: int = 2, keep: int = 2, agent: str = "plain", first: str = "I pay 1200 Euro.") -> str:
+    """A session of so many turns, the first of which is ``first``."""
+    body = {"title": "Moving", "compact_keep_last_n": keep}
+    session = str(client.post(f"/a1/agents/{agent}/sessions", json=body).raise_for_status().json()["id"])
+    for message in [first, *(f"question {number}" for number in range(1, turns))]:
+        say(client, session, message, agent=agent).raise_for_status()
+    return session
+
+
+def say(client: httpx.Client, session: str, message: str, *, agent: str = "plain", **headers: str) -> httpx.Response:
+    return client.post(at(session, "/messages", agent), json={"message": message}, headers=headers)
+
+
+def compact(client: httpx.Client, session: str, agent: str = "plain", **headers: str) -> httpx.Response:
+    return client.post(at(session, "/compact", agent), headers=headers)
+
+
+def code(response: httpx.Response) -> str:
+    return str(response.json()["error"]["code"])
+
+
+def seen(client: httpx.Client, session: str, agent: str = "plain") -> list[Any]:
+    """All that a client can see of a session."""
+    return [client.get(at(session, below, agent)).raise_for_status().json() for below in ("", "/messages", "/lineage")]
+
+
+def ended(client: httpx.Client, location: str) -> dict[str, Any]:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        job: dict[str, Any] = client.get(location).raise_for_status().json()
+        if job["status"] in ("succeeded", "failed"):
+            return job
+        assert time.monotonic() < deadline, job
+        time.sleep(0.1)
+
+
+def chain_of(client: httpx.Client, members: int) -> list[str]:
+    chain = [started(client)]
+    while len(chain) < members:
+        chain.append(str(compact(client, chain[-1]).raise_for_status().json()["successor_session_id"]))
+        say(client, chain[-1], f"question {len(chain)}").raise_for_status()
+    return chain
+
+
+def test_a_session_is_compacted_while_the_client_waits(client: httpx.Client, moods: Moods) -> None:
+    session = started(client)
+    before = client.get(at(session, "/messages")).json()["messages"]
+    reply = compact(client, session)
+    assert reply.status_code == 200
+    answer = reply.json()
+    successor = answer["successor_session_id"]
+    assert answer == {
+        "job_id": answer["job_id"],
+        "source_session_id": session,
+        "successor_session_id": successor,
+        "summary_id": answer["summary_id"],
+        "summary_text": SUMMARY,
+        "summary_model": CONDENSER,
+        "compacted_message_count": 2,
+        "kept_message_count": 2,
+    }
+    assert (reply.headers["SPASS-Cost-Sub-Calls"], reply.headers["SPASS-Cost-Usd"]) == ("1", "0.00012")
+    assert "I pay 1200 Euro." in json.dumps(moods.summaries[0]["messages"])
+    tree = client.get(f"/v1/audit/{reply.headers['SPASS-Request-Id']}").json()
+    assert [(call["model"], call["session"]) for call in tree["calls"]] == [(CONDENSER, session)]
+    usage = client.get("/v1/usage", params={"group_by": "model"}).json()["usage"]
+    assert CONDENSER in {row["key"] for row in usage}
+    (source, told, lineage), (follower, goes_on, _) = seen(client, session), seen(client, successor)
+    assert [message["compacted_at"] for message in told["messages"]] == [source["archived_at"]] * 2 + [None] * 2
+    summary, *kept = goes_on["messages"]
+    assert summary["content"] == f"[compaction summary from session {session}] {SUMMARY}"
+    same = ("role", "content", "created_at")
+    assert [[one[name] for name in same] for one in kept] == [[one[name] for name in same] for one in before[2:]]
+    assert [message["seq"] for message in goes_on["messages"]] == [1, 2, 3]
+    assert (source["successor_session_id"], follower["parent_session_id"]) == (successor, session)
+    assert lineage["forward"] == [follower]
+
+
+def test_a_client_that_does_not_wait_looks_at_the_job(client: httpx.Client, running: Gateway) -> None:
+    session = started(client)
+    reply = compact(client, session, Prefer="respond-async")
+    job = reply.json()["job_id"]
+    assert (reply.status_code, reply.headers["Location"]) == (202, f"/a1/jobs/{job}")
+    done = ended(client, reply.headers["Location"])
+    assert (done["status"], done["kind"], done["error"]) == ("succeeded", "compaction", None)
+    assert done["result"]["source_session_id"] == session
+    for token, user in (("acme-token", "eve"), ("rival-token", "ada")):
+        with running.client(token, user) as stranger:
+            assert code(stranger.get(reply.headers["Location"])) == "job_not_found"
+
+
+def test_while_it_is_compacted_a_session_takes_nothing_else(client: httpx.Client, moods: Moods) -> None:
+    session = started(client)
+    moods.delay = 0.7
+    reply = compact(client, session, Prefer="respond-async")
+    refused = [say(client, session, "And then?"), client.delete(at(session)), compact(client, session)]
+    for one in refused:
+        assert (one.status_code, code(one)) == (409, "compaction_in_progress")
+        assert one.json()["error"]["details"] == {"job_id": reply.json()["job_id"]}
+        assert int(one.headers["Retry-After"]) >= 1
+    assert ended(client, reply.headers["Location"])["status"] == "succeeded"
+
+
+@pytest.mark.parametrize("mood", [*(mood for mood in SAID if mood != "fine"), *BROKEN])
+def test_whatever_the_summary_model_does_the_session_goes_on(client: httpx.Client, moods: Moods, mood: str) -> None:
+    session = started(client)
+    before = seen(client, session)
+    moods.summary = mood
+    failed = compact(client, session)
+    assert (failed.status_code, code(failed)) == (502, "summary_failed")
+    assert "sk-secret" not in failed.text
+    assert "127.0.0.1" not in failed.text
+    job = client.get(f"/a1/jobs/{failed.json()['error']['details']['job_id']}").json()
+    assert (job["status"], job["error"]["code"]) == ("failed", "summary_failed")
+    assert seen(client, session) == before
+    moods.summary = "fine"
+    assert say(client, session, "And then?").status_code == 200
+    assert compact(client, session).status_code == 200
+
+
+def test_a_chain_is_followed_with_the_body_that_was_sent(client: httpx.Client, running: Gateway, tmp_path: Path) -> None:
+    chain = chain_of(client, 6)
+    for source, successor in pairwise(chain):
+        headers = [(b"Authorization", b"Bearer acme-token"), (b"SPASS-User-Id", b"ada"), (b"Content-Type", b"application/json")]
+        data = request_bytes(b"POST", at(source, "/messages").encode(), headers, b'{"message": "x"}')
+        moved = exchange(running.url, data, method="POST")
+        assert moved is not None
+        assert (moved.status, moved.json()) == (308, {"successor_session_id": successor})
+        assert moved.header("Location") == at(successor, "/messages")
+    reply = client.post(at(chain[0], "/messages"), json={"message": "Grüße von httpx"}, follow_redirects=True)
+    assert (reply.status_code, len(reply.history), reply.json()["session_id"]) == (200, 5, chain[-1])
+    (tmp_path / "body.json").write_text('{"message": "Grüße von curl"}', encoding="utf-8")
+    words = ["curl", "-sSL", "--data-binary", "@body.json", f"{running.url}{at(chain[0], '/messages')}"]
+    for header in ("Authorization: Bearer acme-token", "SPASS-User-Id: ada", "Content-Type: application/json"):
+        words += ["-H", header]
+    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(said.stdout)["session_id"] == chain[-1]
+    contents = [message["content"] for message in client.get(at(chain[-1], "/messages")).json()["messages"]]
+    assert contents[-4::2] == ["Grüße von httpx", "Grüße von curl"]
+    lineage = client.get(at(chain[2], "/lineage")).json()
+    assert [one["id"] for one in lineage["backward"]] == [chain[1], chain[0]]
+    assert [one["id"] for one in lineage["forward"]] == chain[3:]
+    assert [one["source_session_id"] for one in lineage["summaries"]] == chain[:-1], "oldest first"
+
+
+def test_a_deleted_member_is_named_and_no_other_is_touched(client: httpx.Client) -> None:
+    first, middle, last = chain_of(client, 3)
+    before = [seen(client, session)[:2] for session in (first, last)]
+    assert client.delete(at(middle)).json() == {"deleted": True}
+    assert [seen(client, session)[:2] for session in (first, last)] == before
+    lost = client.post(at(first, "/messages"), json={"message": "x"}, follow_redirects=True)
+    assert (lost.status_code, code(lost)) == (404, "session_not_found")
+    assert client.get(at(last, "/lineage")).json()["backward"][0] == {"id": middle, "deleted": True}
+    assert say(client, last, "And then?").status_code == 200
+
+
+def test_a_key_sent_many_times_at_once_compacts_once(client: httpx.Client, moods: Moods) -> None:
+    session = started(client)
+    moods.delay = 0.3
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        replies = list(pool.map(lambda _: compact(client, session, **{"Idempotency-Key": session}), range(6)))
+    assert {reply.status_code for reply in replies} <= {200, 409}
+    assert {code(reply) for reply in replies if reply.status_code == 409} <= {"idempotency_in_progress"}
+    answers = [reply.json() for reply in replies if reply.status_code == 200]
+    assert answers
+    again = compact(client, session, **{"Idempotency-Key": session})
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert all(answer == again.json() for answer in answers)
+    assert len(moods.summaries) == 1
+    other = client.post(at(session, "/compact"), json={}, headers={"Idempotency-Key": session})
+    assert (other.status_code, code(other)) == (422, "idempotency_key_reused")
+
+
+def test_a_turn_that_would_not_fit_goes_on_in_a_successor(client: httpx.Client) -> None:
+    session = started(client, agent="narrow", keep=2, first=LONG)
+    reply = say(client, session, "question 2", agent="narrow")
+    answer = reply.json()
+    successor = answer["session_id"]
+    assert (reply.status_code, answer["compaction"]["successor_session_id"]) == (200, successor)
+    assert answer["compaction"]["source_session_id"] == session != successor
+    assert (reply.headers["SPASS-Compacted-From"], reply.headers["SPASS-Session-Id"]) == (session, successor)
+    assert "SPASS-Compaction-Error" not in reply.headers
+    assert reply.headers["SPASS-Cost-Sub-Calls"] == "2"
+    messages = client.get(at(successor, "/messages", "narrow")).json()["messages"]
+    assert messages[0]["content"].endswith(SUMMARY)
+    assert [message["content"] for message in messages[1::2]] == ["question 1", "question 2"]
+    assert (answer["message"]["seq"], len(messages)) == (5, 5)
+    assert say(client, session, "question 3", agent="narrow").status_code == 308
+
+
+def test_a_turn_whose_compaction_fails_is_answered_where_it_was(client: httpx.Client, moods: Moods) -> None:
+    session = started(client, agent="narrow", keep=2, first=LONG)
+    moods.summary = "status 500"
+    reply = say(client, session, "question 2", agent="narrow")
+    assert (reply.status_code, reply.json()["session_id"], reply.json()["compaction"]) == (200, session, None)
+    assert reply.headers["SPASS-Compaction-Error"] == "summary_failed"
+    assert "SPASS-Compacted-From" not in reply.headers
+    assert len(client.get(at(session, "/messages", "narrow")).json()["messages"]) == 6
+
+
+def test_a_prompt_that_the_provider_finds_too_long_is_sent_once_more_from_the_successor(
+    client: httpx.Client, moods: Moods
+) -> None:
+    session = started(client)
+    moods.too_long = 1
+    reply = say(client, session, "question 2")
+    successor = reply.json()["session_id"]
+    assert (reply.status_code, reply.json()["compaction"]["source_session_id"]) == (200, session)
+    assert reply.headers["SPASS-Session-Id"] == successor != session
+    sent = [message["content"] for message in moods.asked[-1]["messages"]]
+    assert sent[0] == "Answer."
+    assert SUMMARY in sent[1]
+    assert [sent[2], sent[-1]] == ["question 1", "question 2"]
+
+
+def test_a_prompt_that_stays_too_long_is_the_clients_to_shorten(client: httpx.Client, moods: Moods) -> None:
+    session = started(client)
+    moods.too_long = 1000
+    refused = say(client, session, "question 2")
+    assert (refused.status_code, code(refused)) == (400, "context_length_exceeded")
+    moods.too_long = 0
+    after = client.post(at(session, "/messages"), json={"message": "question 2"}, follow_redirects=True)
+    assert after.status_code == 200
+    contents = [message["content"] for message in client.get(at(after.json()["session_id"], "/messages")).json()["messages"]]
+    assert contents.count("question 2") == 1, "nothing of the refused turn was recorded"
+
+
+def test_what_a_summary_forgot_an_agent_still_finds(client: httpx.Client) -> None:
+    session = started(client, agent="searching", keep=0, turns=1, first=f"Note: {LONG}")
+    for _ in range(2):
+        reply = say(client, session, "Look for 'zebra', please.", agent="searching").raise_for_status()
+        (call,) = reply.json()["tool_calls"]
+        assert call["name"] == "lineage_search"
+        assert "Marty is a zebra" in json.dumps(call["result"])
+        successor = compact(client, reply.json()["session_id"], "searching").raise_for_status().json()["successor_session_id"]
+        session = str(successor)
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b"7", b"{", b'{"model": "talker"}', b'{"user_id": "eve"}', b"\xff\xfe", b" " * (4 * 2**20 + 1)]
+)
+def test_a_body_of_junk_compacts_nothing(client: httpx.Client, moods: Moods, body: bytes) -> None:
+    session = started(client)
+    before = seen(client, session)
+    refused = client.post(at(session, "/compact"), content=body, headers={"Content-Type": "application/json"})
+    assert refused.status_code == (413 if len(body) > 4 * 2**20 else 400)
+    assert refused.json()["request_id"] == refused.headers["SPASS-Request-Id"]
+    assert seen(client, session) == before
+    assert moods.summaries == []
+
+
+@pytest.mark.parametrize(
+    "segment", ["x", "ses_", "%2e%2e", "ses_%00", "job_" + "0" * 26, "ses_" + "z" * 3000, "%F0%9F%A6%93", "%ff"]
+)
+def test_an_id_of_junk_is_not_found(client: httpx.Client, segment: str) -> None:
+    asked = (
+        client.post(at(segment, "/compact")),
+        client.get(at(segment, "/lineage")),
+        client.get(f"/a1/jobs/{segment}"),
+        client.post(at(segment, "/messages"), json={"message": "x"}),
+    )
+    for refused in asked:
+        assert refused.status_code in (400, 404), refused.text
+        assert code(refused) in ("session_not_found", "job_not_found", "route_not_found", "invalid_request")
