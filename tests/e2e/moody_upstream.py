@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "a stream":
                 self._send(200, b"data: [DONE]\n\n", "text/event-stream")
             case "an error in a 200":
-                self._send(200, b'data: {"error": {"message": "Overloaded.", "code": 500}}\n\n', "text/event-stream")
+                self._send(200, b'{"error": {"message": "Overloaded.", "code": 500}}')
             case "gone":
                 self.close_connection = True
             case "slow":
