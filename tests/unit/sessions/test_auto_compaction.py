@@ -27,6 +27,7 @@ from spass.core.events import Event, TurnStarted
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Message
 from spass.sessions import turn as turn_module
+from spass.sessions.record import INLINE_BYTES
 from spass.sessions.session import CompactStrategy, CreateSession, Session
 from spass.sessions.turn import Relief
 from tests.unit.sessions.conftest import answering, redirected
@@ -177,6 +178,24 @@ async def test_a_summary_too_large_to_be_kept_is_one_that_failed(house: "House")
     house.summarizer.text = "x" * 400_000
     answer = await house.turn(session, "hello", quick).answer()
     assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, "summary_failed")
+
+
+async def test_a_bucket_that_does_not_take_what_is_kept_leaves_the_turn_to_the_session_as_it_was(house: "House") -> None:
+    session = await session_of(house, ("old " * 100, "old " * 100), ("x" * INLINE_BYTES, "newer"))
+    house.summarizer.text = "short"
+
+    class FullBucket(FaultPlan):
+        async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+            if call.operation == "PutObject":
+                raise StorageUnavailable("No answer.", retry_after=1)
+            return await super().around(call, run)
+
+    with inject(FullBucket()):
+        answer = await house.turn(session, "hello", quick).answer()
+    assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, StorageUnavailable.code)
+    assert (await said(house, session))[-2:] == ["hello", "yes"]
+    source = await head(house, session)
+    assert (source.archived_at, source.hold) == (None, None)
 
 
 async def test_a_commit_whose_end_nobody_knows_fails_the_turn_before_its_agent_is_asked(house: "House") -> None:

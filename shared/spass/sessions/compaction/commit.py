@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from spass.aws import keys
 from spass.aws.again import again
+from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
 from spass.aws.objects import ObjectMissing
 from spass.aws.table import ABSENT, Condition, Put, TransactionFailed, Update, Write
@@ -29,6 +30,10 @@ from spass.sessions.compaction.stored import kept_text, read_summary, summary_at
 from spass.sessions.hold import gone, held_by, release
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, overflow_of, store_body
 from spass.sessions.session import Hold, Session, session_of
+
+
+class NotBegun(StorageUnavailable):
+    """The bucket did not take what the successor would begin with: nothing took place, and the source is held as before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ async def commit(  # one compaction's parts, all named
         SessionNotFound: it was deleted.
         SessionBusy: the owner's hold was lost, it grew, or a condition of ``beside`` does not hold; nothing took place.
         SummaryFailed: the summary is too large to be kept.
+        NotBegun: see there.
         StorageUnavailable: we cannot know; the hold may be gone.
     """
     _fits(source, live, plan)
@@ -73,7 +79,7 @@ async def commit(  # one compaction's parts, all named
     first = _first_item(live, plan, record)
     successor = _successor(source, plan, first, at_wire, hold)
     attempt = _Attempt(store, source, plan, owner, Compacted(successor, first, record))
-    body = await again(lambda: store_body(store, successor.id, first))
+    body = await _stored(attempt)
     writes = [*_writes(attempt, Put(keys.session_turn(store.tenant, successor.id, 1), body, ABSENT)), *beside(attempt.made)]
     token = random_suffix()
     try:
@@ -94,6 +100,14 @@ async def commit(  # one compaction's parts, all named
     if isinstance(end, SpassError):
         raise end
     return end
+
+
+async def _stored(attempt: _Attempt) -> dict[str, Value]:
+    made = attempt.made
+    try:
+        return await again(lambda: store_body(attempt.store, made.session.id, made.first))
+    except StorageUnavailable as error:
+        raise NotBegun(error.message, retry_after=error.retry_after) from error
 
 
 def _never_any_more(end: Compacted | SpassError, first: TurnRecord) -> bool:

@@ -10,7 +10,7 @@ from spass.core.ids import SessionId
 from spass.core.messages import Message
 from spass.core.time import Deadline
 from spass.sessions.compaction import trigger
-from spass.sessions.compaction.commit import commit
+from spass.sessions.compaction.commit import NotBegun, commit
 from spass.sessions.compaction.cut import kept_from
 from spass.sessions.compaction.model import Compacted, Plan, Summary, summary_text
 from spass.sessions.held import Clock, Held
@@ -75,9 +75,9 @@ class Compactor:
                     held.store, session, live, plan, summary, owner=held.owner, at=self._clock(), hold=hold(plan.successor)
                 )
                 held.moved(self.compacted.session)
-        except _LOST:
-            raise
         except SpassError as error:
+            if isinstance(error, _LOST) and not isinstance(error, NotBegun):
+                raise
             self.error = error
         return self.compacted
 
