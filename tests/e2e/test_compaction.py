@@ -1,31 +1,22 @@
 """Compaction through a started gateway, its emulator's queue and state machine, and a model provider in a mood."""
 
 import concurrent.futures
-import hashlib
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
 
 import httpx
 import pytest
 
+from tests.e2e.compacting import LONG, at, chain_of, code, compact, ended, moody_gateway, say, seen, started
 from tests.e2e.conftest import Gateway
-from tests.e2e.moody_upstream import BROKEN, CONDENSER, SAID, SUMMARY, Moods, moody_upstream
+from tests.e2e.moody_upstream import BROKEN, CONDENSER, SAID, SUMMARY, Moods
+from tests.e2e.scripted_upstream import TEXT
 from tests.e2e.wire import exchange, request_bytes
-
-TOKENS: Final = {"acme": "acme-token", "rival": "rival-token"}
-SECONDS: Final = 30.0
-AGENTS: Final = {
-    "plain": "name: plain\nmodel: talker\ndescription: Talks.\nsystem_prompt: Answer.\n",
-    "narrow": "name: narrow\nmodel: narrow\ndescription: Talks little.\n",
-    "searching": "name: searching\nmodel: narrow\ndescription: Remembers.\ntools: [lineage_search]\n",
-}
-LONG: Final = "Marty is a zebra who moves to Berlin on 3 May. " * 40
-"""More than four fifths of the narrow model's window."""
 
 
 @pytest.fixture(scope="module")
@@ -35,40 +26,8 @@ def moods() -> Moods:
 
 @pytest.fixture(scope="module")
 def running(moods: Moods, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    folder = tmp_path_factory.mktemp("compaction")
-    (folder / "agents").mkdir()
-    for name, text in AGENTS.items():
-        (folder / "agents" / f"{name}.yaml").write_text(text)
-    tenants = "\n".join(
-        f"  - {{id: {tenant}, tokens: [{{id: {tenant}, sha256: {hashlib.sha256(token.encode()).hexdigest()}, "
-        "allowed_models: [talker, narrow]}]}"
-        for tenant, token in TOKENS.items()
-    )
-    with moody_upstream(moods) as upstream:
-        (folder / "gateway.yaml").write_text(
-            f"""
-llm:
-  retries: 1
-  retry_base_delay: 0.01
-  backends:
-    - {{name: moody, provider: openai, base_url: "{upstream}", supported_models: [talker, narrow, {CONDENSER}], timeout: 1}}
-models:
-  - {{name: talker, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
-  - {{name: narrow, context_window: 500, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
-  - {{name: {CONDENSER}, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
-  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
-defaults: {{compact_summary_model: {CONDENSER}}}
-tenants:
-{tenants}
-"""
-        )
-        environment = {"SPASS_CONFIG": str(folder / "gateway.yaml"), "SPASS_AGENTS": str(folder / "agents")}
-        gateway = Gateway(folder / "home", environment=environment)
-        gateway.start()
-        try:
-            yield gateway
-        finally:
-            gateway.stop()
+    with moody_gateway(tmp_path_factory.mktemp("compaction"), moods) as gateway:
+        yield gateway
 
 
 @pytest.fixture
@@ -76,54 +35,6 @@ def client(running: Gateway, moods: Moods) -> Iterator[httpx.Client]:
     moods.__dict__ |= Moods().__dict__
     with running.client("acme-token") as made:
         yield made
-
-
-def at(session: str, below: str = "", agent: str = "plain") -> str:
-    return f"/a1/agents/{agent}/sessions/{session}{below}"
-
-
-def started(client: httpx.Client, *, turns: int = 2, keep: int = 2, agent: str = "plain", first: str = "I pay 1200 Euro.") -> str:
-    """A session of so many turns, the first of which is ``first``."""
-    body = {"title": "Moving", "compact_keep_last_n": keep}
-    session = str(client.post(f"/a1/agents/{agent}/sessions", json=body).raise_for_status().json()["id"])
-    for message in [first, *(f"question {number}" for number in range(1, turns))]:
-        say(client, session, message, agent=agent).raise_for_status()
-    return session
-
-
-def say(client: httpx.Client, session: str, message: str, *, agent: str = "plain", **headers: str) -> httpx.Response:
-    return client.post(at(session, "/messages", agent), json={"message": message}, headers=headers)
-
-
-def compact(client: httpx.Client, session: str, agent: str = "plain", **headers: str) -> httpx.Response:
-    return client.post(at(session, "/compact", agent), headers=headers)
-
-
-def code(response: httpx.Response) -> str:
-    return str(response.json()["error"]["code"])
-
-
-def seen(client: httpx.Client, session: str, agent: str = "plain") -> list[Any]:
-    """All that a client can see of a session."""
-    return [client.get(at(session, below, agent)).raise_for_status().json() for below in ("", "/messages", "/lineage")]
-
-
-def ended(client: httpx.Client, location: str) -> dict[str, Any]:
-    deadline = time.monotonic() + SECONDS
-    while True:
-        job: dict[str, Any] = client.get(location).raise_for_status().json()
-        if job["status"] in ("succeeded", "failed"):
-            return job
-        assert time.monotonic() < deadline, job
-        time.sleep(0.1)
-
-
-def chain_of(client: httpx.Client, members: int) -> list[str]:
-    chain = [started(client)]
-    while len(chain) < members:
-        chain.append(str(compact(client, chain[-1]).raise_for_status().json()["successor_session_id"]))
-        say(client, chain[-1], f"question {len(chain)}").raise_for_status()
-    return chain
 
 
 def test_a_session_is_compacted_while_the_client_waits(client: httpx.Client, moods: Moods) -> None:
@@ -346,3 +257,79 @@ def test_an_id_of_junk_is_not_found(client: httpx.Client, segment: str) -> None:
     for refused in asked:
         assert refused.status_code in (400, 404), refused.text
         assert code(refused) in ("session_not_found", "job_not_found", "route_not_found", "invalid_request")
+
+
+class Talk:
+    """Clients that talk in one session, whatever becomes of it, and others that have it compacted again and again."""
+
+    def __init__(self, running: Gateway, first: str) -> None:
+        self.running = running
+        self.first = first
+        self.answered: list[str] = []
+        self.compactions = 0
+        self.over = threading.Event()
+
+    def talk(self, who: int) -> None:
+        """Say a few things, each once the last has been answered, until the session was compacted more than once."""
+        session = self.first
+        with self.running.client("acme-token") as client:
+            number = 0
+            while number < 5 or self.compactions < 2:
+                assert number < 200, "nobody gets through who has it compacted"
+                message = f"{who} says {number}"
+                while (reply := say(client, session, message)).status_code != 200:
+                    if reply.status_code == 308:
+                        session = reply.json()["successor_session_id"]
+                    else:
+                        assert code(reply) in ("session_busy", "compaction_in_progress"), reply.text
+                        time.sleep(0.02)
+                self.answered.append(message)
+                number += 1
+                time.sleep(0.1)
+
+    def compact(self) -> None:
+        session = self.first
+        with self.running.client("acme-token") as client:
+            while not self.over.is_set():
+                reply = compact(client, session)
+                if reply.status_code == 200:
+                    session = reply.json()["successor_session_id"]
+                    self.compactions += 1
+                elif code(reply) == "session_archived":
+                    session = reply.json()["error"]["details"]["successor_session_id"]
+                else:
+                    assert code(reply) in ("session_busy", "compaction_in_progress", "nothing_to_compact"), reply.text
+                    time.sleep(0.002)
+
+
+def history_of(client: httpx.Client, first: str) -> list[str]:
+    """What was said in a chain, each message once: of each member what it no longer keeps, and of the last all."""
+    chain = [first, *(one["id"] for one in client.get(at(first, "/lineage")).json()["forward"])]
+    contents: list[str] = []
+    for session in chain:
+        page = client.get(at(session, "/messages"), params={"limit": 1000}).json()["messages"]
+        assert [one["seq"] for one in page] == list(range(1, len(page) + 1))
+        own = page if session == first else page[1:]
+        contents += [one["content"] for one in own if session == chain[-1] or one["compacted_at"]]
+    return contents
+
+
+def test_turns_and_compactions_that_race_lose_and_double_nothing(client: httpx.Client, running: Gateway) -> None:
+    talk = Talk(running, started(client, turns=1, keep=3, first="begun"))
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        compacting = [pool.submit(talk.compact) for _ in range(2)]
+        talking = [pool.submit(talk.talk, who) for who in range(4)]
+        try:
+            for one in talking:
+                one.result(60)
+        finally:
+            talk.over.set()
+        for other in compacting:
+            other.result(60)
+    said = history_of(client, talk.first)
+    questions = said[::2]
+    assert sorted(questions) == sorted(["begun", *talk.answered])
+    assert set(said[1::2]) == {TEXT}, "each has its answer behind it"
+    for who in range(4):
+        own = [one for one in questions if one.startswith(f"{who} ")]
+        assert own == [f"{who} says {number}" for number in range(len(own))]
