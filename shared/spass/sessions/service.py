@@ -13,13 +13,12 @@ from spass.aws.leases import LeaseLost
 from spass.aws.table import ABSENT, Put, TransactionFailed, Write
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
-from spass.core.errors import UserIdRequired
-from spass.core.ids import AgentName, SessionId, UserId, new_id
+from spass.core.ids import AgentName, SessionId, new_id
 from spass.core.time import timestamp
 from spass.sessions.deletion import delete_session
 from spass.sessions.held import Clock
 from spass.sessions.history import HistoryPage, read_history
-from spass.sessions.session import CreateSession, Session, owned, session_of
+from spass.sessions.session import CreateSession, Session, owned, session_of, user_of
 from spass.sessions.turn import Render, Respond, Turn, TurnRequest
 from spass.tenancy.settings import Cascade
 
@@ -74,7 +73,7 @@ class Sessions:
         Raises:
             InvalidRequest: the cursor is not one of this list.
         """
-        store, user = scope.store, _user(scope)
+        store, user = scope.store, user_of(scope)
         bound = f"sessions|{store.tenant}|{user}|{agent}"
         last = SessionId(decode_cursor(bound, cursor, _POSITION)) if cursor is not None else None
         after = keys.user_session(store.tenant, user, agent, last).sk if last is not None else None
@@ -93,7 +92,7 @@ class Sessions:
         SessionNotFound: absent, deleted or another user's.
         SessionAgentMismatch: it is the user's, with another agent.
         """
-        return owned(await scope.store.table.get(keys.session_head(scope.store.tenant, session)), agent, _user(scope))
+        return owned(await scope.store.table.get(keys.session_head(scope.store.tenant, session)), agent, user_of(scope))
 
     async def history(self, scope: Scope, agent: AgentName, session: SessionId, cursor: str | None, limit: int) -> HistoryPage:
         """Messages of the session, oldest first; errors as ``get``, and InvalidRequest for a cursor of another list."""
@@ -101,7 +100,7 @@ class Sessions:
 
     async def delete(self, scope: Scope, agent: AgentName, session: SessionId) -> None:
         """The session and all its messages are gone; errors as ``delete_session``."""
-        await delete_session(scope.store, session, agent, _user(scope), self._clock())
+        await delete_session(scope.store, session, agent, user_of(scope), self._clock())
 
     def turn(  # one turn's parts, all named
         self,
@@ -122,7 +121,7 @@ class Sessions:
         as."""
         from spass.sessions.compaction.compactor import Compactor  # what lists and makes sessions compacts none
 
-        request = TurnRequest(session, agent, _user(scope), message, idempotency, redirected)
+        request = TurnRequest(session, agent, user_of(scope), message, idempotency, redirected)
         compactor = Compactor(self._summarizer, scope, model=model, context_window=context_window, clock=self._clock)
         return Turn(scope.store, request, respond, render, compactor, self._clock)
 
@@ -137,7 +136,7 @@ class Sessions:
         session = Session(
             SessionId(new_id("ses")),
             agent,
-            _user(scope),
+            user_of(scope),
             options.title,
             at,
             at,
@@ -146,9 +145,3 @@ class Sessions:
             settings.compact_observation_mask,
         )
         return replace(session, **chosen)
-
-
-def _user(scope: Scope) -> UserId:
-    if scope.caller.user is None:
-        raise UserIdRequired("Send SPASS-User-Id: whose sessions these are.", param="SPASS-User-Id")
-    return scope.caller.user

@@ -12,9 +12,9 @@ from spass.core.time import Deadline
 from spass.sessions.compaction import trigger
 from spass.sessions.compaction.commit import NotBegun, commit
 from spass.sessions.compaction.cut import kept_from
-from spass.sessions.compaction.model import Compacted, Plan, Summary, summary_text
+from spass.sessions.compaction.model import Compacted, Plan
 from spass.sessions.held import Clock, Held
-from spass.sessions.record import StoredMessage, TurnRecord
+from spass.sessions.record import TurnRecord
 from spass.sessions.session import Hold, Session
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ class Compactor:
         follows = session.parent_session_id is not None
         try:
             plan = Plan.new(session.id, kept_from(messages, session.compact_keep_last_n, summarised=follows))
-            summary = await self._summary(session, [stored for stored in messages if stored.seq < plan.kept_from])
+            scope = replace(self._scope, deadline=Deadline.after(self._scope.deadline.remaining() * _SHARE))
+            summary = await self._summarizer().summarise_session(scope, session, live, plan, otherwise=self._model)
         except SpassError as error:
             self.error = error
             return None
@@ -80,14 +81,3 @@ class Compactor:
                 raise
             self.error = error
         return self.compacted
-
-    async def _summary(self, session: Session, old: Sequence[StoredMessage]) -> Summary:
-        """Of the messages ``old``, the first of which may be an earlier summary."""
-        follows = session.parent_session_id is not None
-        return await self._summarizer().summarise(
-            replace(self._scope, deadline=Deadline.after(self._scope.deadline.remaining() * _SHARE)),
-            [stored.message for stored in old[1 if follows else 0 :]],
-            earlier=summary_text(old[0].message.content) if follows else None,
-            masked=session.compact_observation_mask,
-            otherwise=self._model,
-        )

@@ -29,7 +29,7 @@ from spass.core.time import Deadline
 from spass.sessions.compaction.commit import commit
 from spass.sessions.compaction.ending import GIVEN_UP, LATE, fail
 from spass.sessions.compaction.job import Failure, Job, JobStatus, changed, read_job
-from spass.sessions.compaction.model import Compacted, Summary, summary_text
+from spass.sessions.compaction.model import Compacted, Summary
 from spass.sessions.compaction.stored import kept_text
 from spass.sessions.held import Clock
 from spass.sessions.hold import job_hold, release, renew, take
@@ -154,15 +154,7 @@ class CompactionSteps:
     async def _summary(self, scope: Scope, taken: _Taken) -> Summary:
         job, session = taken.job, taken.session
         turns = await load_turns(scope.store, session.id, session.compacted_before)
-        old = [stored.message for turn in turns for stored in turn.messages if stored.seq < job.plan.kept_from]
-        follows = session.parent_session_id is not None
-        summary = await self._summarizer.summarise(
-            scope,
-            old[1:] if follows else old,
-            earlier=summary_text(old[0].content) if follows else None,
-            masked=session.compact_observation_mask,
-            otherwise=job.otherwise,
-        )
+        summary = await self._summarizer.summarise_session(scope, session, turns, job.plan, otherwise=job.otherwise)
         return replace(summary, text=kept_text(summary.text))
 
     async def _let_go_if_ended(self, store: TenantStore, job: Job) -> bool:

@@ -22,8 +22,10 @@ from spass.core.errors import (
 )
 from spass.core.messages import FinishReason, Message, Role
 from spass.llm.types import ChatReply, ChatRequest, ReplyBuilder
-from spass.sessions.compaction.model import Summary
+from spass.sessions.compaction.model import Plan, Summary, summary_text
 from spass.sessions.compaction.transcript import LEAST_ROOM, Line, lines_of, packed, text_of
+from spass.sessions.record import TurnRecord
+from spass.sessions.session import Session
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 
@@ -67,6 +69,20 @@ class Summarizer:
         self._calls = calls
         self._cascade = cascade
         self._config = config
+
+    async def summarise_session(
+        self, scope: Scope, session: Session, live: Sequence[TurnRecord], plan: Plan, *, otherwise: str
+    ) -> Summary:
+        """The summary of what ``plan`` does not keep of ``live``, all turns of ``session``; otherwise as ``summarise``."""
+        old = [stored.message for turn in live for stored in turn.messages if stored.seq < plan.kept_from]
+        follows = session.parent_session_id is not None
+        return await self.summarise(
+            scope,
+            old[1:] if follows else old,
+            earlier=summary_text(old[0].content) if follows else None,
+            masked=session.compact_observation_mask,
+            otherwise=otherwise,
+        )
 
     async def summarise(
         self, scope: Scope, messages: Sequence[Message], *, earlier: str | None, masked: bool, otherwise: str
