@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from spass.aws.attributes import item_of
 from spass.aws.faults import Crash, inject
@@ -17,9 +17,6 @@ from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
 from tests.simulated.aws import PLACES
 from tests.simulated.gateway import AGENT, TENANT, Gateway
-
-if TYPE_CHECKING:
-    from spass.sessions.compaction.summary import Summarizer
 
 _TRIES: Final = 12
 _WAIT: Final = 25.0
@@ -44,7 +41,7 @@ class Compactions:
     def __post_init__(self) -> None:
         clock = self.gateway.schedule.now
         self.jobs = CompactionJobs(clock)
-        self.steps = CompactionSteps(cast("Summarizer", self.gateway.summaries), clock)
+        self.steps = CompactionSteps(self.gateway.summaries, clock)
         self.gateway.aws.queues.told = self._told
 
     async def ask(self, session: SessionId, key: str | None, *, follow: bool) -> str:

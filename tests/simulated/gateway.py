@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from spass.aws.attributes import item_of
 from spass.aws.faults import Crash, inject
@@ -33,6 +33,7 @@ from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.sessions.compaction.model import Summary
 from spass.sessions.compaction.stored import read_summary
+from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session, session_of
@@ -44,9 +45,6 @@ from tests.simulated.aws import SimulatedAws
 from tests.simulated.expressions import Attributes
 from tests.simulated.laws import Chain, Log, Member, Reading, Told, summary_of, trespasses
 from tests.simulated.schedule import QUIET, Schedule
-
-if TYPE_CHECKING:
-    from spass.sessions.compaction.summary import Summarizer
 
 AGENT: Final = AgentName("librarian")
 USER: Final = UserId("ana")
@@ -65,8 +63,8 @@ def config() -> GatewayConfig:
     return GatewayConfig.model_validate({"tenants": [{"id": TENANT}]})
 
 
-class Summaries:
-    """Says what it was given, after a while, or fails."""
+class Summaries(Summarizer):
+    """Says what it was given, after a while, or fails. It asks no model."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -99,7 +97,7 @@ class Gateway:
         self.aws = SimulatedAws(clock)
         self.aws.table.watch = self._watch
         self.summaries = Summaries(self.schedule)
-        self.sessions = Sessions(Cascade(config()), lambda: cast("Summarizer", self.summaries), clock=clock)
+        self.sessions = Sessions(Cascade(config()), lambda: self.summaries, clock=clock)
 
     def _watch(self, before: Attributes | None, after: Attributes | None) -> None:
         if before is None or after is None:
