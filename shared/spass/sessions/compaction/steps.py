@@ -7,6 +7,7 @@ again; what another try would not change ends the job.
 """
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.leases import renewing
 from spass.aws.table import TTL, ConditionFailed, Delete, Put, TransactionFailed, Write
 from spass.calls.scope import Scope
+from spass.core.cost import Cost
 from spass.core.errors import (
     InternalError,
     SessionArchived,
@@ -81,20 +83,12 @@ class CompactionSteps:
         try:
             async with renewing(lambda: renew(store, job.plan.source, job.id, self._clock())):
                 summary = await self._summary(scope, taken)
+            await self._keep(store, job, summary, scope.tally.total)
         except _AGAIN:
+            await _paid(store, job, scope.tally.total)
             raise
         except SpassError as error:
             await fail(store, job, Failure.of(error), self._clock(), cost=scope.tally.total)
-            return
-        writes: list[Write] = [
-            Put(keys.job_draft(store.tenant, job.id), {"text": summary.text, "model": summary.model, TTL: job.ends_at}),
-            changed(store, job, replace(job, model=summary.model, cost=job.cost + scope.tally.total)),
-        ]
-        token = random_suffix()
-        try:
-            await again(lambda: store.table.transact(writes, token=token))
-        except TransactionFailed:
-            await self._let_go_if_ended(store, job)
 
     async def commit(self, store: TenantStore, job_id: JobId) -> None:
         """The session goes on as its successor, or the job has failed."""
@@ -157,6 +151,18 @@ class CompactionSteps:
         summary = await self._summarizer.summarise_session(scope, session, turns, job.plan, otherwise=job.otherwise)
         return replace(summary, text=kept_text(summary.text))
 
+    async def _keep(self, store: TenantStore, job: Job, summary: Summary, cost: Cost) -> None:
+        """The draft of what is committed in the next step."""
+        writes: list[Write] = [
+            Put(keys.job_draft(store.tenant, job.id), {"text": summary.text, "model": summary.model, TTL: job.ends_at}),
+            changed(store, job, replace(job, model=summary.model, cost=job.cost + cost)),
+        ]
+        token = random_suffix()
+        try:
+            await again(lambda: store.table.transact(writes, token=token))
+        except TransactionFailed:
+            await self._let_go_if_ended(store, job)
+
     async def _let_go_if_ended(self, store: TenantStore, job: Job) -> bool:
         """Whether the job was ended while a step worked on it: then the step may have taken the session again after that."""
         found = await read_job(store, job.id)
@@ -180,6 +186,13 @@ def _scope(store: TenantStore, job: Job, deadline: Deadline) -> Scope:
         depth=asker.depth,
     )
     return scope.within(job.agent, job.plan.source)
+
+
+async def _paid(store: TenantStore, job: Job, cost: Cost) -> None:
+    """What a try cost that comes again stands in the job too; where that cannot be written, in the account alone."""
+    if cost.sub_calls:
+        with suppress(StorageUnavailable, ConditionFailed):
+            await store.table.write(changed(store, job, replace(job, cost=job.cost + cost)))
 
 
 async def _draft(store: TenantStore, job: Job) -> Summary | None:

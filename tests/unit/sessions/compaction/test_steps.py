@@ -8,6 +8,7 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
+from spass.aws.faults import Fault
 from spass.aws.leases import LEASE_SECONDS
 from spass.aws.table import TTL, Put, Update
 from spass.core.ids import AgentName, JobId, MessageId, SessionId, UserId, new_id
@@ -16,10 +17,10 @@ from spass.core.time import timestamp
 from spass.sessions.compaction import steps
 from spass.sessions.compaction.job import JOB_SECONDS, Job, read_job
 from spass.sessions.deletion import delete_session
-from spass.sessions.hold import release, take
-from spass.sessions.record import StoredMessage, TurnRecord, store_body
+from spass.sessions.hold import job_hold, release, take
+from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session
-from tests.simulated.works import AGENT, USER, StepFailed, Works, loop_time
+from tests.simulated.works import AGENT, USER, Points, StepFailed, Works, loop_time
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -105,6 +106,52 @@ async def test_a_summary_is_made_once(works: Works) -> None:
     assert len(works.script.requests) == 1
     await works.step("commit", job)
     assert await drafts(works) == []
+
+
+async def test_a_try_that_could_not_keep_its_summary_stands_on_the_bill(works: Works) -> None:
+    for _ in range(2):  # the first one also asks for the tenant's settings
+        job = await asked(works, await works.session())
+        works.points = Points()
+        await works.step("summarise", job)
+    kept_at = max(at for at, call in enumerate(works.points.calls) if call == "summarise TransactWriteItems")
+    for fault, paid in ((Fault.TIMEOUT, 2), (Fault.LOST_REPLY, 1)):
+        job = await asked(works, await works.session())
+        works.points = Points({kept_at: fault, kept_at + 1: fault})
+        with pytest.raises(StepFailed):
+            await works.step("summarise", job)
+        assert works.points.calls[kept_at : kept_at + 2] == ["summarise TransactWriteItems"] * 2
+        works.points = Points()
+        await works.step("summarise", job)
+        await works.step("commit", job)
+        found = await job_of(works, job)
+        assert (found.status, found.cost.sub_calls) == ("succeeded", paid)
+
+
+async def test_a_failed_job_tells_what_its_summaries_cost(works: Works) -> None:
+    job = await asked(works, await works.session())
+    works.script.chat = ""
+    await works.step("summarise", job)
+    found = await job_of(works, job)
+    assert (found.status, found.cost.sub_calls) == ("failed", 1)
+
+
+async def test_a_job_that_is_ended_as_it_commits_leaves_its_session_free(works: Works, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+    await works.step("summarise", job)
+
+    async def loaded(store: TenantStore, found: SessionId, from_seq: int) -> list[TurnRecord]:
+        turns = await load_turns(store, found, from_seq)
+        await works.step("fail", job)
+        with works.quiet():
+            await take(store, found, AGENT, USER, job_hold(job, None, None, works.clock()), works.clock())
+        return turns
+
+    monkeypatch.setattr(steps, "load_turns", loaded)
+    await works.step("commit", job)
+    assert (await job_of(works, job)).status == "failed"
+    head = await works.head(session)
+    assert (head.hold, head.archived_at) == (None, None)
 
 
 async def test_a_turn_that_came_while_the_hold_was_lost_is_kept(works: Works) -> None:
