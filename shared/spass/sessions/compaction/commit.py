@@ -81,19 +81,7 @@ async def commit(  # one compaction's parts, all named
     attempt = _Attempt(store, source, plan, owner, Compacted(successor, first, record))
     body = await _stored(attempt)
     writes = [*_writes(attempt, Put(keys.session_turn(store.tenant, successor.id, 1), body, ABSENT)), *beside(attempt.made)]
-    token = random_suffix()
-    try:
-        await again(lambda: store.table.transact(writes, token=token))
-    except TransactionFailed:
-        end: Compacted | SpassError = await _settled(attempt)
-    except StorageUnavailable:
-        # A try may still be on its way. Without the hold it can no longer take effect, so what we read then is final.
-        await again(lambda: release(store, source.id, owner))
-        end = await _settled(attempt)
-        if isinstance(end, SessionBusy):
-            end = StorageUnavailable("The compaction could not be recorded; try again.", retry_after=1)
-    else:
-        return attempt.made
+    end = await _end(attempt, writes)
     if (key := overflow_of(dict(body))) and _never_any_more(end, first):
         with suppress(StorageUnavailable):
             await store.objects.delete([key])
@@ -108,6 +96,27 @@ async def _stored(attempt: _Attempt) -> dict[str, Value]:
         return await again(lambda: store_body(attempt.store, made.session.id, made.first))
     except StorageUnavailable as error:
         raise NotBegun(error.message, retry_after=error.retry_after) from error
+
+
+async def _end(attempt: _Attempt, writes: Sequence[Write]) -> Compacted | SpassError:
+    """Make the writes; what came of it.
+
+    Raises:
+        StorageUnavailable: we cannot know.
+    """
+    token = random_suffix()
+    try:
+        await again(lambda: attempt.store.table.transact(writes, token=token))
+    except TransactionFailed:
+        return await _settled(attempt)
+    except StorageUnavailable:
+        # A try may still be on its way. Without the hold it can no longer take effect, so what we read then is final.
+        await again(lambda: release(attempt.store, attempt.source.id, attempt.owner))
+        end = await _settled(attempt)
+        if isinstance(end, SessionBusy):
+            return StorageUnavailable("The compaction could not be recorded; try again.", retry_after=1)
+        return end
+    return attempt.made
 
 
 def _never_any_more(end: Compacted | SpassError, first: TurnRecord) -> bool:

@@ -136,7 +136,7 @@ class CompactionJobs:
             turns = await load_turns(scope.store, source.id, source.compacted_before)
         except ObjectMissing:  # nobody holds it yet, and somebody deletes it
             turns = []
-        live = [stored for turn in turns for stored in turn.messages if stored.seq < source.next_seq]
+        live = [stored for turn in turns for stored in turn.messages]
         if len(live) != source.live_message_count:
             raise SessionBusy("Another request has just changed this session; try again.", retry_after=1)
         follows = source.parent_session_id is not None
