@@ -217,6 +217,23 @@ async def test_a_commit_whose_end_nobody_knows_fails_the_turn_before_its_agent_i
     assert (source.hold, source.archived_at, source.message_count) == (None, None, 4)
 
 
+async def test_a_commit_whose_end_nobody_knows_leaves_no_successor_held(house: "House") -> None:
+    session = await full_session(house)
+
+    class Deaf(FaultPlan):
+        async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+            result = await super().around(call, run)
+            if call.operation in ("TransactWriteItems", "GetItem"):
+                raise StorageUnavailable("No answer.", retry_after=1)
+            return result
+
+    with inject(Deaf()), pytest.raises(StorageUnavailable):
+        await house.turn(session, "hello", quick).answer()
+    successor = (await head(house, session)).successor_session_id
+    assert successor is not None, "it took place"
+    assert (await head(house, successor)).hold is None
+
+
 async def too_long(house: "House", session: SessionId, tries: int = 1) -> list[Sequence[Message] | None]:
     """What a turn is given whose provider finds the session too long, ``tries`` times."""
     given: list[Sequence[Message] | None] = []
