@@ -337,13 +337,17 @@ async def test_whichever_call_goes_wrong_no_room_is_lost_for_good_and_no_limit_i
 
 
 async def test_no_reservation_outlasts_its_request(turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch) -> None:
+    unstuck = asyncio.Event()
+
     async def stuck(*_: object) -> None:
-        await asyncio.sleep(60)
+        await unstuck.wait()
 
     turnstile.limits.tokens = 1000
     scope = replace(make_scope(turnstile.store), deadline=Deadline.after(0.05))
     monkeypatch.setattr(TenantTable, "write", stuck)
     with pytest.raises(StorageUnavailable):
-        _ = [delta async for delta in turnstile.calls.chat(scope, question(1))]
+        async with asyncio.timeout(20):
+            _ = [delta async for delta in turnstile.calls.chat(scope, question(1))]
     assert turnstile.provider.requests == []
     assert scope.deadline.remaining() == 0
+    unstuck.set()
