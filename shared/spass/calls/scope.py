@@ -70,6 +70,12 @@ class Scope:
         return cls(caller, store, deadline, CostTally(), depth, patience=JOB_PATIENCE)
 
     @property
+    def fresh(self) -> bool:
+        """Whether it reads its tenant's settings as of now, not of half a minute ago: for an admin, who may just have changed
+        them through another process; and in work that nobody waits for, which may be an admin's and has the time."""
+        return self.caller.identity.admin or self.patience > REQUEST_PATIENCE
+
+    @property
     def streaming(self) -> "Scope":
         """The same work, answered with a stream of events."""
         return replace(self, deadline=Deadline(self.deadline.at + STREAM_SECONDS - REQUEST_SECONDS))

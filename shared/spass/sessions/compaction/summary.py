@@ -96,7 +96,7 @@ class Summarizer:
             RecursionDepthExceeded: too many gateways have called each other to get here.
             StorageUnavailable: whether there is room for them cannot be known now.
         """
-        settings = await self._cascade.effective(scope.store, fresh=scope.caller.identity.admin)
+        settings = await self._cascade.effective(scope.store, fresh=scope.fresh)
         model = settings.compact_summary_model or otherwise
         try:
             size = _Size.of(self._config.model(model).context_window, masked=masked)

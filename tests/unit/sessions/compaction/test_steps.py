@@ -20,6 +20,7 @@ from spass.sessions.deletion import delete_session
 from spass.sessions.hold import job_hold, release, take
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session
+from spass.tenancy.settings import Cascade
 from tests.simulated.works import AGENT, USER, Points, StepFailed, Works, loop_time
 from tests.unit.virtual_time import BACKEND
 
@@ -106,6 +107,16 @@ async def test_a_summary_is_made_once(works: Works) -> None:
     assert len(works.script.requests) == 1
     await works.step("commit", job)
     assert await drafts(works) == []
+
+
+async def test_the_model_is_the_one_that_was_set_a_moment_ago(works: Works) -> None:
+    with works.quiet():
+        earlier = await works.services.cascade.effective(works.store)
+        await Cascade(works.services.config).change(works.store, {"compact_summary_model": "dear"})
+    assert earlier.compact_summary_model != "dear"
+    job = await asked(works, await works.session())
+    await works.step("summarise", job)
+    assert [request.model for request in works.script.requests] == ["dear"]
 
 
 async def test_a_try_that_could_not_keep_its_summary_stands_on_the_bill(works: Works) -> None:
