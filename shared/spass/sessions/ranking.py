@@ -21,8 +21,17 @@ _ELLIPSIS: Final = "…"
 _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-_DIACRITICS: Final = re.compile("[\u0300-\u036f]+")
-_WORD: Final = re.compile(f"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\\W_]|[\u0300-\u036f])+")
+
+
+def _marks(first: int, end: int) -> str:
+    """The signs from ``first`` to before ``end`` that belong to the letter before them."""
+    return "".join(chr(code) for code in range(first, end) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
+
+
+_DIACRITICS: Final = _marks(0x300, 0x900)  # accents, and the points of Hebrew and Arabic, which are mostly left out
+_VOWELS: Final = _marks(0x900, 0xE00)  # of the scripts of India: another vowel, another word
+_FOLDED_AWAY: Final = re.compile(f"[{_DIACRITICS}]+")
+_WORD: Final = re.compile(f"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\\W_]|[{_DIACRITICS}{_VOWELS}])+")
 _ASCII_WORD: Final = re.compile("[a-z0-9]+")
 
 
@@ -31,7 +40,7 @@ def words(text: str) -> list[str]:
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
-    return _WORD.findall(_DIACRITICS.sub("", folded))
+    return _WORD.findall(_FOLDED_AWAY.sub("", folded))
 
 
 class Scored(NamedTuple, Generic[T]):
