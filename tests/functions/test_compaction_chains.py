@@ -91,6 +91,17 @@ def test_a_deleted_member_leaves_the_others_whole(house: House) -> None:
     assert house.say(chain[2], "And then?").status == 200
 
 
+def test_nobody_is_led_to_a_successor_that_was_deleted(house: House) -> None:
+    chain = chain_of(house, 3)
+    house.gateway.send("DELETE", f"{PLAIN}/{chain[1]}")
+    lost = house.say(chain[0], "And then?")
+    assert (lost.status, lost.code) == (404, "session_not_found")
+    assert lost.json["error"]["details"] == {"successor_session_id": chain[1]}
+    assert "location" not in lost.headers
+    assert len(house.messages(chain[0])) == 6
+    assert house.compact(chain[0]).code == "session_archived"
+
+
 def test_the_job_outlives_what_it_made(house: House) -> None:
     reply = house.compact(house.session())
     house.gateway.send("DELETE", f"{PLAIN}/{reply.json['successor_session_id']}")

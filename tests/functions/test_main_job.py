@@ -262,9 +262,11 @@ def test_an_archived_session_points_at_its_successor_behind_the_stage(gateway: G
     from spass.core.errors import SessionArchived
     from spass.sessions.turn import Turn
 
+    successor = ok(gateway.send("POST", SESSIONS), 201)["id"]
+
     async def archived(turn: Turn) -> object:
         await turn.running.result()
-        raise SessionArchived("Moved.", details={"successor_session_id": "ses_01next00000000000000000000"})
+        raise SessionArchived("Moved.", details={"successor_session_id": successor})
 
     monkeypatch.setattr(Turn, "answer", archived)
     at = f"{SESSIONS}/{ok(gateway.send('POST', SESSIONS), 201)['id']}/messages"
@@ -272,8 +274,8 @@ def test_an_archived_session_points_at_its_successor_behind_the_stage(gateway: G
     context = f'{{"path": "/{STAGE}{at}", "resourcePath": "/a1/agents/{{name}}/sessions/{{session_id}}/messages"}}'
     reply = gateway.send("POST", at, body={"message": "x"}, headers={"x-amzn-request-context": context})
     assert reply.status == 308
-    assert reply.json == {"successor_session_id": "ses_01next00000000000000000000"}
-    assert reply.headers["location"] == f"/{STAGE}{SESSIONS}/ses_01next00000000000000000000/messages"
+    assert reply.json == {"successor_session_id": successor}
+    assert reply.headers["location"] == f"/{STAGE}{SESSIONS}/{successor}/messages"
 
 
 def test_the_description_names_every_route_and_the_page_finds_it_behind_the_stage(gateway: Gateway) -> None:
