@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from spass.aws.endings import together
@@ -19,6 +19,7 @@ from spass.core.errors import (
     SpassError,
     StorageUnavailable,
     SummaryFailed,
+    UpstreamRejected,
 )
 from spass.core.messages import FinishReason, Message, Role
 from spass.llm.types import ChatReply, ChatRequest, ReplyBuilder
@@ -42,7 +43,8 @@ _BYTES_PER_TOKEN: Final = 3.6
 _AT_ONCE: Final = 4
 _THOUGHT: Final = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)  # some servers leave it in what the model says
 _UNREAD: Final = 10  # characters of the material for a token that was read, from which on the model cannot have read it all
-_LEAST_WINDOW: Final = 1024  # tokens: who says that it read fewer may count otherwise
+_SURELY_READ: Final = 2  # bytes for a token: hardly any text has fewer
+_LEAST_WINDOW: Final = 1024  # tokens, and windows are a multiple of it; who says that it read fewer may count otherwise
 _LABELS: Final = 40  # bytes of a summary's line beside its text
 
 _NO_FAULT_OF_THE_MODEL: Final = (RateLimited, BudgetExceeded, StorageUnavailable, RecursionDepthExceeded)
@@ -137,6 +139,7 @@ class _Work:
         self._masked = masked
         self._room = size.room
         self._bytes = 0
+        self._temperature: float | None = 0.0  # until the model says that it takes none
 
     async def summary(self, messages: Sequence[Message], earlier: str | None) -> str:
         """The messages in parts if they are too many for one request, and the parts' summaries together with the earlier one, in
@@ -213,25 +216,38 @@ class _Work:
         request = ChatRequest(
             model=self._model,
             messages=(Message(Role.SYSTEM, instruction), Message(Role.USER, material)),
-            temperature=0.0,
+            temperature=self._temperature,
             max_tokens=self._size.tokens,
         )
+        try:
+            reply = await self._answer(request)
+        except UpstreamRejected as rejection:
+            if request.temperature is None or "temperature" not in rejection.message:
+                raise
+            self._temperature = None
+            reply = await self._answer(replace(request, temperature=None))
+        self._check_read(reply, material)
+        return _text(self._model, reply, self._size.characters)
+
+    async def _answer(self, request: ChatRequest) -> ChatReply:
         heard = ReplyBuilder()
         async with aclosing(self._calls.chat(self._scope, request)) as deltas:
             async for delta in deltas:
                 heard.add(delta)
-        self._check_read(heard.reply, material)
-        return _text(self._model, heard.reply, self._size.characters)
+        return heard.reply
 
     def _check_read(self, reply: ChatReply, material: str) -> None:
         """Some servers take no more of a request than fits them, and say nothing: half of a conversation would be forgotten.
 
         Raises:
-            ContextLengthExceeded: most of ``material`` was not read. From now on there is only room for what surely will be.
+            ContextLengthExceeded: some of ``material`` was not read. From now on there is only room for what surely will be.
         """
         read = reply.usage.prompt_tokens if reply.usage else 0
-        if read >= _LEAST_WINDOW and len(material) > read * _UNREAD:
-            self._room = min(self._room, 2 * read)
+        surely = _SURELY_READ * read
+        # By chance a whole window looks like that too, which costs a try, and no further one: its halves are surely read.
+        stopped = read % _LEAST_WINDOW == 0 and len(material.encode()) > surely
+        if read >= _LEAST_WINDOW and (stopped or len(material) > read * _UNREAD):
+            self._room = min(self._room, surely - len(_END))
             raise ContextLengthExceeded("The model did not read all of it.")
 
 

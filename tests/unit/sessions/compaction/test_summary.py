@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.messages import FinishReason, Message, Role
+from spass.llm import errors as llm
 from spass.llm.types import ChatDelta, ChatRequest
 from spass.sessions.compaction.summary import LONGEST_SUMMARY
 from tests.unit.calls.scripted import audit_of, make_scope
 from tests.unit.sessions.compaction.writers import (
     SummaryModel,
     Writes,
+    Written,
     config,
     conversation,
     instruction,
@@ -75,6 +77,18 @@ async def test_the_mask_says_what_to_leave_out_and_without_it_nothing_does(store
     assert "eave out" not in instruction(raw)
     assert "greetings" not in instruction(raw)
     assert material(masked) == material(raw)
+
+
+async def test_a_model_that_takes_no_temperature_is_asked_without(store: TenantStore) -> None:
+    def write(request: ChatRequest) -> Written:
+        if request.temperature is not None:
+            return llm.BackendRejected("Unsupported value: 'temperature' does not support 0 with this model.")
+        return said("Part.")
+
+    model = SummaryModel(write)
+    assert await summary_of(model, make_scope(store), conversation(200)) == "Part."
+    refused = [request for request in model.requests if request.temperature is not None]
+    assert 1 <= len(refused) <= 4, "those that were under way when the first was refused"
 
 
 async def test_a_tenant_without_a_summary_model_takes_the_agents(store: TenantStore) -> None:

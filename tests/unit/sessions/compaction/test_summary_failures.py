@@ -132,6 +132,34 @@ async def test_a_request_of_which_the_provider_reads_only_the_beginning_is_asked
     assert len(model.requests) - len(heard) == 1
 
 
+async def test_a_request_that_was_cut_off_where_a_window_ends_is_asked_for_in_parts_however_little_is_missing(
+    store: TenantStore,
+) -> None:
+    """What is read is then a multiple of 1024 tokens, and too near to what was sent to tell by their number."""
+    window = 8192
+
+    def write(request: ChatRequest) -> Written:
+        tokens = sum(len(message.content) for message in request.messages) // 4
+        return [ChatDelta("Part.", finish_reason=FinishReason.STOP, usage=TokenUsage(min(tokens, window), 2))]
+
+    model = SummaryModel(write)
+    messages = conversation(200, 45)
+    work = model.summarizer(config("vast")).summarise(make_scope(store), messages, earlier=None, masked=True, otherwise="own")
+    assert (await work).text == "Part."
+    heard = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 < window]
+    told = {line["user"] for request in heard for line in material(request) if "user" in line}
+    assert told == {message.content for message in messages if message.role is Role.USER}
+    assert len(model.requests) - len(heard) == 1
+
+
+async def test_a_provider_that_counts_in_rough_numbers_is_no_endless_loop(store: TenantStore) -> None:
+    model = SummaryModel(lambda _: [ChatDelta("Ana.", usage=TokenUsage(4096, 2))])
+    await model.summarizer(config("vast")).summarise(
+        make_scope(store), conversation(300), earlier=None, masked=True, otherwise="own"
+    )
+    assert len(model.requests) < 10
+
+
 @pytest.mark.parametrize("tokens", [0, 10, 1023])
 async def test_a_provider_that_counts_hardly_any_tokens_is_believed(store: TenantStore, tokens: int) -> None:
     model = SummaryModel(lambda _: [ChatDelta("Ana.", usage=TokenUsage(tokens, 2))])
