@@ -14,8 +14,8 @@ INFRA_PY := $(INFRA_ENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --require-hashes
 COMPILE := $(abspath $(LOCK_ENV))/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
 PYTEST := -m pytest
-# Files side by side, so that a wait in one of them is not everybody's.
-PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+# Files side by side, so that a wait in one of them is not everybody's; in their order: tests/conftest.py begins with what waits longest.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 export PYTHONPATH := shared:.

@@ -20,6 +20,14 @@ settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5
 settings.load_profile("soak" if os.environ.get("SPASS_SOAK") else "everyday")
 
 
+_FIRST = ("test_ingest_restarts.py", "test_life.py", "test_jobs.py", "test_openai_own_tests.py")
+"""What takes long and mostly waits: begun first, it waits while all others run beside it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in _FIRST)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _descriptions_of_services_are_read_once() -> Iterator[None]:
     """botocore reads a megabyte of JSON for every new session, and most tests make one."""
