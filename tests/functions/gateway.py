@@ -82,10 +82,12 @@ class Script:
     during: Callable[[], Awaitable[None]] | None = None
     pause: float = 0
     requests: list[ChatRequest] = field(default_factory=list)
+    contexts: list[CallContext] = field(default_factory=list)
     embedded: list[str] = field(default_factory=list)
 
     async def answer(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         self.requests.append(request)
+        self.contexts.append(context)
         if self.during:
             await self.during()
         if self.failure:

@@ -317,6 +317,8 @@ async def test_the_call_stands_in_the_audit_of_the_request_that_asked_for_it(wor
         "req_elsewhere",
         "/a1/agents/{name}/sessions/{session_id}/compact",
     )
+    (context,) = works.script.contexts
+    assert context.headers == {"SPASS-Caller-Depth": "2", "SPASS-Parent-Request-Id": call["request_id"]}
 
 
 async def test_what_a_job_stores_is_no_text(works: Works) -> None:
