@@ -218,9 +218,11 @@ def _json() -> st.SearchStrategy[Json]:
 def _changed(draw: st.DrawFn, good: Json) -> Json:
     """``good`` with one value replaced, left out, or added."""
     value = copy.deepcopy(good)
-    parent, key = draw(st.sampled_from(_places(value)))
+    places = _places(value)
+    parent, key = draw(st.sampled_from(places or [(value, None)]))
     odd = draw(st.sampled_from(_ODD_VALUES) | _json())
-    match draw(st.sampled_from(["replace", "replace", "replace", "remove", "add", "keep", "keep"])):
+    on_a_value = ["replace", "replace", "replace", "remove"] if places else []  # an empty object has none
+    match draw(st.sampled_from([*on_a_value, "add", "keep", "keep"])):
         case "replace":
             parent[key] = odd
         case "remove":
