@@ -5,8 +5,7 @@ from starlette.responses import Response
 
 from spass.agents.spec import MessageBody
 from spass.agents.turn import start_turn
-from spass.core.errors import SessionArchived, SessionNotFound
-from spass.core.ids import SessionId
+from spass.core.errors import SessionArchived
 from spass.web.app import location
 from spass.web.exchange import Current
 from spass.web.functions import stream_app
@@ -40,12 +39,7 @@ async def append(name: Agent, session_id: Session, body: MessageBody, request: R
     try:
         done = await turn.answer()
     except SessionArchived as archived:
-        successor = SessionId(str(archived.details["successor_session_id"]))
-        try:
-            await services.sessions.get(exchange.scope, name, successor)
-        except SessionNotFound:
-            message = "This session was compacted, and the one that it went on as has been deleted."
-            raise SessionNotFound(message, details=archived.details) from None
+        successor = await services.sessions.successor(exchange.scope, name, archived)
         target = location(request, _path(name, successor))
         return json_response({"successor_session_id": successor}, status=308, headers={"Location": target})
     return replayed(done.answer) if done.replayed else json_response(done.answer.body, headers=done.answer.headers)

@@ -13,6 +13,7 @@ from spass.aws.leases import LeaseLost
 from spass.aws.table import ABSENT, Put, TransactionFailed, Write
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.errors import SessionArchived, SessionNotFound
 from spass.core.ids import AgentName, SessionId, new_id
 from spass.core.time import timestamp
 from spass.sessions.deletion import delete_session
@@ -93,6 +94,19 @@ class Sessions:
         SessionAgentMismatch: it is the user's, with another agent.
         """
         return owned(await scope.store.table.get(keys.session_head(scope.store.tenant, session)), agent, user_of(scope))
+
+    async def successor(self, scope: Scope, agent: AgentName, archived: SessionArchived) -> SessionId:
+        """Where an archived session went on.
+
+        Raises:
+            SessionNotFound: that one has been deleted.
+        """
+        successor = SessionId(str(archived.details["successor_session_id"]))
+        try:
+            return (await self.get(scope, agent, successor)).id
+        except SessionNotFound:
+            message = "This session was compacted, and the one that it went on as has been deleted."
+            raise SessionNotFound(message, details=archived.details) from None
 
     async def history(self, scope: Scope, agent: AgentName, session: SessionId, cursor: str | None, limit: int) -> HistoryPage:
         """Messages of the session, oldest first; errors as ``get``, and InvalidRequest for a cursor of another list."""
