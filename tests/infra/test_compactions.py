@@ -19,7 +19,7 @@ AN_HOUR = 3600
 """As long as a job has (`spass/sessions/compaction`)."""
 
 
-def test_a_compaction_that_goes_well_is_three_transitions() -> None:
+def test_a_compaction_that_goes_well_is_three_steps() -> None:
     way, state = [DEFINITION["StartAt"]], DEFINITION["States"][DEFINITION["StartAt"]]
     while "Next" in state:
         way.append(state["Next"])

@@ -52,8 +52,9 @@ EPOCH: Final = 1_800_000_000.0
 AGENT: Final = AgentName("plain")
 USER: Final = UserId("ada")
 _MACHINE: Final[Mapping[str, Any]] = json.loads((Path(__file__).parents[2] / "infra" / "compaction.asl.json").read_text())
-_VISIBLE_AFTER: Final = 45.0  # seconds until a message that was not carried out comes again
-_MOST_RECEIVES: Final = 5
+# As the queue in infra/stacks/data.py: seconds until a message that was not carried out comes again, and how often.
+_VISIBLE_AFTER: Final = 60.0
+_MOST_RECEIVES: Final = 20
 _STEP_SECONDS: Final = 570.0
 
 
