@@ -47,6 +47,15 @@ class MemoryAws(SimulatedAws):
         self.__dict__["_s3"] = cast("S3Client", bucket)
 
 
+def table_for_faults(emulated: Aws) -> Aws:
+    """A table in memory beside the emulator's bucket, which knows versions; with SPASS_SOAK=1 both are the emulator's."""
+    if os.environ.get("SPASS_SOAK"):
+        return emulated
+    aws = MemoryAws()
+    aws.__dict__["_s3"] = emulated._s3
+    return aws
+
+
 def aws_for_faults(request: pytest.FixtureRequest) -> Aws:
     """In memory, and on the emulator with SPASS_SOAK=1."""
     if os.environ.get("SPASS_SOAK"):

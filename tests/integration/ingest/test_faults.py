@@ -2,6 +2,7 @@
 
 import pytest
 
+from spass.aws.clients import Aws
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import SpassError
@@ -9,9 +10,16 @@ from spass.core.ids import IndexId
 from spass.rag.documents import NewDocument
 from spass.rag.objects import together
 from tests.integration.ingest.conftest import Clock
+from tests.integration.memory import table_for_faults
 from tests.unit.rag.ingest.stage import Stage, lines
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def aws(emulated_aws: Aws) -> Aws:
+    return table_for_faults(emulated_aws)
+
 
 BEFORE = {"d0": "old", "other": "stays"}
 NEW = {f"d{n}": f"new {n}" for n in range(6)}
