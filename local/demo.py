@@ -81,7 +81,8 @@ def main() -> int:
         "--url",
         type=_url,
         help="walk through a gateway that runs already, such as http://127.0.0.1:3000. This REPLACES its indexes berlin-info and "
-        "gateway-docs of the tenant demo, leaves two sessions there, and costs what its models cost",
+        "gateway-docs of the tenant demo, leaves two sessions there, and costs what its models cost; it fails where a model gets "
+        "a fact wrong or a summary forgets it",
     )
     headers = {"Authorization": f"Bearer {_TOKEN}", "SPASS-User-Id": _USER}
     url: str | None = parser.parse_args().url

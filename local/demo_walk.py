@@ -14,7 +14,7 @@ from local.home import ROOT
 _BERLIN: Final = "/a1/rag/indices/berlin-info"
 _SESSIONS: Final = "/a1/agents/concise-de/sessions"
 _WIDTH: Final = 600  # characters of a body that are shown
-_UPLOAD_SECONDS: Final = 120
+_JOB_SECONDS: Final = 120
 _POLL_SECONDS: Final = 0.2
 
 
@@ -73,24 +73,32 @@ class Walk:
         print(f"← {sent.status_code}")
         if sent.is_error:
             raise DemoFailed(f"The bucket refused the file with {sent.status_code}")
-        return self._arrived(f"{uploads}/{ticket['upload_id']}")
+        return self._ended(f"{uploads}/{ticket['upload_id']}", "The file did not become documents")
 
-    def _arrived(self, path: str) -> dict[str, Any]:
-        """The upload at ``path`` when it has ended; each step on the way is shown."""
+    def compact(self, session: str) -> dict[str, Any]:
+        """Have a session compacted, and return what that came to, also if it takes longer than the gateway waits for it."""
+        answer = self.call("POST", f"{session}/compact")
+        if "status" not in answer:
+            return answer
+        result: dict[str, Any] = self._ended(f"/a1/jobs/{answer['job_id']}", "The session was not compacted")["result"]
+        return result
+
+    def _ended(self, path: str, failed: str) -> dict[str, Any]:
+        """The work at ``path`` when it has succeeded; each step on the way is shown. ``failed`` says what has not happened."""
         print(f"\n→ GET {path}")
         said = ""
-        until = time.monotonic() + _UPLOAD_SECONDS
+        until = time.monotonic() + _JOB_SECONDS
         while time.monotonic() < until:
-            upload: dict[str, Any] = self._client.get(path).raise_for_status().json()
-            if (progress := _shown(upload)) != said:
+            work: dict[str, Any] = self._client.get(path).raise_for_status().json()
+            if (progress := _shown(work)) != said:
                 said = progress
                 print(f"← {progress}")
-            if upload["status"] == "succeeded":
-                return upload
-            if upload["status"] == "failed":
-                raise DemoFailed("The file did not become documents")
+            if work["status"] == "succeeded":
+                return work
+            if work["status"] == "failed":
+                raise DemoFailed(failed)
             time.sleep(_POLL_SECONDS)
-        raise DemoFailed(f"The file did not become documents within {_UPLOAD_SECONDS} s")
+        raise DemoFailed(f"{failed} within {_JOB_SECONDS} s")
 
     def tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Run a server tool, and return its result."""
@@ -155,7 +163,7 @@ def _agents(step: Walk) -> None:
 def _compaction(step: Walk, session: str) -> None:
     step.title("7. The session is compacted: a summary takes the place of what is old, and the session goes on in a successor")
     step.call("POST", f"{session}/messages", {"message": "Mein Hund heißt Bello."})
-    compacted = step.call("POST", f"{session}/compact")
+    compacted = step.compact(session)
     print("\n  A message to the old session is led to the successor, which knows from the summary what was said before:")
     reply = step.ask(f"{session}/messages", "Welcher Sport ist mein Liebling?", expect="Tennis")
     if reply["session_id"] != compacted["successor_session_id"]:

@@ -49,6 +49,25 @@ def test_a_call_that_is_led_elsewhere_shows_the_way(capsys: pytest.CaptureFixtur
     assert "← 308\n→ POST /new\n← 200" in capsys.readouterr().out
 
 
+def test_a_compaction_that_takes_longer_than_the_gateway_waits_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    statuses = iter(["queued", "running", "succeeded"])
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/session/compact":
+            return httpx.Response(202, json={"job_id": "job_1", "status": "queued"})
+        assert request.url.path == "/a1/jobs/job_1"
+        return httpx.Response(200, json={"status": next(statuses), "result": {"summary_id": "sum_1"}})
+
+    client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://gateway")
+    assert Walk(client).compact("/session") == {"summary_id": "sum_1"}
+
+
+def test_a_compaction_that_fails_later_fails_the_demo() -> None:
+    with pytest.raises(DemoFailed, match="not compacted"):
+        walk(200, {"job_id": "job_1", "status": "failed"}).compact("/session")
+
+
 def test_its_own_gateway_sees_no_key_and_nobodys_data() -> None:
     theirs = {"OPENAI_API_KEY": "sk-1", "MY_APIKEY": "2", "AWS_ENDPOINT_URL": "http://stack", "SPASS_CONFIG": "mine.yaml"}
     seen = own_environment({**theirs, "SPASS_HOME": "mine", "PATH": "/bin"}, "thrown-away")
