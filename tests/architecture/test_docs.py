@@ -96,6 +96,13 @@ def test_a_section_fits_into_one_document(path: Path) -> None:
     assert [section.splitlines()[0] for section in sections if len(section.encode()) >= MAX_SECTION_BYTES] == []
 
 
+def test_the_example_of_an_agent_that_searches_its_past_is_one(tmp_path: Path) -> None:
+    section = (ROOT / "docs" / "sessions.md").read_text(encoding="utf-8").split("## What a summary forgot", 1)[1]
+    (tmp_path / "keeper.yaml").write_text(section.split("```yaml\n", 1)[1].split("```", 1)[0], encoding="utf-8")
+    agents = AgentRegistry.load(tmp_path, load_gateway_config(ROOT / "gateway.yaml"), registry.TOOLS)
+    assert agents.get("keeper").tools == ("lineage_search",)
+
+
 def test_the_example_of_a_tool_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     section = AGENTS.split("## Adding a tool", 1)[1]
     source, line = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
