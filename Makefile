@@ -28,7 +28,7 @@ help: ## list the targets
 run: $(ENV)/local.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
 	@exec $(PY) -m local $(ARGS)
 
-demo: $(ENV)/local.stamp ## walk through the main job on a gateway of its own, printing each call and answer (ARGS='--url …' for another's)
+demo: $(ENV)/local.stamp ## walk through the main job on a gateway of its own, printing each call and answer (ARGS='--url …': on another, whose indexes it replaces)
 	@exec $(PY) -m local.demo $(ARGS)
 
 test: $(ENV)/dev.stamp $(ENV)/openai-tests.stamp ## run every test
