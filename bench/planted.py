@@ -1,6 +1,7 @@
 """Conversations in which facts are planted, so that a bench can tell which are still known."""
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -65,33 +66,38 @@ _ANSWERS: Final = (
     "Thank you, I keep that in mind for the rest of our conversation.",
     "Larger letters and fewer lines on a page usually help more than any other change.",
 )
+_SENTENCES: Final = re.compile(r"(?<=[.!?])\s+")
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something said once. Whoever knows ``key`` can answer ``question``."""
+    """Something said once: of ``project``, ``about`` what. Whoever knows that this is ``key`` can answer ``question``."""
 
-    kind: str  # "name", "number" or "decision"
+    project: str
+    about: str
     said: str
     question: str
     key: str
 
+    def known_by(self, text: str) -> bool:
+        """Whether a sentence of ``text`` says it. The key alone may stand there for another project, or for another thing."""
+        return any(all(word in sentence for word in (self.project, self.about, self.key)) for sentence in _SENTENCES.split(text))
+
 
 def facts_of(project: str, chance: random.Random) -> list[Fact]:
     """Fourteen of one project: six names, five numbers, three decisions."""
-    names = zip(chance.sample(_FIRST, 6), chance.sample(_LAST, 6), chance.sample(_ROLES, 6), strict=True)
-    facts = [
-        Fact("name", f"The {role} of project {project} is {first} {last}.", f"Who is the {role} of project {project}?", last)
-        for first, last, role in names
-    ]
+    facts: list[Fact] = []
+    for first, last, role in zip(chance.sample(_FIRST, 6), chance.sample(_LAST, 6), chance.sample(_ROLES, 6), strict=True):
+        said = f"The {role} of project {project} is {first} {last}."
+        facts.append(Fact(project, role, said, f"Who is the {role} of project {project}?", last))
     for what, unit, low, high in _FIGURES:
         number = str(chance.randrange(low, high))
         said = f"For project {project} the {what} is {unit.format(number)}."
-        facts.append(Fact("number", said, f"What is the {what} of project {project}?", number))
+        facts.append(Fact(project, what, said, f"What is the {what} of project {project}?", number))
     for what, verb, choices in _CHOICES:
         choice = chance.choice(choices)
         said = f"We decided that the {what} of project {project} {verb} {choice}."
-        facts.append(Fact("decision", said, f"What did we decide about the {what} of project {project}?", choice))
+        facts.append(Fact(project, what, said, f"What did we decide about the {what} of project {project}?", choice))
     chance.shuffle(facts)
     return facts
 

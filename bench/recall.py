@@ -144,14 +144,14 @@ class Recaller:
         return done
 
     async def _recall(self, facts: Sequence[Fact], session: SessionId, summary: str) -> Recall:
-        remembered = {fact.question for fact in facts if fact.key in summary}
+        remembered = {fact.question for fact in facts if fact.known_by(summary)}
         searched = {fact.question for fact in facts if fact.question not in remembered and await self._is_found(fact, session)}
-        answered = [fact.key in await self._answer(fact.question, session) for fact in facts]
+        answered = [fact.known_by(await self._answer(fact.question, session)) for fact in facts]
         return Recall(len(facts), len(remembered), len(remembered | searched), sum(answered))
 
     async def _is_found(self, fact: Fact, session: SessionId) -> bool:
         found = await LineageSearch().search(self._scope().within(AGENT, session), fact.question, _FOUND)
-        return any(fact.key in one.excerpt for one in found.results)
+        return any(fact.known_by(one.excerpt) for one in found.results)
 
     async def _answer(self, question: str, session: SessionId) -> str:
         """What the agent says in a turn that is not recorded."""
