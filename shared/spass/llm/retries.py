@@ -36,6 +36,9 @@ from spass.llm.health import Health
 from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig, LlmConfig
 
+LIMIT_OF_BACKENDS: Final = "backends"
+"""What ``details.limit`` of a RateLimited says when it is the model's side that has no room, and not the tenant."""
+
 _TICK: Final = 0.01  # a timer may fire this much early, and no try fits into less
 _FIRST_POLL: Final = 0.25  # how long after it was full a backend is asked again whether it has room: others may take less than
 _LONGEST_POLL: Final = 2.0  # they reserved. Doubled each time, up to this,
@@ -209,6 +212,7 @@ class Tries:
             waits = [max(0.0, moment - self._chance.clock()) for moment in self._room_at.values()]
             return RateLimited(
                 "The model is receiving too many requests. Try again later.",
+                details={"limit": LIMIT_OF_BACKENDS},
                 retry_after=min(waits, default=max(1.0, self._config.retry_base_delay)),
             )
         if isinstance(self._last, BackendUncounted):
