@@ -81,7 +81,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 @pytest.fixture(scope="session")
 def aws(emulated_aws: Aws) -> Aws:
-    """What tests work on. A module of faults may have another (``tests.integration.memory``)."""
+    """What tests work on. A module of faults may have another (``tests.simulated.memory``)."""
     return emulated_aws
 
 

@@ -10,7 +10,7 @@ from spass.core.ids import IndexId
 from spass.rag.documents import NewDocument
 from spass.rag.objects import together
 from tests.integration.ingest.conftest import Clock
-from tests.integration.memory import table_for_faults
+from tests.simulated.memory import table_for_faults
 from tests.unit.rag.ingest.stage import Stage, lines
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
 from spass.rag.swap import Completion
-from tests.integration.memory import aws_for_faults
 from tests.integration.rag.conftest import Verb, World, documents
+from tests.simulated.memory import aws_for_faults
 
 pytestmark = pytest.mark.anyio
 

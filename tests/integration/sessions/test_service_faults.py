@@ -23,7 +23,7 @@ from tests.unit.sessions.summaries import ScriptedSummarizer
 
 if TYPE_CHECKING:
     from tests.integration.sessions.conftest import World
-from tests.integration.memory import aws_for_faults
+from tests.simulated.memory import aws_for_faults
 
 pytestmark = pytest.mark.anyio
 

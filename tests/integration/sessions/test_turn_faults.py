@@ -20,7 +20,7 @@ from spass.core.messages import Role
 from spass.sessions import commit, record
 from spass.sessions.record import overflow_key
 from spass.sessions.turn import TurnAnswer
-from tests.integration.memory import aws_for_faults
+from tests.simulated.memory import aws_for_faults
 
 if TYPE_CHECKING:
     from tests.integration.sessions.conftest import World

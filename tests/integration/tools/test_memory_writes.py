@@ -15,8 +15,8 @@ from spass.core.ids import TenantId
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tools.toolbox import Toolbox
-from tests.integration.memory import aws_for_faults
 from tests.integration.rag.conftest import World
+from tests.simulated.memory import aws_for_faults
 
 pytestmark = pytest.mark.anyio
 

@@ -19,6 +19,7 @@ from spass.rag.documents import NewDocument
 from spass.rag.service import Rag
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
+from tests.simulated.memory import aws_for_faults
 
 T = TypeVar("T")
 DIMENSIONS = 8
@@ -82,8 +83,14 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def aws() -> Iterator[Aws]:
-    """Making clients takes a second, so a module's tests share them; each has tenants of its own."""
+def aws(request: pytest.FixtureRequest) -> Aws:
+    """A module's tests share it; each has tenants of its own."""
+    return aws_for_faults(request)
+
+
+@pytest.fixture(scope="module")
+def emulated_aws() -> Iterator[Aws]:
+    """What it is with SPASS_SOAK=1."""
     with pytest.MonkeyPatch.context() as patch, mock_aws():
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         patch.delenv("AWS_ENDPOINT_URL", raising=False)

@@ -1,7 +1,8 @@
-"""For tests that make every AWS call go wrong in every way: a table and a bucket in memory.
+"""A table and a bucket in memory for tests with real threads and the real time: above all for those that make every AWS call go
+wrong in every way.
 
-Such a test makes thousands of calls, which take the emulator ten times as long. ``tests/unit/simulated`` holds the two to the
-same answers; with SPASS_SOAK=1 these tests run on the emulator.
+Such a test makes thousands of calls, which take an emulator ten times as long. ``tests/unit/simulated`` holds the two to the
+same answers; with SPASS_SOAK=1 these tests run on the emulator, which their fixture ``emulated_aws`` is.
 """
 
 import os
