@@ -7,18 +7,21 @@ same answers; with SPASS_SOAK=1 these tests run on the emulator, which their fix
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.places import WorkPlaces
+from spass.aws.places import NOWHERE, WorkPlaces
 from spass.core.time import now_s
 from tests.simulated.aws import SimulatedAws
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_s3 import S3Client
+
+
+WITH_QUEUE: Final = WorkPlaces(queue="jobs")
 
 
 class _OneAtATime:
@@ -41,8 +44,8 @@ class _OneAtATime:
 class MemoryAws(SimulatedAws):
     """For real threads and the real time."""
 
-    def __init__(self) -> None:
-        super().__init__(now_s, WorkPlaces(queue="jobs"))
+    def __init__(self, places: WorkPlaces = NOWHERE) -> None:
+        super().__init__(now_s, places)
         table, bucket = _OneAtATime(self.table), _OneAtATime(self.bucket)
         self.__dict__["_dynamodb"] = cast("DynamoDBClient", table)
         self.__dict__["_s3"] = cast("S3Client", bucket)
@@ -52,7 +55,7 @@ def table_for_faults(emulated: Aws) -> Aws:
     """A table in memory beside the emulator's bucket, which knows versions; with SPASS_SOAK=1 both are the emulator's."""
     if os.environ.get("SPASS_SOAK"):
         return emulated
-    aws = MemoryAws()
+    aws = MemoryAws(WITH_QUEUE)
     aws.__dict__["_s3"] = emulated._s3
     return aws
 
@@ -62,4 +65,4 @@ def aws_for_faults(request: pytest.FixtureRequest) -> Aws:
     if os.environ.get("SPASS_SOAK"):
         on_emulator: Aws = request.getfixturevalue("emulated_aws")
         return on_emulator
-    return MemoryAws()
+    return MemoryAws(WITH_QUEUE)

@@ -1,4 +1,4 @@
-"""A model that says what a test wrote for it, behind the real router, and a store in moto's memory."""
+"""A model that says what a test wrote for it, behind the real router, and a store in memory."""
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from moto import mock_aws
 
 from spass.aws import keys
 from spass.aws.attributes import Item
-from spass.aws.clients import Aws, TenantStore
+from spass.aws.clients import TenantStore
 from spass.calls.admission import Admission
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
@@ -20,6 +20,7 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply,
 from spass.tenancy.config import BackendConfig, GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
+from tests.simulated.memory import MemoryAws
 
 CONFIG = GatewayConfig.model_validate(
     {
@@ -94,9 +95,14 @@ class ScriptedProvider:
         return Calls(config, router, Cascade(config), admission=admission)
 
 
-@contextmanager
-def memory_store(tenant: TenantId) -> Iterator[TenantStore]:
+def memory_store(tenant: TenantId) -> TenantStore:
     """A table that lives as long as the test."""
+    return MemoryAws().for_tenant(tenant)
+
+
+@contextmanager
+def emulated_table() -> Iterator[None]:
+    """A table in moto's memory, where a queue may stand beside it."""
     with mock_aws():
         boto3.client("dynamodb").create_table(
             TableName="spass",
@@ -107,7 +113,7 @@ def memory_store(tenant: TenantId) -> Iterator[TenantStore]:
                 {"AttributeName": "sk", "AttributeType": "S"},
             ],
         )
-        yield Aws(table="spass", bucket="spass").for_tenant(tenant)
+        yield
 
 
 def make_scope(store: TenantStore, *, allowed: Sequence[str] = ("*",), depth: int = 0) -> Scope:

@@ -32,6 +32,12 @@ from tests.unit.calls.scripted import CONFIG, ScriptedProvider, make_scope
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture
+def store(emulated_store: TenantStore) -> TenantStore:
+    return emulated_store
+
+
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
 MILLION = TokenUsage(1_000_000, 0)
 """Of the model ``small`` this costs half a dollar."""

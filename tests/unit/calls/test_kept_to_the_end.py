@@ -24,6 +24,12 @@ T = TypeVar("T")
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture
+def store(emulated_store: TenantStore) -> TenantStore:
+    return emulated_store
+
+
 QUESTION = ChatRequest("small", (Message(Role.USER, "What is it, then?"),))
 ANSWER = [ChatDelta("Hello"), ChatDelta(".", finish_reason=FinishReason.STOP, usage=TokenUsage(10, 5))]
 

@@ -1,7 +1,5 @@
 """A store for each test."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from spass.aws.clients import TenantStore
@@ -10,10 +8,5 @@ from tests.unit.calls.scripted import memory_store
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[TenantStore]:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    with memory_store(TenantId("acme")) as made:
-        yield made
+def store() -> TenantStore:
+    return memory_store(TenantId("acme"))

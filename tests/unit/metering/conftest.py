@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from spass.aws.clients import TenantStore
-from spass.core.ids import TenantId
-from tests.unit.calls.scripted import memory_store
+from tests.unit.calls.scripted import emulated_table
 from tests.unit.metering.ledger import Books
 
 
@@ -16,7 +15,7 @@ def books(monkeypatch: pytest.MonkeyPatch) -> Iterator[Books]:
         monkeypatch.setenv(name, "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    with memory_store(TenantId("acme")):
+    with emulated_table():
         yield Books.opened()
 
 

@@ -19,12 +19,12 @@ from spass.aws.attributes import Item
 from spass.aws.faults import Crash, Fault, inject
 from spass.core.cost import Cost
 from spass.core.errors import StorageUnavailable
-from spass.core.ids import AgentName, RequestId, TenantId
+from spass.core.ids import AgentName, RequestId
 from spass.core.messages import TokenUsage
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 from spass.metering.usage import UsageQuery, reset, spent_this_month, usage
-from tests.unit.calls.scripted import memory_store
+from tests.unit.calls.scripted import emulated_table
 from tests.unit.metering.ledger import TODAY, Books, Faults, call, days_ago, usd
 
 SOAK = bool(os.environ.get("SPASS_SOAK"))
@@ -137,7 +137,7 @@ def table() -> Iterator[None]:
             patch.setenv(name, "testing")
         patch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
         patch.delenv("AWS_ENDPOINT_URL", raising=False)
-        with memory_store(TenantId("acme")):
+        with emulated_table():
             yield
 
 
