@@ -55,7 +55,7 @@ _MACHINE: Final[Mapping[str, Any]] = json.loads((Path(__file__).parents[2] / "in
 # As the queue in infra/stacks/data.py: seconds until a message that was not carried out comes again, and how often.
 _VISIBLE_AFTER: Final = 60.0
 _MOST_RECEIVES: Final = 20
-_STEP_SECONDS: Final = 570.0
+STEP_SECONDS: Final = 570.0
 
 
 @dataclass(slots=True)
@@ -230,7 +230,7 @@ class Works(SimulatedAws):
     async def _invoked(self, role: str, work: Work, event: Mapping[str, Any]) -> Json:
         with inject(Process(points=self.points, role=role)):
             try:
-                return await work(self.services, event, Deadline.after(_STEP_SECONDS))
+                return await work(self.services, event, Deadline.after(STEP_SECONDS))
             except (Crash, Exception) as error:
                 raise StepFailed from error
 

@@ -276,6 +276,20 @@ async def test_a_deleted_session_leaves_nothing_behind(house: "House", monkeypat
     assert house.stored_objects() == []
 
 
+async def test_only_its_user_takes_up_a_delete_that_broke_off(house: "House") -> None:
+    session = await house.create()
+    await house.say(session, "hello")
+    store = house.scope().store
+    await store.table.write(Update(keys.session_head(store.tenant, session), "SET deleted_at = :at", values={":at": "now"}))
+    left = house.stored_items()
+    for scope, agent in ((house.scope(user="ben"), AGENT), (house.scope(), AgentName("other"))):
+        with pytest.raises(SessionNotFound):
+            await house.sessions.delete(scope, agent, session)
+        assert house.stored_items() == left
+    await house.sessions.delete(house.scope(), AGENT, session)
+    assert not any(session in str(item) for item in house.stored_items() if item["sk"]["S"].startswith("TURN#"))
+
+
 async def test_a_member_of_a_chain_leaves_its_links_and_no_word_when_deleted(house: "House") -> None:
     session = await house.create(title="a secret")
     store = house.scope().store

@@ -28,7 +28,7 @@ from spass.sessions.compaction.model import Compacted, Plan, Summary
 from spass.sessions.compaction.stored import read_summary
 from spass.sessions.hold import renew, take
 from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, load_turns
-from spass.sessions.session import Hold, HoldKind, Session, session_of
+from spass.sessions.session import CreateSession, Hold, HoldKind, Session, session_of
 from tests.unit.sessions.conftest import AGENT
 
 if TYPE_CHECKING:
@@ -115,6 +115,15 @@ async def test_the_source_is_archived_and_its_successor_begins_with_the_summary(
     assert summary is not None
     assert summary == made.summary
     assert (summary.first_seq, summary.last_seq, summary.text, summary.source) == (1, 4, SUMMARY.text, session)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+async def test_a_successor_has_the_options_of_its_source(compaction: Compaction, mask: bool) -> None:
+    options = CreateSession(compact_strategy="manual", compact_keep_last_n=3, compact_observation_mask=mask)
+    session = await compaction.house.create_with(options)
+    await compaction.house.say(session, "one")
+    made = (await compaction.commit(await compaction.hold(session), Plan.new(session, kept_from=3))).session
+    assert (made.compact_strategy, made.compact_keep_last_n, made.compact_observation_mask) == ("manual", 3, mask)
 
 
 async def test_both_sessions_are_listed_as_their_heads_are(compaction: Compaction) -> None:

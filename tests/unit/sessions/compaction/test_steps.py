@@ -21,7 +21,7 @@ from spass.sessions.hold import job_hold, release, take
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session
 from spass.tenancy.settings import Cascade
-from tests.simulated.works import AGENT, USER, Points, StepFailed, Works, loop_time
+from tests.simulated.works import AGENT, STEP_SECONDS, USER, Points, StepFailed, Works, loop_time
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -107,6 +107,12 @@ async def test_a_summary_is_made_once(works: Works) -> None:
     assert len(works.script.requests) == 1
     await works.step("commit", job)
     assert await drafts(works) == []
+
+
+async def test_a_summary_is_to_be_written_while_its_step_may_run(works: Works) -> None:
+    await works.step("summarise", await asked(works, await works.session()))
+    (context,) = works.script.contexts
+    assert 0 < context.deadline.remaining() <= STEP_SECONDS
 
 
 async def test_the_model_is_the_one_that_was_set_a_moment_ago(works: Works) -> None:
