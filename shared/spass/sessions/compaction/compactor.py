@@ -11,8 +11,8 @@ from spass.core.messages import Message
 from spass.core.time import Deadline
 from spass.sessions.compaction import trigger
 from spass.sessions.compaction.commit import NotBegun, commit
-from spass.sessions.compaction.cut import kept_from
-from spass.sessions.compaction.model import Compacted, Plan
+from spass.sessions.compaction.cut import plan_of
+from spass.sessions.compaction.model import Compacted
 from spass.sessions.held import Clock, Held
 from spass.sessions.record import TurnRecord
 from spass.sessions.session import Hold, Session
@@ -62,9 +62,8 @@ class Compactor:
             return None
         self._tried = True
         messages = [stored for turn in live for stored in turn.messages]
-        follows = session.parent_session_id is not None
         try:
-            plan = Plan.new(session.id, kept_from(messages, session.compact_keep_last_n, summarised=follows))
+            plan = plan_of(session, messages)
             scope = replace(self._scope, deadline=Deadline.after(self._scope.deadline.remaining() * _SHARE))
             summary = await self._summarizer().summarise_session(scope, session, live, plan, otherwise=self._model)
         except SpassError as error:

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 from spass.core.errors import NothingToCompact
 from spass.core.messages import Role
+from spass.sessions.compaction.model import Plan
 from spass.sessions.record import StoredMessage
+from spass.sessions.session import Session
+
+
+def plan_of(session: Session, live: Sequence[StoredMessage]) -> Plan:
+    """How ``session``, whose live messages are all of ``live``, is compacted; errors as ``kept_from``."""
+    follows = session.parent_session_id is not None
+    return Plan.new(session.id, kept_from(live, session.compact_keep_last_n, summarised=follows))
 
 
 def kept_from(live: Sequence[StoredMessage], keep_last: int, *, summarised: bool) -> int:

@@ -23,10 +23,9 @@ from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, Spas
 from spass.core.ids import AgentName, JobId, SessionId, new_id
 from spass.core.messages import Json
 from spass.core.time import timestamp
-from spass.sessions.compaction.cut import kept_from
+from spass.sessions.compaction.cut import plan_of
 from spass.sessions.compaction.ending import GIVEN_UP, LATE, fail
 from spass.sessions.compaction.job import JOB_SECONDS, Asker, Job, JobStatus, read_job
-from spass.sessions.compaction.model import Plan
 from spass.sessions.compaction.stored import read_summary
 from spass.sessions.held import Clock
 from spass.sessions.hold import free, job_hold, refusal, release
@@ -139,8 +138,7 @@ class CompactionJobs:
         live = [stored for turn in turns for stored in turn.messages]
         if len(live) != source.live_message_count:
             raise SessionBusy("Another request has just changed this session; try again.", retry_after=1)
-        follows = source.parent_session_id is not None
-        plan = Plan.new(source.id, kept_from(live, source.compact_keep_last_n, summarised=follows))
+        plan = plan_of(source, live)
         caller = scope.caller
         asker = Asker(
             caller.request_id,
