@@ -132,7 +132,10 @@ class CompactionSteps:
     async def _take(self, store: TenantStore, job_id: JobId) -> _Taken | None:
         """The job with its session; None when there is nothing left to do for it."""
         job = await read_job(store, job_id)
-        if job is None or job.ended:
+        if job is None:
+            return None
+        if job.ended:  # and perhaps the try that ended it could not let go
+            await release(store, job.plan.source, job.id)
             return None
         now = self._clock()
         if now >= job.ends_at:

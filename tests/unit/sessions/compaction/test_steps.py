@@ -152,6 +152,25 @@ async def test_a_failed_job_tells_what_its_summaries_cost(works: Works) -> None:
     assert (found.status, found.cost.sub_calls) == ("failed", 1)
 
 
+async def test_a_failed_job_that_could_not_let_its_session_go_does_so_with_the_next_try(works: Works) -> None:
+    works.script.chat = ""
+    for _ in range(2):  # the first one also asks for the tenant's settings
+        job = await asked(works, await works.session())
+        works.points = Points()
+        await works.step("summarise", job)
+    released_at = len(works.points.calls) - 1
+    session = await works.session()
+    job = await asked(works, session)
+    works.points = Points({released_at: Fault.TIMEOUT, released_at + 1: Fault.TIMEOUT})
+    with pytest.raises(StepFailed):
+        await works.step("summarise", job)
+    assert (await job_of(works, job)).status == "failed"
+    assert (await works.head(session)).hold is not None
+    works.points = Points()
+    await works.step("summarise", job)
+    assert (await works.head(session)).hold is None
+
+
 async def test_a_job_that_is_ended_as_it_commits_leaves_its_session_free(works: Works, monkeypatch: pytest.MonkeyPatch) -> None:
     session = await works.session()
     job = await asked(works, session)
