@@ -71,7 +71,8 @@ class Machine:
 
     @property
     def transitions(self) -> int:
-        """From the start through every state to the end: one more than there are states on the way."""
+        """One for each state on the way, as AWS says that it counts (https://aws.amazon.com/step-functions/pricing/), and one for
+        the start, so that the sum is not too low if that is counted too."""
         name, count = self.definition["StartAt"], 1
         while name is not None:
             name, count = self.definition["States"][name].get("Next"), count + 1

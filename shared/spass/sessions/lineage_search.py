@@ -1,5 +1,6 @@
 """Searching what a session no longer shows word for word: the compacted messages of its ancestors."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -102,6 +103,7 @@ async def _search(store: TenantStore, session: Session, distance: int, ranking: 
                 text = _text(stored.message)
                 bounds.characters -= len(text)
                 ranking.add(_Place(session, distance, stored, text), text)
+            await asyncio.sleep(0)  # megabytes of words take a second to count, and others of this process wait
     except ObjectMissing:  # it is being deleted
         return False
     return True

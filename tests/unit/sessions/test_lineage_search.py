@@ -1,5 +1,6 @@
 """What a summary forgot is found in a session's ancestors, and nothing that is not this user's own past."""
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -168,6 +169,30 @@ async def test_a_search_is_bounded_by_ancestors_characters_and_time(chains: Chai
     monkeypatch.undo()
     monkeypatch.setattr(lineage_search, "MOST_SECONDS", 0.0)
     assert await search(chains, members[-1], "question") == Recollection((), 0, truncated=True)
+
+
+async def test_others_are_not_kept_waiting_by_a_long_search(chains: Chains, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are read several at a time, and each may be megabytes of words to count."""
+    turns = lineage_search._TURNS_AT_ONCE
+    source = await chains.session(*(asked(f"alpha {number}", "Noted.") for number in range(turns)))
+    now = await chains.compact(source)
+    passed, seen, text = 0, list[int](), lineage_search._text
+
+    async def others() -> None:
+        nonlocal passed
+        while True:
+            passed += 1
+            await asyncio.sleep(0)
+
+    def counted(message: Message) -> str:
+        seen.append(passed)
+        return text(message)
+
+    monkeypatch.setattr(lineage_search, "_text", counted)
+    waiting = asyncio.create_task(others())
+    await search(chains, now, "alpha")
+    waiting.cancel()
+    assert len(set(seen)) == turns
 
 
 async def test_an_excerpt_of_a_long_message_is_short_and_holds_the_word(chains: Chains) -> None:
