@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.aws import keys
-from spass.aws.clients import Aws, TenantStore
+from spass.aws.clients import TenantStore
 from spass.aws.faults import Fault, FaultPlan, inject
 from spass.aws.table import Put
 from spass.core.errors import InvalidRequest, StorageUnavailable
@@ -18,6 +18,7 @@ from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import FRESH_SECONDS, Cascade
+from tests.simulated.memory import MemoryAws
 from tests.unit.tenancy.tables import Clock, LaggingTable, Row, store_over
 
 pytestmark = pytest.mark.anyio
@@ -300,10 +301,10 @@ async def test_a_change_whose_caller_left_meanwhile_is_looked_up(store: TenantSt
     assert (await process.effective(store)).wire() == (await cascade().described(store)).wire()
 
 
-async def test_another_tenants_settings_are_its_own(store: TenantStore) -> None:
-    process = cascade()
+async def test_another_tenants_settings_are_its_own() -> None:
+    process, aws = cascade(), MemoryAws()
+    store, other = aws.for_tenant(TenantId("acme")), aws.for_tenant(TenantId("other"))
     await process.change(store, {"rag_top_k": 4})
-    other = Aws(table="spass", bucket="spass").for_tenant(TenantId("other"))
     assert (await process.effective(other)).rag_top_k == 5
     assert (await process.effective(store)).rag_top_k == 4
 
