@@ -15,7 +15,7 @@ async def get_agent(name: Agent, exchange: Current) -> Response:
     """An agent as its file describes it, with the defaults filled in."""
     services, scope = exchange.services, exchange.scope
     spec = services.agents.get(name)
-    settings = await services.cascade.effective(scope.store, fresh=scope.caller.identity.admin)
+    settings = await services.cascade.effective(scope.store, fresh=scope.fresh)
     return json_response(spec.config(settings.rag_top_k))
 
 

@@ -80,7 +80,7 @@ class Admission:
             RateLimited, BudgetExceeded: the tenant has no room for it; ``retry_after`` says when it will.
             StorageUnavailable: whether there is room cannot be known now.
         """
-        settings = await self._cascade.effective(scope.store, fresh=scope.caller.identity.admin)
+        settings = await self._cascade.effective(scope.store, fresh=scope.fresh)
         caps = Caps(tokens_per_minute=settings.tokens_per_minute, usd_per_month=settings.monthly_budget_usd)
         if caps == Caps():
             return Admitted()

@@ -32,7 +32,8 @@ class Scope:
 
     ``tally`` and ``deadline`` are shared by everything the request does. ``depth`` is how many calls of gateways led here.
     ``parent`` is the call that this work is done for; None if it is the request itself. ``patience`` is how many seconds
-    one of its calls may wait for room.
+    one of its calls may wait for room. ``fresh``: it reads its tenant's settings as of now, not of half a minute ago. An admin
+    may just have changed them through another process, also one whose request a job is done for.
     """
 
     caller: Caller
@@ -44,11 +45,12 @@ class Scope:
     session: SessionId | None = None
     parent: RequestId | None = None
     patience: float = REQUEST_PATIENCE
+    fresh: bool = False
 
     @classmethod
     def of(cls, caller: Caller, store: TenantStore, *, seconds: float = REQUEST_SECONDS) -> Self:
         """The scope of a request that has just come in and has ``seconds`` to end."""
-        return cls(caller, store, Deadline.after(seconds), CostTally(), caller.depth)
+        return cls(caller, store, Deadline.after(seconds), CostTally(), caller.depth, fresh=caller.identity.admin)
 
     @classmethod
     def of_job(
@@ -62,18 +64,13 @@ class Scope:
         token_id: str = "",
         origin: RequestId | None = None,
         depth: int = 0,
+        fresh: bool = False,
     ) -> Self:
         """The scope of work that goes on after the request ``request_id``, by which it was allowed, or of nobody's request.
         ``route`` names the work in the audit; ``token_id``, ``origin`` and ``depth`` are the request's."""
         identity = Identity(store.tenant, token_id, admin=False, allowed_models=(ANY_MODEL,))
         caller = Caller(identity, user, request_id or RequestId(new_id("req")), origin, depth, route)
-        return cls(caller, store, deadline, CostTally(), depth, patience=JOB_PATIENCE)
-
-    @property
-    def fresh(self) -> bool:
-        """Whether it reads its tenant's settings as of now, not of half a minute ago: for an admin, who may just have changed
-        them through another process; and in work that nobody waits for, which may be an admin's and has the time."""
-        return self.caller.identity.admin or self.patience > REQUEST_PATIENCE
+        return cls(caller, store, deadline, CostTally(), depth, patience=JOB_PATIENCE, fresh=fresh)
 
     @property
     def streaming(self) -> "Scope":

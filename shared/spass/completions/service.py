@@ -68,7 +68,7 @@ class Completions:
         return collect_chunks([chunk async for chunk in self.stream(scope, request, augment)])
 
     async def _answer(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[ChatDelta, None]:
-        settings = await self._cascade.effective(scope.store, fresh=scope.caller.identity.admin)
+        settings = await self._cascade.effective(scope.store, fresh=scope.fresh)
         asked = with_words(request.chat_request(), settings, augment)
         offer = self._offer(settings, request) if augment.server_tools else None
         return offer.chat(self._calls, scope, asked) if offer else self._calls.chat(scope, asked)

@@ -65,10 +65,13 @@ class CompactionJobs:
             StorageUnavailable: it may have been asked for or not; the session is free again soon.
         """
         store, now = scope.store, self._clock()
-        source = owned(await store.table.get(keys.session_head(store.tenant, session)), agent, user_of(scope))
+        source = await self._source(scope, agent, session)
         earlier = await self._asked_before(store, source, idempotency, now)
-        if earlier is not None:
+        if earlier is not None and earlier.failure is None:
             return earlier
+        if earlier is not None:  # who ended it died before it let go
+            await release(store, session, earlier.id)
+            source = await self._source(scope, agent, session)
         _check(source, now)
         job = await self._planned(scope, source, otherwise, idempotency, now)
         await self._hold(store, source, job, now)
@@ -89,13 +92,18 @@ class CompactionJobs:
         return await fail(scope.store, job, LATE, now) if not job.ended and now >= job.ends_at else job
 
     async def wait(self, scope: Scope, job: Job, seconds: float) -> Job:
-        """The job once it has ended, or as it is after ``seconds``; errors as ``get``."""
+        """The job once it has ended, or as it was last seen within ``seconds``: it goes on, whether we can look or not.
+
+        Raises:
+            JobNotFound: as ``get``.
+        """
         loop = asyncio.get_running_loop()
         until, delay, found = loop.time() + seconds, _FIRST_DELAY, job
         while not found.ended and (rest := until - loop.time()) > 0:
             await asyncio.sleep(min(delay, rest))
             delay = min(_LONGEST_DELAY, delay * 1.5)
-            found = await again(lambda: self.get(scope, job.id))
+            with suppress(StorageUnavailable):
+                found = await self.get(scope, job.id)
         return found
 
     async def result(self, scope: Scope, job: Job) -> Mapping[str, Json] | None:
@@ -109,10 +117,14 @@ class CompactionJobs:
         summary = await again(lambda: read_summary(scope.store, job.plan.successor, job.plan.summary))
         return job.result(summary.text if summary is not None else None)
 
+    async def _source(self, scope: Scope, agent: AgentName, session: SessionId) -> Session:
+        return owned(await scope.store.table.get(keys.session_head(scope.store.tenant, session)), agent, user_of(scope))
+
     async def _asked_before(
         self, store: TenantStore, source: Session, request: IdempotentRequest | None, now: float
     ) -> Job | None:
-        """The job that this same request asked for before, and of which it never heard."""
+        """The job that this same request asked for before, and of which it never heard; one that failed while it holds the
+        session."""
         hold = source.hold
         if request is None:
             return None
@@ -122,9 +134,6 @@ class CompactionJobs:
             owner = hold.owner if hold is not None and hold.kind is HoldKind.JOB and hold.live(now) else None
         job = await read_job(store, JobId(owner)) if owner is not None else None
         if job is None or not job.asked_by(request):
-            return None
-        if job.status is JobStatus.FAILED:  # who ended it died before it let go
-            await release(store, source.id, job.id)
             return None
         if job.status is JobStatus.QUEUED:  # who asked for it may have died before saying so
             await self._ask(store, job)

@@ -187,6 +187,7 @@ def _scope(store: TenantStore, job: Job, deadline: Deadline) -> Scope:
         token_id=asker.token_id,
         origin=asker.origin,
         depth=asker.depth,
+        fresh=True,
     )
     return scope.within(job.agent, job.plan.source)
 

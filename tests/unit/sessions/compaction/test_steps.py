@@ -125,6 +125,15 @@ async def test_the_model_is_the_one_that_was_set_a_moment_ago(works: Works) -> N
     assert [request.model for request in works.script.requests] == ["dear"]
 
 
+async def test_the_budget_is_the_one_that_was_set_a_moment_ago(works: Works) -> None:
+    with works.quiet():
+        await works.services.cascade.effective(works.store)
+        await Cascade(works.services.config).change(works.store, {"monthly_budget_usd": 0})
+    job = await asked(works, await works.session())
+    await works.step("summarise", job)
+    assert works.script.requests == []
+
+
 async def test_a_try_that_could_not_keep_its_summary_stands_on_the_bill(works: Works) -> None:
     for _ in range(2):  # the first one also asks for the tenant's settings
         job = await asked(works, await works.session())
