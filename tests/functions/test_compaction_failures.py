@@ -58,14 +58,15 @@ def test_a_summary_that_fails_changes_nothing_and_the_session_goes_on(house: Hou
     assert house.compact(session).status == 200
 
 
-def test_a_provider_without_room_now_is_no_failure_of_the_model_but_as_harmless(house: House) -> None:
+def test_a_provider_without_room_now_fails_the_summary_and_says_when_to_come_back(house: House) -> None:
     session = house.session()
     before = house.seen(session)
     house.script.summary = BackendRateLimited("Busy.", retry_after=7)
     failed = house.compact(session)
-    assert (failed.status, failed.code) == (429, "rate_limited")
+    assert (failed.status, failed.code) == (502, "summary_failed")
+    assert failed.json["error"]["details"]["reason"] == "rate_limited"
     assert int(failed.headers["retry-after"]) >= 1
-    assert house.job(failed.json["error"]["details"]["job_id"]).json["error"]["code"] == "rate_limited"
+    assert house.job(failed.json["error"]["details"]["job_id"]).json["error"]["code"] == "summary_failed"
     assert house.seen(session) == before
     assert house.say(session, "And then?").status == 200
 

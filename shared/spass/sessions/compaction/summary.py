@@ -22,6 +22,7 @@ from spass.core.errors import (
     UpstreamRejected,
 )
 from spass.core.messages import FinishReason, Message, Role
+from spass.llm.retries import LIMIT_OF_BACKENDS
 from spass.llm.types import ChatReply, ChatRequest, ReplyBuilder
 from spass.sessions.compaction.model import Plan, Summary, summary_text
 from spass.sessions.compaction.transcript import LEAST_ROOM, Line, lines_of, packed, text_of
@@ -36,7 +37,8 @@ LONGEST_SUMMARY: Final = 6000
 MOST_PARTS: Final = 500
 """More than so many model calls are not made for one summary, however small the model's window is."""
 
-_LONGEST_ANSWER: Final = 4096  # tokens: some models think before they write
+_ANSWER: Final = 4096  # tokens: some models think before they write, and some take no request for more
+_LONGEST_ANSWER: Final = 8192  # of who was cut off at that
 _CHARACTERS_PER_WORD: Final = 12  # twice what a word takes, so that a summary somewhat longer than asked for will do
 # Tokens are bytes / 4 (of English one is so long; scripts with longer characters take more tokens), and a tenth is left free.
 _BYTES_PER_TOKEN: Final = 3.6
@@ -47,7 +49,7 @@ _SURELY_READ: Final = 2  # bytes for a token: hardly any text has fewer
 _LEAST_WINDOW: Final = 1024  # tokens, and windows are a multiple of it; who says that it read fewer may count otherwise
 _LABELS: Final = 40  # bytes of a summary's line beside its text
 
-_NO_FAULT_OF_THE_MODEL: Final = (RateLimited, BudgetExceeded, StorageUnavailable, RecursionDepthExceeded)
+_NO_FAULT_OF_THE_MODEL: Final = (BudgetExceeded, StorageUnavailable, RecursionDepthExceeded)
 
 _TASK: Final = (
     "You summarise the older part of a conversation; your summary takes its place. The user's message holds it, one JSON object "
@@ -94,7 +96,7 @@ class Summarizer:
 
         Raises:
             SummaryFailed: the model failed, or what it wrote is no summary; ``details.reason`` says how.
-            RateLimited, BudgetExceeded: the tenant or the backends have no room for the calls.
+            RateLimited, BudgetExceeded: the tenant has no room for the calls.
             RecursionDepthExceeded: too many gateways have called each other to get here.
             StorageUnavailable: whether there is room for them cannot be known now.
         """
@@ -106,26 +108,30 @@ class Summarizer:
         except (SummaryFailed, *_NO_FAULT_OF_THE_MODEL):
             raise
         except SpassError as error:
-            raise _failed(model, error.code, "could not be asked") from error
+            if isinstance(error, RateLimited) and error.details.get("limit") != LIMIT_OF_BACKENDS:
+                raise
+            raise _failed(model, error.code, "could not be asked", retry_after=error.retry_after) from error
         return Summary(text, model)
 
 
 @dataclass(frozen=True, slots=True)
 class _Size:
     """What fits a model's window: ``room`` is bytes of material in one request, ``characters`` bounds each summary, so that two
-    fit one request, ``tokens`` the answer. ``room`` is below ``LEAST_ROOM`` where the window is too small to work with."""
+    fit one request, ``tokens`` the answer, ``most_tokens`` a second try at it. ``room`` is below ``LEAST_ROOM`` where the window
+    is too small to work with."""
 
     room: int
     characters: int
     tokens: int
+    most_tokens: int
 
     @classmethod
     def of(cls, window: int, *, masked: bool) -> Self:
         """For a window of so many tokens."""
         spare = int(window * _BYTES_PER_TOKEN) - len(_instruction(LONGEST_SUMMARY, masked=masked)) - len(_END)
-        answer = min(int(_LONGEST_ANSWER * _BYTES_PER_TOKEN), spare // 3)
-        room = min(spare - answer, MAX_CHARACTERS - len(_END))
-        return cls(room, min(LONGEST_SUMMARY, room // 2 - _LABELS), int(answer / _BYTES_PER_TOKEN))
+        most_tokens = min(_LONGEST_ANSWER, int(spare / 3 / _BYTES_PER_TOKEN))
+        room = min(spare - int(most_tokens * _BYTES_PER_TOKEN), MAX_CHARACTERS - len(_END))
+        return cls(room, min(LONGEST_SUMMARY, room // 2 - _LABELS), min(_ANSWER, most_tokens), most_tokens)
 
 
 class _Work:
@@ -200,24 +206,23 @@ class _Work:
         return _failed(self._model, ContextLengthExceeded.code, "has too small a context window for this conversation")
 
     async def _written(self, lines: Sequence[Line]) -> str:
-        """What the model writes of ``lines``. If that is too long, it is asked once more, for less."""
-        material = text_of(lines) + _END
-        longest = self._size.characters
-        text = await self._reply(material, longest)
+        """What the model writes of ``lines``. If that is too long, it is asked once more, for less, and may think for longer."""
+        material, size = text_of(lines) + _END, self._size
+        text = await self._reply(material, size.characters, size.tokens)
         if text is None:
-            text = await self._reply(material, longest // 2)
+            text = await self._reply(material, size.characters // 2, size.most_tokens)
         if text is None:
             raise _failed(self._model, "too_long", "wrote more than it was asked for, twice")
         return text
 
-    async def _reply(self, material: str, characters: int) -> str | None:
-        """The summary of ``material``, of about so many ``characters``; None if it is too long or was cut off."""
+    async def _reply(self, material: str, characters: int, tokens: int) -> str | None:
+        """The summary of ``material``, of about so many ``characters``; None if it is too long or was cut off at ``tokens``."""
         instruction = _instruction(characters, masked=self._masked)
         request = ChatRequest(
             model=self._model,
             messages=(Message(Role.SYSTEM, instruction), Message(Role.USER, material)),
             temperature=self._temperature,
-            max_tokens=self._size.tokens,
+            max_tokens=tokens,
         )
         try:
             reply = await self._answer(request)
@@ -274,9 +279,10 @@ def _text(model: str, reply: ChatReply, longest: int) -> str | None:
     return text
 
 
-def _failed(model: str, reason: str, what: str) -> SummaryFailed:
+def _failed(model: str, reason: str, what: str, *, retry_after: float | None = None) -> SummaryFailed:
     return SummaryFailed(
         f"There is no summary: the model '{model}' {what}. Nothing has changed. Try again later, or name another "
         "compact_summary_model in the tenant's configuration.",
         details={"reason": reason, "model": model},
+        retry_after=retry_after,
     )

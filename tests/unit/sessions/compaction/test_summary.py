@@ -91,6 +91,16 @@ async def test_a_model_that_takes_no_temperature_is_asked_without(store: TenantS
     assert 1 <= len(refused) <= 4, "those that were under way when the first was refused"
 
 
+async def test_a_model_that_thinks_until_it_is_cut_off_is_given_twice_the_room(store: TenantStore) -> None:
+    def write(request: ChatRequest) -> Written:
+        assert request.max_tokens is not None
+        return said("<think>Ana has", FinishReason.LENGTH) if request.max_tokens < 6000 else said("<think>Well.</think>Ana.")
+
+    model = SummaryModel(write)
+    assert await summary_of(model, make_scope(store), conversation(200), by="vast") == "Ana."
+    assert [request.max_tokens for request in model.requests] == [4096, 8192]
+
+
 async def test_a_tenant_without_a_summary_model_takes_the_agents(store: TenantStore) -> None:
     model = SummaryModel(lambda _: said("Ana."))
     summary = await model.summarizer(config(None)).summarise(make_scope(store), SHORT, earlier=None, masked=True, otherwise="own")

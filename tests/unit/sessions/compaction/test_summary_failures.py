@@ -257,7 +257,14 @@ async def test_what_is_not_the_models_fault_passes_as_it_is(store: TenantStore, 
     with inject(FaultPlan(Fault.THROTTLE, at=0)):
         assert await raised(fine) is StorageUnavailable
     assert fine.requests == []
-    assert await raised(SummaryModel(lambda _: llm.BackendRateLimited("slow down", retry_after=7))) is RateLimited
+
+
+async def test_a_provider_without_room_is_the_models_side(store: TenantStore) -> None:
+    model = SummaryModel(lambda _: llm.BackendRateLimited("slow down", retry_after=7))
+    with pytest.raises(SummaryFailed) as raised:
+        await model.summarizer(config()).summarise(make_scope(store), conversation(1), earlier=None, masked=True, otherwise="own")
+    assert raised.value.details["reason"] == "rate_limited"
+    assert raised.value.retry_after == pytest.approx(7, abs=1)
 
 
 async def test_a_call_that_failed_is_in_the_audit_too(store: TenantStore) -> None:
