@@ -23,8 +23,9 @@ class Environment:
     restores the routes that call models from a snapshot instead of starting them cold; snapshots bill while idle. Nothing of ours
     runs after a restore: no client opens a socket while it starts, and ids are read from the system at every call.
     ``ingest_steps`` is how many functions work on large files at once, over all files together; None bounds only each file, at
-    eight. They are reserved: nothing else of the account gets them, and Lambda wants 100 left to the rest. What finds none free
-    waits for days.
+    eight. ``compaction_steps`` is the same for steps of compactions that were asked for; None bounds them by the account alone.
+    They are reserved: nothing else of the account gets them, and Lambda wants 100 left to the rest. What finds none free waits,
+    a file for days, a compaction within its hour.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Environment:
     contact: str | None = None
     snap_start: bool = False
     ingest_steps: int | None = None
+    compaction_steps: int | None = None
     audit_archive_days: int | None = None
 
     @property

@@ -74,6 +74,7 @@ class JobsStack(NestedStack):
 
     def _add_worker(self, worker: Worker, roles: Roles) -> Function:
         environment = self._environment
+        at_once = {Trigger.INGEST: environment.ingest_steps, Trigger.COMPACTION: environment.compaction_steps}
         role = roles.role(worker.permissions - _EMBEDDING)
         function = Function(
             self,
@@ -91,7 +92,7 @@ class JobsStack(NestedStack):
             timeout=Duration.seconds(worker.seconds),
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,
-            at_once=environment.ingest_steps if worker.trigger is Trigger.INGEST else None,
+            at_once=at_once.get(worker.trigger),
         )
         function.log_group.grant_write(role)
         if self._archive is not None and Permission.MODELS in worker.permissions:

@@ -121,14 +121,14 @@ def test_no_step_fails_for_want_of_a_function() -> None:
         assert longest(throttled) > 24 * 3600
 
 
-def test_an_environment_may_bound_how_many_steps_run_at_once_over_all_files(
+def test_an_environment_may_bound_how_many_steps_run_at_once(
     synthesize: Callable[[Environment], Deployment],
 ) -> None:
-    functions = synthesize(replace(DEV, ingest_steps=24)).functions()
+    functions = synthesize(replace(DEV, ingest_steps=24, compaction_steps=50)).functions()
     reserved = {
         name: one["ReservedConcurrentExecutions"] for name, one in functions.items() if "ReservedConcurrentExecutions" in one
     }
-    assert reserved == {"worker-ingest-step": 24}
+    assert reserved == {"worker-ingest-step": 24, "worker-compaction-step": 50}
 
 
 def test_each_execution_tells_its_steps_which_one_it_is() -> None:
