@@ -29,6 +29,7 @@ class Gone(io.StringIO):
 
 @pytest.fixture
 def taken_over() -> None:
+    gc.collect()  # what other tests left has its say before
     take_over()
 
 
