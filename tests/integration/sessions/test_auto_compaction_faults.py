@@ -3,8 +3,7 @@ doubled or left held."""
 
 import itertools
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -39,15 +38,6 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_items(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every body overflows to the bucket."""
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
-
-
-@pytest.fixture(scope="module")
-def tried(request: pytest.FixtureRequest) -> Iterator[list[int]]:
-    """The numbers of points tried, whose sum is printed."""
-    points: list[int] = []
-    yield points
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        sys.stdout.write(f"\nturns that compact: {sum(points)} points tried\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +88,7 @@ async def test_a_turn_that_compacts_is_recorded_once_whichever_call_goes_wrong(
     occasion: Due | TooLong,
     overflow: bool,
     request: pytest.FixtureRequest,
-    tried: list[int],
+    record_property: Callable[[str, object], None],
 ) -> None:
     if overflow:
         request.getfixturevalue("small_items")
@@ -128,7 +118,7 @@ async def test_a_turn_that_compacts_is_recorded_once_whichever_call_goes_wrong(
         assert (await world.history(members[-1].id))[-1].id == answer.answer.body["message"]["id"], where  # type: ignore[index,call-overload]
         assert [member.hold for member in members] == [None, None], where
         assert await client.answer() == TurnAnswer(answer.answer, replayed=True), where
-    tried.append(len(points))
+    record_property("points_tried", len(points))
 
 
 @pytest.mark.parametrize("fault", list(Fault) if SOAK else [Fault.CRASH_AFTER, Fault.LOST_REPLY])
