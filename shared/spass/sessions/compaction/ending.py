@@ -8,7 +8,7 @@ from spass.aws.again import again
 from spass.aws.clients import TenantStore
 from spass.aws.table import Delete, TransactionFailed, Write
 from spass.core.cost import Cost
-from spass.core.errors import StorageUnavailable, UpstreamTimeout
+from spass.core.errors import SessionBusy, StorageUnavailable, UpstreamTimeout
 from spass.core.ids import random_suffix
 from spass.core.time import timestamp
 from spass.sessions.compaction.job import Failure, Job, JobStatus, changed, read_job
@@ -17,6 +17,11 @@ from spass.sessions.hold import release
 LATE: Final = Failure(UpstreamTimeout.code, "The compaction did not end within its time; the session is as it was.")
 GIVEN_UP: Final = Failure(
     StorageUnavailable.code, "The compaction could not be carried out; the session is as it was. Try again.", retry_after=1
+)
+BUSY: Final = Failure(
+    SessionBusy.code,
+    "Others held the session for as long as the compaction waited; it is as they left it. Try again.",
+    retry_after=1,
 )
 _NOTHING: Final = Cost()
 

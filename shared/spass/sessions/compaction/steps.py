@@ -29,14 +29,14 @@ from spass.core.errors import (
 from spass.core.ids import JobId, random_suffix
 from spass.core.time import Deadline
 from spass.sessions.compaction.commit import commit
-from spass.sessions.compaction.ending import GIVEN_UP, LATE, fail
+from spass.sessions.compaction.ending import BUSY, GIVEN_UP, LATE, fail
 from spass.sessions.compaction.job import Failure, Job, JobStatus, changed, read_job
 from spass.sessions.compaction.model import Compacted, Summary
 from spass.sessions.compaction.stored import kept_text
 from spass.sessions.held import Clock
 from spass.sessions.hold import job_hold, release, renew, take
 from spass.sessions.record import load_turns
-from spass.sessions.session import Session
+from spass.sessions.session import Session, session_of
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.summary import Summarizer
@@ -125,9 +125,14 @@ class CompactionSteps:
         """The job has ended and holds nothing; as failed, unless it ended before."""
         job = await read_job(store, job_id)
         if job is not None and not job.ended:
-            await fail(store, job, GIVEN_UP, self._clock())
+            await fail(store, job, await self._why_given_up(store, job), self._clock())
         elif job is not None:
             await release(store, job.plan.source, job.id)
+
+    async def _why_given_up(self, store: TenantStore, job: Job) -> Failure:
+        head = await store.table.get(keys.session_head(store.tenant, job.plan.source))
+        hold = session_of(head).hold if head is not None else None
+        return BUSY if hold is not None and hold.owner != job.id and hold.live(self._clock()) else GIVEN_UP
 
     async def _take(self, store: TenantStore, job_id: JobId) -> _Taken | None:
         """The job with its session; None when there is nothing left to do for it."""

@@ -368,7 +368,7 @@ async def test_a_request_whose_job_failed_may_try_again_though_nobody_let_the_se
     session = await works.session()
     works.played = False
     failed = await start(works, session)
-    works.points = Points({2: Fault.CRASH_BEFORE})
+    works.points = Points({3: Fault.CRASH_BEFORE})
     with pytest.raises(StepFailed):
         await works.step("fail", failed.id)
     works.points = Points()

@@ -228,6 +228,22 @@ async def test_a_step_waits_for_whoever_took_the_session_over(works: Works) -> N
     assert (await job_of(works, job)).status == "succeeded"
 
 
+async def test_a_job_that_others_kept_from_its_session_says_so(works: Works) -> None:
+    session = await works.session()
+    job = await asked(works, session)
+    await asyncio.sleep(LEASE_SECONDS + 1)
+    other = await asked(works, session)
+    with pytest.raises(StepFailed):
+        await works.step("plan", job)
+    await works.step("fail", job)
+    failure = (await job_of(works, job)).failure
+    assert failure is not None
+    assert failure.code == "session_busy"
+    hold = (await works.head(session)).hold
+    assert hold is not None
+    assert hold.owner == other
+
+
 async def test_a_job_whose_session_another_one_compacted_fails_and_says_where_it_went(works: Works) -> None:
     session = await works.session()
     late = await asked(works, session)
