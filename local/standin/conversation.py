@@ -13,8 +13,8 @@ from spass.core.messages import Json
 
 Message = Mapping[str, Any]
 
-# A document in a prompt, however it is marked: <document id="d1" …>text</document>.
 _LABEL: Final = re.compile(r"^\[compaction summary from session [^\]\s]*\] ?")
+# A document in a prompt, however it is marked: <document id="d1" …>text</document>.
 _DOCUMENT: Final = re.compile(r'<document\b(?:[^>]*?\bid="([^"]*)")?[^>]*>(.*?)</document>', re.DOTALL | re.IGNORECASE)
 _TAG: Final = re.compile(r"</?[a-zA-Z_][^<>]*>")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?…])[\"'”»)]*\s+(?=[\"'“„«(]*[^\W_])|\n\s*\n|\n(?=\s*[-*|#\d])")
