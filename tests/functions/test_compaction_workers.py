@@ -9,7 +9,7 @@ import pytest
 
 from spass.aws.faults import Fault
 from spass.core.ids import SessionId
-from tests.simulated.works import Points, StepFailed, Works, loop_time
+from tests.simulated.works import Points, StepFailed, Works, at_work
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -24,9 +24,7 @@ def anyio_backend() -> object:
 
 @pytest.fixture
 def works(tmp_path: Path) -> Iterator[Works]:
-    with loop_time():
-        works = Works(tmp_path)
-        works.played = False
+    with at_work(tmp_path, played=False) as works:
         yield works
 
 

@@ -320,3 +320,12 @@ def loop_time() -> Iterator[None]:
         patch.setattr("spass.core.time.time", clock)
         patch.setattr("spass.core.ids.time", clock)
         yield
+
+
+@contextmanager
+def at_work(folder: Path, *, played: bool = True) -> Iterator[Works]:
+    """New works in the loop's time; where they are not ``played``, a test calls for the steps itself."""
+    with loop_time():
+        works = Works(folder)
+        works.played = played
+        yield works

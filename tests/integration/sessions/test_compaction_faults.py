@@ -16,7 +16,7 @@ from spass.aws.faults import Fault
 from spass.core.ids import SessionId
 from spass.sessions.record import StoredMessage
 from spass.sessions.session import Session, session_of
-from tests.simulated.works import Points, Works, loop_time
+from tests.simulated.works import Points, Works, at_work
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -33,8 +33,8 @@ def anyio_backend() -> object:
 
 @pytest.fixture(scope="module")
 def works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Works]:
-    with loop_time():
-        yield Works(tmp_path_factory.mktemp("operator"))
+    with at_work(tmp_path_factory.mktemp("operator")) as works:
+        yield works
 
 
 @dataclass

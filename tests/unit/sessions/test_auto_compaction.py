@@ -29,7 +29,7 @@ from spass.core.messages import Message
 from spass.sessions import turn as turn_module
 from spass.sessions.record import INLINE_BYTES
 from spass.sessions.session import CompactStrategy, CreateSession, Session
-from spass.sessions.turn import Relief
+from spass.sessions.turn import Relief, Respond
 from tests.unit.sessions.conftest import answering, redirected
 
 if TYPE_CHECKING:
@@ -352,13 +352,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_module, "renewing", lambda renew: renewing(renew, every=0.01))
 
 
-async def test_the_hold_lives_through_a_long_summary_and_then_on_the_successor(house: "House", often: None) -> None:
-    session = await full_session(house)
-
-    async def slowly() -> None:
-        for _ in range(3):
-            house.now += 30
-            await renewed(house, session)
+def thinking(house: "House", session: SessionId) -> Respond:
+    """An agent that answers once its hold on the successor was renewed."""
 
     async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
         successor = (await head(house, session)).successor_session_id
@@ -368,8 +363,19 @@ async def test_the_hold_lives_through_a_long_summary_and_then_on_the_successor(h
         async for event in quick(history, relief):
             yield event
 
+    return respond
+
+
+async def test_the_hold_lives_through_a_long_summary_and_then_on_the_successor(house: "House", often: None) -> None:
+    session = await full_session(house)
+
+    async def slowly() -> None:
+        for _ in range(3):
+            house.now += 30
+            await renewed(house, session)
+
     house.summarizer.during = slowly
-    answer = await house.turn(session, "hello", respond).answer()
+    answer = await house.turn(session, "hello", thinking(house, session)).answer()
     assert answer.answer.body["compacted"] == session
 
 
@@ -383,16 +389,8 @@ async def test_no_renewal_meets_the_source_once_it_is_archived(house: "House", o
                 await asyncio.sleep(0.1)
             return result
 
-    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
-        successor = (await head(house, session)).successor_session_id
-        assert successor is not None
-        house.now += 30
-        await renewed(house, successor)
-        async for event in quick(history, relief):
-            yield event
-
     with inject(SlowReplies()) as plan:
-        await house.turn(session, "hello", respond).answer()
+        await house.turn(session, "hello", thinking(house, session)).answer()
     archived = next(at for at, call in enumerate(plan.calls) if call.operation == "TransactWriteItems")
     later = [str(call.parameters["Key"]) for call in plan.calls[archived:] if call.operation == "UpdateItem"]
     assert later, "the hold was renewed on the successor"

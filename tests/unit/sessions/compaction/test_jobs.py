@@ -22,7 +22,7 @@ from spass.sessions.deletion import delete_session
 from spass.sessions.hold import take, turn_hold
 from spass.sessions.record import TurnRecord, load_turns
 from spass.tenancy.identity import Caller, Identity
-from tests.simulated.works import AGENT, USER, Points, Process, StepFailed, Works, loop_time
+from tests.simulated.works import AGENT, USER, Points, Process, StepFailed, Works, at_work
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -37,8 +37,8 @@ def anyio_backend() -> object:
 
 @pytest.fixture
 def works(tmp_path: Path) -> Iterator[Works]:
-    with loop_time():
-        yield Works(tmp_path)
+    with at_work(tmp_path) as works:
+        yield works
 
 
 def json_of(answer: httpx.Response | None, status: int) -> Any:

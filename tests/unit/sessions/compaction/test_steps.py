@@ -21,7 +21,7 @@ from spass.sessions.hold import job_hold, release, take
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session
 from spass.tenancy.settings import Cascade
-from tests.simulated.works import AGENT, STEP_SECONDS, USER, Points, StepFailed, Works, loop_time
+from tests.simulated.works import AGENT, STEP_SECONDS, USER, Points, StepFailed, Works, at_work
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -34,10 +34,7 @@ def anyio_backend() -> object:
 
 @pytest.fixture
 def works(tmp_path: Path) -> Iterator[Works]:
-    """The queue keeps what it is sent: a test calls for the steps itself."""
-    with loop_time():
-        works = Works(tmp_path)
-        works.played = False
+    with at_work(tmp_path, played=False) as works:
         yield works
 
 
@@ -131,6 +128,9 @@ async def test_the_budget_is_the_one_that_was_set_a_moment_ago(works: Works) -> 
         await Cascade(works.services.config).change(works.store, {"monthly_budget_usd": 0})
     job = await asked(works, await works.session())
     await works.step("summarise", job)
+    failure = (await job_of(works, job)).failure
+    assert failure is not None
+    assert failure.code == "budget_exceeded"
     assert works.script.requests == []
 
 
@@ -266,6 +266,7 @@ async def test_a_deleted_session_leaves_no_summary(works: Works) -> None:
     session = await works.session()
     job = await asked(works, session)
     await works.step("summarise", job)
+    assert "Berlin" in str(works.stored())
     await asyncio.sleep(LEASE_SECONDS + 1)
     with works.quiet():
         await delete_session(works.store, session, AGENT, USER, works.clock())
