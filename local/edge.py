@@ -18,10 +18,19 @@ MAX_EVENT_BYTES: Final = 6 * 1024 * 1024  # a Lambda invocation, and a buffered 
 SHORT_SECONDS: Final = 29.0
 _ENVELOPE_BYTES: Final = 4096  # of an event without its body and headers, and of an answer with its headers
 
+# What a REST API does to the headers of a Lambda's answer.
+# (https://docs.aws.amazon.com/apigateway/latest/developerguide/api-gateway-known-issues.html)
+_REMAPPED: Final = frozenset(
+    (b"authorization", b"connection", b"content-md5", b"date", b"max-forwards", b"server", b"user-agent", b"www-authenticate")
+)
+_DROPPED: Final = frozenset(
+    (b"expect", b"host", b"proxy-authenticate", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"via")
+)
+
 
 class LambdaEdge:
-    """ASGI middleware that applies AWS's limits: header and event sizes to all routes, and to short ones the time and size of an
-    answer, which is buffered as it is there.
+    """ASGI middleware that does what AWS does. It limits headers and events on all routes, and the time and the size of an answer
+    on short ones, which it buffers. It renames and drops headers of answers as a REST API does.
     """
 
     def __init__(self, app: ASGIApp, *, short_seconds: float = SHORT_SECONDS, routes: Iterable[Route] = ROUTES) -> None:
@@ -44,10 +53,11 @@ class LambdaEdge:
             await _refuse(PayloadTooLarge("The request is over 6 MiB as an event."), scope, receive, send)
             return
         replayed = _Replay(first, receive)
+        remapping = _remapping(send)
         if self._is_long(scope):
-            await self._app(scope, replayed, send)
+            await self._app(scope, replayed, remapping)
         else:
-            await self._buffered(scope, replayed, send)
+            await self._buffered(scope, replayed, remapping)
 
     def _is_long(self, scope: Scope) -> bool:
         return any(scope["method"] == method and pattern.fullmatch(scope["path"]) for method, pattern in self._long)
@@ -81,6 +91,23 @@ class _Replay:
             body, self._body = self._body, None
             return body
         return await self._receive()
+
+
+def _remapping(send: Send) -> Send:
+    """Send answers with their headers renamed and dropped as a REST API does."""
+
+    async def remap(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = ((name.lower(), value) for name, value in message.get("headers", ()))
+            kept = [(_remapped(name), value) for name, value in headers if name not in _DROPPED]
+            message = {**message, "headers": kept}
+        await send(message)
+
+    return remap
+
+
+def _remapped(name: bytes) -> bytes:
+    return b"x-amzn-remapped-" + name if name in _REMAPPED else name
 
 
 async def _read_body(receive: Receive, limit: int) -> Message | None:

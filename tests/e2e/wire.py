@@ -109,6 +109,6 @@ def _assert_envelope(answer: Answer, request_id: str) -> None:
         assert found["loc"][0] in {"body", "header", "path", "query"}
     assert len(answer.body) < 20_000, "an error is no echo of what was sent"
     if answer.status == 401:
-        assert answer.header("WWW-Authenticate") == "Bearer"
+        assert answer.header("x-amzn-Remapped-WWW-Authenticate") == "Bearer"
     if answer.status == 405:
         assert answer.header("Allow")

@@ -5,7 +5,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from infra.routes import ROUTES
+from infra.routes import ROUTES, Route
 from local.edge import MAX_EVENT_BYTES, MAX_HEADER_BYTES, LambdaEdge
 
 SHORT = next(route for route in ROUTES if not route.long and route.method == "GET" and "{" not in route.path)
@@ -69,3 +69,20 @@ async def test_a_short_answer_over_six_mebibytes_is_a_failure_however_it_is_writ
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_error")
     long_path = LONG.path.replace("{", "a").replace("}", "")
     assert (await ask(app(body=body), LONG.method, long_path)).content == body
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("route", [SHORT, LONG], ids=["buffered", "streamed"])
+async def test_headers_of_an_answer_are_renamed_and_dropped_as_a_rest_api_does(route: Route) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        sent = [(b"WWW-Authenticate", b"Bearer"), (b"date", b"now"), (b"via", b"1.1 x"), (b"retry-after", b"3")]
+        await send({"type": "http.response.start", "status": 401, "headers": sent})
+        await send({"type": "http.response.body", "body": b""})
+
+    path = route.path.replace("{", "a").replace("}", "")
+    got = await ask(LambdaEdge(answer), route.method, path)
+    assert dict(got.headers) == {
+        "x-amzn-remapped-www-authenticate": "Bearer",
+        "x-amzn-remapped-date": "now",
+        "retry-after": "3",
+    }
