@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import boto3
 from botocore.config import Config
+from botocore.credentials import Credentials
 
 from spass.aws.jobs import TenantJobs
 from spass.aws.objects import TenantObjects
@@ -86,6 +87,9 @@ class Aws:
     def _states(self) -> "SFNClient":
         return self._session.client("stepfunctions", config=_TABLE_CONFIG)
 
+    def _credentials(self) -> Credentials | None:
+        return self._session.get_credentials()
+
     def connect(self) -> None:
         """Make the table's client now, which takes some 50 ms, and not at the first request."""
         _ = self._dynamodb
@@ -105,6 +109,6 @@ class Aws:
             tenant,
             table,
             TenantObjects(lambda: self._s3, self._bucket, tenant),
-            TenantUploads(lambda: self._s3, self._bucket, tenant),
+            TenantUploads(lambda: self._s3, self._bucket, tenant, self._credentials),
             TenantJobs(lambda: self._sqs, lambda: self._states, self._places, tenant),
         )

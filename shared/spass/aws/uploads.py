@@ -1,16 +1,21 @@
 """Files on their way in: what a tenant's clients put into the bucket themselves, under ``uploads/<tenant>/``."""
 
 import asyncio
+import base64
+import json
+import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from spass.aws.objects import Folder, byte_range, missing
 from spass.aws.translate import storage_errors
 from spass.core.ids import TenantId
-from spass.core.time import now_s
+from spass.core.time import epoch_s, now_s
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -18,11 +23,16 @@ if TYPE_CHECKING:
 UPLOADS_PREFIX: Final = "uploads/"
 BLOCK_BYTES: Final = 8 * 2**20
 
+CredentialsOf = Callable[[], Credentials | None]
+
+# Lambda does not say when a function's credentials expire. An invocation may take 15 minutes, so they are good for that long.
+_INVOCATION_SECONDS: Final = 15 * 60
+
 
 @dataclass(frozen=True, slots=True)
 class PresignedPost:
-    """A form that puts one object: POST ``fields``, then the file as the field ``file``, as multipart/form-data to ``url``,
-    before ``expires_at`` (second since the epoch)."""
+    """A form that puts one object. POST ``fields``, then the file as the field ``file``, as multipart/form-data to ``url``. S3
+    refuses a request that begins at ``expires_at`` (seconds since the epoch) or later."""
 
     url: str
     fields: Mapping[str, str]
@@ -38,17 +48,25 @@ class UploadedObject:
 
 
 class TenantUploads(Folder):
-    """Files that clients of one tenant have put. Keys are relative to ``uploads/<tenant>/``."""
+    """Files that clients of one tenant have put. Keys are relative to ``uploads/<tenant>/``.
 
-    def __init__(self, client: Callable[[], "S3Client"], bucket: str, tenant: TenantId) -> None:
+    ``credentials`` returns those that ``client`` signs with.
+    """
+
+    def __init__(self, client: Callable[[], "S3Client"], bucket: str, tenant: TenantId, credentials: CredentialsOf) -> None:
         super().__init__(client, bucket, f"{UPLOADS_PREFIX}{tenant}/")
+        self._credentials = credentials
 
     def presign(self, key: str, *, size: int, content_type: str, seconds: int) -> PresignedPost:
-        """The form that puts ``key``, of ``content_type`` and ``size`` bytes at most, for ``seconds``. Signing calls nobody; the
-        form is worth what the signer's own right to put is.
+        """Return the form that puts ``key``, of ``content_type`` and at most ``size`` bytes. It is good for ``seconds``, or until
+        the credentials that sign it expire, if that is earlier. S3 refuses the form if its signer may not put the object.
         (https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-HTTPPOSTConstructPolicy.html)
+
+        Raises:
+            StorageUnavailable: expired credentials could not be renewed.
         """
         with storage_errors():
+            seconds = min(seconds, _seconds_left(self._credentials()))
             form = self._client().generate_presigned_post(
                 self._bucket,
                 self._prefix + key,
@@ -56,7 +74,8 @@ class TenantUploads(Folder):
                 Conditions=[["content-length-range", 0, size], {"Content-Type": content_type}],
                 ExpiresIn=seconds,
             )
-        return PresignedPost(form["url"], form["fields"], now_s() + seconds)
+        policy = json.loads(base64.b64decode(form["fields"]["policy"]))
+        return PresignedPost(form["url"], form["fields"], epoch_s(policy["expiration"]))
 
     async def head(self, key: str, version: str | None = None) -> UploadedObject:
         """What is there: this version, or the newest.
@@ -105,3 +124,12 @@ class TenantUploads(Folder):
     def _named(self, key: str, version: str | None) -> dict[str, object]:
         named: dict[str, object] = {"Key": self._prefix + key}
         return named if version is None else named | {"VersionId": version}
+
+
+def _seconds_left(credentials: Credentials | None) -> int:
+    """Return for how long these credentials are good, at least."""
+    if credentials is None or credentials.get_frozen_credentials().token is None:
+        return sys.maxsize  # those of a user do not expire
+    # boto3 renews credentials that expire within 15 minutes before it gives them out. It shows their end nowhere else.
+    expiry: datetime | None = getattr(credentials, "_expiry_time", None)
+    return _INVOCATION_SECONDS if expiry is None else int(expiry.timestamp()) - now_s()

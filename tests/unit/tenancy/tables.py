@@ -96,7 +96,7 @@ def store_over(table: TenantTable) -> TenantStore:
         TENANT,
         table,
         TenantObjects(_nothing, "bucket", TENANT),
-        TenantUploads(_nothing, "bucket", TENANT),
+        TenantUploads(_nothing, "bucket", TENANT, _nothing),
         TenantJobs(_nothing, _nothing, NOWHERE, TENANT),
     )
 

@@ -70,7 +70,7 @@ def scope_for(tenant: str = "demo", *, models: Sequence[str] = ("*",), depth: in
         name,
         RecordingTable(name),
         TenantObjects(no_bucket, "bucket", name),
-        TenantUploads(no_bucket, "bucket", name),
+        TenantUploads(no_bucket, "bucket", name, no_bucket),
         TenantJobs(no_bucket, no_bucket, NOWHERE, name),
     )
     return Scope.of(caller, store, seconds=seconds)

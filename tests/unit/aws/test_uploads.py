@@ -1,0 +1,82 @@
+"""How long a presigned form is good: as long as the credentials that signed it, and never longer than asked for."""
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import botocore.session
+import botocore.signers
+import pytest
+from botocore.credentials import Credentials, RefreshableCredentials
+
+from spass.aws import uploads
+from spass.aws.clients import Aws
+from spass.aws.uploads import PresignedPost
+from spass.core.ids import TenantId
+
+NOW = datetime(2026, 4, 30, 8, 14, 22, tzinfo=UTC)
+
+Presign = Callable[[Credentials], PresignedPost]
+
+
+@pytest.fixture
+def presign(monkeypatch: pytest.MonkeyPatch) -> Presign:
+    """Sign a form at ``NOW`` that shall be good for an hour, with these credentials."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    monkeypatch.setattr(botocore.signers, "get_current_datetime", lambda: NOW)
+    monkeypatch.setattr(uploads, "now_s", lambda: int(NOW.timestamp()))
+
+    def signed(credentials: Credentials) -> PresignedPost:
+        monkeypatch.setattr(botocore.session.Session, "get_credentials", lambda _: credentials)
+        store = Aws(table="table", bucket="bucket").for_tenant(TenantId("acme"))
+        return store.uploads.presign("i/a.md", size=10, content_type="text/markdown", seconds=3600)
+
+    return signed
+
+
+def seconds_good(form: PresignedPost) -> float:
+    """The seconds from ``NOW`` that a form promises, which are those that its policy has."""
+    policy = json.loads(base64.b64decode(form.fields["policy"]))
+    assert datetime.fromisoformat(policy["expiration"]).timestamp() == form.expires_at
+    return form.expires_at - NOW.timestamp()
+
+
+def temporary(*, seconds: int, renewed_for: int = 0, renew: Callable[[], dict[str, str]] | None = None) -> RefreshableCredentials:
+    """Credentials that expire ``seconds`` after ``NOW``, or ``renewed_for`` once they are renewed."""
+
+    def renewed() -> dict[str, str]:
+        expiry = (NOW + timedelta(seconds=renewed_for)).isoformat()
+        return {"access_key": "AKIDRENEWED", "secret_key": "s", "token": "t", "expiry_time": expiry}
+
+    expiry = NOW + timedelta(seconds=seconds)
+    return RefreshableCredentials("AKID", "s", "t", expiry, renew or renewed, "test", time_fetcher=lambda: NOW)
+
+
+def test_a_form_dies_with_the_credentials_that_signed_it(presign: Presign) -> None:
+    assert seconds_good(presign(temporary(seconds=20 * 60))) == 20 * 60
+
+
+def test_a_form_is_good_for_no_longer_than_asked_for(presign: Presign) -> None:
+    assert seconds_good(presign(temporary(seconds=12 * 3600))) == 3600
+
+
+def test_credentials_that_end_soon_are_renewed_before_they_sign(presign: Presign) -> None:
+    form = presign(temporary(seconds=30, renewed_for=6 * 3600))
+    assert form.fields["x-amz-credential"].startswith("AKIDRENEWED/")
+    assert seconds_good(form) == 3600
+
+
+def test_credentials_that_could_not_be_renewed_yet_sign_for_the_time_they_have(presign: Presign) -> None:
+    def renew() -> dict[str, str]:
+        raise ConnectionError("no answer")
+
+    assert seconds_good(presign(temporary(seconds=12 * 60, renew=renew))) == 12 * 60
+
+
+def test_a_functions_credentials_whose_end_nobody_tells_sign_for_as_long_as_an_invocation_may_take(presign: Presign) -> None:
+    assert seconds_good(presign(Credentials("AKID", "s", "t"))) == 15 * 60
+
+
+def test_the_credentials_of_a_user_do_not_expire(presign: Presign) -> None:
+    assert seconds_good(presign(Credentials("AKID", "s"))) == 3600
