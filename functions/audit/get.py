@@ -14,8 +14,9 @@ router = api_router()
 
 @router.get("/v1/audit/{request_id}")
 async def get_audit(request_id: Outer, exchange: Current) -> Response:
-    """Every call of a model or a tool that one request of the tenant made, each below the call that it was made for."""
-    return json_response(await tree(exchange.scope.store, request_id))
+    """Every call of a model or a tool that one request made, each below the call that it was made for. Another user's request is
+    404, unless the token is an admin's."""
+    return json_response(await tree(exchange.scope.store, exchange.scope.caller, request_id))
 
 
 handler = lambda_handler(router)

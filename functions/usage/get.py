@@ -14,7 +14,7 @@ router = api_router()
 
 @router.get("/v1/usage")
 async def get_usage(asked: Report, exchange: Current) -> Response:
-    """Requests, tokens and costs, summed up by agent, model, user or day (UTC)."""
+    """Requests, tokens and costs, summed up by agent, model or day (UTC); by user for an admin's token."""
     return json_response(await usage(exchange.scope.store, asked))
 
 

@@ -11,12 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from spass.core.ids import RequestId, TenantId
+from spass.core.ids import TenantId
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.providers.openai import OpenAi
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
-from spass.metering.audit_tree import tree
 from spass.metering.usage import UsageQuery, usage
 from spass.tenancy.config import BackendConfig
 from tests.functions.gateway import CONFIG, Gateway, Reply, route_of
@@ -71,8 +70,7 @@ class Watched:
 
 
 def calls_of(gateway: Gateway, request_id: str) -> Any:
-    store = gateway.services.aws.for_tenant(TenantId("demo"))
-    return gateway._loop.run_until_complete(tree(store, RequestId(request_id)))["calls"]
+    return gateway.send("GET", f"/v1/audit/{request_id}", token="demo-admin-token").json["calls"]
 
 
 def shape(calls: Any) -> Shape:

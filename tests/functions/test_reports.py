@@ -27,6 +27,10 @@ def asked(gateway: Gateway) -> Gateway:
     return gateway
 
 
+def _as(user: str | None) -> dict[str, str]:
+    return {"SPASS-User-Id": user} if user else {}
+
+
 def _requests(reply: Reply) -> dict[str | None, int]:
     return {row["key"]: row["requests"] for row in reply.json["usage"]}
 
@@ -60,10 +64,17 @@ def test_usage_is_summed_up_by_agent_unless_asked_otherwise(asked: Gateway) -> N
     ],
 )
 def test_usage_by_each_group_has_the_same_total(asked: Gateway, group_by: str, expected: dict[str | None, int]) -> None:
-    reply = asked.send("GET", f"/v1/usage?group_by={group_by}")
+    reply = asked.send("GET", f"/v1/usage?group_by={group_by}", token=ADMIN)
     assert _requests(reply) == expected
     assert reply.json["total"] == asked.send("GET", "/v1/usage").json["total"]
     assert sum(Decimal(row["cost_usd"]) for row in reply.json["usage"]) == Decimal(reply.json["total"]["cost_usd"])
+
+
+def test_usage_by_user_is_for_admins_alone(asked: Gateway) -> None:
+    for query in ("group_by=user", "group_by=user&agent=plain"):
+        refused = asked.send("GET", f"/v1/usage?{query}", headers=_as("ada"))
+        assert (refused.status, refused.code, refused.json["error"]["param"]) == (403, "admin_required", "group_by")
+        assert "bob" not in refused.text
 
 
 def test_usage_by_day_and_of_days(asked: Gateway) -> None:
@@ -76,7 +87,7 @@ def test_usage_by_day_and_of_days(asked: Gateway) -> None:
 
 
 def test_usage_of_one_agent(asked: Gateway) -> None:
-    assert _requests(asked.send("GET", "/v1/usage?agent=plain&group_by=user")) == {"ada": 1, "bob": 1}
+    assert _requests(asked.send("GET", "/v1/usage?agent=plain&group_by=user", token=ADMIN)) == {"ada": 1, "bob": 1}
     assert _requests(asked.send("GET", "/v1/usage?agent=nobody")) == {}
 
 
@@ -117,7 +128,7 @@ def test_a_reset_gives_no_spent_budget_back(gateway: Gateway) -> None:
 def test_the_calls_of_a_request_are_told_by_its_id(gateway: Gateway) -> None:
     gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "alpha"}]})
     chat = gateway.send("POST", "/a1/agents/reading/chat", body={"message": "private words"})
-    reply = gateway.send("GET", f"/v1/audit/{chat.headers['spass-request-id']}")
+    reply = gateway.send("GET", f"/v1/audit/{chat.headers['spass-request-id']}", headers=_as("ada"))
     assert reply.json["request_id"] == chat.json["request_id"]
     embedding, answer = reply.json["calls"]
     assert (embedding["kind"], embedding["model"], embedding["status"]) == ("embedding", "mini-embed", "ok")
@@ -141,6 +152,23 @@ def test_a_call_that_failed_is_told_with_its_code(gateway: Gateway) -> None:
     failed = gateway.send("POST", "/v1/chat/completions", body=CHAT)
     (call,) = gateway.send("GET", f"/v1/audit/{failed.headers['spass-request-id']}").json["calls"]
     assert (call["status"], call["kind"]) == (failed.code, "chat")
+
+
+@pytest.mark.parametrize(("sender", "stranger"), [("ada", "bob"), ("ada", None), (None, "ada")])
+def test_another_users_request_looks_like_an_absent_one_but_to_an_admin(
+    gateway: Gateway, sender: str | None, stranger: str | None
+) -> None:
+    made = gateway.send("POST", "/v1/chat/completions", body=CHAT, headers=_as(sender)).headers["spass-request-id"]
+    theirs, none = (gateway.send("GET", f"/v1/audit/{one}", headers=_as(stranger)) for one in (made, NOBODY))
+    assert (theirs.status, theirs.code) == (404, "request_not_found")
+    assert {**theirs.json["error"], "param": None, "message": ""} == {**none.json["error"], "param": None, "message": ""}
+    for sees in (
+        gateway.send("GET", f"/v1/audit/{made}", headers=_as(sender)),
+        gateway.send("GET", f"/v1/audit/{made}", headers=_as(sender), token="chat-only-token"),
+        gateway.send("GET", f"/v1/audit/{made}", headers=_as(stranger), token=ADMIN),
+    ):
+        (call,) = sees.json["calls"]
+        assert call["user"] == sender
 
 
 @pytest.mark.parametrize("token", ["other-token", "sibling-token"])

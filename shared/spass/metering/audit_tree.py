@@ -7,6 +7,7 @@ from spass.aws.clients import TenantStore
 from spass.core.errors import RequestNotFound
 from spass.core.ids import RequestId
 from spass.core.messages import Json
+from spass.tenancy.identity import Caller
 
 MAX_RECORDS: Final = 5000
 """Of a request with more the first are shown: an answer has room for no more."""
@@ -19,17 +20,20 @@ _FIELDS: Final = (
 """What a record may hold. An item holds what is not empty; a client reads each, null where there is nothing."""
 
 
-async def tree(store: TenantStore, request_id: RequestId) -> dict[str, Json]:
-    """The calls that the request led to, each with those that were made for it, in time order. A call whose own parent is not
-    there stands below the request itself.
+async def tree(store: TenantStore, caller: Caller, request_id: RequestId) -> dict[str, Json]:
+    """Return the calls that the request led to, each with those that were made for it, in time order. A call whose own parent is
+    not there stands below the request itself.
+
+    All calls of a request have the request's user. A caller sees the requests of its own user (without a user: those without
+    one); an admin sees all requests of the tenant.
 
     Raises:
-        RequestNotFound: this tenant knows no calls of such a request, or none any more.
+        RequestNotFound: no calls of such a request are recorded, or it is another user's.
         StorageUnavailable: the table does not answer.
     """
     partition = keys.audit_partition(store.tenant, request_id)
     items = await store.table.query(partition, limit=MAX_RECORDS + 1)
-    if not items:
+    if not items or not (caller.identity.admin or items[0].get("user") == caller.user):
         raise RequestNotFound("No calls of this request are recorded. Records are kept for 90 days.")
     roots: list[Json] = []
     below: dict[str, list[Json]] = {}

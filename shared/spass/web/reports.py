@@ -10,10 +10,11 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
-from spass.core.errors import InvalidRequest, RequestNotFound
+from spass.core.errors import AdminRequired, InvalidRequest, RequestNotFound
 from spass.core.ids import AgentName, RequestId
 from spass.core.messages import Json
 from spass.metering.usage import GroupBy, UsageQuery
+from spass.web.exchange import exchange_of
 from spass.web.routing import AGENT_NAME, sent_once
 
 _SHOWN: Final = 64  # characters of a name that nobody knows
@@ -34,12 +35,14 @@ AgentQuery = Annotated[str | None, Query(pattern=f"^{AGENT_NAME}$", description=
 
 async def _asked(
     request: Request,
-    group_by: Annotated[GroupBy, Query(description="What to sum up by.")] = "agent",
+    group_by: Annotated[GroupBy, Query(description="What to sum up by; `user` needs an admin's token.")] = "agent",
     agent: AgentQuery = None,
     first: Annotated[Day, Query(alias="from", description="The first day, in UTC.")] = None,
     last: Annotated[Day, Query(alias="to", description="The last day, in UTC.")] = None,
 ) -> UsageQuery:
     sent_once(request, ("group_by", "agent", "from", "to"))
+    if group_by == "user" and not exchange_of(request).scope.caller.identity.admin:
+        raise AdminRequired("Usage by user needs a token that gateway.yaml marks as admin.", param="group_by")
     return UsageQuery(group_by, None if agent is None else AgentName(agent), first, last)
 
 

@@ -6,16 +6,25 @@ import pytest
 
 from spass.aws.clients import TenantStore
 from spass.core.errors import RequestNotFound
-from spass.core.ids import AgentName, RequestId, SessionId, UserId
+from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
 from spass.core.time import Timestamp
 from spass.metering import audit_tree
 from spass.metering.audit import CallKind, attributes, keep
 from spass.metering.audit_tree import tree
+from spass.tenancy.identity import Caller, Identity
 from tests.unit.metering.ledger import Books, call, days_ago
 
 pytestmark = pytest.mark.anyio
 
 OUTER = RequestId("req_outer")
+
+
+def caller(user: str | None, *, token: str = "app", admin: bool = False) -> Caller:
+    identity = Identity(TenantId("demo"), token, admin, ())
+    return Caller(identity, UserId(user) if user else None, RequestId("req_now"), None, 0, "/v1/audit/{request_id}")
+
+
+ANNA = caller("anna")  # whose calls the ledger holds
 
 
 def later(base: Timestamp, number: int) -> Timestamp:
@@ -40,7 +49,7 @@ def shape(calls: Any) -> Any:
 
 async def test_calls_stand_below_what_they_were_made_for_in_time_order(store: TenantStore) -> None:
     await nested(store)
-    found: Any = await tree(store, OUTER)
+    found: Any = await tree(store, ANNA, OUTER)
     assert found["request_id"] == "req_outer"
     assert shape(found["calls"]) == [("req_1", []), ("req_2", [("req_3", [])]), ("req_4", [])]
     assert found["truncated"] is False
@@ -49,7 +58,7 @@ async def test_calls_stand_below_what_they_were_made_for_in_time_order(store: Te
 async def test_a_call_says_what_its_record_says_and_nothing_of_the_table(store: TenantStore) -> None:
     record = call()
     await keep(store, record)
-    found: Any = await tree(store, OUTER)
+    found: Any = await tree(store, ANNA, OUTER)
     said = {name: value for name, value in found["calls"][0].items() if value is not None}
     assert said == {"tenant": store.tenant, **attributes(record), "calls": []}
 
@@ -71,7 +80,7 @@ async def test_every_call_has_every_field_and_null_where_there_is_nothing_to_say
     bare = call(request_id=RequestId("req_2"), kind=CallKind.TOOL, user=None, agent=None, session=None, model=None, backend=None)
     for record in (full, bare):
         await keep(store, record)
-    found: Any = await tree(store, OUTER)
+    found: Any = await tree(store, caller("ada"), OUTER)
     first, second = found["calls"]
     assert [*first] == [*second]
     assert first == {"tenant": store.tenant, **attributes(full), "calls": []}
@@ -79,31 +88,44 @@ async def test_every_call_has_every_field_and_null_where_there_is_nothing_to_say
     assert empty >= {"user", "agent", "session", "model", "backend", "attempts", "cost_usd"}
 
 
+@pytest.mark.parametrize("of", ["anna", None])
+async def test_a_request_is_seen_by_its_user_and_by_admins(store: TenantStore, of: str | None) -> None:
+    await keep(store, call(request_id=RequestId("req_1"), user=UserId(of) if of else None))
+    for sees in (caller(of), caller(of, token="another"), caller("grace", admin=True), caller(None, admin=True)):
+        assert shape((await tree(store, sees, OUTER))["calls"]) == [("req_1", [])]
+    for stranger in (caller("bob"), caller(None if of else "anna")):
+        with pytest.raises(RequestNotFound) as absent:
+            await tree(store, stranger, RequestId("req_absent"))
+        with pytest.raises(RequestNotFound) as hidden:
+            await tree(store, stranger, OUTER)
+        assert str(hidden.value) == str(absent.value)
+
+
 async def test_a_call_whose_parent_is_not_there_stands_below_the_request(store: TenantStore) -> None:
     await keep(store, call(request_id=RequestId("req_1"), parent_request_id=RequestId("req_gone")))
-    assert shape((await tree(store, OUTER))["calls"]) == [("req_1", [])]
+    assert shape((await tree(store, ANNA, OUTER))["calls"]) == [("req_1", [])]
 
 
 async def test_a_request_without_calls_is_not_found(store: TenantStore) -> None:
     with pytest.raises(RequestNotFound):
-        await tree(store, OUTER)
+        await tree(store, ANNA, OUTER)
 
 
 async def test_another_tenants_request_looks_like_one_that_never_was(books: Books) -> None:
     await keep(books.store, call())
     with pytest.raises(RequestNotFound):
-        await tree(Books.opened("other").store, OUTER)
+        await tree(Books.opened("other").store, ANNA, OUTER)
 
 
 async def test_records_that_have_expired_are_not_shown(store: TenantStore) -> None:
     await keep(store, call(at=days_ago(91)))
     with pytest.raises(RequestNotFound):
-        await tree(store, OUTER)
+        await tree(store, ANNA, OUTER)
 
 
 async def test_of_a_request_with_very_many_calls_the_first_are_shown(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await nested(store)
     monkeypatch.setattr(audit_tree, "MAX_RECORDS", 3)
-    found: Any = await tree(store, OUTER)
+    found: Any = await tree(store, ANNA, OUTER)
     assert shape(found["calls"]) == [("req_1", []), ("req_2", [("req_3", [])])]
     assert found["truncated"] is True
