@@ -1,0 +1,50 @@
+"""LangChain's standard suite for vector stores, run over ``/a1/rag`` with the adapter of ``docs/langchain.md``."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+from langchain_core.vectorstores import VectorStore
+from langchain_tests.integration_tests import VectorStoreIntegrationTests
+
+from tests.e2e.conftest import ROOT, Gateway
+
+BLOCKS: Final = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / "langchain.md").read_text(encoding="utf-8"))
+
+pytestmark = pytest.mark.anyio
+
+
+def adapter() -> Any:
+    """Return the class that the page shows."""
+    names: dict[str, Any] = {"__name__": "docs.langchain"}
+    exec(compile(BLOCKS[0], "docs/langchain.md", "exec"), names)
+    return names["SpassVectorStore"]
+
+
+class TestVectorStore(VectorStoreIntegrationTests):
+    @pytest.fixture
+    def vectorstore(self, gateway: Gateway) -> Iterator[VectorStore]:
+        with gateway.client() as client:
+            store: VectorStore = adapter()(client, f"langchain-{uuid4().hex[:8]}")
+            yield store
+            store.delete()
+
+
+def test_scores_filters_and_batches(gateway: Gateway) -> None:
+    with gateway.client() as client:
+        texts = [f"Entry number {number}" for number in range(300)]
+        store = adapter().from_texts(texts, None, [{"n": number} for number in range(300)], client=client, index="langchain-many")
+        [(document, score)] = store.similarity_search_with_score("Entry number 299", k=1, filter={"n": {"$gte": 290}})
+        assert document.page_content == "Entry number 299"
+        assert score == pytest.approx(1)
+        assert store.similarity_search_with_relevance_scores("Entry number 299", k=1)[0][1] == pytest.approx(1)
+        store.delete()
+        assert store.similarity_search("Entry") == []
+
+
+def test_the_example_of_the_page_runs(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    example = BLOCKS[1].replace("http://127.0.0.1:3000", gateway.url).replace("berlin-info", "langchain-example")
+    exec(compile(BLOCKS[0] + example, "docs/langchain.md", "exec"), {"__name__": "docs.langchain"})
+    assert "Tiergarten" in capsys.readouterr().out
