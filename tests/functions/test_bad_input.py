@@ -154,7 +154,7 @@ CHAT: Mapping[str, Any] = {"model": "small", "messages": [{"role": "user", "cont
     [
         ({"messages": [{"role": "user"}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": 7}]}, "messages.0.content"),
-        ({"messages": [{"role": "user", "content": "x", "odd": 1}]}, "messages.0.odd"),
+        ({"temprature": "secret value"}, "temprature"),
         ({"messages": [{"role": "assistant"}]}, "messages.0"),
         ({"messages": [{"role": "secret value", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": 7, "content": "x"}]}, "messages.0.role"),

@@ -1,7 +1,7 @@
 """The body of ``POST /v1/chat/completions``, as OpenAI documents it (https://platform.openai.com/docs/api-reference/chat/create).
 
-Every field that OpenAI knows is either taken or refused with a reason; anything else is unknown and refused. What is taken here
-and not had by any provider of the model is refused by these (``llm.providers.wishes``).
+Every parameter that OpenAI knows is either accepted or refused with a reason; any other is refused as unknown. If no provider of
+the model supports a parameter that is accepted here, the providers refuse it (``llm.providers.wishes``).
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, FailFast, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from spass.completions.messages import Strict, WireMessage, check_tool_answers
+from spass.completions.body import Body, Nested
+from spass.completions.messages import WireMessage, check_tool_answers
 from spass.core.messages import Json, ToolSpec
 from spass.llm.types import LONGEST_ANSWER, ChatRequest, NamedTool, ToolChoice
 
@@ -27,7 +28,6 @@ _PASSED_ON: Final = (
     "parallel_tool_calls",
     "reasoning_effort",
     "verbosity",
-    "user",
 )
 
 
@@ -41,14 +41,14 @@ def _unsupported(reason: str) -> BeforeValidator:
     return BeforeValidator(refuse)
 
 
-class FunctionDefinition(Strict):
+class FunctionDefinition(Nested):
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class ToolDefinition(Strict):
+class ToolDefinition(Nested):
     type: Literal["function"]
     function: FunctionDefinition
 
@@ -57,11 +57,11 @@ class ToolDefinition(Strict):
         return ToolSpec(self.function.name, self.function.description or "", parameters, self.function.strict)
 
 
-class FunctionReference(Strict):
+class FunctionReference(Nested):
     name: FunctionName
 
 
-class NamedToolChoice(Strict):
+class NamedToolChoice(Nested):
     type: Literal["function"]
     function: FunctionReference
 
@@ -69,14 +69,14 @@ class NamedToolChoice(Strict):
 ToolChoiceBody: TypeAlias = Literal["none", "auto", "required"] | NamedToolChoice | None
 
 
-class JsonSchemaFormat(Strict):
+class JsonSchemaFormat(Nested):
     name: FunctionName
     description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
-class ResponseFormat(Strict):
+class ResponseFormat(Nested):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 
@@ -87,7 +87,7 @@ class ResponseFormat(Strict):
         return self
 
 
-class StreamOptions(Strict):
+class StreamOptions(Nested):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
@@ -109,7 +109,7 @@ def _one_answer(value: int) -> int:
     return value
 
 
-class ChatCompletionRequest(Strict):
+class ChatCompletionRequest(Body):
     """What a client may ask of a chat model."""
 
     model: Annotated[str, Field(min_length=1, max_length=128)]
@@ -136,15 +136,6 @@ class ChatCompletionRequest(Strict):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    user: str | None = None
-
-    # Bookkeeping of OpenAI's own: accepted, without effect here.
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
     modalities: list[Literal["text"]] | None = None
 
     logprobs: Annotated[None, _unsupported("")] = None
@@ -192,6 +183,9 @@ class ChatCompletionRequest(Strict):
         """The same in the words of every provider."""
         dumped: Mapping[str, Json] = self.model_dump(include={*_PASSED_ON, "response_format"}, exclude_none=True, by_alias=True)
         response_format = dumped.get("response_format")
+        extra = {name: dumped[name] for name in _PASSED_ON if name in dumped}
+        if isinstance(self.user, str):
+            extra["user"] = self.user
         return ChatRequest(
             model=self.model,
             messages=tuple(message.message() for message in self.messages),
@@ -203,7 +197,7 @@ class ChatCompletionRequest(Strict):
             stop=tuple(self.stop or ()),
             seed=self.seed,
             response_format=response_format if isinstance(response_format, Mapping) else None,
-            extra={name: dumped[name] for name in _PASSED_ON if name in dumped},
+            extra=extra,
             stream=bool(self.stream),
         )
 

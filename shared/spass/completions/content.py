@@ -20,7 +20,6 @@ _TEXT_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
     "required": ["type", "text"],
-    "additionalProperties": False,
 }
 _IMAGE_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -37,11 +36,9 @@ _IMAGE_SCHEMA: Final[dict[str, Any]] = {
                 "detail": {"enum": ["auto", "low", "high", None]},
             },
             "required": ["url"],
-            "additionalProperties": False,
         },
     },
     "required": ["type", "image_url"],
-    "additionalProperties": False,
 }
 
 
@@ -75,15 +72,15 @@ def _text_of(part: object, known: str = "text") -> str:
         named = f"of type '{kind}'" if kind in _OTHERS else "of this type"
         raise _refused(f"parts {named} are not supported here by this gateway; send {known}")
     text = part.get(kind)
-    if not isinstance(text, str) or set(part) != {"type", kind}:
+    if not isinstance(text, str):
         raise _refused('a content part is {"type": "text", "text": "…"}')
     return text
 
 
 def _picture_of(part: object) -> Image:
-    image = part.get("image_url") if isinstance(part, dict) and set(part) == {"type", "image_url"} else None
+    image = part.get("image_url") if isinstance(part, dict) else None
     url = image.get("url") if isinstance(image, dict) else None
-    if not isinstance(image, dict) or not isinstance(url, str) or not set(image) <= {"url", "detail"}:
+    if not isinstance(image, dict) or not isinstance(url, str):
         raise _refused('a picture is {"type": "image_url", "image_url": {"url": "…", "detail": "auto"}}')
     detail = image.get("detail")
     if not isinstance(detail, str | None) or detail not in _DETAILS:

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from spass.completions.messages import Strict
+from spass.completions.body import Body
 from spass.core.errors import InvalidRequest
 from spass.core.messages import Json
 from spass.llm.types import EmbeddingReply
@@ -39,7 +39,7 @@ def _texts(value: object) -> list[str]:
     return texts
 
 
-class EmbeddingsRequest(Strict):
+class EmbeddingsRequest(Body):
     """What a client may ask of an embedding model."""
 
     model: Annotated[str, Field(min_length=1, max_length=128)]
@@ -57,7 +57,6 @@ class EmbeddingsRequest(Strict):
     ]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
-    user: str | None = None
 
 
 def check_dimensions(request: EmbeddingsRequest, model: ModelConfig) -> None:

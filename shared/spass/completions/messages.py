@@ -1,23 +1,18 @@
 """Messages as OpenAI's clients send them."""
 
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from spass.completions.body import Nested
 from spass.completions.content import Text, TextAndPictures
 from spass.core.messages import Image, Message, Role, ToolCall
 
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class Strict(BaseModel):
-    """A part of a body: nothing unknown, nothing converted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class SystemMessage(Strict):
+class SystemMessage(Nested):
     role: Literal["system", "developer"]
     content: Text
     name: str | None = None
@@ -26,7 +21,7 @@ class SystemMessage(Strict):
         return Message(Role.SYSTEM, self.content, name=self.name)
 
 
-class UserMessage(Strict):
+class UserMessage(Nested):
     role: Literal["user"]
     content: TextAndPictures
     name: str | None = None
@@ -37,27 +32,23 @@ class UserMessage(Strict):
         return Message(Role.USER, "\n".join(texts), name=self.name, parts=pictured)
 
 
-class FunctionCall(Strict):
+class FunctionCall(Nested):
     name: Annotated[str, Field(min_length=1, max_length=128)]
     arguments: str
 
 
-class WireToolCall(Strict):
+class WireToolCall(Nested):
     id: Id
     type: Literal["function"]
     function: FunctionCall
-    index: int | None = None
 
 
-class AssistantMessage(Strict):
-    """``refusal``, ``annotations`` and the like are taken because clients send back whole answers of theirs."""
-
+class AssistantMessage(Nested):
     role: Literal["assistant"]
     content: Text | None = None
     tool_calls: list[WireToolCall] | None = None
     name: str | None = None
     refusal: str | None = None
-    annotations: list[dict[str, Any]] | None = None
     audio: None = None
     function_call: None = None
 
@@ -72,7 +63,7 @@ class AssistantMessage(Strict):
         return Message(Role.ASSISTANT, self.content or self.refusal or "", calls, name=self.name)
 
 
-class ToolMessage(Strict):
+class ToolMessage(Nested):
     role: Literal["tool"]
     content: Text
     tool_call_id: Id

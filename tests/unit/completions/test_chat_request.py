@@ -119,11 +119,12 @@ def test_null_is_as_good_as_absent() -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"temprature": 1}, "temprature: Extra inputs are not permitted"),
+        ({"temprature": 1}, "temprature: unknown parameter; did you mean 'temperature'?"),
+        ({"top_k": 1, "cache_control": {}}, "top_k: unknown parameter; did you mean 'top_p'?\ncache_control: unknown parameter"),
+        ({"": 1}, ": unknown parameter"),
         ({"messages": []}, "messages: List should have at least 1 item"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "does not match any of the expected tags"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.user.content: Input should be a valid string"),
-        ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, "messages.0.user.mood: Extra inputs"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, 'a content part is {"type": "text"'),
         ({"messages": [{"role": "user", "content": ["x"]}]}, 'a content part is {"type": "text"'),
         (
@@ -137,6 +138,8 @@ def test_null_is_as_good_as_absent() -> None:
             "messages.0.user.content: parts of type 'input_audio' are not supported here by this gateway; send text or image_url",
         ),
         ({"messages": [{"role": "assistant"}]}, "an assistant message has content or tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "tool_calls: Input should be a valid list"),
+        ({"messages": [{"role": "user", "content": "x", "name": 1}]}, "messages.0.user.name: Input should be a valid string"),
         ({"model": ""}, "model: String should have at least 1 character"),
         ({"temperature": 2.1}, "temperature: Input should be less than or equal to 2"),
         ({"temperature": "1"}, "temperature: Input should be a valid number"),
@@ -211,9 +214,7 @@ def test_one_picture_has_one_spelling() -> None:
         (picture(5), 'a picture is {"type": "image_url"'),
         (picture(PNG, detail="most"), "auto, low or high"),
         (picture(PNG, detail=[]), "auto, low or high"),
-        (picture(PNG, mood="x"), "a picture is"),
         ({"type": "image_url", "image_url": PNG}, "a picture is"),
-        ({"type": "image_url", "image_url": {"url": PNG}, "cache_control": {}}, "a picture is"),
         ({"type": "image_url"}, "a picture is"),
         ({"type": ["image_url"]}, "a content part is"),
     ],

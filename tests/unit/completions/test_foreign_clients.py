@@ -1,0 +1,162 @@
+"""What clients send besides OpenAI's own fields: nested unknown keys are dropped, harmless parameters have no effect.
+
+The conversations have the shape that each client sends for the second turn of a tool loop, after its own documentation or source.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from spass.completions.chat_request import ChatCompletionRequest
+from spass.completions.embeddings import EmbeddingsRequest
+from spass.core.messages import Message, Role, ToolCall
+from spass.llm.types import ChatRequest
+
+Json = Any
+
+ARGUMENTS = '{"city": "Berlin"}'
+FUNCTION = {"name": "weather", "arguments": ARGUMENTS}
+CALL = {"id": "call_1", "type": "function", "function": FUNCTION}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False},
+    },
+}
+ASKED = Message(Role.USER, "How is the weather?")
+CALLED = Message(Role.ASSISTANT, "", (ToolCall("call_1", "weather", ARGUMENTS),))
+ANSWERED = Message(Role.TOOL, "sunny", tool_call_id="call_1")
+
+USER = {"role": "user", "content": "How is the weather?"}
+RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}
+
+SECOND_TURNS: dict[str, list[Json]] = {
+    "openai-python": [
+        USER,
+        {"role": "assistant", "content": None, "refusal": None, "annotations": [], "audio": None, "function_call": None,
+         "tool_calls": [CALL]},
+        RESULT,
+    ],
+    "litellm": [
+        USER,
+        {"content": None, "role": "assistant", "tool_calls": [{"index": 0, **CALL}],
+         "function_call": None, "provider_specific_fields": {"refusal": None, "citations": []}, "annotations": [],
+         "reasoning_content": "The user asks for the weather.",
+         "thinking_blocks": [{"type": "thinking", "thinking": "The user asks …", "signature": "c2ln"}]},
+        {"tool_call_id": "call_1", "role": "tool", "content": "sunny"},
+    ],
+    "mini-swe-agent": [
+        {**USER, "timestamp": 1790000000.5, "extra": {"source": "template"}},
+        {"role": "assistant", "tool_calls": [CALL], "timestamp": 1790000001.5,
+         "extra": {"response": {"id": "x"}, "cost": 0.1, "actions": [{"command": "ls"}]}},
+        {**RESULT, "extra": {"returncode": 0}, "timestamp": 1790000002.5},
+    ],
+    "BFCL, multi-turn": [
+        USER,
+        {"role": "assistant", "content": None, "refusal": None, "annotations": None, "reasoning": "…", "reasoning_details": [],
+         "tool_calls": [{**CALL, "index": 0}]},
+        RESULT,
+    ],
+    "LangChain JS": [
+        {"id": "msg_1", **USER},
+        {"id": "msg_2", "role": "assistant", "content": "", "tool_calls": [{**CALL, "index": 0, "parsed_arguments": {}}]},
+        {"id": "msg_3", **RESULT, "artifact": None},
+    ],
+    "AI SDK": [
+        {"role": "user", "content": [{"type": "text", "text": "How is the weather?", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "assistant", "content": "", "reasoning_content": "Look it up.",
+         "tool_calls": [{**CALL, "extra_content": {"google": {"thought_signature": "c2ln"}}}]},
+        RESULT,
+    ],
+    "an empty list as content": [USER, {"role": "assistant", "content": [], "tool_calls": [CALL]}, RESULT],
+    "no content": [USER, {"role": "assistant", "tool_calls": [CALL]}, {**RESULT, "is_error": False}],
+}  # fmt: skip
+
+
+def parsed(**fields: Json) -> ChatRequest:
+    return ChatCompletionRequest.model_validate({"model": "small", "messages": [USER], **fields}).chat_request()
+
+
+@pytest.mark.parametrize("client", SECOND_TURNS)
+def test_the_second_turn_of_a_clients_tool_loop_is_the_conversation_alone(client: str) -> None:
+    request = parsed(messages=SECOND_TURNS[client], tools=[{**TOOL, "cache_control": {"type": "ephemeral"}}])
+    assert request == parsed(messages=SECOND_TURNS["openai-python"], tools=[TOOL])
+    assert request.messages == (ASKED, CALLED, ANSWERED)
+
+
+PARAMETERS = ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"]
+
+
+@pytest.mark.parametrize("value", [None, True, 5, "text", ["list"], {"user_id": {"deep": 1}}])
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_harmless_parameter_of_any_value_is_accepted_and_not_forwarded(name: str, value: Json) -> None:
+    request = parsed(**{name: value})
+    assert request.extra == ({"user": value} if name == "user" and isinstance(value, str) else {})
+    EmbeddingsRequest.model_validate({"model": "small", "input": "x", name: value})
+
+
+@pytest.mark.parametrize(
+    "body", [{"model": "m", "messages": [USER], "inputt": 1}, {"model": "m", "messages": [USER], "x" * 10**6: 1}]
+)
+def test_an_unknown_parameter_is_refused_under_its_name(body: Json) -> None:
+    unknown = [*body][-1]
+    with pytest.raises(ValidationError) as caught:
+        ChatCompletionRequest.model_validate(body)
+    assert [error["loc"] for error in caught.value.errors()] == [(unknown,)]
+
+
+def test_a_misspelt_parameter_of_embeddings_gets_a_suggestion() -> None:
+    with pytest.raises(ValidationError, match="unknown parameter; did you mean 'encoding_format'"):
+        EmbeddingsRequest.model_validate({"model": "m", "input": "x", "encodingformat": "float"})
+
+
+def test_of_very_many_unknown_parameters_each_is_reported() -> None:
+    with pytest.raises(ValidationError) as caught:
+        EmbeddingsRequest.model_validate({"model": "m", "input": "x", **{f"dimension{number}": 1 for number in range(50)}})
+    assert caught.value.error_count() == 50
+
+
+WHOLE: dict[str, Json] = {
+    "messages": [
+        {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image_url", "image_url": {"url": "https://x.example"}}]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        RESULT,
+    ],
+    "tools": [TOOL],
+    "tool_choice": {"type": "function", "function": {"name": "weather"}},
+    "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}},
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}  # fmt: skip
+
+
+def nested_objects(value: Json, *, top: bool = True) -> Iterator[dict[str, Json]]:
+    """All objects in ``value`` whose keys OpenAI defines: not the JSON Schemas, whose keys are the caller's."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if isinstance(value, dict) and not top:
+        yield value
+    for name, child in children:
+        if name not in ("parameters", "schema"):
+            yield from nested_objects(child, top=False)
+
+
+@given(st.data())
+def test_unknown_nested_keys_change_nothing_wherever_they_stand(data: st.DataObject) -> None:
+    body = copy.deepcopy(WHOLE)
+    for found in list(nested_objects(body)):
+        values: st.SearchStrategy[Json] = (
+            st.none() | st.booleans() | st.text(max_size=3) | st.just([]) | st.just({"type": "ephemeral"})
+        )
+        unknown = st.sampled_from(
+            ["id_", "cache_control", "provider_specific_fields", "reasoning_content", "x", "extra_content", ""]
+        )
+        found.update(data.draw(st.dictionaries(unknown, values, max_size=2)))
+    assert parsed(**body) == parsed(**WHOLE)
