@@ -62,8 +62,9 @@ def test_a_stream_is_the_blocking_answer_in_pieces(client: OpenAI) -> None:
     assert chunks[-1].usage is not None
     assert blocking.usage is not None
     assert chunks[-1].usage.total_tokens == blocking.usage.total_tokens
-    cost = chunks[-1].usage.model_dump()["cost"]
-    assert set(cost) == {"eur", "usd", "source", "sub_calls"}
+    streamed, answered = chunks[-1].usage.model_dump(), blocking.usage.model_dump()
+    assert streamed["cost"] == answered["cost"] == float(streamed["cost_details"]["usd"])
+    assert set(streamed["cost_details"]) == set(answered["cost_details"]) == {"eur", "usd", "source", "sub_calls"}
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -53,7 +53,7 @@ def test_a_stream_of_it_is_one_message(client: OpenAI) -> None:
     assert "30447" in (completion.choices[0].message.content or "").replace(",", "").replace(".", "")
     assert completion.choices[0].finish_reason == "stop"
     assert completion.usage is not None
-    assert completion.usage.model_dump()["cost"]["sub_calls"] == 2
+    assert completion.usage.model_dump()["cost_details"]["sub_calls"] == 2
 
 
 def test_a_tool_of_the_callers_goes_to_the_caller_also_where_the_gateway_has_one_of_its_name(client: OpenAI) -> None:

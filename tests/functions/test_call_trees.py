@@ -132,7 +132,7 @@ def bill(reply: Reply) -> tuple[int, Decimal, str]:
         cost = {name: reply.headers[f"spass-cost-{name.replace('_', '-')}"] for name in ("sub_calls", "usd", "source")}
     else:
         chunks = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
-        cost = chunks[-1]["usage"]["cost"]
+        cost = chunks[-1]["usage"]["cost_details"]
     return int(cost["sub_calls"]), Decimal(cost["usd"]), cost["source"]
 
 

@@ -72,7 +72,7 @@ def test_one_answer_one_bill(gateway: Gateway, plan: Plan) -> None:
     assert text_of(reply) == "It is 42."
     assert json.loads(read(asked[1].messages[-1].content))["result"] == 42
     assert reply.headers["spass-cost-sub-calls"] == "2"
-    assert reply.headers["spass-cost-usd"] == reply.json["usage"]["cost"]["usd"] == "0.00004"
+    assert reply.headers["spass-cost-usd"] == reply.json["usage"]["cost_details"]["usd"] == "0.00004"
     assert reply.json["usage"]["total_tokens"] == 30
 
 

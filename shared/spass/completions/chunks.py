@@ -73,11 +73,13 @@ class ChunkWriter:
 
 
 def _usage(usage: TokenUsage, cost: Cost) -> Json:
+    """Render token counts and cost. ``cost`` is the shortest number that reads as the exact amount in US dollars."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
-        "cost": {
+        "cost": float(cost.usd),
+        "cost_details": {
             "eur": decimal_text(cost.eur),
             "usd": decimal_text(cost.usd),
             "source": cost.source.value,

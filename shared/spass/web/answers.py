@@ -16,6 +16,7 @@ _FREE: Final[Schema] = {"type": "object"}
 _SESSION_ID: Final[Schema] = {"type": "string", "pattern": "^ses_[0-9a-z]{26}$"}
 _SUMMARY_ID: Final[Schema] = {"type": "string", "pattern": "^sum_[0-9a-z]{26}$"}
 _JOB_ID: Final[Schema] = {"type": "string", "pattern": "^job_[0-9a-z]{26}$"}
+_DECIMAL: Final[Schema] = {"type": "string", "pattern": "^[0-9]+([.][0-9]+)?$"}
 _CURSOR: Final[Schema] = {"type": ["string", "null"], "description": "Of the next page; null at the end."}
 
 
@@ -43,7 +44,8 @@ def _ref(name: str) -> Schema:
 
 _TOOL_CALL: Final = _object(id=_TEXT, type=_only("function"), function=_object(name=_TEXT, arguments=_TEXT))
 _USAGE: Final = {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT}
-_COST: Final = _object(eur=_TEXT, usd=_TEXT, source=_only("upstream", "catalog", "none"), sub_calls=_COUNT)
+_COST_IN_USD: Final = {"type": "number", "minimum": 0, "description": "In US dollars; `cost_details` has the exact decimals."}
+_COST_DETAILS: Final = _object(eur=_DECIMAL, usd=_DECIMAL, source=_only("upstream", "catalog", "none"), sub_calls=_COUNT)
 _CHOICE: Final = _object(
     index=_COUNT,
     message=_object(role=_only("assistant"), content=_or_null(_TEXT), refusal=_NULL, optional={"tool_calls": _list(_TOOL_CALL)}),
@@ -60,7 +62,6 @@ _AGENT: Final = {
 }
 _REPORT: Final = _object(loc=_list({"type": ["string", "integer"]}), message=_TEXT, type=_TEXT)
 
-_DECIMAL: Final[Schema] = {"type": "string", "pattern": "^[0-9]+([.][0-9]+)?$"}
 _SETTINGS: Final[Mapping[str, Schema]] = {
     "compact_strategy": _only("auto", "manual", "off"),
     "compact_keep_last_n": {"type": "integer", "minimum": 0, "maximum": 200},
@@ -97,7 +98,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         created=_COUNT,
         model=_TEXT,
         choices=_list(_CHOICE),
-        usage=_object(**_USAGE, cost=_COST),
+        usage=_object(**_USAGE, cost=_COST_IN_USD, cost_details=_COST_DETAILS),
     ),
     "EmbeddingList": _object(
         object=_only("list"),

@@ -1,5 +1,6 @@
 """Streams and blocking answers are the same thing."""
 
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -79,10 +80,19 @@ def test_a_stream_of_text_looks_as_openai_sends_it() -> None:
         "prompt_tokens": 3,
         "completion_tokens": 4,
         "total_tokens": 7,
-        "cost": {"eur": "0.0000115", "usd": "0.0000125", "source": "catalog", "sub_calls": 2},
+        "cost": 0.0000125,
+        "cost_details": {"eur": "0.0000115", "usd": "0.0000125", "source": "catalog", "sub_calls": 2},
     }
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
     assert str(chunks[0]["id"]).startswith("chatcmpl-")
+
+
+@given(st.decimals(0, 10**6, places=8), st.decimals(0, 10**6, places=8))
+def test_a_cost_is_a_number_without_the_noise_of_floats(one: Decimal, other: Decimal) -> None:
+    cost = Cost(one, one, CostSource.CATALOG, 1) + Cost(other, other, CostSource.CATALOG, 1)
+    chunks = [*ChunkWriter("small", include_usage=False).end(FinishReason.STOP, USAGE, cost)]
+    usage: Any = json.loads(json.dumps(chunks[-1]["usage"]), parse_float=Decimal)
+    assert usage["cost"] == one + other == Decimal(usage["cost_details"]["usd"])
 
 
 def test_without_include_usage_the_cost_stands_in_the_chunk_with_the_reason() -> None:

@@ -126,7 +126,8 @@ async def test_usage_cost_and_sub_calls_are_those_of_all_calls_and_each_leaves_i
         "prompt_tokens": 20,
         "completion_tokens": 10,
         "total_tokens": 30,
-        "cost": {"eur": "0.00002250", "usd": "0.0000250", "source": "catalog", "sub_calls": 2},
+        "cost": 0.000025,
+        "cost_details": {"eur": "0.00002250", "usd": "0.0000250", "source": "catalog", "sub_calls": 2},
     }
     kinds = [(record["kind"], record["parent_request_id"]) for record in await audit_of(store)]
     assert sorted(kinds) == [("chat", "req_outer")] * 2 + [("tool", "req_outer")] * 2
@@ -313,7 +314,7 @@ async def test_the_last_call_may_call_no_tool_and_one_that_does_ends_as_cut_off(
     assert {tuple(names_offered(request)) for request in model.asked} == {("calculator", "rag_query")}
     assert (reason_of(answer), "tool_calls" in message_of(answer)) == ("length", False)
     usage: Any = answer["usage"]
-    assert usage["cost"]["sub_calls"] == MAX_MODEL_CALLS
+    assert usage["cost_details"]["sub_calls"] == MAX_MODEL_CALLS
 
 
 async def test_a_call_that_was_cut_off_is_not_run(store: TenantStore) -> None:
@@ -479,7 +480,7 @@ def test_whatever_the_model_does_stream_and_answer_agree_and_the_conversation_st
     named = {tool["function"]["name"] for tool in own if isinstance(tool["function"], dict)}
     assert {call["function"]["name"] for call in message_of(answer).get("tool_calls", ())} <= named
     usage: Any = answer["usage"]
-    assert (usage["prompt_tokens"], usage["cost"]["sub_calls"]) == (10 * len(model.asked), len(model.asked))
+    assert (usage["prompt_tokens"], usage["cost_details"]["sub_calls"]) == (10 * len(model.asked), len(model.asked))
     for request in model.asked:
         check_tool_answers([_wire(message) for message in request.messages])
 

@@ -59,7 +59,8 @@ async def test_a_blocking_answer_is_the_stream_collected(store: TenantStore) -> 
         "prompt_tokens": 10,
         "completion_tokens": 5,
         "total_tokens": 15,
-        "cost": {"eur": "0.00001125", "usd": "0.0000125", "source": "catalog", "sub_calls": 1},
+        "cost": 0.0000125,
+        "cost_details": {"eur": "0.00001125", "usd": "0.0000125", "source": "catalog", "sub_calls": 1},
     }
 
 
