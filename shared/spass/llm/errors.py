@@ -4,7 +4,9 @@ BackendFailed
 ├── BackendTimedOut        no answer in time
 ├── BackendUnavailable     not reachable, 5xx, or a stream that broke off
 ├── BackendRateLimited     429
-├── BackendRefused         it refuses *us*: our key, our account, our address of it
+├── BackendRefused         it refuses *us*: our key or our account
+│   └── BackendDenied          it denies this request something, perhaps only the model; it says nothing about other requests
+├── BackendTooLarge        this request alone is above a rate limit of it; another backend may take it
 ├── BackendFull            our own limit of it is used up: nothing was sent
 ├── BackendUncounted       nobody knows whether our limit of it is used up: nothing was sent
 ├── BackendUnable          it has no such thing as the request asks for; another backend may
@@ -44,6 +46,14 @@ class BackendRateLimited(BackendFailed):
 
 
 class BackendRefused(BackendFailed):
+    retryable = False
+
+
+class BackendDenied(BackendRefused):
+    pass
+
+
+class BackendTooLarge(BackendFailed):
     retryable = False
 
 

@@ -29,6 +29,7 @@ from spass.llm.errors import (
     BackendRejected,
     BackendTimedOut,
     BackendTooDeep,
+    BackendTooLarge,
     BackendUnable,
     BackendUncounted,
 )
@@ -43,7 +44,7 @@ _TICK: Final = 0.01  # a timer may fire this much early, and no try fits into le
 _FIRST_POLL: Final = 0.25  # how long after it was full a backend is asked again whether it has room: others may take less than
 _LONGEST_POLL: Final = 2.0  # they reserved. Doubled each time, up to this,
 _LONGEST_STATED_POLL: Final = 6.0  # or this where the moment is known by which there is room.
-_OUT: Final = (BackendRefused, BackendUnable, BackendUncounted)
+_OUT: Final = (BackendRefused, BackendTooLarge, BackendUnable, BackendUncounted)
 """Failures after which a request does without the backend."""
 _REJECTIONS: Final[dict[type[BackendFailed], type[SpassError]]] = {
     BackendContextLength: ContextLengthExceeded,
@@ -86,6 +87,7 @@ class Tries:
         self._retries = config.retries
         self._deadline = context.deadline
         self._request_id = context.request_id
+        self._size = context.expected.total_tokens
         self._chance = chance
         self._health = health
         self._failures: list[BackendFailed] = []
@@ -161,7 +163,7 @@ class Tries:
         wait = self._waits.get(backend.name)
         if wait is not None and wait.room_at is not None:
             return wait.room_at + _TICK >= self._deadline.at
-        return self._health.down_until(backend.name) is not None
+        return self._health.down_until(backend.name, self._size) is not None
 
     def _moment(self, backend: BackendConfig, now: float, hopeless: bool) -> float:
         """When it may be tried. ``hopeless``: all are down or full, so that those that are down are tried all the same."""
@@ -169,7 +171,7 @@ class Tries:
         moment = max(now, wait.until) if wait is not None else now
         if wait is not None and wait.room_at is not None and self._is_hopeless(backend):
             return max(moment, wait.room_at)
-        down_until = self._health.down_until(backend.name)
+        down_until = self._health.down_until(backend.name, self._size)
         return moment if hopeless or down_until is None else max(moment, down_until)
 
     def _log(self, backend: BackendConfig, failure: BackendFailed) -> None:
@@ -219,6 +221,8 @@ class Tries:
             return StorageUnavailable(self._last.message, retry_after=1)
         if isinstance(self._last, BackendUnable):
             return InvalidRequest(self._last.message, param=self._last.param)
+        if isinstance(self._last, BackendTooLarge):
+            return UpstreamRejected(self._last.message)
         if isinstance(self._last, BackendRefused):
             return UpstreamError("The model's provider refuses this gateway. Its operator must look at the key and the account.")
         if isinstance(self._last, BackendTimedOut):

@@ -10,10 +10,12 @@ from typing import Final, TypeVar
 from spass.aws.limits import LimitTable
 from spass.llm.batching import EmbeddingLimits, embedding_limits
 from spass.llm.errors import (
+    BackendDenied,
     BackendFailed,
     BackendFull,
     BackendRefused,
     BackendRejected,
+    BackendTooLarge,
     BackendUnable,
     BackendUnavailable,
     BackendUncounted,
@@ -31,6 +33,7 @@ from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 R = TypeVar("R", ChatRequest, EmbeddingRequest)
 
 _NOTHING_SENT: Final = (BackendFull, BackendUncounted, BackendUnable)
+_OF_ONE_REQUEST: Final = (BackendDenied, BackendTooLarge)
 _SAMPLING: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
 
 
@@ -128,21 +131,21 @@ class Router:
             SpassError: the same as ``chat``.
         """
         route = route or Route()
-        tries = await self._tries(request.model, context)
+        tries, size = await self._tries(request.model, context), context.expected.total_tokens
         known = self._models.get(request.model)
         request = replace(request, dimensions=known.dimensions if known else None)
         while True:
             backend = await tries.next()
             try:
-                with self._health.trying(backend.name):
+                with self._health.trying(backend.name, size):
                     async with self._occupied(backend, context) as taken:
                         route.goes_to(backend)
                         reply = await self._pool[backend].embed(_as(backend, request), context)
                         taken.count(reply.usage)
                         _check(reply, len(request.texts), known)
-                    self._health.answered(backend.name)
+                    self._health.answered(backend.name, size)
             except BackendFailed as failure:
-                self._failed(tries, backend, failure)
+                self._failed(tries, backend, failure, size)
             else:
                 return RoutedEmbedding(reply, backend.name, route.attempts)
 
@@ -151,14 +154,14 @@ class Router:
         await self._pool.aclose()
 
     async def _chat(self, request: ChatRequest, context: CallContext, route: Route) -> AsyncGenerator[ChatDelta, None]:
-        tries = await self._tries(request.model, context)
+        tries, size = await self._tries(request.model, context), context.expected.total_tokens
         if (model := self._models.get(request.model)) and not model.sampling:
             request = _without_sampling(request)
         while True:
             backend = await tries.next()
             begun = False
             try:
-                with self._health.trying(backend.name):
+                with self._health.trying(backend.name, size):
                     answer = self._pool[backend].chat(_as(backend, request), context)
                     async with self._occupied(backend, context) as taken:
                         route.goes_to(backend)
@@ -166,11 +169,11 @@ class Router:
                             async for delta in deltas:
                                 if not begun:
                                     begun = True
-                                    self._health.answered(backend.name)
+                                    self._health.answered(backend.name, size)
                                 taken.hear(delta)
                                 yield delta
             except BackendFailed as failure:
-                self._failed(tries, backend, failure, begun=begun)
+                self._failed(tries, backend, failure, size, begun=begun)
             else:
                 return
 
@@ -182,18 +185,19 @@ class Router:
 
     async def _tries(self, model: str, context: CallContext) -> Tries:
         available = await self._pool.available(model, self._serving(model), context)
-        down = [backend for backend in available if self._health.down_until(backend.name) is not None]
+        size = context.expected.total_tokens
+        down = [backend for backend in available if self._health.down_until(backend.name, size) is not None]
         up = [backend for backend in available if backend not in down]
         row = await self._strategy.order(up, self._limits.load) + await self._strategy.order(down, self._limits.load)
         return Tries(self._config, row, context, self._chance, self._health)
 
-    def _failed(self, tries: Tries, backend: BackendConfig, failure: BackendFailed, *, begun: bool = False) -> None:
+    def _failed(self, tries: Tries, backend: BackendConfig, failure: BackendFailed, size: int, *, begun: bool = False) -> None:
         if isinstance(failure, BackendRefused):
             self._pool.doubt(backend)
         if isinstance(failure, BackendRejected):
-            self._health.answered(backend.name)
-        elif not isinstance(failure, _NOTHING_SENT):
-            self._health.failed(backend.name, failure)
+            self._health.answered(backend.name, size)
+        elif not isinstance(failure, (*_NOTHING_SENT, *_OF_ONE_REQUEST)):
+            self._health.failed(backend.name, failure, size)
         tries.failed(backend, failure, begun=begun)
 
 

@@ -9,11 +9,13 @@ import pytest
 
 from spass.core.errors import SpassError, UpstreamRejected
 from spass.llm.errors import (
+    BackendDenied,
     BackendFailed,
     BackendRateLimited,
     BackendRefused,
     BackendRejected,
     BackendTimedOut,
+    BackendTooLarge,
     BackendUnable,
     BackendUnavailable,
 )
@@ -143,3 +145,48 @@ async def test_a_stream_that_breaks_after_its_first_token_cools_its_backend_down
     assert await world.say() == "b"
     await asyncio.sleep(1)
     assert await world.say() == "a"
+
+
+@pytest.mark.parametrize("failure", [BackendDenied("no"), BackendTooLarge("too large")])
+async def test_a_refusal_of_one_request_moves_it_to_the_next_backend_and_leaves_the_first_to_others(
+    failure: BackendFailed,
+) -> None:
+    world = World({}, {})
+    world.models["a"].failures = [failure]
+    assert await world.say() == "b"
+    assert await world.say() == "a"
+    assert world.tries == {"a": 2, "b": 1}
+
+
+async def test_a_request_that_is_too_large_for_every_backend_is_refused_and_not_retried() -> None:
+    world = World({}, {})
+    for model in world.models.values():
+        model.failures = [BackendTooLarge("Limit 1, Requested 2")] * 9
+    with pytest.raises(UpstreamRejected, match="Limit 1, Requested 2"):
+        await world.say()
+    assert world.tries == {"a": 1, "b": 1}
+
+
+async def test_a_rate_limit_that_a_large_request_meets_leaves_the_backend_to_smaller_ones() -> None:
+    world = World({}, {})
+    world.models["a"].failures = [BackendRateLimited("slow", retry_after=600.0)]
+    assert await world.say(1000) == "b"
+    assert [await world.say(tokens) for tokens in (999, 1, 1000, 2000, 10)] == ["a", "a", "b", "b", "a"]
+
+
+async def test_a_rate_limit_that_a_small_request_meets_is_one_for_all_that_are_larger() -> None:
+    world = World({}, {})
+    world.models["a"].failures = [BackendRateLimited("slow"), BackendRateLimited("slow", retry_after=600.0)]
+    assert [await world.say(tokens) for tokens in (1000, 10, 10, 1000)] == ["b"] * 4
+    assert world.tries["a"] == 2
+    assert await world.say(9) == "a"
+
+
+async def test_large_requests_that_are_refused_again_and_again_do_not_keep_a_backend_from_smaller_ones() -> None:
+    world = World({}, {})
+    slow = BackendRateLimited("slow", retry_after=600.0)
+    world.models["a"].failures = [BackendRateLimited("slow"), slow]
+    assert await world.say(10) == "b"
+    await asyncio.sleep(1)
+    assert await world.say(1000) == "b"
+    assert await world.say(10) == "a"

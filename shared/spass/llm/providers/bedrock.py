@@ -4,7 +4,6 @@ Models are named as Bedrock names them (``model_names`` of the backend): an id, 
 the one in ``base_url``, else the environment's. With ``api_key_env`` the key goes along as a bearer token, and nothing is signed.
 """
 
-import json
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -19,7 +18,7 @@ from spass.aws.log import write_line
 from spass.aws.signing import CannotSign, Signer
 from spass.core.messages import Json
 from spass.core.time import now
-from spass.llm.errors import BackendFailed, BackendRefused, BackendTimedOut, BackendUnavailable
+from spass.llm.errors import BackendDenied, BackendFailed, BackendRefused, BackendTimedOut, BackendUnavailable
 from spass.llm.providers.bedrock_embeddings import embed
 from spass.llm.providers.bedrock_wire import (
     ConversePayload,
@@ -29,15 +28,19 @@ from spass.llm.providers.bedrock_wire import (
     converse_body,
     finish_reason,
 )
-from spass.llm.providers.failures import Words, failure, retry_after, words_of
+from spass.llm.providers.failures import Words, failure, read_words, retry_after
 from spass.llm.providers.http import Connection, malformed
 from spass.llm.providers.texts import Texts, clean, parse
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.tenancy.config import BackendConfig
 from spass.tenancy.providers import bedrock_region
 
+# Whole sentences: a message about a bad value quotes it.
 _OUR_MODEL: Final = re.compile(
-    r"model identifier|on-demand throughput|inference profile|not supported in this region", re.IGNORECASE
+    r"The provided model identifier is invalid\."
+    r"|Could not resolve the foundation model from the provided model identifier\."
+    r"|Invocation of model ID \S+ with on-demand throughput isn.t supported\. Retry \S.{0,60}\binference profile\b[\w ]{0,40}\."
+    r"|This action doesn't support the model that you provided\. Try again with a supported text or chat model\."
 )
 
 # By the exceptions' names, in lower case and without that word. Of the others the status says enough.
@@ -46,8 +49,8 @@ _KINDS: Final[dict[str, type[BackendFailed]]] = {
     "modelnotready": BackendUnavailable,
     "modelerror": BackendUnavailable,
     "modelstreamerror": BackendUnavailable,
-    "servicequotaexceeded": BackendRefused,
-    "resourcenotfound": BackendRefused,  # which model is asked for is the operator's word, not the caller's
+    "servicequotaexceeded": BackendDenied,
+    "resourcenotfound": BackendDenied,  # which model is asked for is the operator's word, not the caller's
 }
 _STATUSES: Final = {"validation": 400, "accessdenied": 403, "throttling": 429, "serviceunavailable": 503, "internalserver": 500}
 _BROKEN_OFF: Final = frozenset({"malformed_model_output", "malformed_tool_use"})
@@ -164,7 +167,7 @@ class _StreamReader:
 
     def read(self, message: StreamMessage) -> ChatDelta | None:
         if message.failed:
-            raise _failure(message.name, None, _words(message.payload), secrets=self._secrets)
+            raise _failure(message.name, None, read_words(message.payload).message, secrets=self._secrets)
         payload = parse(EventPayload, message.payload)
         block = payload.contentBlockIndex
         match message.name:
@@ -236,17 +239,10 @@ def _unsigned(backend: BackendConfig, error: CannotSign) -> BackendRefused:
     return BackendRefused(f"Requests to Bedrock cannot be signed: {error}.")
 
 
-def _words(body: bytes) -> str:
-    try:
-        return words_of(json.loads(body)).message
-    except (ValueError, RecursionError):
-        return ""
-
-
 def _failure_of(status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendFailed:
     """The failure that an answer is. The exception's name stands in a header, behind a colon perhaps with more."""
     kind = headers.get("x-amzn-errortype", "").split(":")[0]
-    return _failure(kind, status, _words(body), wait=retry_after(headers), secrets=secrets)
+    return _failure(kind, status, read_words(body).message, wait=retry_after(headers), secrets=secrets)
 
 
 def _failure(
@@ -254,6 +250,6 @@ def _failure(
 ) -> BackendFailed:
     """The same of an exception inside a stream, which has no status of its own."""
     name = kind.lower().removesuffix("exception")
-    failed = failure(status or _STATUSES.get(name, 500), Words(message, kind), wait=wait, secrets=secrets)
-    meant = BackendRefused if name == "validation" and _OUR_MODEL.search(message) else _KINDS.get(name, type(failed))
+    failed = failure(status or _STATUSES.get(name, 500), Words(message, frozenset({name})), wait=wait, secrets=secrets)
+    meant = BackendDenied if name == "validation" and _OUR_MODEL.fullmatch(message) else _KINDS.get(name, type(failed))
     return meant(failed.message, status=failed.status, retry_after=failed.retry_after)

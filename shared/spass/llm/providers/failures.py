@@ -1,90 +1,149 @@
-"""What a status and an error body mean."""
+"""Tell what an unsuccessful answer of a provider means.
+
+Its status decides, and the code that the provider gives the error. A message may quote the request, so no word inside one
+counts: a caller could write it. Some providers have no code for a wrong key, an empty account or a prompt that is too long; for
+these, whole sentences of theirs are known, and how some of them begin.
+"""
 
 import json
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 
 from spass.llm.errors import (
     BackendContextLength,
+    BackendDenied,
     BackendFailed,
     BackendRateLimited,
     BackendRefused,
     BackendRejected,
     BackendTooDeep,
+    BackendTooLarge,
     BackendUnavailable,
 )
 from spass.llm.scrub import scrub
 
-# Of the prompt. That ``max_tokens`` alone is above what a model writes is the request's fault, and no shorter prompt mends it.
-_TOO_LONG: Final = re.compile(
-    r"context[ _-]?(?:length|window|size|limit)|maximum (?:prompt|context|input) length|prompt is too long|input is too long"
-    r"|too many (?:input )?tokens|\b(?:prompt|input)(?: tokens?| length)? exceeds?"
-    r"|reduce the length of the (?:messages|prompt|input)",
-    re.IGNORECASE,
-)
-# Some say of our key and our account that the request is bad: xAI and Google of a wrong key, Anthropic of an empty account.
-_OF_US: Final = re.compile(
-    r"\bapi[ _-]?key|credit balance|insufficient[ _](?:credits?|balance|funds|quota)|\bbilling\b|\bquota\b"
-    r"|\busage limits?\b|\b(?:your|this|the) (?:account|organi[sz]ation|team|workspace)\b"
-    r"|\baccount (?:is|has|was|does|not|suspended|disabled|deactivated)\b|\baccount_",
-    re.IGNORECASE,
-)
-_READ: Final = 2000  # characters of an error that its kind is found in
 _TRANSIENT: Final = frozenset({408, 409, 425})
 _TOO_DEEP: Final = 508  # of a gateway like this one: each try again would be multiplied by every gateway on the way
 _OF_THE_REQUEST: Final = frozenset({400, 404, 413, 422})
+_OF_US: Final = frozenset({401, 402})
+_OF_ITS_SIZE: Final = frozenset({413, 429})
+_DEEPEST: Final = 6  # objects inside each other in an error body
+
+# In lower case. OpenAI and those like it; Anthropic; Google; AWS, whose exceptions end with "exception" here or there.
+_OUR_CODES: Final = frozenset(
+    {
+        *("invalid_api_key", "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "account_deactivated"),
+        *("invalid_organization", "ip_not_authorized", "unsupported_country_region_territory", "access_terminated"),
+        *("authentication_error", "billing_error"),
+        *("unauthenticated", "api_key_invalid", "billing_disabled", "consumer_suspended", "consumer_invalid"),
+        *("unrecognizedclient", "expiredtoken", "invalidsignature", "incompletesignature", "missingauthenticationtoken"),
+    }
+)
+_TOO_LONG_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+
+# Of a wrong key: xAI, Google. Of an account that is empty, past its limits or disabled: Anthropic. All with status 400.
+_OUR_SENTENCES: Final = re.compile(
+    r"Incorrect API key provided: \S{1,24}\. You can obtain an API key from https://console\.x\.ai\.?"
+    r"|API key (?:not valid\. Please pass a valid|expired\. Please renew the) API key\."
+    r"|Your credit balance is too low to access the \w+ API\. Please go to Plans & Billing to upgrade(?: or purchase credits)?\."
+    r"|You have reached your specified (?:workspace )?API usage limits\."
+    r" You will regain access on \d{4}-\d\d-\d\d(?: at \d\d:\d\d UTC)?\."
+    r"|This organization has been disabled\."
+)
+# xAI answers 403 to words that it does not like.
+_CONTENT_SENTENCE: Final = re.compile(r"Content violates usage guidelines\.")
+# OpenAI says so with 429, Groq with 413, and Anthropic of prompts past 200,000 tokens.
+_SIZE_SENTENCES: Final = re.compile(
+    r"Request too large for .{1,256} on (?:input |output )?tokens per \w+ \(\w+\): Limit \d+, Requested \d+\b"
+    r"|Extra usage is required for long context requests\.\Z"
+)
+# How such messages begin. That ``max_tokens`` alone is above what a model writes is no such case: no shorter prompt mends it.
+_TOO_LONG_BEGINNINGS: Final = re.compile(
+    r"(?:400 Bad Request: |The model returned the following errors: )?"
+    r"(?:This (?:model|endpoint)'s maximum (?:context|prompt|input) length is \d"  # OpenAI, xAI, DeepSeek, vLLM, OpenRouter
+    r"|Your input exceeds the context window of this model"  # OpenAI
+    r"|Input tokens exceed the configured limit of \d"
+    r"|Please reduce the length of the (?:messages|prompt|input)\b"  # Groq
+    r"|(?:The )?prompt is too long\b"  # Anthropic, Fireworks
+    r"|input length and `max_tokens` exceed context limit: \d"
+    r"|The input token count (?:\(\d+\) )?exceeds the maximum number of tokens allowed"  # Google
+    r"|Input is too long for requested model|Too many input tokens"  # Bedrock
+    r"|(?:the )?request (?:\(\d+ tokens\) )?exceeds the available context size"  # llama.cpp
+    r"|(?:the )?input (?:length )?exceeds the context length"  # Ollama
+    r"|You passed \d+ input tokens|The decoder prompt \(length \d+\) is longer than the maximum model length"  # vLLM
+    r"|Prompt contains \d+ tokens .{0,40}too large for model with \d+ maximum context length"  # Mistral
+    r"|Requested token count exceeds the model's maximum context length"  # SGLang
+    r"|The input \(\d+ tokens\) is longer than the model's context length"
+    r"|Trying to keep the first \d+ tokens when context the overflows)",  # LM Studio
+    re.IGNORECASE,
+)
 
 
 class Words(NamedTuple):
-    """What an error body says: its message and its code, each empty where there is none."""
+    """What an error body says: its message, empty where there is none, and its codes in lower case. ``codes`` are the provider's
+    own constants and quote nothing."""
 
     message: str = ""
-    code: str = ""
+    codes: frozenset[str] = frozenset()
 
 
 def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendFailed:
-    """The failure that an answer with ``status`` is. Its message is the provider's, scrubbed, also of ``secrets``."""
-    try:
-        words = words_of(json.loads(body))
-    except (ValueError, RecursionError):
-        words = Words()
-    return failure(status, words, wait=retry_after(headers), secrets=secrets)
+    """Return the failure that an answer with ``status`` is. Its message is the provider's, scrubbed, also of ``secrets``."""
+    return failure(status, read_words(body), wait=retry_after(headers), secrets=secrets)
 
 
 def failure(status: int, words: Words, *, wait: float | None = None, secrets: Sequence[str] = ()) -> BackendFailed:
-    """The same for a status that came inside a stream. ``wait`` is in seconds."""
+    """Return the failure for a status that came in an answer or inside a stream. ``wait`` is in seconds."""
     message = scrub(words.message, secrets=secrets) or f"The provider answered {status}."
-    if status == 429:
-        return BackendRateLimited(message, status=status, retry_after=wait)
     if status == _TOO_DEEP:
         return BackendTooDeep(message, status=status)
     if status in _TRANSIENT or status >= 500:
         return BackendUnavailable(message, status=status, retry_after=wait)
+    if status in _OF_US or words.codes & _OUR_CODES or _OUR_SENTENCES.fullmatch(words.message):
+        return BackendRefused(message, status=status)
+    if status in _OF_ITS_SIZE and _SIZE_SENTENCES.match(words.message):
+        return BackendTooLarge(message, status=status)
+    if status == 429:
+        return BackendRateLimited(message, status=status, retry_after=wait)
     if status in _OF_THE_REQUEST:
-        said = f"{words.code} {words.message[:_READ]}"
-        if _TOO_LONG.search(said):
-            return BackendContextLength(message, status=status)
-        if not _OF_US.search(said):
-            return BackendRejected(message, status=status)
-    return BackendRefused(message, status=status)
+        is_too_long = words.codes & _TOO_LONG_CODES or _TOO_LONG_BEGINNINGS.match(words.message)
+        return (BackendContextLength if is_too_long else BackendRejected)(message, status=status)
+    if status == 403 and _CONTENT_SENTENCE.match(words.message):
+        return BackendRejected(message, status=status)
+    return BackendDenied(message, status=status)
+
+
+def read_words(body: bytes) -> Words:
+    """Return the words of an error body; none if it is not JSON."""
+    try:
+        return words_of(json.loads(body))
+    except (ValueError, RecursionError):
+        return Words()
 
 
 def words_of(payload: object) -> Words:
-    """The words of an error body, in any of the shapes providers use."""
-    if not isinstance(payload, dict):
-        return Words(payload) if isinstance(payload, str) else Words()
-    for key in ("error", "message", "detail"):
-        inner = payload.get(key)
-        if isinstance(inner, dict):
-            return words_of(inner)
-        if isinstance(inner, str) and inner:
-            code = next((word for name in ("code", "type") if isinstance(word := payload.get(name), str)), "")
-            return Words(inner, code)
-    return Words()
+    """Return the words of an error body, in any of the shapes that providers use."""
+    codes: set[str] = set()
+    for _ in range(_DEEPEST):
+        if isinstance(payload, list) and payload:  # Google
+            payload = payload[0]
+        if not isinstance(payload, dict):
+            break
+        codes.update(_codes(payload))
+        payload = next((inner for key in ("error", "message", "detail") if (inner := payload.get(key))), None)
+    return Words(payload if isinstance(payload, str) else "", frozenset(codes))
+
+
+def _codes(error: Mapping[str, object]) -> Iterator[str]:
+    details = error.get("details")
+    reasons = [detail.get("reason") for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
+    for code in (error.get("code"), error.get("type"), error.get("status"), *reasons):
+        if isinstance(code, str):
+            yield code.lower()
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

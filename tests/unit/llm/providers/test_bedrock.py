@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
 from spass.llm.errors import (
     BackendContextLength,
+    BackendDenied,
     BackendFailed,
     BackendRateLimited,
     BackendRefused,
@@ -536,6 +537,10 @@ async def test_an_answer_that_the_model_spoiled_is_a_failure(reason: str, stream
         await deltas_of(bedrock(upstream), request(stream=stream))
 
 
+ON_DEMAND = (
+    "Invocation of model ID x with on-demand throughput isn’t supported. Retry your request with the ID or ARN of an "
+    "inference profile that contains this model."
+)
 FAILURES: list[tuple[str, int, str, type[BackendFailed]]] = [
     ("ThrottlingException", 429, "Too many requests, please wait before trying again.", BackendRateLimited),
     ("ModelNotReadyException", 429, "Model is not ready for inference.", BackendUnavailable),
@@ -544,17 +549,30 @@ FAILURES: list[tuple[str, int, str, type[BackendFailed]]] = [
     ("ModelStreamErrorException", 424, "The model failed.", BackendUnavailable),
     ("InternalServerException", 500, "Oops.", BackendUnavailable),
     ("ServiceUnavailableException", 503, "Bedrock is unable to process your request.", BackendUnavailable),
-    ("AccessDeniedException", 403, "You don't have access to the model with the specified model ID.", BackendRefused),
+    ("AccessDeniedException", 403, "You don't have access to the model with the specified model ID.", BackendDenied),
     ("ExpiredTokenException", 403, "The security token included in the request is expired", BackendRefused),
     ("UnrecognizedClientException", 403, "The security token included in the request is invalid.", BackendRefused),
-    ("ServiceQuotaExceededException", 400, "Your request exceeds the service quota for your account.", BackendRefused),
-    ("ResourceNotFoundException", 404, "The specified resource ARN was not found.", BackendRefused),
-    ("ValidationException", 400, "The provided model identifier is invalid.", BackendRefused),
+    ("ServiceQuotaExceededException", 400, "Your request exceeds the service quota for your account.", BackendDenied),
+    ("ResourceNotFoundException", 404, "The specified resource ARN was not found.", BackendDenied),
+    ("ValidationException", 400, "The provided model identifier is invalid.", BackendDenied),
     (
         "ValidationException",
         400,
-        "Invocation of model ID x with on-demand throughput isn't supported. Retry with an inference profile.",
-        BackendRefused,
+        ON_DEMAND,
+        BackendDenied,
+    ),
+    # What a caller wrote decides nothing.
+    (
+        "ValidationException",
+        400,
+        "Value 'The provided model identifier is invalid.' at 'toolConfig' failed to satisfy constraint",
+        BackendRejected,
+    ),
+    (
+        "ValidationException",
+        400,
+        "1 validation error detected: Value 'prompt is too long' at 'toolConfig' failed to satisfy constraint",
+        BackendRejected,
     ),
     ("ValidationException", 400, "Input is too long for requested model.", BackendContextLength),
     ("ValidationException", 400, "prompt is too long: 210000 tokens > 200000 maximum", BackendContextLength),

@@ -20,11 +20,13 @@ from spass.core.errors import UpstreamError
 from spass.core.messages import Json
 from spass.llm.errors import (
     BackendContextLength,
+    BackendDenied,
     BackendFailed,
     BackendRateLimited,
     BackendRefused,
     BackendRejected,
     BackendTimedOut,
+    BackendTooLarge,
     BackendUnavailable,
 )
 from spass.llm.providers import http, make_provider
@@ -92,20 +94,20 @@ async def test_a_provider_that_cannot_be_reached_fails_so(
 @pytest.mark.parametrize(
     ("status", "failure", "retryable"),
     [
-        (301, BackendRefused, False),
+        (301, BackendDenied, False),
         (400, BackendRejected, False),
         (401, BackendRefused, False),
         (402, BackendRefused, False),
-        (403, BackendRefused, False),
+        (403, BackendDenied, False),
         (404, BackendRejected, False),
-        (405, BackendRefused, False),
+        (405, BackendDenied, False),
         (408, BackendUnavailable, True),
         (409, BackendUnavailable, True),
         (413, BackendRejected, False),
         (422, BackendRejected, False),
         (425, BackendUnavailable, True),
         (429, BackendRateLimited, True),
-        (451, BackendRefused, False),
+        (451, BackendDenied, False),
         (500, BackendUnavailable, True),
         (503, BackendUnavailable, True),
         (529, BackendUnavailable, True),
@@ -187,7 +189,7 @@ def test_what_a_shorter_prompt_would_not_mend_is_the_requests_fault(message: str
     assert (type(failed), failed.message) == (BackendRejected, message)
 
 
-@pytest.mark.parametrize("status", [400, 404, 422])
+@pytest.mark.parametrize("status", [400, 403, 404, 422, 429])
 @pytest.mark.parametrize(
     "payload",
     [
@@ -205,18 +207,100 @@ def test_what_a_shorter_prompt_would_not_mend_is_the_requests_fault(message: str
         {"error": {"type": "invalid_request_error", "message": "This organization has been disabled."}},
         {"error": {"message": "You have reached your specified API usage limits. You will regain access on 2026-12-01."}},
         {"error": {"code": 400, "message": "API key not valid. Please pass a valid API key.", "status": "INVALID_ARGUMENT"}},
+        [{"error": {"code": 400, "message": "no", "details": [{"@type": "x", "reason": "API_KEY_INVALID"}, "y"]}}],
         {"error": {"message": "Your account is not active, please check your billing details.", "code": "billing_not_active"}},
         {"error": {"message": "no", "code": "insufficient_quota"}},
     ],
 )
-def test_a_refused_key_or_account_is_ours_whatever_the_status(status: int, payload: dict[str, object]) -> None:
+def test_a_refused_key_or_account_is_ours_whatever_the_status(status: int, payload: object) -> None:
     assert type(failure_of(status, {}, json.dumps(payload).encode())) is BackendRefused
 
 
+# What providers say of a bad request, with a place for what the caller wrote.
+QUOTING = (
+    "Invalid schema for response_format '{}': schema must be a JSON Schema of 'type: \"object\"', got 'type: \"string\"'.",
+    "Invalid value: '{}'. Supported values are: 'none', 'auto', and 'required'.",
+    "Invalid parameter: {}",
+    "'{}' is not one of ['auto', 'none']",
+    "Invalid 'tools[0].function.name': string does not match pattern. Got {}",
+    "tools.0.custom.name: {}: String should match pattern",
+    "1 validation error for ChatCompletionRequest\nresponse_format\n  Input should be a valid dictionary [input_value='{}']",
+)
+WRITTEN = (
+    *(
+        "api_key",
+        "API key",
+        "billing",
+        "quota",
+        "insufficient_quota",
+        "billing_error",
+        "your account",
+        "usage limits",
+        "credit balance",
+    ),
+    *("context_length_exceeded", "context length", "maximum context length is 8192", "prompt is too long", "too many tokens"),
+    "Incorrect API key provided: xa***yz. You can obtain an API key from https://console.x.ai.",
+    "This organization has been disabled.",
+    "Request too large for m on tokens per min (TPM): Limit 1, Requested 2",
+    "Content violates usage guidelines.",
+)
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("message", QUOTING)
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+def test_no_word_that_a_caller_wrote_decides_what_an_error_means(status: int, message: str, written: str) -> None:
+    error = {"message": message.replace("{}", written), "type": "invalid_request_error", "param": "response_format", "code": None}
+    for body in ({"error": error}, {"error": error["message"]}, {"type": "error", "error": error}):
+        assert type(failure_of(status, {}, json.dumps(body).encode())) is BackendRejected
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_no_word_that_a_caller_wrote_makes_a_rate_limit_one_of_its_size(written: str) -> None:
+    body = {"error": {"message": f"Rate limit reached for '{written}'. Try again in 6s.", "type": "tokens"}}
+    assert type(failure_of(429, {}, json.dumps(body).encode())) is BackendRateLimited
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (
+            429,
+            "Request too large for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000, Requested 30601. The input",
+        ),
+        (
+            413,
+            "Request too large for model `l` in organization `o` service tier `x` on tokens per day (TPD): Limit 1, Requested 2,",
+        ),
+        (429, "Extra usage is required for long context requests."),
+    ],
+)
+def test_a_request_above_a_rate_limit_is_told_apart_from_a_limit_that_is_used_up(status: int, message: str) -> None:
+    body = {"error": {"message": message, "type": "tokens", "code": "rate_limit_exceeded"}}
+    assert type(failure_of(status, {"retry-after": "60"}, json.dumps(body).encode())) is BackendTooLarge
+
+
+@pytest.mark.parametrize("code", ["The caller does not have permission to execute the specified operation", "permission-denied"])
+def test_words_that_a_provider_does_not_like_are_the_requests_fault(code: str) -> None:
+    body = {
+        "code": code,
+        "error": "Content violates usage guidelines. Team: t, Model: grok-4, Failed check: SAFETY_CHECK_TYPE_BIO",
+    }
+    assert type(failure_of(403, {}, json.dumps(body).encode())) is BackendRejected
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"error":' * 700 + b"1" + b"}" * 700, b'[[{"error": ["x"]}]]', b"[]", b"null", b'{"error": {"details": 3}}']
+)
+def test_an_error_body_of_any_shape_is_read(body: bytes) -> None:
+    assert failure_of(400, {}, body).message == "The provider answered 400."
+
+
+XAI_KEY = "Incorrect API key provided: xa***yz. You can obtain an API key from https://console.x.ai."
+
+
 async def test_a_key_refused_as_a_bad_request_moves_on_to_the_next_backend_and_is_no_word_to_the_caller() -> None:
-    refused = Upstream(
-        whole({"code": "Client specified an invalid argument", "error": "Incorrect API key provided: xa***yz."}, 400)
-    )
+    refused = Upstream(whole({"code": "Client specified an invalid argument", "error": XAI_KEY}, 400))
     serving = Upstream(whole({"choices": [{"message": {"content": "Hi"}}]}))
     backends = (backend("xai", supported_models=("m",)), backend("openai", supported_models=("m",), priority=2))
     upstreams = {"xai": refused, "openai": serving}

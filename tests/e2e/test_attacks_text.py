@@ -1,0 +1,141 @@
+"""Attacks by what a caller writes: words that pose as a provider's or as our delimiters, or that take long to read."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e.conftest import Gateway
+
+TENANTS: Final = ("mallory", "alice")
+BACKENDS: Final = ("first", "second")
+TOO_LARGE: Final = (
+    "Request too large for m in organization org-1 on tokens per min (TPM): Limit 30000, Requested 30601. Reduce it."
+)
+
+
+@dataclass
+class Quoting:
+    """A provider that quotes a schema's name in its error, and finds a message that says "large" too large for its rate limit."""
+
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    def answer(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.asked.append(asked)
+        if schema := asked.get("response_format", {}).get("json_schema"):
+            message = f"Invalid schema for response_format '{schema['name']}': it has no type."
+            return 400, {"error": {"message": message, "type": "invalid_request_error", "param": "response_format", "code": None}}
+        if asked["messages"][-1]["content"] == "large":
+            return 429, {"error": {"message": TOO_LARGE, "type": "tokens", "param": None, "code": "rate_limit_exceeded"}}
+        said = {"role": "assistant", "content": "Hello"}
+        return 200, {"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}
+
+
+@dataclass
+class World:
+    gateway: Gateway
+    backends: dict[str, Quoting]
+
+    def chat(self, tenant: str, *messages: dict[str, Any], **fields: Any) -> tuple[int, dict[str, Any]]:
+        with self.gateway.client(f"{tenant}-token") as client:
+            answer = client.post("/v1/chat/completions", json={"model": "m", "messages": messages, **fields})
+            return answer.status_code, answer.json()
+
+
+def served(backend: Quoting) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            status, answer = backend.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            body = json.dumps(answer).encode()
+            if answer.get("choices"):
+                chunk = {"choices": [{"index": 0, "delta": answer["choices"][0]["message"], "finish_reason": "stop"}]}
+                if backend.asked[-1].get("stream"):
+                    body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "text/event-stream" if body.startswith(b"data:") else "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            if status == 429:
+                self.send_header("Retry-After", "600")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder: Path = tmp_path_factory.mktemp("attacks")
+    backends = {name: Quoting() for name in BACKENDS}
+    servers = {name: served(backend) for name, backend in backends.items()}
+    config = {
+        "llm": {
+            "backends": [
+                {
+                    "name": name,
+                    "provider": "openai",
+                    "base_url": f"http://127.0.0.1:{server.server_port}/v1",
+                    "supported_models": ["m"],
+                    "priority": number,
+                }
+                for number, (name, server) in enumerate(servers.items(), 1)
+            ]
+        },
+        "models": [
+            {"name": "m", "context_window": 100000},
+            {"name": "e", "kind": "embedding", "dimensions": 8, "context_window": 100},
+        ],
+        "defaults": {"embedding_model": "e", "compact_summary_model": "m"},
+        "tenants": [
+            {"id": name, "tokens": [{"id": name, "sha256": hashlib.sha256(f"{name}-token".encode()).hexdigest()}]}
+            for name in TENANTS
+        ],
+    }
+    (folder / "gateway.yaml").write_text(json.dumps(config))
+    (folder / "agents").mkdir()
+    environment = {"SPASS_CONFIG": str(folder / "gateway.yaml"), "SPASS_AGENTS": str(folder / "agents")}
+    gateway = Gateway(folder / "home", environment=environment)
+    gateway.start()
+    yield World(gateway, backends)
+    gateway.stop()
+    for server in servers.values():
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def forget(world: World) -> None:
+    for backend in world.backends.values():
+        backend.asked.clear()
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+@pytest.mark.parametrize("name", ["api_key", "billing", "quota", "your_account", "context_length"])
+def test_a_schema_of_any_name_is_refused_as_the_callers_and_cools_no_backend(world: World, name: str) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": name, "schema": {}}}
+    status, answer = world.chat("mallory", user("Hi"), response_format=schema)
+    assert (status, answer["error"]["code"]) == (400, "upstream_rejected")
+    assert world.chat("alice", user("Hi"))[0] == 200
+    assert {name: len(backend.asked) for name, backend in world.backends.items()} == {"first": 2, "second": 0}
+
+
+def test_a_request_above_a_rate_limit_cools_no_backend(world: World) -> None:
+    status, answer = world.chat("mallory", user("large"))
+    assert (status, answer["error"]["code"]) == (400, "upstream_rejected")
+    assert world.chat("alice", user("Hi"))[0] == 200
+    assert {name: len(backend.asked) for name, backend in world.backends.items()} == {"first": 2, "second": 1}
