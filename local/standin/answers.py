@@ -12,7 +12,7 @@ from local.standin.words import content_stems, fold, match, rarity
 
 _ENOUGH: Final = 0.3  # the least coverage of a question that counts as an answer
 _SURE: Final = 0.9  # the same of an answer for which no more is looked up
-_ENOUGH_OF_INSTRUCTIONS: Final = 0.7  # they tell how to answer, and only now and then what (a tenant's memory)
+_ENOUGH_OF_BACKGROUND: Final = 0.7  # instructions and the tenant's memory are about the question only now and then
 _LONG: Final = 80  # characters from which a tool's text is prose to search, not a value to say
 _ASKS_WHEN: Final = re.compile(r"\b(wann|when|jahr|year|datum|date)\b")
 _ASKS_HOW_MUCH: Final = re.compile(
@@ -61,7 +61,8 @@ def _best(question: str, candidates: Sequence[Candidate], prior: Mapping[str, fl
             continue
         met = match(wanted, stems[candidate.text], weights)
         searched = (prior or {}).get(candidate.text, 0.0)
-        if not met.words or met.coverage + searched < (_ENOUGH_OF_INSTRUCTIONS if candidate.source == "system" else _ENOUGH):
+        background = candidate.source in ("memory", "system")
+        if not met.words or met.coverage + searched < (_ENOUGH_OF_BACKGROUND if background else _ENOUGH):
             continue
         score = (met.coverage + searched) * candidate.trust * _fits(question, candidate.text) - len(stems[candidate.text]) / 500
         if score > best_score:

@@ -16,6 +16,8 @@ Message = Mapping[str, Any]
 _LABEL: Final = re.compile(r"^\[compaction summary from session [^\]\s]*\] ?")
 # A document in a prompt, however it is marked: <document id="d1" …>text</document>.
 _DOCUMENT: Final = re.compile(r'<document\b(?:[^>]*?\bid="([^"]*)")?[^>]*>(.*?)</document>', re.DOTALL | re.IGNORECASE)
+# The tenant's memory, one note in a line.
+_MEMORY: Final = re.compile(r"<memory>\n(.*?)\n</memory>", re.DOTALL)
 _TAG: Final = re.compile(r"</?[a-zA-Z_][^<>]*>")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?…])[\"'”»)]*\s+(?=[\"'“„«(]*[^\W_])|\n\s*\n|\n(?=\s*[-*|#\d])")
 _ABBREVIATION: Final = re.compile(r"(?:\b(?:z\. ?B|d\. ?h|u\. ?a|bzw|ca|Nr|Dr|St|vs|etc|e\.g|i\.e|approx)\.|\b\d{1,2}\.)$")
@@ -51,7 +53,7 @@ class Candidate:
     """A sentence that may answer, where it came from, how much its source is trusted, and the document it stands in."""
 
     text: str
-    source: str  # "document", "user", "assistant" or "system"
+    source: str  # "document", "user", "assistant", "memory" or "system"
     trust: float
     document: str = ""
 
@@ -119,7 +121,9 @@ class Conversation:
         found += [Candidate(s, "user", 1.1) for s in sentences(self.asked) if not s.endswith("?")]
         for message in reversed(self.earlier):
             role, text = message.get("role"), without_label(text_of(message))
-            if role == "user" and not _DOCUMENT.search(text):
+            if role == "user" and (notes := _MEMORY.search(text)):
+                found += [Candidate(s, "memory", 0.7) for s in sentences(notes[1].replace("\n", "\n\n"))]
+            elif role == "user" and not _DOCUMENT.search(text):
                 found += [Candidate(s, "user", 1.1) for s in sentences(text) if not s.endswith("?")]
             elif role == "assistant" and not text.startswith(("Ich bin ", "I am ")):
                 found += [Candidate(s, "assistant", 0.9) for s in sentences(text) if not s.endswith("?")]

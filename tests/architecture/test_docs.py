@@ -126,7 +126,7 @@ def test_the_example_of_a_tool_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch
 
     toolbox = Toolbox(Shelf(), Cascade(GatewayConfig()))
     try:
-        (described,) = toolbox.specs([name])
+        (described,) = toolbox.specs([name], scope_for().caller.identity)
         assert described.description.startswith("Tells when a shop is open.")
         assert answer('{"city": "Berlin"}').result == {"city": "Berlin", "open": "9 to 18"}
         assert answer('{"city": "Rome"}').result == {

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spass.calls.datamark import read
+from spass.calls.datamark import NOTE, read
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta, pack_rows
 from tests.functions.gateway import CONFIG, Gateway, Reply, write_operators_files
@@ -92,9 +92,15 @@ def test_what_a_tenant_stores_goes_into_its_chats_and_nowhere_else(gateway: Gate
     complete(gateway, headers={"SPASS-Augment": "memory=off, server-tools=off, system-prompt=off"})
     complete(gateway, token="other-token")
     assert gateway.send("POST", "/a1/agents/plain/chat", body={"message": "6 * 7?"}).status == 200
-    words = [[message.content.partition("\n")[0][:16] for message in request.messages] for request in asked]
-    notes = "The notes below "
-    assert words == [["Answer in Latin.", notes, "6 * 7?"], [notes, "6 * 7?"], ["6 * 7?"], ["6 * 7?"], ["Answer.", "6 * 7?"]]
+    words = [[read(message.content).partition("\n")[0][:16] for message in request.messages] for request in asked]
+    notes, note = "Notes that were ", NOTE[:16]
+    assert words == [
+        ["Answer in Latin.", notes, "6 * 7?"],
+        [note, notes, "6 * 7?"],
+        ["6 * 7?"],
+        ["6 * 7?"],
+        ["Answer.", "6 * 7?"],
+    ]
     assert [len(request.tools) for request in asked] == [1, 1, 0, 3, 0]
 
 

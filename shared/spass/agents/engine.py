@@ -67,7 +67,7 @@ class Engine:
         inner = replace(scope, agent=AgentName(agent.name))
         retrieved = await self._retrieve(inner, agent, message)
         past = [message for message in history if _says_something(message)]
-        offered = self._toolbox.specs(agent.tools)
+        offered = self._toolbox.specs(agent.tools, scope.caller.identity)
         context = _Context(self._calls, self._toolbox, inner, agent, offered, stream, past, relief)
         conversation = [*past, *retrieved, Message(Role.USER, message)]
         async with aclosing(KINDS[agent.kind](context, conversation)) as events:

@@ -70,10 +70,10 @@ class Completions:
     async def _answer(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[ChatDelta, None]:
         settings = await self._cascade.effective(scope.store, fresh=scope.fresh)
         asked = with_words(request.chat_request(), settings, augment)
-        offer = self._offer(settings, request) if augment.server_tools else None
+        offer = self._offer(scope, settings, request) if augment.server_tools else None
         return offer.chat(self._calls, scope, asked) if offer else self._calls.chat(scope, asked)
 
-    def _offer(self, settings: TenantSettings, request: ChatCompletionRequest) -> ServerTools | None:
+    def _offer(self, scope: Scope, settings: TenantSettings, request: ChatCompletionRequest) -> ServerTools | None:
         """The gateway's tools for this chat. A caller who says which tool to call, or that none may be, has decided what the
         answer is; a tool of the caller's takes the place of the gateway's of the same name; and of ``MAX_TOOLS`` the caller's
         come first."""
@@ -84,7 +84,8 @@ class Completions:
         if not names:
             return None
         toolbox = self._toolbox()
-        return ServerTools(toolbox, toolbox.specs(names))
+        specs = toolbox.specs(names, scope.caller.identity)
+        return ServerTools(toolbox, specs) if specs else None
 
     async def embed(self, scope: Scope, request: EmbeddingsRequest) -> dict[str, Json]:
         """One vector per text.

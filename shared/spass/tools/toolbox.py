@@ -17,6 +17,7 @@ from spass.aws.table import Write
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.errors import (
+    AdminRequired,
     ConfirmTokenExpired,
     ConfirmTokenInvalid,
     EmbeddingModelMismatch,
@@ -36,6 +37,7 @@ from spass.core.events import ToolCallFinished
 from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
 from spass.metering import audit
 from spass.metering.audit import CallKind
+from spass.tenancy.identity import Identity
 from spass.tenancy.settings import Cascade
 from spass.tools import arguments as tool_arguments
 from spass.tools.ancestry import Ancestry
@@ -86,13 +88,14 @@ class Toolbox:
     def names(self) -> tuple[str, ...]:
         return tuple(TOOLS)
 
-    def specs(self, names: Sequence[str]) -> tuple[ToolSpec, ...]:
-        """The tools ``names``, as a model sees them.
+    def specs(self, names: Sequence[str], identity: Identity) -> tuple[ToolSpec, ...]:
+        """Return those of the tools ``names`` that ``identity`` may call, as a model sees them.
 
         Raises:
-            ToolNotFound: one of them does not exist.
+            ToolNotFound: one of the names is unknown.
         """
-        return tuple(_existing(name).spec() for name in names)
+        tools = [_existing(name) for name in names]
+        return tuple(tool.spec() for tool in tools if identity.admin or not tool.for_admins)
 
     async def execute(self, scope: Scope, call: ToolCall, *, allowed: Collection[str]) -> ToolCallFinished:
         """Runs ``call`` as the model wrote it. Tools outside ``allowed`` do not exist for it. Never raises for what the model
@@ -107,7 +110,9 @@ class Toolbox:
         def prepare() -> Tool:
             if not known:
                 raise ToolError(_no_such_tool(call.name, allowed), code=ToolNotFound.code)
-            return _call_of(load(call.name), tool_arguments.parse(call.arguments))
+            tool = load(call.name)
+            _check_admin(tool, scope)
+            return _call_of(tool, tool_arguments.parse(call.arguments))
 
         attempt = await self._attempt(scope, recorder, prepare, _FATAL)
         return _finished(call, attempt, recorder.duration_ms)
@@ -148,10 +153,12 @@ class Toolbox:
 
         Raises:
             ToolNotFound: there is no such tool.
+            AdminRequired: the tool is for admins, and the caller's token is not an admin's.
             InvalidRequest: the arguments do not fit it.
             SpassError: one of ``_RAISED_TO_CALLERS``; its ``param`` is a path into the body.
         """
         tool = _existing(name)
+        _check_admin(tool, scope)
         try:
             prepared = _call_of(tool, arguments)
         except InvalidArguments as error:
@@ -225,6 +232,15 @@ def _existing(name: str) -> type[Tool]:
     if name not in TOOLS:
         raise ToolNotFound(_no_such_tool(name, TOOLS), param="name")
     return load(name)
+
+
+def _check_admin(tool: type[Tool], scope: Scope) -> None:
+    if tool.for_admins and not scope.caller.identity.admin:
+        raise AdminRequired(
+            f"{tool.tool_name} needs a token that gateway.yaml marks as admin, and this request has another. Do not call it "
+            "again; an administrator can make this change.",
+            param="name",
+        )
 
 
 def _no_such_tool(name: str, known: Collection[str]) -> str:

@@ -58,8 +58,8 @@ class World:
     def worker(self) -> Rag:
         return Rag(ArithmeticCalls(), CONFIG, ObjectCache())
 
-    def scope(self) -> Scope:
-        caller = Caller(Identity(self.store.tenant, "token", False, ()), None, RequestId("req_1"), None, 0, "/a1/rag")
+    def scope(self, *, admin: bool = False) -> Scope:
+        caller = Caller(Identity(self.store.tenant, "token", admin, ()), None, RequestId("req_1"), None, 0, "/a1/rag")
         return Scope.of(caller, self.store)
 
     async def write(self, verb: Verb, index: IndexId, documents: Sequence[NewDocument], key: str) -> StoredAnswer:

@@ -31,13 +31,13 @@ NOTE = {"note": "Ada likes tea."}
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One tenant, every call of whose is served by a process of its own."""
+    """An administrator of one tenant, every call of whose is served by a process of its own."""
 
     store: TenantStore
 
     async def call(self, name: str, **arguments: Any) -> Any:
         world, cascade = World(self.store), Cascade(GatewayConfig())
-        return (await Toolbox(world.worker(), cascade).execute_direct(world.scope(), name, arguments)).result
+        return (await Toolbox(world.worker(), cascade).execute_direct(world.scope(admin=True), name, arguments)).result
 
     async def asked(self, **arguments: str) -> Mapping[str, Any]:
         return {**arguments, "confirm_token": (await self.call("memory_write", **arguments))["confirm_token"]}

@@ -116,9 +116,9 @@ def emulated_table() -> Iterator[None]:
         yield
 
 
-def make_scope(store: TenantStore, *, allowed: Sequence[str] = ("*",), depth: int = 0) -> Scope:
+def make_scope(store: TenantStore, *, allowed: Sequence[str] = ("*",), depth: int = 0, admin: bool = False) -> Scope:
     caller = Caller(
-        identity=Identity(store.tenant, "token-1", admin=False, allowed_models=tuple(allowed)),
+        identity=Identity(store.tenant, "token-1", admin=admin, allowed_models=tuple(allowed)),
         user=UserId("anna"),
         request_id=RequestId("req_outer"),
         parent_request_id=RequestId("req_elsewhere"),

@@ -8,6 +8,7 @@ import pytest
 from local.standin.wire import complete
 from spass.calls.datamark import NOTE
 from spass.calls.defence import defended
+from spass.completions.augment import render_memory
 from spass.core.messages import Message, Role, ToolCall
 from spass.llm.providers.openai_wire import chat_body
 from spass.llm.types import ChatRequest
@@ -38,6 +39,13 @@ def answered(name: str, arguments: dict[str, Any], result: object, **written: An
 CONVERSATIONS = {
     "documents": (retrieved(ASKED, GERMAN), "Der Tiergarten ist der größte Park. [park]"),
     "documents without a system prompt": (retrieved("Wann wurde das Tor gebaut?"), "Es wurde 1791 gebaut."),
+    "the tenant's memory": (
+        (
+            Message(Role.USER, render_memory("Ada likes tea.\nThe garden door opens with 4711."), data=True),
+            Message(Role.USER, "What opens the garden door?"),
+        ),
+        "The garden door opens with 4711.",
+    ),
     "nothing matches": (retrieved("Wie heißt der Bürgermeister von Hamburg?", GERMAN), "Ersatzmodell"),
     "nothing matches the note": (retrieved("What counts only in the answer to your own call?"), "stand-in"),
     "a figure": (answered("calculator", {"expression": "6 * 7"}, {"expression": "6 * 7", "result": 42}), "6 * 7 = 42"),

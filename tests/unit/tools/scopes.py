@@ -62,9 +62,11 @@ def table_of(scope: Scope) -> RecordingTable:
     return scope.store.table
 
 
-def scope_for(tenant: str = "demo", *, models: Sequence[str] = ("*",), depth: int = 0, seconds: float = 60.0) -> Scope:
+def scope_for(
+    tenant: str = "demo", *, models: Sequence[str] = ("*",), depth: int = 0, seconds: float = 60.0, admin: bool = False
+) -> Scope:
     name = TenantId(tenant)
-    identity = Identity(name, "token-1", admin=False, allowed_models=tuple(models))
+    identity = Identity(name, "token-1", admin=admin, allowed_models=tuple(models))
     caller = Caller(identity, UserId("u1"), RequestId("req_outer"), None, depth, "/a1/agents/{name}/chat")
     store = TenantStore(
         name,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.faults import inject
 from spass.calls.scope import Scope
-from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid, InvalidRequest
+from spass.core.errors import AdminRequired, ConfirmTokenExpired, ConfirmTokenInvalid, InvalidRequest
 from spass.core.messages import ToolCall
 from spass.core.time import now_s
 from spass.tenancy.config import MAX_MEMORY_BYTES, GatewayConfig
@@ -48,10 +48,10 @@ class Desk:
 
 
 def desk_at(store: TenantStore) -> Desk:
-    """A user of the tenant, for whom the operator's file has a memory, at a process of their own."""
+    """An administrator of the tenant, for whom the operator's file has a memory, at a process of their own."""
     tenant = {"id": store.tenant, "defaults": {"memory": "The office is in Bonn.\n"}}
     cascade = Cascade(GatewayConfig.model_validate({"tenants": [tenant]}))
-    return Desk(make_scope(store), cascade, Toolbox(Shelf(), cascade))
+    return Desk(make_scope(store, admin=True), cascade, Toolbox(Shelf(), cascade))
 
 
 @pytest.fixture
@@ -73,6 +73,28 @@ async def test_a_note_is_written_in_two_steps_behind_what_the_operator_wrote(des
     written = await desk.call("memory_write", note=NOTE, confirm_token=first["confirm_token"])
     assert written == {"memory_size_bytes": size}
     assert await desk.call("memory_read") == {"memory": "The office is in Bonn.\nAda likes tea.", "memory_size_bytes": size}
+
+
+async def test_only_an_admin_writes_it_at_either_step_and_all_may_read_it(desk: Desk, store: TenantStore) -> None:
+    confirmed = await desk.asked()
+    bob = replace(desk, scope=make_scope(store))
+    for arguments in ({"note": NOTE}, confirmed, {"unknown": 1}):
+        with pytest.raises(AdminRequired) as refused:
+            await bob.call("memory_write", **arguments)
+        assert refused.value.param == "name"
+        told = await bob.box.execute(bob.scope, ToolCall("c", "memory_write", json.dumps(arguments)), allowed=["memory_write"])
+        error = json.loads(told.message.content)["error"]
+        assert (error["code"], "administrator" in error["message"]) == ("admin_required", True)
+    assert await bob.memory() == "The office is in Bonn.\n"
+    assert await desk.call("memory_write", **confirmed) == {"memory_size_bytes": 37}
+
+
+async def test_only_an_admins_model_is_offered_the_tool_that_writes(desk: Desk, store: TenantStore) -> None:
+    def offered(scope: Scope) -> list[str]:
+        return [tool.name for tool in desk.box.specs(["memory_read", "memory_write"], scope.caller.identity)]
+
+    assert offered(make_scope(store)) == ["memory_read"]
+    assert offered(desk.scope) == ["memory_read", "memory_write"]
 
 
 async def test_it_is_in_force_at_once_here_and_read_at_once_everywhere(desk: Desk, store: TenantStore) -> None:

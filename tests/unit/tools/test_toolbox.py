@@ -319,7 +319,7 @@ async def test_nothing_a_model_writes_raises(name: str, arguments: str) -> None:
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_tool_describes_itself_for_a_model(name: str) -> None:
-    (spec,) = Toolbox(Shelf(), Cascade(GatewayConfig())).specs([name])
+    (spec,) = Toolbox(Shelf(), Cascade(GatewayConfig())).specs([name], scope_for(admin=True).caller.identity)
     assert spec.name == name
     assert "Example: {" in spec.description or name == "calculator"
     schema = spec.parameters
@@ -335,7 +335,7 @@ def test_every_tool_describes_itself_for_a_model(name: str) -> None:
 
 
 def test_a_property_called_title_stays_in_the_schema() -> None:
-    (spec,) = Toolbox(Shelf(), Cascade(GatewayConfig())).specs(["wikipedia_summary"])
+    (spec,) = Toolbox(Shelf(), Cascade(GatewayConfig())).specs(["wikipedia_summary"], scope_for().caller.identity)
     assert isinstance(spec.parameters["properties"], dict)
     assert set(spec.parameters["properties"]) == {"title", "language"}
     assert spec.parameters["required"] == ["title"]
@@ -343,4 +343,4 @@ def test_a_property_called_title_stays_in_the_schema() -> None:
 
 def test_specs_of_an_unknown_tool_are_not_found() -> None:
     with pytest.raises(ToolNotFound):
-        Toolbox(Shelf(), Cascade(GatewayConfig())).specs(["calculator", "nothing"])
+        Toolbox(Shelf(), Cascade(GatewayConfig())).specs(["calculator", "nothing"], scope_for().caller.identity)

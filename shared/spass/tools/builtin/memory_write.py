@@ -34,6 +34,7 @@ class MemoryWrite(ConfirmedTool):
 
     tool_name: ClassVar[str] = "memory_write"
     timeout: ClassVar[float] = 30.0
+    for_admins: ClassVar[bool] = True
 
     note: Annotated[
         str,
