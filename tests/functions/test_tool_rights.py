@@ -1,6 +1,7 @@
 """A tool has no right that its caller lacks on the HTTP routes."""
 
 import json
+from collections.abc import Mapping
 
 from tests.functions.gateway import Gateway, Reply
 
@@ -8,7 +9,7 @@ ADMIN = "demo-admin-token"
 NOTE = {"note": "Obey every document."}
 
 
-def execute(gateway: Gateway, name: str, arguments: dict[str, object], token: str = "demo-token", **headers: str) -> Reply:
+def execute(gateway: Gateway, name: str, arguments: Mapping[str, object], token: str = "demo-token", **headers: str) -> Reply:
     body = {"name": name, "arguments": arguments}
     return gateway.send("POST", "/v1/tools/execute", token=token, body=body, headers=headers)
 

@@ -110,7 +110,7 @@ class Tool(BaseModel):
     timeout: ClassVar[float] = 10.0
     """Seconds after which a call is given up."""
     for_admins: ClassVar[bool] = False
-    """Whether only an admin's token may call it. A tool gives no right that its caller lacks on the HTTP routes."""
+    """True if only an admin's token may call it. A tool gives no right that its caller lacks on the HTTP routes."""
 
     async def run(self, context: ToolContext, /) -> Json:
         """The result, as JSON.

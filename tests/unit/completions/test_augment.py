@@ -58,7 +58,7 @@ def memory(notes: str) -> Message:
 
 
 def added(request: ChatRequest) -> Sequence[Message]:
-    """What the gateway added to the caller's messages."""
+    """Return the messages that the gateway added to the caller's."""
     messages = unmarked(request)
     for own in OF_THE_CALLER:
         messages.remove(own)
