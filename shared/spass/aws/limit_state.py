@@ -190,9 +190,9 @@ class Reservation:
         if self.state.counts_money_of(self.month, budget):
             expression.require(("month",), "=", self.month)
             expression.require(("budget",), "=", budget)
-            expression.require(("spent",), "<=", self._most_spent(budget))
-            expression.add(("spent",), self.asked.usd)
-            if self.asked.usd:
+            if self.asked.usd:  # a call without a price passes a spent budget
+                expression.require(("spent",), "<=", self._most_spent(budget))
+                expression.add(("spent",), self.asked.usd)
                 expression.set(("reserved", self.asked.call_id), self.asked.usd)
             for call in self._expired.keys() & self.state.reserved.keys():
                 expression.remove(("reserved", call))
@@ -249,7 +249,7 @@ class Reservation:
 
     def _budget_full(self) -> Full | None:
         budget = self.share.usd_per_month
-        if budget is None or self._spent <= self._most_spent(budget):
+        if budget is None or not self.asked.usd or self._spent <= self._most_spent(budget):
             return None
         reserved = self._reserved
         if reserved and self._spent - sum(reserved.values()) <= self._most_spent(budget):

@@ -261,6 +261,27 @@ async def test_a_budget_of_nothing_lets_only_in_what_costs_nothing(table: LimitT
         await world.let_in(usd="0")
 
 
+@pytest.mark.parametrize("budget", ["0", "1"])
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_call_without_a_price_passes_an_overspent_budget(table: LimitTable, budget: str, known: bool) -> None:
+    world = World(table, Caps(tokens_per_minute=100, usd_per_month=Decimal(budget)), spent="1.5")
+    if known:
+        assert (await world.refused(usd="0.01")).by == "budget"
+    hold = await world.let_in(tokens=60)
+    assert (await world.refused(tokens=60)).by == "tokens", "its tokens are limited all the same"
+    await hold.settle(tokens=10)
+    await world.let_in(tokens=60, worker=world.new_worker())
+    assert (await world.refused(usd="0.01")).by == "budget"
+
+
+async def test_a_call_without_a_price_that_cost_something_all_the_same_is_counted(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(2)), spent="0")
+    await (await world.let_in()).settle(tokens=0, usd=Decimal("1.9"))
+    await world.refused(usd="0.2")
+    await (await world.let_in()).settle(tokens=0, usd=Decimal(7))
+    assert world.worker.spent == Decimal("8.9")
+
+
 async def test_a_new_month_begins_with_nothing_spent(table: LimitTable) -> None:
     world = World(table, Caps(usd_per_month=Decimal(1)), spent="0")
     world.time = 1_801_440_000 - 30

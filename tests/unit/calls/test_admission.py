@@ -52,7 +52,7 @@ class Limits(Cascade):
         self.budget: str | None = None
 
     async def effective(self, store: TenantStore, *, fresh: bool = False) -> TenantSettings:
-        budget = Decimal(self.budget) if self.budget else None
+        budget = None if self.budget is None else Decimal(self.budget)
         return replace(await super().effective(store, fresh=fresh), tokens_per_minute=self.tokens, monthly_budget_usd=budget)
 
 
@@ -298,6 +298,19 @@ async def test_a_model_without_a_price_reserves_no_money_and_is_counted_with_wha
     turnstile.limits.budget = "1"
     turnstile.provider.deltas = [ChatDelta("Dear.", usage=TokenUsage(1, 1), cost_usd=Decimal(5))]
     _ = [delta async for delta in turnstile.calls.chat(make_scope(turnstile.store), question(100, "unpriced"))]
+    await refused(turnstile, BudgetExceeded)
+
+
+@pytest.mark.parametrize("budget", ["0", "1"])
+async def test_a_spent_budget_lets_through_what_has_no_price(turnstile: Turnstile, budget: str) -> None:
+    turnstile.limits.budget = "10"
+    for _ in range(3):
+        await turnstile.ask()
+    turnstile.limits.budget = budget
+    await refused(turnstile, BudgetExceeded)
+    await turnstile.ask(model="unpriced")
+    reply = await turnstile.calls.embed(make_scope(turnstile.store), ["text"], "other-embed")
+    assert reply.count == 1
     await refused(turnstile, BudgetExceeded)
 
 
