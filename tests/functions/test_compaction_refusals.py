@@ -27,6 +27,27 @@ def test_keep_nothing_and_all_is_summarised(house: House) -> None:
     assert house.say(reply.json["successor_session_id"], "And then?").status == 200
 
 
+def test_only_a_configured_summary_model_is_exempt_from_a_tokens_allow_list(house: House) -> None:
+    path, admin = "/a1/agents/costly/sessions", "demo-admin-token"
+    made = house.gateway.send("POST", path, body={"compact_keep_last_n": 0}, token=admin)
+    session = made.json["id"]
+    assert house.gateway.send("POST", f"{path}/{session}/messages", body={"message": "Hello."}, token=admin).status == 200
+    unset = house.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": None}, token=admin)
+    assert unset.json["config"]["compact_summary_model"] is None
+    before, asked = house.get(session, agent="costly"), len(house.script.summaries)
+    refused = house.compact(session, agent="costly")
+    assert (refused.status, refused.code) == (403, "model_not_allowed")
+    assert (house.get(session, agent="costly"), len(house.script.summaries)) == (before, asked)
+    house.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": "dear"}, token=admin)
+    assert house.compact(session, agent="costly").status == 200
+
+
+def test_without_a_configured_summary_model_a_token_that_may_use_the_agents_has_it_summarise(house: House) -> None:
+    house.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": None}, token="demo-admin-token")
+    reply = house.compact(house.session())
+    assert (reply.status, reply.json["summary_model"]) == (200, "small")
+
+
 def test_off_is_off(house: House) -> None:
     session = house.session(compact_strategy="off")
     refused = house.compact(session)

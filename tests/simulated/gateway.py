@@ -70,8 +70,9 @@ class Summaries(Summarizer):
         self._schedule = schedule
 
     async def summarise(
-        self, scope: Scope, messages: Sequence[Message], *, earlier: str | None, masked: bool, otherwise: str
+        self, scope: Scope, messages: Sequence[Message], *, earlier: str | None, masked: bool, otherwise: str | None
     ) -> Summary:
+        assert otherwise is not None, "its tokens may use any model"
         schedule = self._schedule
         await asyncio.sleep(schedule.while_(_SLOW if schedule.chance.random() < 0.1 else 1.0))
         if schedule.weather is not QUIET and schedule.chance.random() < 0.1:

@@ -85,9 +85,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The compaction of ``plan.source``, a session of ``user`` with ``agent``. ``otherwise`` is the model that summarises if the
-    tenant has set none. It never lives past second ``ends_at``. What it ``cost`` is known when it has ended, as are the numbers
-    of messages that were ``compacted`` and ``kept``, and the ``model`` that summarised.
+    """The compaction of ``plan.source``, a session of ``user`` with ``agent``.
+
+    ``otherwise`` is the model that summarises if the tenant has set none; None if the asker's token may not use it. The job never
+    lives past second ``ends_at``. What it ``cost`` is known when it has ended, as are the numbers of messages that were
+    ``compacted`` and ``kept``, and the ``model`` that summarised.
     """
 
     id: JobId
@@ -95,7 +97,7 @@ class Job:
     user: UserId
     agent: AgentName
     plan: Plan
-    otherwise: str
+    otherwise: str | None
     asker: Asker
     created_at: Timestamp
     ends_at: int
@@ -193,7 +195,7 @@ def job_of(item: Item) -> Job:
         UserId(stored["user"]),
         AgentName(stored["agent"]),
         Plan(SessionId(stored["source"]), SessionId(stored["successor"]), SummaryId(stored["summary"]), stored["kept_from"]),
-        stored["otherwise"],
+        stored.get("otherwise"),
         Asker(
             RequestId(stored["request_id"]),
             stored["token_id"],

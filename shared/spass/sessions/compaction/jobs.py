@@ -53,7 +53,7 @@ class CompactionJobs:
     ) -> Job:
         """Ask for the session to be compacted; the job, which may have begun. A request that comes again with its
         ``idempotency`` finds the job that it asked for before. ``otherwise`` is the model that summarises if the tenant has set
-        none.
+        none and the caller's token may use it.
 
         Raises:
             SessionNotFound, SessionAgentMismatch: as ``owned``.
@@ -164,7 +164,7 @@ class CompactionJobs:
             source.user,
             source.agent,
             plan,
-            otherwise,
+            otherwise if caller.identity.allows(otherwise) else None,
             asker,
             timestamp(now),
             int(now) + JOB_SECONDS,

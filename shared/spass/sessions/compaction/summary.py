@@ -14,6 +14,7 @@ from spass.calls.scope import Scope
 from spass.core.errors import (
     BudgetExceeded,
     ContextLengthExceeded,
+    ModelNotAllowed,
     RateLimited,
     RecursionDepthExceeded,
     SpassError,
@@ -75,7 +76,7 @@ class Summarizer:
         self._config = config
 
     async def summarise_session(
-        self, scope: Scope, session: Session, live: Sequence[TurnRecord], plan: Plan, *, otherwise: str
+        self, scope: Scope, session: Session, live: Sequence[TurnRecord], plan: Plan, *, otherwise: str | None
     ) -> Summary:
         """The summary of what ``plan`` does not keep of ``live``, all turns of ``session``; otherwise as ``summarise``."""
         old = [stored.message for turn in live for stored in turn.messages if stored.seq < plan.kept_from]
@@ -89,22 +90,31 @@ class Summarizer:
         )
 
     async def summarise(
-        self, scope: Scope, messages: Sequence[Message], *, earlier: str | None, masked: bool, otherwise: str
+        self, scope: Scope, messages: Sequence[Message], *, earlier: str | None, masked: bool, otherwise: str | None
     ) -> Summary:
         """The summary of ``earlier``, the summary that the conversation began with if it did, and of ``messages``, at least one.
-        ``masked``: the model is told what to leave out. ``otherwise`` is the model of a tenant that names none for summaries.
+        ``masked``: the model is told what to leave out. ``otherwise`` is the model of a tenant that names none for summaries;
+        None if the caller's token may not use it. A model that the tenant names is exempt from the token's allow-list.
 
         Raises:
+            ModelNotAllowed: the tenant names no model for summaries, and the token may not use the agent's.
             SummaryFailed: the model failed, or what it wrote is no summary; ``details.reason`` says how.
             RateLimited, BudgetExceeded: the tenant has no room for the calls.
             RecursionDepthExceeded: too many gateways have called each other to get here.
             StorageUnavailable: whether there is room for them cannot be known now.
         """
         settings = await self._cascade.effective(scope.store, fresh=scope.fresh)
+        if settings.compact_summary_model is not None:
+            scope = scope.with_any_model
         model = settings.compact_summary_model or otherwise
+        if model is None or not scope.caller.identity.allows(model):
+            raise ModelNotAllowed(
+                "This token may not use the agent's model, which writes the summary. An administrator of the tenant can set "
+                "compact_summary_model: any token may have that one write summaries."
+            )
         try:
             size = _Size.of(self._config.model(model).context_window, masked=masked)
-            text = await _Work(self._calls, scope.with_any_model, model, size, masked).summary(messages, earlier)
+            text = await _Work(self._calls, scope, model, size, masked).summary(messages, earlier)
         except (SummaryFailed, *_NO_FAULT_OF_THE_MODEL):
             raise
         except SpassError as error:

@@ -339,7 +339,7 @@ async def test_what_a_job_stores_is_no_text(works: Works) -> None:
 
 
 def scope(works: Works) -> Scope:
-    identity = Identity(works.store.tenant, "token", admin=False, allowed_models=())
+    identity = Identity(works.store.tenant, "token", admin=False, allowed_models=("*",))
     return Scope.of(Caller(identity, USER, RequestId("req_1"), None, 0, "/"), works.store)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
+from spass.core.errors import ModelNotAllowed
 from spass.core.messages import FinishReason, Message, Role
 from spass.llm import errors as llm
 from spass.llm.types import ChatDelta, ChatRequest
@@ -106,6 +107,19 @@ async def test_a_tenant_without_a_summary_model_takes_the_agents(store: TenantSt
     summary = await model.summarizer(config(None)).summarise(make_scope(store), SHORT, earlier=None, masked=True, otherwise="own")
     assert summary.model == "own"
     assert model.requests[0].model == "own"
+
+
+@pytest.mark.parametrize("otherwise", ["own", None])
+async def test_without_a_configured_summary_model_a_token_has_only_the_models_it_may_use(
+    store: TenantStore, otherwise: str | None
+) -> None:
+    model = SummaryModel(lambda _: said("Ana."))
+    work = model.summarizer(config(None)).summarise(
+        make_scope(store, allowed=["small"]), SHORT, earlier=None, masked=True, otherwise=otherwise
+    )
+    with pytest.raises(ModelNotAllowed, match="compact_summary_model"):
+        await work
+    assert model.requests == []
 
 
 async def test_the_calls_are_in_the_audit_and_on_the_bill_whatever_the_token_may_use(store: TenantStore) -> None:
