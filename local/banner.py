@@ -67,6 +67,11 @@ def _models(config: GatewayConfig, choice: Choice) -> list[str]:
             "  (the stand-in is a small offline program, no language model; put a provider's key into .env, or run Ollama;",
             "   costs are shown by the catalogue's prices, and nothing is charged)",
         ]
+        if choice.ollama_models:
+            name = choice.ollama_models[0]
+            lines.append(
+                f"  Ollama has {_few(choice.ollama_models)}: SPASS_OLLAMA_MODEL={name} lets it take the stand-in's place"
+            )
     lines += _of_groups("embed", "with", config, choice, choice.embeddings)
     for model, variables in choice.unanswered.items():
         remedy = f"set {' or '.join(variables)}" if variables else "no backend for it is used here"
@@ -79,12 +84,15 @@ def _models(config: GatewayConfig, choice: Choice) -> list[str]:
 
 
 def _of_groups(verb: str, preposition: str, config: GatewayConfig, choice: Choice, models: Iterable[str]) -> list[str]:
-    """A line for all models that the same backends serve; where these are several, with what decides between them."""
+    """Return a line for all models that the same backends serve. It says what decides between several backends, and which model
+    answers in place of another one."""
     lines = []
-    for backends, served in _grouped((choice.serving(model), model) for model in models).items():
+    pairs = (((choice.serving(model), choice.substitutes.get(model)), model) for model in models)
+    for (backends, substitute), served in _grouped(pairs).items():
         several = len(backends) > 1
         who = f"{_few(backends)} ({config.llm.strategy}) {verb}" if several else f"{backends[0]} {verb}s"
-        lines.append(f"  {who} {preposition} {_few(served)}")
+        by = f" with {substitute} (SPASS_OLLAMA_MODEL)" if substitute else ""
+        lines.append(f"  {who} {preposition} {_few(served)}{by}")
     return lines
 
 

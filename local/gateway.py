@@ -14,12 +14,13 @@ from typing import Final, NoReturn
 
 import yaml
 
+from local import ollama
 from local.banner import banner
 from local.emulator import emulated_aws, hand_over, point_to, provision
 from local.environment import DOTENV, check_keys, dotenv_notes, read_dotenv
 from local.executions import resume_executions
 from local.home import ROOT, Home, LocalError, home_from_environment
-from local.models import STANDIN_KEY, Choice, choose, find_ollama, overlay
+from local.models import STANDIN_KEY, Choice, choose, overlay
 from local.processes import child, free_port
 from local.server import local_app, server
 from local.workers import Workers
@@ -94,7 +95,7 @@ def _choose_models(config: GatewayConfig, home: Home, stack: ExitStack, *, offli
     """Decide who answers, start the stand-in if somebody needs it, and write the configuration this machine serves."""
     port = free_port()
     url = f"http://{HOST}:{port}/v1"
-    choice = choose(config, ollama=None if offline else find_ollama(config), standin_url=url, offline=offline)
+    choice = choose(config, found={} if offline else ollama.find(config), standin_url=url, offline=offline)
     if choice.needs_standin:
         os.environ[STANDIN_KEY] = "stand-in"
         log = home.logs / "standin.log"

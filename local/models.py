@@ -2,13 +2,11 @@
 
 import hashlib
 import os
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import httpx
-
+from local import ollama
 from local.processes import answers
 from spass.llm.serving import key_variable, serves
 from spass.tenancy.config import BackendConfig, GatewayConfig
@@ -16,7 +14,6 @@ from spass.tenancy.config import BackendConfig, GatewayConfig
 STANDIN: Final = "stand-in"
 STANDIN_KEY: Final = "SPASS_STANDIN_KEY"
 _PROBE_SECONDS: Final = 0.5
-_EMBEDS: Final = re.compile(r"embed|minilm|bge|e5-", re.IGNORECASE)
 
 # The tenants of the laptop, with tokens that everybody may know: they are good for this machine alone.
 TOKENS: Final[Mapping[str, Mapping[str, bool]]] = {
@@ -26,24 +23,13 @@ TOKENS: Final[Mapping[str, Mapping[str, bool]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ollama:
-    """A running Ollama and the models it has."""
-
-    base_url: str
-    installed: tuple[str, ...]
-
-    @property
-    def chat_model(self) -> str | None:
-        """The model that stands in for those of the catalogue which it has not: ``SPASS_OLLAMA_MODEL``, else its first."""
-        named = os.environ.get("SPASS_OLLAMA_MODEL")
-        return named or next((name for name in self.installed if not _EMBEDS.search(name)), None)
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
-    """Who answers for which chat model, who embeds, and the backends to write down. ``unanswered`` maps each model that nobody
-    serves here to the variables one of which would change that by a key, ``passed_over`` each configured backend that is
-    not asked to the reason.
+    """Which backend answers for which chat model, which embeds, and the backends to write down.
+
+    ``unanswered`` maps each model that nothing serves here to the variables of which one with a key would change that.
+    ``passed_over`` maps each configured backend that is not asked to the reason. ``substitutes`` maps each model that another
+    one of Ollama answers for, because ``SPASS_OLLAMA_MODEL`` says so, to that one. ``ollama_models`` are the chat models of the
+    Ollama servers that were found.
     """
 
     backends: tuple[BackendConfig, ...]
@@ -51,6 +37,8 @@ class Choice:
     embeddings: Mapping[str, str]
     unanswered: Mapping[str, tuple[str, ...]]
     passed_over: Mapping[str, str]
+    substitutes: Mapping[str, str]
+    ollama_models: Sequence[str]
 
     def serving(self, model: str) -> tuple[str, ...]:
         """All backends that answer for ``model`` here, those of the lowest priority first."""
@@ -61,47 +49,56 @@ class Choice:
         return STANDIN in self.by_model.values()
 
 
-def find_ollama(config: GatewayConfig) -> Ollama | None:
-    """The Ollama that runs here, if one does: a short knock on ``OLLAMA_BASE_URL``, else on the file's or the usual port."""
-    configured = next((b.base_url for b in config.llm.backends if b.provider == "ollama" and b.base_url), None)
-    base_url = os.environ.get("OLLAMA_BASE_URL") or configured or "http://localhost:11434"
-    try:
-        tags = httpx.get(f"{base_url.rstrip('/')}/api/tags", timeout=_PROBE_SECONDS, trust_env=False)
-        found = tags.raise_for_status().json()
-        installed = tuple(str(model["name"]) for model in found["models"])
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
-        return None
-    return Ollama(base_url.rstrip("/"), installed)
+def choose(config: GatewayConfig, *, found: ollama.Found, standin_url: str, offline: bool = False) -> Choice:
+    """Keep the backends that can answer here, and give every chat model that none of them serves to the stand-in.
 
-
-def choose(config: GatewayConfig, *, ollama: Ollama | None, standin_url: str, offline: bool = False) -> Choice:
-    """Keep the backends that can answer here, and give every chat model that none of them serves to Ollama or the stand-in.
-
-    ``offline``: of the configured backends none is asked but what runs in this process.
+    ``found`` are the Ollama servers that answer. Each serves what its backend says and no other model, except that the one named
+    in ``SPASS_OLLAMA_MODEL`` takes the stand-in's place. If ``offline``, no backend is asked but those in this process.
     """
-    missing = {backend.name: _missing(backend, offline=offline) for backend in config.llm.backends}
-    kept = [backend for backend in config.llm.backends if not missing[backend.name]]
+    kept, passed_over = _usable(config, found, offline=offline)
     chat = [model.name for model in config.models if model.kind == "chat"]
-    by_model = _served(chat, kept)
-    left = [model for model in chat if model not in by_model]
-    # A backend without a list would serve every name that no provider claims.
-    if ollama is not None and (backend := _ollama_backend(config, ollama, left)).supported_models:
-        kept.append(backend)
-        by_model |= {model: backend.name for model in left if serves(backend, model)}
-        left = [model for model in left if model not in by_model]
-    if left:
-        kept.append(_standin_backend(standin_url, left))
-        by_model |= dict.fromkeys(left, STANDIN)
+    served = _served(chat, kept.values())
+    left = [model for model in chat if model not in served]
+    substitutes: dict[str, str] = {}
+    if left and (one := ollama.stand_in(config, found)):
+        host, name = one
+        kept[host.name] = ollama.extend(kept.get(host.name) or ollama.narrow(host, config, found), left, name)
+        passed_over.pop(host.name, None)
+        substitutes = dict.fromkeys(left, name)
+    elif left:
+        kept[STANDIN] = _standin_backend(standin_url, left)
     embedding = [model.name for model in config.models if model.kind == "embedding"]
-    embeddings = _served(embedding, kept)
-    unanswered = {model: () if offline else _keys_for(config, model) for model in embedding if model not in embeddings}
-    names = {backend.name for backend in kept}
-    passed_over = {name: reason for name, reason in missing.items() if reason and name not in names}
-    return Choice(tuple(kept), {model: by_model[model] for model in chat}, embeddings, unanswered, passed_over)
+    embeddings = _served(embedding, kept.values())
+    return Choice(
+        backends=tuple(kept.values()),
+        by_model=_served(chat, kept.values()),
+        embeddings=embeddings,
+        unanswered={model: () if offline else _keys_for(config, model) for model in embedding if model not in embeddings},
+        passed_over=passed_over,
+        substitutes=substitutes,
+        ollama_models=ollama.chat_models(found),
+    )
 
 
-def _served(models: Sequence[str], backends: Sequence[BackendConfig]) -> dict[str, str]:
-    """The backend that is tried first for each of ``models`` that any serves."""
+def _usable(config: GatewayConfig, found: ollama.Found, *, offline: bool) -> tuple[dict[str, BackendConfig], dict[str, str]]:
+    """Return the backends that can answer here, by name, and why each other one of the file cannot."""
+    kept: dict[str, BackendConfig] = {}
+    passed_over: dict[str, str] = {}
+    for backend in config.llm.backends:
+        if reason := _missing(backend, config, found, offline=offline):
+            passed_over[backend.name] = reason
+        else:
+            kept[backend.name] = backend
+    for backend in ollama.backends(config):
+        if backend.name not in passed_over and ollama.address(backend) in found:
+            narrowed = ollama.narrow(backend, config, found)
+            if narrowed.supported_models:  # one without a list would serve every name that no provider claims
+                kept[backend.name] = narrowed
+    return kept, passed_over
+
+
+def _served(models: Sequence[str], backends: Iterable[BackendConfig]) -> dict[str, str]:
+    """Return the backend that is tried first for each of ``models`` that any serves."""
     ordered = _in_order(backends)
     found = {model: next((backend.name for backend in ordered if serves(backend, model)), None) for model in models}
     return {model: backend for model, backend in found.items() if backend}
@@ -127,37 +124,32 @@ def overlay(config: GatewayConfig, choice: Choice) -> dict[str, Any]:
     return written
 
 
-def _missing(backend: BackendConfig, *, offline: bool) -> str | None:
-    """Why a backend cannot answer here; None if its key is set, or it needs none and is there. An Ollama is looked for by itself,
-    and Bedrock without a key wants credentials of AWS, which here are those of the emulator."""
+def _missing(backend: BackendConfig, config: GatewayConfig, found: ollama.Found, *, offline: bool) -> str | None:
+    """Say why a backend cannot answer here. Return None if its key is set, or it needs none and is there. Bedrock without a key
+    wants credentials of AWS, which here are those of the emulator."""
     if backend.provider == "embedded":
         return None
     if offline:
         return "--offline"
-    if backend.provider == "ollama":
-        return "no Ollama answers"
     if key := key_variable(backend):
-        return None if os.environ.get(key) else f"no {key}"
-    if backend.provider == "bedrock":
+        if not os.environ.get(key):
+            return f"no {key}"
+    elif backend.provider == "bedrock":
         return "no api_key_env: here it needs a Bedrock API key"
-    there = backend.base_url is not None and answers(backend.base_url, timeout=_PROBE_SECONDS)
-    return None if there else "no answer at its base_url"
+    if backend.provider == ollama.PROVIDER:
+        return _missing_ollama(backend, config, found)
+    if key or (backend.base_url is not None and answers(backend.base_url, timeout=_PROBE_SECONDS)):
+        return None
+    return "no answer at its base_url"
 
 
-def _ollama_backend(config: GatewayConfig, ollama: Ollama, left: Sequence[str]) -> BackendConfig:
-    """Ollama with what it has of the catalogue, under its own names, and with one of its models for those in ``left``."""
-    configured = next((backend for backend in config.llm.backends if backend.provider == "ollama"), None)
-    configured = configured or BackendConfig(name="ollama", provider="ollama")
-    names: dict[str, str] = {}
-    for model in config.models:
-        wanted = configured.model_names.get(model.name, model.name)
-        has = next((name for name in ollama.installed if name in {wanted, f"{wanted}:latest"}), None)
-        if has:
-            names[model.name] = has
-        elif model.name in left and ollama.chat_model:
-            names[model.name] = ollama.chat_model
-    served = {"base_url": ollama.base_url, "supported_models": tuple(names), "model_names": names}
-    return configured.model_copy(update=served)
+def _missing_ollama(backend: BackendConfig, config: GatewayConfig, found: ollama.Found) -> str | None:
+    if ollama.address(backend) not in found:
+        return f"no Ollama answers at {ollama.address(backend)}"
+    if ollama.narrow(backend, config, found).supported_models:
+        return None
+    lacks = ollama.missing(backend, config, found)
+    return f"Ollama lacks {', '.join(lacks)}: run ollama pull" if lacks else "the catalogue has no model for it"
 
 
 def _standin_backend(url: str, models: Sequence[str]) -> BackendConfig:

@@ -4,9 +4,18 @@ A function that cannot read them answers nothing at all, and a deployment does n
 """
 
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+from urllib.parse import urlsplit
 
+from local.ollama import PROVIDER as OLLAMA
+from spass.core.messages import Json
+from spass.llm.serving import serves
+from spass.tenancy.config import BackendConfig, GatewayConfig
 from spass.tenancy.yaml_source import ConfigError
 from spass.web.services import Services
+
+_HERE: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})
 
 
 def main() -> int:
@@ -17,12 +26,43 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    for notice in config.notices:
+    for notice in (*config.notices, *_out_of_reach(config, agents)):
         print(notice)
     if not config.tenants:
         print(f"{services.settings.config}: there are no tenants yet, so every request will be refused with 401")
     print(f"{services.settings.config} and {len(agents)} agents in {services.settings.agents}/ are right.")
     return 0
+
+
+def _out_of_reach(config: GatewayConfig, agents: Sequence[Mapping[str, Json]]) -> Iterator[str]:
+    """Name each backend that a deployed function would ask at its own loopback address, and what fails by that."""
+    here = [backend for backend in config.llm.backends if _is_here(backend)]
+    elsewhere = [backend for backend in config.llm.backends if backend not in here]
+    reached = {model.name for model in config.models if any(serves(backend, model.name) for backend in elsewhere)}
+    for backend in here:
+        lost = [model.name for model in config.models if serves(backend, model.name) and model.name not in reached]
+        if lost:
+            users = [*(f"agent {agent['name']}" for agent in agents if agent["model"] in lost), *_summarisers(config, lost)]
+            yield (
+                f"No function in AWS reaches the backend {backend.name} on this machine. What fails there: {', '.join(lost)}"
+                + (f", so {', '.join(users)}" if users else "")
+                + ". Before deploying, give it a base_url that functions reach, or use models of other backends."
+            )
+
+
+def _summarisers(config: GatewayConfig, models: Sequence[str]) -> Iterator[str]:
+    """Name the settings by which one of ``models`` writes summaries."""
+    if config.defaults.compact_summary_model in models:
+        yield "defaults.compact_summary_model"
+    for tenant in config.tenants:
+        if tenant.defaults.compact_summary_model in models:
+            yield f"compact_summary_model of tenant {tenant.id}"
+
+
+def _is_here(backend: BackendConfig) -> bool:
+    if backend.base_url is None:
+        return backend.provider == OLLAMA  # its usual address is that of the machine that asks
+    return urlsplit(backend.base_url).hostname in _HERE
 
 
 if __name__ == "__main__":

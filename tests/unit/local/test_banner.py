@@ -7,18 +7,19 @@ import pytest
 from local.banner import banner
 from local.home import ROOT, Home
 from local.models import choose
+from local.ollama import Found
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "GROQ_API_KEY"):
+    for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "GROQ_API_KEY", "OLLAMA_BASE_URL", "SPASS_OLLAMA_MODEL"):
         monkeypatch.delenv(key, raising=False)
     file = tmp_path / "operators.yaml"
     shipped = (ROOT / "gateway.yaml").read_text().split("\ntenants:")[0]
     file.write_text(f"{shipped}\ntenants:\n  - {{id: acme}}\n  - {{id: demo}}\n  - {{id: zeta}}\n")
     config: GatewayConfig = load_gateway_config(file)
-    choice = choose(config, ollama=None, standin_url="http://127.0.0.1:4999/v1")
+    choice = choose(config, found={}, standin_url="http://127.0.0.1:4999/v1")
     bucket = "http://127.0.0.1:4999/spass-local"
     return banner("http://127.0.0.1:3000", file, config, choice, Home(tmp_path), bucket, ["gateway.yaml:3: something"])
 
@@ -51,7 +52,7 @@ def test_what_it_says_to_try_names_a_model_that_there_is(shown: str, tmp_path: P
         "  - {name: small, context_window: 1000}\n  - {name: large, context_window: 1000}\ndefaults: {embedding_model: mini}\n"
     )
     config = load_gateway_config(file)
-    choice = choose(config, ollama=None, standin_url="http://127.0.0.1:4999/v1")
+    choice = choose(config, found={}, standin_url="http://127.0.0.1:4999/v1")
     other = banner("http://127.0.0.1:3000", file, config, choice, Home(tmp_path), "http://127.0.0.1:4999/spass-local", [])
     assert '"model": "small"' in other
     assert "llama-4-scout" not in other
@@ -62,8 +63,9 @@ def test_it_names_the_file_that_it_serves(shown: str, tmp_path: Path) -> None:
 
 
 def test_it_says_which_backends_are_passed_over_and_why(shown: str) -> None:
-    told = "anthropic (no ANTHROPIC_API_KEY), openai (no OPENAI_API_KEY), xai (no XAI_API_KEY), groq (no GROQ_API_KEY)"
-    assert f"  passed over: {told}\n" in shown
+    told = [*(f"{name} (no {name.upper()}_API_KEY)" for name in ("anthropic", "openai", "xai"))]
+    told += ["ollama (no Ollama answers at http://localhost:11434)", "groq (no GROQ_API_KEY)"]
+    assert f"  passed over: {', '.join(told)}\n" in shown
 
 
 MANY = """
@@ -82,11 +84,11 @@ models:
 """
 
 
-def shown_of(text: str, folder: Path, *, offline: bool = False) -> str:
+def shown_of(text: str, folder: Path, *, offline: bool = False, found: Found | None = None) -> str:
     file = folder / "many.yaml"
     file.write_text(text)
     config = load_gateway_config(file)
-    choice = choose(config, ollama=None, standin_url="http://127.0.0.1:4999/v1", offline=offline)
+    choice = choose(config, found=found or {}, standin_url="http://127.0.0.1:4999/v1", offline=offline)
     return banner("http://127.0.0.1:3000", file, config, choice, Home(folder), "http://127.0.0.1:4999/spass-local", [])
 
 
@@ -96,7 +98,10 @@ def test_it_names_every_backend_of_a_model_and_the_strategy(monkeypatch: pytest.
     shown = shown_of(MANY, tmp_path)
     assert "  one, two (round-robin) answer for scout\n" in shown
     assert "  one answers for small\n" in shown
-    assert "  passed over: signed (no api_key_env: here it needs a Bedrock API key), ollama (no Ollama answers)\n" in shown
+    assert (
+        "  passed over: signed (no api_key_env: here it needs a Bedrock API key), ollama (no Ollama answers at http://localhost:11434)\n"
+        in shown
+    )
 
 
 def test_offline_it_says_so_of_all_at_once(tmp_path: Path) -> None:
@@ -106,3 +111,20 @@ def test_offline_it_says_so_of_all_at_once(tmp_path: Path) -> None:
 def test_of_many_it_names_the_first_alone(tmp_path: Path) -> None:
     models = "".join(f"  - {{name: m{number}, context_window: 1000}}\n" for number in range(20))
     assert "  stand-in answers for scout, small, m0, m1, m2, m3, m4, m5, 14 more\n" in shown_of(MANY + models, tmp_path)
+
+
+HERE = {"http://localhost:11434": ["nomic-embed-text:latest", "llama3.2:latest"]}
+
+
+def test_it_says_how_an_ollama_takes_the_stand_ins_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SPASS_OLLAMA_MODEL", raising=False)
+    shown = shown_of(MANY, tmp_path, found=HERE)
+    assert "  stand-in answers for scout, small\n" in shown
+    assert "  Ollama has llama3.2:latest: SPASS_OLLAMA_MODEL=llama3.2:latest lets it take the stand-in's place\n" in shown
+
+
+def test_it_says_which_model_answers_in_place_of_another_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPASS_OLLAMA_MODEL", "llama3.2")
+    shown = shown_of(MANY, tmp_path, found=HERE)
+    assert "  ollama answers for scout, small with llama3.2:latest (SPASS_OLLAMA_MODEL)\n" in shown
+    assert "stand-in" not in shown

@@ -1,4 +1,4 @@
-"""Who answers on this machine: a provider with a key, a running Ollama, or the stand-in, in that order."""
+"""Which model answers on this machine: a provider with a key, a running Ollama, or the stand-in."""
 
 import hashlib
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from local.home import ROOT
-from local.models import Choice, Ollama, choose, overlay
+from local.models import Choice, choose, overlay
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.identity import Tokens
 
@@ -33,7 +33,7 @@ def written(config: GatewayConfig, choice: Choice, folder: Path) -> GatewayConfi
 
 
 def test_without_keys_the_stand_in_answers_for_every_chat_model(config: GatewayConfig, tmp_path: Path) -> None:
-    choice = choose(config, ollama=None, standin_url=URL)
+    choice = choose(config, found={}, standin_url=URL)
     assert set(choice.by_model.values()) == {"stand-in"}
     assert set(choice.by_model) == {model.name for model in config.models if model.kind == "chat"}
     backends = {backend.name: backend for backend in written(config, choice, tmp_path).llm.backends}
@@ -45,7 +45,7 @@ def test_a_key_takes_the_models_of_its_provider_and_leaves_the_others(
     config: GatewayConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key")
-    choice = choose(config, ollama=None, standin_url=URL)
+    choice = choose(config, found={}, standin_url=URL)
     assert choice.by_model["claude-opus-4.7"] == "anthropic"
     assert choice.by_model["llama-4-scout"] == "stand-in"
     assert choice.needs_standin
@@ -53,41 +53,11 @@ def test_a_key_takes_the_models_of_its_provider_and_leaves_the_others(
     written(config, choice, tmp_path)
 
 
-def test_a_running_ollama_answers_for_all_that_no_key_serves(config: GatewayConfig, tmp_path: Path) -> None:
-    ollama = Ollama("http://localhost:11434", ("nomic-embed-text:latest", "llama3.2:latest"))
-    choice = choose(config, ollama=ollama, standin_url=URL)
-    assert set(choice.by_model.values()) == {"ollama"}
-    assert not choice.needs_standin
-    backend = next(backend for backend in written(config, choice, tmp_path).llm.backends if backend.name == "ollama")
-    assert backend.model_names["llama-4-scout"] == "llama3.2:latest"
-
-
-def test_an_ollama_serves_a_model_it_has_under_its_own_name(config: GatewayConfig, tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        "llm:\n  backends: [{provider: ollama, model_names: {scout: 'llama4:scout'}}, {provider: embedded}]\n"
-        "models:\n  - {name: scout, context_window: 1000}\n"
-        "  - {name: nomic, kind: embedding, dimensions: 768, context_window: 10}\n"
-        "defaults: {embedding_model: nomic}\n"
-    )
-    mine = load_gateway_config(file)
-    installed = ("other:latest", "llama4:scout", "nomic:latest")
-    served = written(mine, choose(mine, ollama=Ollama("http://localhost:1", installed), standin_url=URL), tmp_path)
-    backend = next(backend for backend in served.llm.backends if backend.provider == "ollama")
-    assert backend.model_names == {"scout": "llama4:scout", "nomic": "nomic:latest"}
-
-
-def test_an_ollama_that_can_only_embed_leaves_the_answers_to_the_stand_in(config: GatewayConfig, tmp_path: Path) -> None:
-    choice = choose(config, ollama=Ollama("http://localhost:11434", ("nomic-embed-text:latest",)), standin_url=URL)
-    assert set(choice.by_model.values()) == {"stand-in"}
-    written(config, choice, tmp_path)
-
-
 def test_the_laptops_tenants_stand_beside_the_operators_own(config: GatewayConfig, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text((ROOT / "gateway.yaml").read_text().split("\ntenants:")[0] + "\ntenants:\n  - {id: acme}\n  - {id: demo}\n")
     mine = load_gateway_config(file)
-    served = written(mine, choose(mine, ollama=None, standin_url=URL), tmp_path)
+    served = written(mine, choose(mine, found={}, standin_url=URL), tmp_path)
     assert [tenant.id for tenant in served.tenants] == ["demo", "other", "acme"]
     assert [token.admin for token in served.tenants[0].tokens] == [True, False]
 
@@ -97,7 +67,7 @@ def test_what_the_operator_sets_for_a_tenant_of_the_laptops_name_holds_there(con
     shipped = (ROOT / "gateway.yaml").read_text().split("\ntenants:")[0]
     file.write_text(f"{shipped}\ntenants:\n  - {{id: demo, defaults: {{compact_keep_last_n: 3}}}}\n")
     mine = load_gateway_config(file)
-    served = written(mine, choose(mine, ollama=None, standin_url=URL), tmp_path)
+    served = written(mine, choose(mine, found={}, standin_url=URL), tmp_path)
     demo = next(tenant for tenant in served.tenants if tenant.id == "demo")
     assert (demo.defaults.compact_keep_last_n, len(demo.tokens)) == (3, 2)
 
@@ -111,7 +81,7 @@ def test_the_operators_tokens_work_beside_the_laptops_in_a_tenant_of_the_laptops
     mine = f"{{id: {name}, sha256: {sha256('a-secret')}, allowed_models: [llama-4-scout]}}"
     file.write_text(f"{shipped}\ntenants:\n  - {{id: demo, tokens: [{mine}]}}\n")
     operators = load_gateway_config(file)
-    served = written(operators, choose(operators, ollama=None, standin_url=URL), tmp_path)
+    served = written(operators, choose(operators, found={}, standin_url=URL), tmp_path)
     (own,) = operators.tenants[0].tokens
     assert own in served.tenants[0].tokens
     tokens = Tokens(served)
@@ -125,13 +95,13 @@ def test_a_token_of_the_laptops_that_the_operator_gave_away_is_the_operators(con
     shipped = (ROOT / "gateway.yaml").read_text().split("\ntenants:")[0]
     file.write_text(f"{shipped}\ntenants:\n  - {{id: acme, tokens: [{{id: app, sha256: {sha256('demo-token')}}}]}}\n")
     operators = load_gateway_config(file)
-    tokens = Tokens(written(operators, choose(operators, ollama=None, standin_url=URL), tmp_path))
+    tokens = Tokens(written(operators, choose(operators, found={}, standin_url=URL), tmp_path))
     assert (tokens.identify("demo-token").tenant, tokens.identify("demo-admin-token").tenant) == ("acme", "demo")
 
 
 def test_offline_nothing_is_asked_but_the_stand_in(config: GatewayConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key")
-    choice = choose(config, ollama=None, standin_url=URL, offline=True)
+    choice = choose(config, found={}, standin_url=URL, offline=True)
     assert set(choice.by_model.values()) == {"stand-in"}
     assert {backend.name for backend in choice.backends} == {"embedded", "stand-in"}
 
@@ -144,7 +114,7 @@ def test_of_two_backends_the_one_that_is_tried_first_answers(tmp_path: Path, mon
         "  - {name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}\n"
     )
     monkeypatch.setenv("XAI_API_KEY", "a-key")
-    assert choose(load_gateway_config(file), ollama=None, standin_url=URL).by_model == {"grok-4": "first"}
+    assert choose(load_gateway_config(file), found={}, standin_url=URL).by_model == {"grok-4": "first"}
 
 
 def test_bedrock_answers_here_with_a_key_of_its_own_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,15 +134,15 @@ defaults: {embedding_model: e}
     )
     monkeypatch.setenv("BEDROCK_KEY", "a-key")
     monkeypatch.setattr("local.models.answers", lambda *_, **__: True)  # Bedrock can be reached, but not in our name
-    choice = choose(load_gateway_config(file), ollama=None, standin_url=URL)
+    choice = choose(load_gateway_config(file), found={}, standin_url=URL)
     assert choice.by_model == {"small": "stand-in", "large": "keyed"}
 
 
 def test_a_model_that_nobody_serves_is_known_with_the_key_it_needs(
     config: GatewayConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choice = choose(config, ollama=None, standin_url=URL)
+    choice = choose(config, found={}, standin_url=URL)
     assert choice.unanswered == {"text-embedding-3-small": ("OPENAI_API_KEY",)}
     assert choice.embeddings == {"all-minilm-l6-v2": "embedded"}
     monkeypatch.setenv("OPENAI_API_KEY", "a-key")
-    assert choose(config, ollama=None, standin_url=URL).unanswered == {}
+    assert choose(config, found={}, standin_url=URL).unanswered == {}

@@ -24,6 +24,7 @@ BUNDLED_CHAT_MODELS = {
     "gpt-5-mini": False,
     "grok-4": True,
     "llama-4-scout": True,
+    "groq-llama-4-scout": True,
 }
 """Name → whether it takes ``temperature`` and the like."""
 

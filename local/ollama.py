@@ -1,0 +1,110 @@
+"""The Ollama servers of ``gateway.yaml``, or the one that runs here: where they are asked, and which models they have."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import httpx
+
+from spass.llm.serving import key_variable, serves
+from spass.tenancy.config import BackendConfig, GatewayConfig
+
+PROVIDER: Final = "ollama"
+STAND_IN: Final = "SPASS_OLLAMA_MODEL"
+_USUAL_ADDRESS: Final = "http://localhost:11434"
+_PROBE_SECONDS: Final = 0.5
+_EMBEDS: Final = re.compile(r"embed|minilm|bge|e5-", re.IGNORECASE)
+
+Found: TypeAlias = Mapping[str, Sequence[str]]
+"""The address of each Ollama that answers → the models it has, by its own names."""
+
+
+def backends(config: GatewayConfig) -> tuple[BackendConfig, ...]:
+    """Return the backends of Ollama that ``config`` names, or one for the Ollama that may run here if it names none."""
+    named = tuple(backend for backend in config.llm.backends if backend.provider == PROVIDER)
+    is_taken = any(backend.name == PROVIDER for backend in config.llm.backends)
+    return named or (BackendConfig(name="ollama-here" if is_taken else PROVIDER, provider=PROVIDER),)
+
+
+def address(backend: BackendConfig) -> str:
+    """Return where ``backend`` is asked: its ``base_url``, else ``OLLAMA_BASE_URL``, else Ollama's usual port on this machine."""
+    url = backend.base_url or os.environ.get("OLLAMA_BASE_URL") or _USUAL_ADDRESS
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def find(config: GatewayConfig) -> Found:
+    """Ask each Ollama at its own address for its models. Leave out those that do not answer or whose key is not set."""
+    found: dict[str, Sequence[str]] = {}
+    for backend in backends(config):
+        variable = key_variable(backend)
+        key = os.environ.get(variable) if variable else None
+        installed = _installed(address(backend), key) if key or not variable else None
+        if installed is not None:
+            found[address(backend)] = installed
+    return found
+
+
+def narrow(backend: BackendConfig, config: GatewayConfig, found: Found) -> BackendConfig:
+    """Return ``backend`` with the models that it may serve and has, under Ollama's names for them. There may be none."""
+    installed = found[address(backend)]
+    names = {model: name for model, wanted in _wanted(backend, config).items() if (name := _among(installed, wanted))}
+    return _serving(backend, names)
+
+
+def missing(backend: BackendConfig, config: GatewayConfig, found: Found) -> list[str]:
+    """Return the models that ``backend`` is to serve and its Ollama has not, under Ollama's names for them."""
+    installed = found[address(backend)]
+    return [wanted for wanted in _wanted(backend, config).values() if not _among(installed, wanted)]
+
+
+def stand_in(config: GatewayConfig, found: Found) -> tuple[BackendConfig, str] | None:
+    """Return the backend that has the model named in ``SPASS_OLLAMA_MODEL``, and that model. Return None if there is none."""
+    wanted = os.environ.get(STAND_IN)
+    for backend in sorted(backends(config), key=lambda backend: backend.priority):
+        if wanted and (name := _among(found.get(address(backend), ()), wanted)):
+            return backend, name
+    return None
+
+
+def extend(backend: BackendConfig, models: Iterable[str], name: str) -> BackendConfig:
+    """Return ``backend`` with Ollama's model ``name`` as the answer for ``models`` too."""
+    return _serving(backend, backend.model_names | dict.fromkeys(models, name))
+
+
+def chat_models(found: Found) -> list[str]:
+    """Return the models of all Ollama servers found, without those that embed."""
+    return [name for names in found.values() for name in names if not _EMBEDS.search(name)]
+
+
+def _serving(backend: BackendConfig, names: Mapping[str, str]) -> BackendConfig:
+    update = {"base_url": address(backend), "supported_models": tuple(names), "model_names": dict(names)}
+    return backend.model_copy(update=update)
+
+
+def _wanted(backend: BackendConfig, config: GatewayConfig) -> dict[str, str]:
+    """Return the models of the catalogue that ``backend`` is to serve, each with Ollama's name for it.
+
+    A backend that lists no models takes those whose names belong to no provider and that no other backend lists.
+    """
+    names = backend.model_names
+    others = [other for other in config.llm.backends if other.name != backend.name]
+    listed = {model for other in others for model in (*other.supported_models, *other.model_names)}
+    return {
+        model.name: names.get(model.name, model.name)
+        for model in config.models
+        if serves(backend, model.name) and (backend.supported_models or model.name in names or model.name not in listed)
+    }
+
+
+def _among(installed: Iterable[str], wanted: str) -> str | None:
+    return next((name for name in installed if name in (wanted, f"{wanted}:latest")), None)
+
+
+def _installed(url: str, key: str | None) -> tuple[str, ...] | None:
+    headers = {"Authorization": f"Bearer {key}"} if key else None
+    try:
+        tags = httpx.get(f"{url}/api/tags", headers=headers, timeout=_PROBE_SECONDS, trust_env=False)
+        return tuple(str(model["name"]) for model in tags.raise_for_status().json()["models"])
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,50 @@
+"""`make validate` says before a deployment what would fail after it."""
+
+from pathlib import Path
+
+import pytest
+
+from local.home import ROOT
+from local.validate import main
+
+OTHER = """
+llm:
+  backends:
+    - {provider: ollama, base_url: "https://ollama.example.com", supported_models: [scout]}
+    - {name: mine, provider: openai, base_url: "http://localhost:8000/v1", supported_models: [scout, small]}
+    - {provider: embedded}
+models:
+  - {name: scout, context_window: 1000}
+  - {name: small, context_window: 1000}
+  - {name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}
+tenants:
+  - {id: acme, defaults: {compact_summary_model: small}}
+"""
+
+
+def validated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: Path, agents: Path) -> str:
+    monkeypatch.setenv("SPASS_CONFIG", str(config))
+    monkeypatch.setenv("SPASS_AGENTS", str(agents))
+    assert main() == 0
+    return capsys.readouterr().out
+
+
+def test_it_names_what_the_shipped_files_ask_of_an_ollama_that_no_function_reaches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = validated(monkeypatch, capsys, ROOT / "gateway.yaml", ROOT / "agents")
+    assert "No function in AWS reaches the backend ollama on this machine. What fails there: llama-4-scout, so " in shown
+    for user in ("agent berlin-rag", "agent berlin-tour", "agent concise-de", "defaults.compact_summary_model"):
+        assert user in shown
+
+
+def test_it_says_nothing_of_a_model_that_another_backend_serves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config, agents = tmp_path / "gateway.yaml", tmp_path / "agents"
+    config.write_text(OTHER)
+    agents.mkdir()
+    shown = validated(monkeypatch, capsys, config, agents)
+    assert "backend mine on this machine. What fails there: small, so compact_summary_model of tenant acme. Before" in shown
+    config.write_text(OTHER.replace("http://localhost:8000/v1", "https://llm.example.com/v1"))
+    assert "No function" not in validated(monkeypatch, capsys, config, agents)
