@@ -24,7 +24,7 @@ TOKENS: Final[Mapping[str, Mapping[str, bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which backend answers for which chat model, which embeds, and the backends to write down.
+    """The backends to write down, the one that answers for each chat model, and the one that embeds with each embedding model.
 
     ``unanswered`` maps each model that nothing serves here to the variables of which one with a key would change that.
     ``passed_over`` maps each configured backend that is not asked to the reason. ``substitutes`` maps each model that another
