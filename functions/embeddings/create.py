@@ -14,7 +14,7 @@ router = api_router()
 
 @router.post("/v1/embeddings")
 async def embed_texts(body: EmbeddingsRequest, exchange: Current) -> Response:
-    """Embed a text, or up to 256 of them."""
+    """Embed a text or several: up to 256, or as many as `limits.embedding_inputs` of gateway.yaml allows."""
 
     async def embedded(_: Claim | None) -> Answer:
         return Answer(await exchange.services.completions.embed(exchange.scope, body))

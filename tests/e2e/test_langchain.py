@@ -17,6 +17,7 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langchain_tests.integration_tests import ChatModelIntegrationTests, EmbeddingsIntegrationTests
 from openai import BadRequestError, OpenAI
 
+from local.home import ROOT
 from tests.e2e.conftest import Gateway
 from tests.e2e.scripted_gateway import scripted_gateway
 
@@ -34,13 +35,12 @@ DEVIATIONS: Final[dict[str, str]] = {
     "test_pdf_inputs": "files are refused: the gateway takes texts and pictures",
     "test_pdf_tool_message": "files are refused: the gateway takes texts and pictures",
     "test_audio_inputs": "audio is refused: the gateway takes texts and pictures",
-    "test_anthropic_inputs": "thinking blocks are Anthropic's own form; the gateway speaks OpenAI's, also in front of Anthropic",
 }
 """Test → why it fails here. Each is expected to fail: one that passes is noticed, and its line goes."""
 
-CLIENT_OPTIONS: Final[dict[str, object]] = {"check_embedding_ctx_length": False}
-"""Without this ``OpenAIEmbeddings`` sends the numbers of OpenAI's tokens in place of texts, as only OpenAI's own models can read
-them: the gateway refuses these, so every embedding deviates in this one option of the client."""
+CLIENT_OPTIONS: Final[dict[str, Any]] = {"check_embedding_ctx_length": False, "chunk_size": 256}
+"""Without the first, ``OpenAIEmbeddings`` sends the numbers of tokens in place of texts, which only OpenAI's own models can read.
+Without the second, it sends 1000 texts in a request. The gateway refuses both."""
 
 # What LangChain itself warns of: the class that pydantic finds in its answers, and that pydantic 1 is old.
 _ITS_OWN_WARNINGS: Final = ("ignore:Pydantic serializer warnings", "ignore:Received a Pydantic BaseModel V1 schema")
@@ -116,6 +116,15 @@ class TestEmbeddings(EmbeddingsIntegrationTests):
 def test_numbers_of_tokens_which_its_embeddings_send_by_default_are_refused_with_what_to_send() -> None:
     with pytest.raises(BadRequestError, match="lists of token numbers are not supported; send text"):
         OpenAI().embeddings.create(model=EMBEDDING, input=[[1, 2, 3]])
+
+
+def test_its_embeddings_take_any_number_of_texts_with_the_options_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(f"{name}={value}" in readme for name, value in CLIENT_OPTIONS.items())
+    texts = [f"text {number}" for number in range(600)]
+    assert len(OpenAIEmbeddings(model=EMBEDDING, **CLIENT_OPTIONS).embed_documents(texts)) == 600
+    with pytest.raises(BadRequestError, match=r"at most 256 .* limits\.embedding_inputs"):
+        OpenAIEmbeddings(model=EMBEDDING, check_embedding_ctx_length=False).embed_documents(texts)
 
 
 def test_every_deviation_is_a_test_of_the_suites() -> None:

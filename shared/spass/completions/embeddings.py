@@ -10,9 +10,8 @@ from spass.completions.body import Body
 from spass.core.errors import InvalidRequest
 from spass.core.messages import Json
 from spass.llm.types import EmbeddingReply
-from spass.tenancy.config import ModelConfig
+from spass.tenancy.config import MAX_EMBEDDING_INPUTS, ModelConfig, RequestLimits
 
-MAX_TEXTS: Final = 256
 MAX_TEXT_BYTES: Final = 32 * 1024
 """Of one text. Embedding a longer one would keep a processor busy for what no model reads to its end."""
 
@@ -24,8 +23,13 @@ def _texts(value: object) -> list[str]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list):
         raise PydanticCustomError("embedding_input", "must be a text or a list of texts")
-    if not 0 < len(texts) <= MAX_TEXTS:
-        raise PydanticCustomError("embedding_input", "must be 1 to {limit} texts", {"limit": MAX_TEXTS})
+    if not texts:
+        raise PydanticCustomError("embedding_input", "is empty; send at least one text")
+    if len(texts) > MAX_EMBEDDING_INPUTS:
+        reason = {"count": len(texts), "limit": MAX_EMBEDDING_INPUTS}
+        raise PydanticCustomError(
+            "embedding_input", "holds {count} texts; limits.embedding_inputs allows at most {limit}", reason
+        )
     for number, text in enumerate(texts):
         if isinstance(text, int | list) and not isinstance(text, bool):
             raise PydanticCustomError("embedding_input", "lists of token numbers are not supported; send text")
@@ -50,13 +54,31 @@ class EmbeddingsRequest(Body):
             {
                 "anyOf": [
                     _TEXT_SCHEMA,
-                    {"type": "array", "items": _TEXT_SCHEMA, "minItems": 1, "maxItems": MAX_TEXTS},
+                    {
+                        "type": "array",
+                        "items": _TEXT_SCHEMA,
+                        "minItems": 1,
+                        "maxItems": MAX_EMBEDDING_INPUTS,
+                        "description": "At most `limits.embedding_inputs` of gateway.yaml, 256 by default.",
+                    },
                 ]
             }
         ),
     ]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+def check_count(request: EmbeddingsRequest, limits: RequestLimits) -> None:
+    """Raises:
+    InvalidRequest: more texts than this gateway takes in one request.
+    """
+    if len(request.input) > limits.embedding_inputs:
+        raise InvalidRequest(
+            f"input holds {len(request.input)} texts; this gateway takes at most {limits.embedding_inputs} in one request. Send "
+            f"fewer, or ask its operator to raise limits.embedding_inputs in gateway.yaml (up to {MAX_EMBEDDING_INPUTS}).",
+            param="input",
+        )
 
 
 def check_dimensions(request: EmbeddingsRequest, model: ModelConfig) -> None:

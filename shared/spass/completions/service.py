@@ -9,7 +9,7 @@ from spass.calls.scope import Scope
 from spass.completions.augment import EVERYTHING, Augment, with_words
 from spass.completions.chat_request import MAX_TOOLS, ChatCompletionRequest
 from spass.completions.chunks import Answer, Chunk, ChunkWriter, collect_chunks
-from spass.completions.embeddings import EmbeddingsRequest, check_dimensions, embeddings_answer
+from spass.completions.embeddings import EmbeddingsRequest, check_count, check_dimensions, embeddings_answer
 from spass.completions.server_tools import ServerTools
 from spass.core.messages import Json
 from spass.llm.types import ChatDelta
@@ -91,8 +91,9 @@ class Completions:
         """One vector per text.
 
         Raises:
-            InvalidRequest: the model has other dimensions.
+            InvalidRequest: there are too many texts, or the model has other dimensions.
             SpassError: as ``Calls.embed``.
         """
+        check_count(request, self._config.limits)
         check_dimensions(request, self._calls.embedding_model(scope, request.model))
         return embeddings_answer(request, await self._calls.embed(scope, request.input, request.model))

@@ -21,6 +21,8 @@ ANY_MODEL: Final = "*"
 MAX_SYSTEM_PROMPT_BYTES: Final = 32 * 1024
 MAX_MEMORY_BYTES: Final = 16 * 1024
 _MAX_TOOLS: Final = 128
+MAX_EMBEDDING_INPUTS: Final = 2048
+"""Texts in one request of embeddings, as OpenAI limits them."""
 
 
 def _absent_is_empty(value: object) -> object:
@@ -91,6 +93,12 @@ class ModelConfig(_Section):
     usd_per_mtok_out: Price | None = None
 
 
+class RequestLimits(_Section):
+    """How much one request may ask for."""
+
+    embedding_inputs: Annotated[int, Field(ge=1, le=MAX_EMBEDDING_INPUTS, strict=True)] = 256
+
+
 class TenantDefaults(_Section):
     """The part of the configuration that cascades from the process over the file's tenant to what the tenant stored."""
 
@@ -142,6 +150,7 @@ class GatewayConfig(_Section):
 
     llm: LlmConfig = LlmConfig()
     models: Annotated[tuple[ModelConfig, ...], BeforeValidator(_absent_is_empty)] = ()
+    limits: RequestLimits = RequestLimits()
     defaults: Defaults = Defaults()
     usd_to_eur: Annotated[Decimal, Field(gt=0)] = Decimal("0.92")
     tenants: Annotated[tuple[TenantConfig, ...], BeforeValidator(_absent_is_empty)] = ()

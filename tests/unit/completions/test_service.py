@@ -16,6 +16,7 @@ from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, Up
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from tests.unit.calls.scripted import CONFIG, ScriptedProvider, audit_of, make_scope
 
@@ -123,13 +124,33 @@ async def test_embeddings_obey_the_allow_list_and_keep_their_dimensions(store: T
         await service.embed(make_scope(store), embeddings(model="small"))
 
 
+async def test_more_than_256_texts_are_refused_with_the_setting_that_allows_them(store: TenantStore) -> None:
+    provider = ScriptedProvider()
+    service = completions(provider)
+    await service.embed(make_scope(store), embeddings(input=["a"] * 256))
+    with pytest.raises(InvalidRequest, match=r"257 texts; this gateway takes at most 256 .* limits\.embedding_inputs") as caught:
+        await service.embed(make_scope(store), embeddings(input=["a"] * 257))
+    assert caught.value.param == "input"
+    assert sum(len(request.texts) for request in provider.embeddings) == 256
+
+
+async def test_as_many_texts_as_the_setting_allows_are_split_for_the_provider_and_answered_in_order(store: TenantStore) -> None:
+    config = GatewayConfig.model_validate({**CONFIG.model_dump(exclude_unset=True), "limits": {"embedding_inputs": 2048}})
+    provider = ScriptedProvider()
+    service = Completions(provider.calls(config), config, Cascade(config), no_toolbox)
+    answer = await service.embed(make_scope(store), embeddings(input=["a" * (1 + number % 97) for number in range(2048)]))
+    data: Any = answer["data"]
+    assert [(entry["index"], entry["embedding"][0]) for entry in data] == [(number, 1 + number % 97) for number in range(2048)]
+    assert {len(request.texts) for request in provider.embeddings} == {32}
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
         ("", "text 0 is empty"),
         (["a", ""], "text 1 is empty"),
-        ([], "must be 1 to 256 texts"),
-        (["a"] * 257, "must be 1 to 256 texts"),
+        ([], "is empty; send at least one text"),
+        (["a"] * 2049, "holds 2049 texts; limits.embedding_inputs allows at most 2048"),
         ([1, 2, 3], "lists of token numbers are not supported; send text"),
         ([[1, 2], [3]], "lists of token numbers are not supported; send text"),
         ([None], "text 0 is no text"),
