@@ -3,11 +3,15 @@
 from aws_cdk import App
 
 from infra.application import add_stacks
+from infra.bundling import BundlingFailed
 from infra.environments import ENVIRONMENTS
 
 app = App(analytics_reporting=False)
 chosen = app.node.try_get_context("env")
 if chosen is not None and chosen not in ENVIRONMENTS:
     raise SystemExit(f"-c env={chosen}: there is no such environment; there are {', '.join(ENVIRONMENTS)}")
-add_stacks(app, ENVIRONMENTS.values() if chosen is None else [ENVIRONMENTS[chosen]])
+try:
+    add_stacks(app, ENVIRONMENTS.values() if chosen is None else [ENVIRONMENTS[chosen]])
+except BundlingFailed as error:
+    raise SystemExit(str(error)) from None
 app.synth()

@@ -1,35 +1,37 @@
-"""How the assets of the functions are built: with pip and copies, for Lambda's platform, on any machine and without Docker."""
+"""Build the assets of the functions with pip and copies, for Lambda's platform, on any machine and without Docker."""
 
 import hashlib
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from packaging.requirements import Requirement
 
-PYTHON: Final = "3.13"
-# Part of every asset's hash: raise it when this file changes what it builds from the same inputs.
-RECIPE_VERSION: Final = "1"
+from infra.interpreter import find_interpreter
 
-# Lambda's Python 3.13 runs on Amazon Linux 2023: glibc 2.34.
-_PLATFORMS: Final = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
-_TARGET: Final = {
-    "implementation_name": "cpython",
-    "os_name": "posix",
-    "platform_machine": "aarch64",
-    "platform_python_implementation": "CPython",
-    "platform_system": "Linux",
-    "python_full_version": f"{PYTHON}.0",
-    "python_version": PYTHON,
-    "sys_platform": "linux",
-}
-# What tokenizers declares for fetching tokenizers from a hub, which the gateway never does, and what only that needs.
-_NEVER_IMPORTED: Final = frozenset({"huggingface-hub", "hf-xet", "fsspec", "filelock", "tqdm"})
+# Part of every asset's hash: raise it when this file changes what it builds from the same inputs.
+RECIPE_VERSION: Final = "2"
+
+# tokenizers declares huggingface-hub, to fetch tokenizers from a hub, which the gateway never does. The others serve only that.
+# A test compares what is installed with what the functions import.
+_NEVER_IMPORTED: Final = frozenset(
+    {
+        "huggingface-hub",
+        "hf-xet",
+        "filelock",
+        "fsspec",
+        "httpcore2",
+        "httpx2",
+        "packaging",
+        "tqdm",
+        "truststore",
+    }
+)
 # boto3 carries a description of every AWS service; only these are ever loaded.
 _AWS_SERVICES: Final = frozenset({"dynamodb", "events", "s3", "scheduler", "sqs", "ssm", "stepfunctions", "sts"})
 _WEIGHTS_SHA256: Final = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -39,29 +41,87 @@ class BundlingFailed(Exception):
     """An asset could not be built as it must be."""
 
 
-def function_code(output: Path, *, sources: Sequence[Path], starter: Path) -> None:
-    """Copy the Python files of each source folder, under the folder's name, and the script that starts a streaming function."""
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The Python version (``3.13``) and the processor of the Linux that a bundle is built for."""
+
+    python: str
+    machine: str
+
+    def platforms(self) -> list[str]:
+        """Return the platform tags of the wheels that run there: Amazon Linux 2023 has glibc 2.34."""
+        return [f"manylinux{tag}_{self.machine}" for tag in ("_2_28", "_2_27", "_2_17", "2014")]
+
+    def markers(self) -> dict[str, str]:
+        """Return the environment that a requirement's marker is evaluated in."""
+        return {
+            "implementation_name": "cpython",
+            "os_name": "posix",
+            "platform_machine": self.machine,
+            "platform_python_implementation": "CPython",
+            "platform_system": "Linux",
+            "python_full_version": f"{self.python}.0",
+            "python_version": self.python,
+            "sys_platform": "linux",
+        }
+
+
+LAMBDA: Final = Target(python="3.13", machine="aarch64")
+
+
+def compiler(target: Target = LAMBDA) -> Path:
+    """Return the interpreter that writes byte code for the target.
+
+    Raises:
+        BundlingFailed: this machine has none.
+    """
+    version = target.python
+    found = find_interpreter(version)
+    if found is None:
+        raise BundlingFailed(
+            f"The bundles need byte code, which only a Python {version} can write, and this machine has none: neither on the "
+            f"PATH (python{version}, python3, python) nor among the versions of pyenv and uv. Install one, for example with "
+            f"'uv python install {version}' or 'pyenv install {version}'. To bundle without byte code, which makes cold starts "
+            "more than twice as long, add '-c bytecode=none': make synth ARGS='-c bytecode=none'."
+        )
+    return found
+
+
+def function_code(output: Path, *, sources: Sequence[Path], starter: Path, compiler: Path | None) -> None:
+    """Copy the Python files of each source folder, under the folder's name, and the script that starts a streaming function.
+
+    ``compiler`` is the interpreter that adds byte code; None adds none.
+
+    Raises:
+        BundlingFailed: a file does not compile.
+    """
     for source in sources:
         shutil.copytree(source, output / source.name, ignore=_all_but(".py"))
     target = output / starter.name
     shutil.copyfile(starter, target)
     target.chmod(0o755)
-    _compile(output)
+    _compile(output, compiler)
 
 
-def runtime_layer(output: Path, requirements: Path) -> None:
-    """Install the pinned packages for Lambda's platform, whatever machine this is, and leave out what is never imported."""
+def runtime_layer(output: Path, requirements: Path, *, compiler: Path | None, target: Target = LAMBDA) -> None:
+    """Install the pinned packages for the target, whatever machine this is, and leave out what is never imported.
+
+    ``compiler`` is the interpreter that adds byte code; None adds none.
+
+    Raises:
+        BundlingFailed: a file does not compile.
+    """
     packages = output / "python"
     with TemporaryDirectory() as scratch:
         chosen = Path(scratch) / "requirements.txt"
-        chosen.write_text("\n".join(requirements_for_lambda(requirements.read_text(encoding="utf-8"))), encoding="utf-8")
-        platforms = [argument for platform in _PLATFORMS for argument in ("--platform", platform)]
-        _pip(packages, chosen, *platforms, "--implementation", "cp", "--python-version", PYTHON)
+        chosen.write_text("\n".join(requirements_for(target, requirements.read_text(encoding="utf-8"))), encoding="utf-8")
+        platforms = [argument for platform in target.platforms() for argument in ("--platform", platform)]
+        _pip(packages, chosen, *platforms, "--implementation", "cp", "--python-version", target.python)
     shutil.rmtree(packages / "bin", ignore_errors=True)
     for folder in [*packages.glob("numpy/**/tests"), *(packages / "botocore" / "data").iterdir()]:
         if folder.is_dir() and folder.name not in _AWS_SERVICES:
             shutil.rmtree(folder)
-    _compile(packages)
+    _compile(packages, compiler)
 
 
 def model_layer(output: Path, requirements: Path) -> None:
@@ -90,30 +150,22 @@ def config_layer(output: Path, *, gateway: Path, agents: Path) -> None:
     shutil.copyfile(gateway, target / "gateway.yaml")
 
 
-def requirements_for_lambda(pinned: str) -> list[str]:
-    """Of a hashed requirements file, the lines that hold on Lambda, without their markers.
+def requirements_for(target: Target, pinned: str) -> list[str]:
+    """Return those lines of a hashed requirements file that hold on the target, without their markers.
 
-    pip reads markers for the interpreter it runs in, also when told to install for another one.
+    pip evaluates markers for the interpreter that it runs in, even when it installs for another one.
     """
     chosen: list[str] = []
+    environment = target.markers()
     for line in pinned.replace("\\\n", " ").splitlines():
         head, *hashes = line.partition("#")[0].split("--hash=")
         if not head.strip():
             continue
         requirement = Requirement(head.strip())
-        holds = requirement.marker is None or requirement.marker.evaluate(dict(_TARGET))
+        holds = requirement.marker is None or requirement.marker.evaluate(environment)
         if holds and requirement.name not in _NEVER_IMPORTED:
             chosen.append(" ".join([f"{requirement.name}{requirement.specifier}", *(f"--hash={one.strip()}" for one in hashes)]))
     return chosen
-
-
-@cache
-def bytecode_interpreter() -> str | None:
-    """The name of an interpreter of Lambda's version, if there is one that runs (and is not a version manager's stand-in)."""
-    name = f"python{PYTHON}"
-    if shutil.which(name) is None or subprocess.run([name, "-c", ""], check=False, capture_output=True).returncode != 0:  # noqa: S603
-        return None
-    return name
 
 
 def _pip(target: Path, requirements: Path, *arguments: str) -> None:
@@ -133,18 +185,21 @@ def _pip(target: Path, requirements: Path, *arguments: str) -> None:
     subprocess.run(command, check=True, stdout=sys.stderr)  # noqa: S603
 
 
-def _compile(folder: Path) -> None:
-    """Add bytecode, which a function cannot keep between cold starts, if an interpreter of Lambda's version is at hand."""
-    interpreter = bytecode_interpreter()
-    if interpreter is None:
-        sys.stderr.write(f"python{PYTHON} is not installed here: functions will start without bytecode, more slowly\n")
+def _compile(folder: Path, compiler: Path | None) -> None:
+    """Put byte code beside every module. A function's folders are read-only, so it would compile them at each cold start."""
+    if compiler is None:
         return
-    command = [interpreter, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(folder), str(folder)]
-    subprocess.run(command, check=True, stdout=sys.stderr)  # noqa: S603
+    # Packing and unpacking an asset changes the files' times, so the byte code must not depend on them.
+    command = [str(compiler), "-I", "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash"]
+    done = subprocess.run(  # noqa: S603
+        [*command, "-s", str(folder), str(folder)], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        raise BundlingFailed(f"{compiler} could not compile every module:\n{done.stdout}")
 
 
 def _all_but(suffix: str) -> Callable[[str, list[str]], list[str]]:
-    """What ``shutil.copytree`` shall leave out so that only files with this suffix remain."""
+    """Return the callback that makes ``shutil.copytree`` copy only files with this suffix."""
 
     def ignored(folder: str, names: list[str]) -> list[str]:
         return [name for name in names if name == "__pycache__" or not (name.endswith(suffix) or Path(folder, name).is_dir())]

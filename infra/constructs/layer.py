@@ -1,6 +1,7 @@
-"""What functions run on: their code and three layers, bundled on the machine that synthesizes, without Docker.
+"""Bundle the functions' code and their three layers on the machine that synthesizes, without Docker.
 
-Each bundle's asset hash is taken from its inputs, so that the same inputs are never built or uploaded twice.
+Each bundle's asset hash is computed from its inputs, so the same inputs are never built or uploaded twice. Code and packages
+carry byte code; the context ``-c bytecode=none`` leaves it out.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import jsii
-from aws_cdk import AssetHashType, Aws, BundlingOptions, DockerImage, ILocalBundling
+from aws_cdk import AssetHashType, Aws, BundlingOptions, DockerImage, ILocalBundling, Stack
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
@@ -18,6 +19,11 @@ from infra.operators_file import ROOT, agents_folder, gateway_file
 
 ARCHITECTURE: Final = lambda_.Architecture.ARM_64
 RUNTIME: Final = lambda_.Runtime.PYTHON_3_13
+
+SOURCES: Final = (ROOT / "functions", ROOT / "shared" / "spass")
+STARTER: Final = ROOT / "infra" / "assets" / "run.sh"
+# The folder that an asset names does not fill it. The CDK only looks at it where bundling is switched off, as in tests.
+_ASSETS: Final = STARTER.parent
 
 
 @jsii.implements(ILocalBundling)
@@ -33,32 +39,55 @@ class _Recipe:
         return True
 
 
-def _asset(source: Path, inputs: Iterable[Path], build: Callable[[Path], None]) -> lambda_.AssetCode:
-    digest = hashlib.sha256(f"{bundling.RECIPE_VERSION} {bundling.bytecode_interpreter()}".encode())
+def _asset(inputs: Iterable[Path], build: Callable[[Path], None], *, variant: str = "") -> lambda_.AssetCode:
+    digest = hashlib.sha256(f"{bundling.RECIPE_VERSION} {variant}".encode())
     for path in sorted(inputs):
         digest.update(f"\0{_name(path)}\0".encode() + path.read_bytes())
     return lambda_.Code.from_asset(
-        str(source),
+        str(_ASSETS),
         asset_hash_type=AssetHashType.CUSTOM,
         asset_hash=digest.hexdigest(),
         bundling=BundlingOptions(image=DockerImage.from_registry("never-pulled"), local=_Recipe(build)),
     )
 
 
+def _compiled_asset(scope: Construct, inputs: Iterable[Path], build: Callable[[Path, Path | None], None]) -> lambda_.AssetCode:
+    """Return an asset whose recipe also gets the interpreter that adds byte code, or None if byte code was declined.
+
+    Raises:
+        BundlingFailed: the asset must be built here and no interpreter fits.
+    """
+    declined = _bytecode_declined(scope)
+    wanted = Stack.of(scope).bundling_required and not declined
+    compiler = bundling.compiler() if wanted else None
+    return _asset(inputs, lambda output: build(output, compiler), variant="no byte code" if declined else "byte code")
+
+
+def _bytecode_declined(scope: Construct) -> bool:
+    value = scope.node.try_get_context("bytecode")
+    if value not in (None, "none"):
+        raise bundling.BundlingFailed(
+            f"-c bytecode={value}: the only value is 'none', which leaves byte code out of the bundles."
+        )
+    return value is not None
+
+
 def _name(path: Path) -> str:
-    """The same on every machine, also of an operator's file that lies elsewhere."""
+    """Return a name that is the same on every machine, also for an operator's file outside the repository."""
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
 
 
-def function_code() -> lambda_.AssetCode:
-    """``functions/`` and the library, which every function of a stack shares.
+def function_code(scope: Construct) -> lambda_.AssetCode:
+    """Return ``functions/`` and the library, which every function of a stack shares.
 
-    It is small and changed by every commit, so it is no layer.
+    Every commit changes it and it is small, so it is not a layer.
     """
-    sources = [ROOT / "functions", ROOT / "shared" / "spass"]
-    starter = ROOT / "infra" / "assets" / "run.sh"
-    inputs = [starter, *(path for source in sources for path in source.rglob("*.py"))]
-    return _asset(starter.parent, inputs, lambda output: bundling.function_code(output, sources=sources, starter=starter))
+    inputs = [STARTER, *(path for source in SOURCES for path in source.rglob("*.py"))]
+    return _compiled_asset(
+        scope,
+        inputs,
+        lambda output, compiler: bundling.function_code(output, sources=SOURCES, starter=STARTER, compiler=compiler),
+    )
 
 
 class Layers(Construct):
@@ -76,14 +105,14 @@ class Layers(Construct):
         requirements = ROOT / "requirements"
         runtime, model = requirements / "runtime.txt", requirements / "model.txt"
         gateway, agents = gateway_file(), agents_folder()
-        # The folder an asset names is not what fills it, only where CDK looks when bundling is switched off, as tests do.
-        assets = ROOT / "infra" / "assets"
-        self.runtime = self._layer("Runtime", _asset(assets, [runtime], lambda output: bundling.runtime_layer(output, runtime)))
-        self.model = self._layer("Model", _asset(assets, [model], lambda output: bundling.model_layer(output, model)))
+        self.runtime = self._layer(
+            "Runtime",
+            _compiled_asset(self, [runtime], lambda output, compiler: bundling.runtime_layer(output, runtime, compiler=compiler)),
+        )
+        self.model = self._layer("Model", _asset([model], lambda output: bundling.model_layer(output, model)))
         self.config = self._layer(
             "Config",
             _asset(
-                assets,
                 [gateway, *agents.glob("*.yaml")],
                 lambda output: bundling.config_layer(output, gateway=gateway, agents=agents),
             ),

@@ -49,7 +49,7 @@ class JobsStack(NestedStack):
         self._environment = environment
         self._layers = layers
         self._archive = archive
-        self._code = function_code()
+        self._code = function_code(self)
         self._variables = variables(environment, stored)
         self.functions: dict[str, Function] = {}
         workers = {worker.trigger: worker for worker in WORKERS}

@@ -49,7 +49,7 @@ class SurfaceStack(NestedStack):
         self._api = api
         self._layers = layers
         self._archive = archive
-        self._code = function_code()
+        self._code = function_code(self)
         self._roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path)
         self._variables = variables(environment, stored)
         self._resources: dict[str, apigateway.IResource] = dict(tops)

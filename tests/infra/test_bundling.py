@@ -1,4 +1,4 @@
-"""What goes into the assets, without building them."""
+"""The recipes of the assets. What is built by them is in ``test_bundles.py``."""
 
 import ast
 import os
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from infra import bundling
-from infra.constructs.layer import RUNTIME
+from infra.bundling import LAMBDA, Target
+from infra.constructs.layer import ARCHITECTURE, RUNTIME
 from infra.operators_file import ROOT
 
 PINNED = """\
@@ -27,15 +28,14 @@ huggingface-hub==2 \\
 """
 
 
-def test_only_what_holds_on_lambda_is_installed_whatever_runs_pip() -> None:
-    assert bundling.requirements_for_lambda(PINNED) == [
-        "anyio==4.1 --hash=sha256:aa --hash=sha256:bb",
-        "numpy==2.5.5 --hash=sha256:ee",
-    ]
+def test_only_requirements_that_hold_on_the_target_are_installed_whatever_runs_pip() -> None:
+    anyio = "anyio==4.1 --hash=sha256:aa --hash=sha256:bb"
+    assert bundling.requirements_for(LAMBDA, PINNED) == [anyio, "numpy==2.5.5 --hash=sha256:ee"]
+    assert bundling.requirements_for(Target(python="3.11", machine="x86_64"), PINNED) == [anyio, "numpy==2.4.6 --hash=sha256:dd"]
 
 
 def test_every_package_of_the_runtime_is_pinned_once_and_by_hash() -> None:
-    lines = bundling.requirements_for_lambda((ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8"))
+    lines = bundling.requirements_for(LAMBDA, (ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8"))
     names = [line.partition("==")[0] for line in lines]
     assert all("--hash=sha256:" in line for line in lines)
     assert len(names) == len(set(names))
@@ -64,25 +64,22 @@ def test_of_all_aws_services_those_the_code_calls_are_kept_in_the_layer(tmp_path
         (target / "botocore" / "data" / "endpoints.json").write_text("{}")
 
     monkeypatch.setattr(bundling, "_pip", install)
-    monkeypatch.setattr(bundling, "bytecode_interpreter", lambda: None)
-    bundling.runtime_layer(tmp_path, ROOT / "requirements" / "runtime.txt")
+    bundling.runtime_layer(tmp_path, ROOT / "requirements" / "runtime.txt", compiler=None)
     assert {path.name for path in (tmp_path / "python" / "botocore" / "data").iterdir()} == used | {"endpoints.json"}
 
 
 def test_packages_are_built_for_the_python_that_functions_run_on() -> None:
-    assert RUNTIME.name == f"python{bundling.PYTHON}"
+    assert RUNTIME.name == f"python{LAMBDA.python}"
+    assert {"arm64": "aarch64", "x86_64": "x86_64"}[ARCHITECTURE.name] == LAMBDA.machine
 
 
-def test_a_functions_code_is_its_python_files_and_a_start_script_that_lambda_can_execute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bundling, "bytecode_interpreter", lambda: None)
+def test_a_functions_code_is_its_python_files_and_a_start_script_that_lambda_can_execute(tmp_path: Path) -> None:
     source = tmp_path / "functions"
     (source / "rag" / "__pycache__").mkdir(parents=True)
     for name in ("rag/query.py", "rag/notes.md", "rag/__pycache__/query.cpython-311.pyc"):
         (source / name).write_text("")
     output = tmp_path / "output"
-    bundling.function_code(output, sources=[source], starter=ROOT / "infra" / "assets" / "run.sh")
+    bundling.function_code(output, sources=[source], starter=ROOT / "infra" / "assets" / "run.sh", compiler=None)
     files = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()}
     assert files == {"functions/rag/query.py", "run.sh"}
     assert os.access(output / "run.sh", os.X_OK)

@@ -1,4 +1,4 @@
-"""What Lambda is told to start is in the functions' asset, which is built here as a deployment builds it."""
+"""Lambda finds what it is told to start in the functions' asset, which is built here as a deployment builds it."""
 
 import ast
 import subprocess
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from aws_cdk import App, Stack
 
-from infra import bundling
 from infra.constructs.layer import function_code
 from infra.operators_file import ROOT
 from infra.routes import ROUTES
@@ -30,9 +29,8 @@ printf '%s\\n' "$PYTHONPATH" "$@"
 def asset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that becomes ``LAMBDA_TASK_ROOT``."""
     folder = tmp_path_factory.mktemp("asset")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bundling, "bytecode_interpreter", lambda: None)
-        function_code().bind(Stack(App(analytics_reporting=False, outdir=str(folder)), "Bare"))
+    stack = Stack(App(analytics_reporting=False, outdir=str(folder), context={"bytecode": "none"}), "Bare")
+    function_code(stack).bind(stack)
     (built,) = folder.glob("asset.*")
     return built
 

@@ -1,0 +1,254 @@
+"""The bundles themselves, built as a deployment builds them: their byte code, and the packages of the layer.
+
+They are built for Lambda's Python where this machine has one. Elsewhere they are built for the Python that runs the tests,
+which the tests ask for by its version: the same recipes run, with another interpreter.
+"""
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+from zipfile import ZipFile
+
+import pytest
+from aws_cdk import App, Stack
+
+from infra import bundling
+from infra.bundling import LAMBDA, BundlingFailed, Target
+from infra.constructs.layer import SOURCES, STARTER, Layers, function_code
+from infra.interpreter import find_interpreter
+from infra.operators_file import ROOT
+
+IMPORTS: Final = ROOT / "tests" / "infra" / "imports.py"
+UNCHECKED_HASH: Final = 0b01  # PEP 552: bit 0 says hash instead of time, bit 1 says compare it with the source
+# Lambda's Python 3.13 reads the byte code of every released 3.13, and nothing else.
+MAGIC_OF_3_13: Final = (3571).to_bytes(2, "little") + b"\r\n"
+# The requirements that no import statement shows.
+NAMED: Final = [
+    ("zoneinfo", "tzdata"),  # the standard library reads time zones from it
+    ("uvicorn.config", "uvicorn.protocols.http.h11_impl"),  # named by a string
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundles:
+    """Function code and runtime layer, the Python they are for and the interpreter that compiled them."""
+
+    target: Target
+    compiler: Path
+    code: Path
+    runtime: Path
+
+    def modules(self) -> list[Path]:
+        return [file for folder in (self.code, self.runtime) for file in folder.rglob("*.py")]
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Bundles:
+    folder = tmp_path_factory.mktemp("bundles")
+    target, compiler = LAMBDA, find_interpreter(LAMBDA.python)
+    if compiler is None:
+        target = replace(LAMBDA, python=f"{sys.version_info.major}.{sys.version_info.minor}")
+        compiler = Path(sys.executable)
+    built = Bundles(target, compiler, folder / "code", folder / "runtime")
+    bundling.function_code(built.code, sources=SOURCES, starter=STARTER, compiler=compiler)
+    bundling.runtime_layer(built.runtime, ROOT / "requirements" / "runtime.txt", compiler=compiler, target=target)
+    return built
+
+
+@pytest.fixture
+def no_other_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Hide every interpreter of this machine. The folder returned is the home and the only one on the PATH."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("PYENV_ROOT", "XDG_DATA_HOME", "UV_PYTHON_INSTALL_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "executable", str(_interpreter(tmp_path / "running", "3.10")))
+    find_interpreter.cache_clear()
+    yield tmp_path
+    find_interpreter.cache_clear()
+
+
+def _interpreter(place: Path, version: str, *, implementation: str = "cpython", level: str = "final") -> Path:
+    """Write a program that says it is a Python of this version."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(f"#!/bin/sh\necho {implementation} {version} {level}\n")
+    place.chmod(0o755)
+    return place
+
+
+def test_every_module_has_byte_code_that_is_never_compared_with_its_source(bundles: Bundles) -> None:
+    modules = bundles.modules()
+    assert {"health.py", "clients.py", "applications.py"} <= {module.name for module in modules}
+    magic = MAGIC_OF_3_13 if bundles.target is LAMBDA else _magic(bundles.compiler)
+    tag = f"cpython-{bundles.target.python.replace('.', '')}"
+    for module in modules:
+        header = (module.parent / "__pycache__" / f"{module.stem}.{tag}.pyc").read_bytes()[:8]
+        assert header == magic + UNCHECKED_HASH.to_bytes(4, "little"), module
+
+
+def _magic(interpreter: Path) -> bytes:
+    command = [str(interpreter), "-c", "import importlib.util; print(importlib.util.MAGIC_NUMBER.hex())"]
+    return bytes.fromhex(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def test_lambda_runs_the_byte_code_although_packing_changed_every_time_and_nothing_can_be_written(
+    bundles: Bundles, tmp_path: Path
+) -> None:
+    with ZipFile(tmp_path / "asset.zip", "w") as archive:
+        for file in bundles.code.rglob("*"):
+            # A source that ends the process when it is compiled and run shows that it was not.
+            content = b"raise SystemExit(1)" if file.suffix == ".py" else file.read_bytes() if file.is_file() else b""
+            archive.writestr(file.relative_to(bundles.code).as_posix() + "/" * file.is_dir(), content)
+    task = tmp_path / "task"
+    with ZipFile(tmp_path / "asset.zip") as archive:
+        archive.extractall(task)
+    for path in [task, *task.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from spass.core.ids import new_id; print(new_id('req'))"
+    done = subprocess.run([str(bundles.compiler), "-I", "-c", program, str(task)], check=False, capture_output=True, text=True)
+    for path in [task, *task.rglob("*")]:
+        path.chmod(0o755)
+    assert (done.returncode, done.stdout[:4]) == (0, "req_"), done.stderr
+
+
+def test_a_module_that_does_not_compile_fails_the_bundle_and_is_named(bundles: Bundles, tmp_path: Path) -> None:
+    source = tmp_path / "functions"
+    source.mkdir()
+    (source / "right.py").write_text("right = True\n")
+    (source / "wrong.py").write_text("def wrong(:\n")
+    with pytest.raises(BundlingFailed, match=r"wrong\.py"):
+        bundling.function_code(tmp_path / "output", sources=[source], starter=STARTER, compiler=bundles.compiler)
+
+
+def test_synthesis_without_a_fitting_interpreter_fails_and_says_what_to_do(no_other_python: Path) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
+    for part in ("Python 3.13", "uv python install 3.13", "pyenv install 3.13", "-c bytecode=none"):
+        assert part in str(stopped.value)
+
+
+def test_byte_code_is_left_out_only_if_asked_for_by_name(no_other_python: Path, tmp_path: Path) -> None:
+    asked = Stack(App(analytics_reporting=False, outdir=str(tmp_path / "asked"), context={"bytecode": "none"}), "Bare")
+    function_code(asked).bind(asked)
+    assert list((tmp_path / "asked").rglob("*.py"))
+    assert not list((tmp_path / "asked").rglob("*.pyc"))
+    misspelt = Stack(App(analytics_reporting=False, context={"bytecode": "no"}), "Bare")
+    with pytest.raises(BundlingFailed, match="the only value is 'none'"):
+        function_code(misspelt)
+
+
+def test_bundles_with_and_without_byte_code_are_different_assets(tmp_path: Path) -> None:
+    hashes = {
+        _runtime_asset(tmp_path / name, {"bytecode": value} if value else {}) for name, value in (("a", None), ("b", "none"))
+    }
+    assert len(hashes) == 2
+
+
+def _runtime_asset(folder: Path, context: dict[str, Any]) -> str:
+    app = App(analytics_reporting=False, outdir=str(folder), context={"aws:cdk:bundling-stacks": [], **context})
+    stack = Stack(app, "Bare")
+    Layers(stack, "Layers", region="eu-central-1")
+    resources = app.synth().get_stack_by_name("Bare").template["Resources"]
+    (layer,) = [one for name, one in resources.items() if name.startswith("LayersRuntime")]
+    return json.dumps(layer["Properties"]["Content"])
+
+
+def test_no_interpreter_is_needed_where_nothing_is_bundled(no_other_python: Path, tmp_path: Path) -> None:
+    stack = Stack(App(analytics_reporting=False, outdir=str(tmp_path / "out"), context={"aws:cdk:bundling-stacks": []}), "Bare")
+    function_code(stack).bind(stack)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "python3.13",
+        "python3",
+        "python",
+        ".pyenv/versions/3.13.0/bin/python3.13",
+        ".local/share/uv/python/cpython-3.13.2-linux-x86_64-gnu/bin/python3.13",
+    ],
+)
+def test_an_interpreter_of_the_right_version_is_found_wherever_it_is(no_other_python: Path, place: str) -> None:
+    expected = _interpreter(no_other_python / place, "3.13")
+    assert find_interpreter("3.13") == expected
+
+
+def test_the_running_interpreter_is_found_also_outside_the_path(no_other_python: Path) -> None:
+    assert find_interpreter("3.10") == Path(sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("version", "implementation", "level"),
+    [("3.12", "cpython", "final"), ("3.13", "pypy", "final"), ("3.13", "cpython", "beta")],
+)
+def test_an_interpreter_that_writes_other_byte_code_is_not_taken(
+    no_other_python: Path, version: str, implementation: str, level: str
+) -> None:
+    _interpreter(no_other_python / "python3.13", version, implementation=implementation, level=level)
+    assert find_interpreter("3.13") is None
+
+
+def test_a_name_on_the_path_that_only_prints_an_error_is_passed_over(no_other_python: Path) -> None:
+    stand_in = no_other_python / "python3.13"
+    stand_in.write_text("#!/bin/sh\necho 'command not found' >&2\nexit 127\n")
+    stand_in.chmod(0o755)
+    behind = _interpreter(no_other_python / ".pyenv/versions/3.13.0/bin/python3.13", "3.13")
+    assert find_interpreter("3.13") == behind
+
+
+@pytest.fixture(scope="module")
+def imports(bundles: Bundles) -> dict[str, dict[str, str]]:
+    """The modules of the bundles that the functions reach by imports, and those that are missing."""
+    own = [".".join(file.relative_to(bundles.code).with_suffix("").parts) for file in bundles.code.rglob("*.py")]
+    request = {
+        "path": [str(bundles.code), str(bundles.runtime / "python")],
+        "roots": [*own, "uvicorn.__main__"],  # run.sh starts that one
+        "own": [source.name for source in SOURCES],
+        "named": NAMED,
+    }
+    command = [str(bundles.compiler), "-W", "ignore", str(IMPORTS)]
+    done = subprocess.run(command, input=json.dumps(request), check=True, capture_output=True, text=True)
+    found: dict[str, dict[str, str]] = json.loads(done.stdout)
+    return found
+
+
+def test_the_layer_holds_no_package_that_no_function_imports(bundles: Bundles, imports: dict[str, dict[str, str]]) -> None:
+    distributions = list((bundles.runtime / "python").glob("*.dist-info"))
+    assert len(distributions) > 20
+    reached = {module.split(".")[0] for module in imports["reached"]}
+    unused = [one.name for one in distributions if not _top_level(one) & reached]
+    assert unused == []
+
+
+def _top_level(distribution: Path) -> set[str]:
+    """Return the names that a distribution is imported by."""
+    files = [line.split(",")[0] for line in (distribution / "RECORD").read_text(encoding="utf-8").splitlines()]
+    return {re.split(r"[/.]", file)[0] for file in files if not file.startswith(("..", distribution.name))}
+
+
+def test_the_layer_holds_every_package_that_a_function_imports(imports: dict[str, dict[str, str]]) -> None:
+    assert imports["missing"] == {}
+
+
+def test_the_reading_of_imports_finds_lazy_ones_and_passes_over_those_for_type_checkers(tmp_path: Path) -> None:
+    (tmp_path / "ours.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "import json\n"
+        "if TYPE_CHECKING:\n    import stubs\n"
+        "def work():\n    import lazy\n    import absent\n"
+    )
+    (tmp_path / "lazy.py").write_text("try:\n    import optional\nexcept ImportError:\n    import instead\nimport needed.part\n")
+    (tmp_path / "instead.py").write_text("def later():\n    import never\n")
+    request = {"path": [str(tmp_path)], "roots": ["ours"], "own": ["ours"], "named": []}
+    command = [sys.executable, str(IMPORTS)]
+    done = subprocess.run(command, input=json.dumps(request), check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout) == {
+        "reached": {"ours": "the program", "lazy": "ours", "instead": "lazy"},
+        "missing": {"absent": "ours", "needed": "lazy"},
+    }
