@@ -180,6 +180,34 @@ def test_an_error_names_a_field_of_the_body_and_shows_no_value(gateway: Gateway,
 
 
 @pytest.mark.parametrize(
+    ("method", "target", "body", "loc"),
+    [
+        ("DELETE", "/v1/usage?=a", None, ["query", ""]),
+        ("POST", "/v1/chat/completions", {**CHAT, "": 1}, ["body", ""]),
+        ("POST", "/v1/embeddings", {"model": "mini-embed", "input": "a", "": 1}, ["body", ""]),
+        ("PUT", "/v1/tenant/config", {"": 1}, ["body", ""]),
+        ("POST", "/v1/tools/execute", {"name": "calculator", "arguments": {"expression": "1", "": 1}}, ["body", "arguments", ""]),
+        ("POST", "/a1/agents/plain/sessions", {"": 1}, ["body", ""]),
+        (
+            "POST",
+            "/a1/rag/indices/notes/documents",
+            {"documents": [{"id": "a", "text": "a", "": 1}]},
+            ["body", "documents", 0, ""],
+        ),
+    ],
+)
+def test_an_empty_name_is_refused_by_name(gateway: Gateway, method: str, target: str, body: object, loc: list[object]) -> None:
+    before = gateway.stored()
+    reply = gateway.send(method, target, body=body, token="demo-admin-token")
+    assert (reply.status, reply.code) == (400, "invalid_request")
+    error = reply.json["error"]
+    assert error["param"] == ".".join(map(str, loc[1:]))
+    assert loc in [found["loc"] for found in error["details"]["errors"]]
+    assert '""' in error["message"]
+    assert gateway.stored() == before
+
+
+@pytest.mark.parametrize(
     ("path", "body", "param"),
     [
         ("/a1/agents/plain/sessions", {"title": "a\0b"}, "title"),

@@ -24,7 +24,7 @@ Only ``web`` knows that branches are HTTP statuses.
     └── Internal               InternalError
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from spass.core.messages import Json
@@ -52,6 +52,11 @@ class SpassError(Exception):
         self.param = param
         self.details: Mapping[str, Json] = details or {}
         self.retry_after = retry_after
+
+
+def field_path(loc: Iterable[object]) -> str:
+    """Return ``("documents", 3, "text")`` as ``documents.3.text``, with an empty name as ``""``, to show in a message."""
+    return ".".join(str(part) or '""' for part in loc)
 
 
 class InvalidInput(SpassError):

@@ -201,10 +201,11 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 
 
 def dotted(loc: Loc) -> str:
-    """``llm.backends[0]``"""
+    """Return ``loc`` as ``llm.backends[0]``, with an empty name as ``""``."""
     text = ""
     for part in loc:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        name = part if part != "" else '""'
+        text += f"[{name}]" if isinstance(name, int) else f".{name}" if text else name
     return text
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from spass.core.errors import field_path
 from spass.core.messages import Json
 from spass.core.strict_json import Unreadable, read_object
 from spass.tools.base import ToolError
@@ -58,5 +59,5 @@ def explained(error: ValidationError) -> InvalidArguments:
         loc: list[Json] = [part if isinstance(part, int) else part[:_MAX_LOC] for part in detail["loc"]]
         message = detail["msg"].removeprefix("Value error, ")[:_MAX_MESSAGE]
         errors.append({"loc": loc, "message": message, "type": detail["type"]})
-        listed.append(f"{'.'.join(map(str, loc)) or 'arguments'}: {message}")
+        listed.append(f"{field_path(loc) or 'arguments'}: {message}")
     return InvalidArguments(f"The arguments do not fit this tool. {'; '.join(listed)}.", errors)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from spass.aws.hidden import hide, hide_members
 from spass.core import errors
-from spass.core.errors import InvalidRequest, SpassError
+from spass.core.errors import InvalidRequest, SpassError, field_path
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.web.json import json_response
@@ -64,8 +64,8 @@ def envelope(error: SpassError, request_id: RequestId, hide: Callable[[str], str
     """The body of every failure, its texts as ``hide`` leaves them."""
     details = hide_members(error.details, hide)
     message = hide(error.message)
-    if isinstance(error, InvalidRequest):
-        details.setdefault("errors", [_only_report(error, message, hide)])
+    if isinstance(error, InvalidRequest) and "errors" not in details:
+        details["errors"] = [_only_report(error, message, hide)]
     body: dict[str, Json] = {
         "code": error.code,
         "message": message,
@@ -77,11 +77,11 @@ def envelope(error: SpassError, request_id: RequestId, hide: Callable[[str], str
 
 
 def _only_report(error: InvalidRequest, message: str, hide: Callable[[str], str]) -> dict[str, Json]:
-    """The entry of ``details.errors`` for what was found by other means than validation, and so alone."""
+    """Return the entry of ``details.errors`` for an error that validation did not find."""
     param = error.param
     if param is None:
         loc: list[Json] = ["body"]
-    elif param[0].isupper():
+    elif param[:1].isupper():
         loc = ["header", param]
     elif param in _IN_THE_QUERY:
         loc = ["query", param]
@@ -110,17 +110,20 @@ def error_response(
 
 
 def from_validation(error: RequestValidationError) -> InvalidRequest:
-    """What pydantic found, said in the envelope. Values are never shown, and long names are cut, so that a bad megabyte does not
-    come back as one.
+    """Return what pydantic found as an ``InvalidRequest``. It shows no values and cuts long names: the answer stays small however
+    large the body was.
     """
     found = error.errors()
     reports = [_report(one, error.body) for one in found[:_MAX_REPORTED]]
-    first = reports[0] if reports else None
-    param = _path(first["loc"]) if first else None
-    message = ": ".join(filter(None, [param, str(first["message"])])) if first else "The request is not valid."
+    if not reports:
+        return InvalidRequest("The request is not valid.")
+    loc, message = reports[0]["loc"], str(reports[0]["message"])
+    path = loc[1:] if isinstance(loc, list) else []
+    if path:
+        message = f"{field_path(path)}: {message}"
     if len(found) > 1:
         message += f" (and {len(found) - 1} more)"
-    return InvalidRequest(message, param=param, details={"errors": [*reports]})
+    return InvalidRequest(message, param=".".join(map(str, path)) if path else None, details={"errors": [*reports]})
 
 
 def _report(found: Mapping[str, Any], body: object) -> dict[str, Json]:
@@ -149,12 +152,6 @@ def _of_the_body(loc: Sequence[int | str], body: object, *, missing: bool) -> It
             yield part
         elif missing and number == len(loc):
             yield part
-
-
-def _path(loc: Json) -> str | None:
-    """``["body", "documents", 3, "text"]`` as ``documents.3.text``; None for a body as a whole."""
-    parts = [str(part) for part in loc] if isinstance(loc, list) else []
-    return ".".join(parts[1:]) or None
 
 
 def no_such_route() -> errors.RouteNotFound:

@@ -57,7 +57,7 @@ def _no_others(request: Request, known: Iterable[str]) -> None:
     for name in request.query_params:
         if name not in known:
             shown = name[:_SHOWN]
-            message = f"'{shown}' is no parameter of this route; it takes {', '.join(known)}."
+            message = f'"{shown}" is not a parameter of this route. It takes: {", ".join(known)}.'
             found: list[Json] = [{"loc": ["query", shown], "message": message, "type": "extra_forbidden"}]
             raise InvalidRequest(message, param=shown, details={"errors": found})
 
