@@ -55,6 +55,11 @@ class Route:
     public: bool = False
 
     @property
+    def methods(self) -> tuple[str, ...]:
+        """The HTTP methods that invoke this row's function: HEAD wherever GET does."""
+        return ("GET", "HEAD") if self.method == "GET" else (self.method,)
+
+    @property
     def function_name(self) -> str:
         """The logical name of the Lambda that serves this row, e.g. ``sessions-create``."""
         return self.function or self.module.replace(".", "-").replace("_", "-")
@@ -256,3 +261,22 @@ ROUTES: Final[tuple[Route, ...]] = (
         memory=1769,
     ),
 )
+
+NO_SUCH_ROUTE: Final = (
+    "There is no such route. GET /docs lists all routes. Most begin with /v1/ or /a1/, and no path has an empty segment (//)."
+)
+"""The message of the 404 for an unknown path."""
+
+
+def _corrections() -> dict[str, str]:
+    routes: dict[str, list[str]] = {}
+    for route in ROUTES:
+        if route.path.startswith("/v1/"):
+            routes.setdefault(route.path.removeprefix("/v1"), []).append(f"{route.method} {route.path}")
+    for path in ("/responses", "/completions", "/messages"):
+        routes[path] = routes[f"/v1{path}"] = ["POST /v1/chat/completions"]
+    return {path: f"There is no route {path}. Use {' or '.join(instead)}." for path, instead in routes.items()}
+
+
+CORRECTIONS: Final = _corrections()
+"""Path to the message of its 404, for paths of other APIs and for ours without ``/v1``: it names the route to use."""

@@ -7,10 +7,11 @@ from typing import Final
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from infra.routes import ROUTES, Route
-from spass.core.errors import PayloadTooLarge, SpassError, UpstreamError, UpstreamTimeout
+from infra.routes import CORRECTIONS, ROUTES, Route
+from spass.core.errors import PayloadTooLarge, RouteNotFound, SpassError, UpstreamError, UpstreamTimeout
 from spass.core.ids import RequestId, new_id
 from spass.core.pages import event_bytes
+from spass.web.edge import normal_path
 from spass.web.errors import error_response
 
 MAX_HEADER_BYTES: Final = 10_240  # the request line and all headers
@@ -29,24 +30,32 @@ _DROPPED: Final = frozenset(
 
 
 class LambdaEdge:
-    """ASGI middleware that does what AWS does. It limits headers and events on all routes, and the time and the size of an answer
-    on short ones, which it buffers. It renames and drops headers of answers as a REST API does.
+    """ASGI middleware that answers what API Gateway and Lambda would answer.
+
+    It limits the sizes of headers and events on all routes, and on short ones the time and size of an answer, which it buffers.
+    It tells who asks for a path of another API which route to use.
+    It renames and drops headers of answers as a REST API does.
     """
 
     def __init__(self, app: ASGIApp, *, short_seconds: float = SHORT_SECONDS, routes: Iterable[Route] = ROUTES) -> None:
         self._app = app
         self._short_seconds = short_seconds
-        self._long = [(route.method, _pattern(route.path)) for route in routes if route.long]
+        self._routes = [(route, _pattern(route.path)) for route in routes]
+        self._corrections = [(_pattern(path), message) for path, message in CORRECTIONS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = {**scope, "path": normal_path(scope["path"])}
         header_bytes = _header_bytes(scope)
         if header_bytes > MAX_HEADER_BYTES:
             await _refuse(
                 PayloadTooLarge(f"The request line and headers are over {MAX_HEADER_BYTES} bytes."), scope, receive, send
             )
+            return
+        if correction := self._correction(scope["path"]):
+            await _refuse(RouteNotFound(correction), scope, receive, send)
             return
         first = await _read_body(receive, MAX_EVENT_BYTES - header_bytes - _ENVELOPE_BYTES)
         if first is None:
@@ -60,7 +69,18 @@ class LambdaEdge:
             await self._buffered(scope, replayed, remapping)
 
     def _is_long(self, scope: Scope) -> bool:
-        return any(scope["method"] == method and pattern.fullmatch(scope["path"]) for method, pattern in self._long)
+        return any(
+            route.long and scope["method"] == route.method and pattern.fullmatch(scope["path"]) for route, pattern in self._routes
+        )
+
+    def _correction(self, path: str) -> str | None:
+        """Return which route to use instead of ``path``, for paths that clients confuse with a route."""
+        for pattern, message in self._corrections:
+            if pattern.fullmatch(path):
+                return message
+        plain = re.sub("/{2,}", "/", path)
+        meant = dict.fromkeys(route.path for route, pattern in self._routes if plain != path and pattern.fullmatch(plain))
+        return f"No path has an empty segment (//). Use {' or '.join(meant)}." if meant else None
 
     async def _buffered(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer: list[Message] = []

@@ -1,7 +1,7 @@
 """The REST API itself: throttling, access logs, and the answers API Gateway gives before any code of ours runs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,14 +11,14 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
+from infra.routes import NO_SUCH_ROUTE
 
 _REQUEST_ID: Final = "SPASS-Request-Id"
 
-# As in the table of errors that web answers from; a test compares.
 _MESSAGES: Final = {
     "invalid_request": "The request could not be understood.",
-    "route_not_found": "There is no such route.",
-    "method_not_allowed": "This route does not answer this method.",
+    "route_not_found": NO_SUCH_ROUTE,
+    "method_not_allowed": "This route does not answer to this method.",
     "payload_too_large": "The request body is too large.",
     "rate_limited": "Too many requests at once; try again shortly.",
     "upstream_error": "The gateway could not answer; try again.",
@@ -58,15 +58,24 @@ REFUSALS: Final = (
 )
 
 
-def envelope(status: int, code: str) -> str:
-    """The body of an error as a mapping template; API Gateway puts in the request's id."""
-    kind = {429: "rate_limit_error"}.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    error: dict[str, object] = {"code": code, "message": _MESSAGES[code], "type": kind, "param": None, "details": {}}
+def envelope(status: int, code: str, message: str | None = None) -> str:
+    """Return the body of an error as a mapping template, in which API Gateway puts the request's id."""
+    kinds = {404: "not_found_error", 429: "rate_limit_error"}
+    kind = kinds.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    error: dict[str, object] = {
+        "code": code,
+        "message": message or _MESSAGES[code],
+        "type": kind,
+        "param": None,
+        "details": {},
+    }
     return json.dumps({"error": error, "request_id": "$context.requestId"})
 
 
-def refusal_integration(status: int, code: str, *, allow: Sequence[str] = ()) -> apigateway.MockIntegration:
-    """An integration that answers every request with this error, without a function."""
+def refusal_integration(
+    status: int, code: str, *, allow: Sequence[str] = (), message: str | None = None
+) -> apigateway.MockIntegration:
+    """Return an integration that answers every request with this error, without a function: nothing is billed but the request."""
     headers = {_REQUEST_ID: "context.requestId"}
     if allow:
         headers["Allow"] = f"'{', '.join(allow)}'"
@@ -78,7 +87,7 @@ def refusal_integration(status: int, code: str, *, allow: Sequence[str] = ()) ->
             apigateway.IntegrationResponse(
                 status_code=str(status),
                 response_parameters={f"method.response.header.{name}": value for name, value in headers.items()},
-                response_templates={"application/json": envelope(status, code)},
+                response_templates={"application/json": envelope(status, code, message)},
             )
         ],
     )
@@ -138,9 +147,18 @@ class Api(Construct):
         self.refuse(self.resource.root.add_resource("{path+}"))
         self._acknowledge()
 
-    def refuse(self, resource: apigateway.IResource) -> None:
+    def refuse(self, resource: apigateway.IResource, message: str | None = None) -> None:
         """Answer every method of this resource with 404."""
-        resource.add_method("ANY", refusal_integration(404, "route_not_found"), method_responses=refusal_responses(404))
+        integration = refusal_integration(404, "route_not_found", message=message)
+        resource.add_method("ANY", integration, method_responses=refusal_responses(404))
+
+    def refuse_other_paths(self, corrections: Mapping[str, str]) -> None:
+        """Answer every method of these paths with 404 and a message, and of the paths above them with 404."""
+        above = {path[:end] for path in corrections for end, letter in enumerate(path) if end and letter == "/"}
+        for path in sorted(corrections.keys() | above):
+            resource = self.resource.root.resource_for_path(path)
+            if not resource.node.try_find_child("ANY"):
+                self.refuse(resource, corrections.get(path))
 
     def _add_response(self, refusal: Refusal) -> None:
         headers = {_REQUEST_ID: "context.requestId", "Content-Type": "'application/json'"}

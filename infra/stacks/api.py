@@ -11,7 +11,7 @@ from infra.constructs.archive import AuditArchive
 from infra.constructs.layer import Layers
 from infra.constructs.monitoring import Monitoring, Watched
 from infra.environments import Environment
-from infra.routes import ROUTES, Surface
+from infra.routes import CORRECTIONS, ROUTES, Surface
 from infra.stacks.data import DataStack
 from infra.stacks.jobs import JobsStack
 from infra.stacks.surface import SurfaceStack
@@ -47,6 +47,7 @@ class ApiStack(Stack):
         }
         for path in sorted(tops.keys() - {route.path for route in ROUTES}):
             api.refuse(tops[path])
+        api.refuse_other_paths(CORRECTIONS)
         archive = self._archive(environment, data.stored)
         self.surfaces = {
             surface: SurfaceStack(

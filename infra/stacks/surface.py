@@ -91,8 +91,8 @@ class SurfaceStack(NestedStack):
         """The methods of one path, and an error for every other method."""
         resource = self._resource(path)
         for route in routes:
-            self._add_method(resource, route)
-        allow = sorted(route.method for route in routes)
+            self._add_methods(resource, route)
+        allow = sorted(method for route in routes for method in route.methods)
         self._method("ANY", resource, refusal_integration(405, "method_not_allowed", allow=allow), refusal_responses(405))
 
     def _refuse_paths_between(self, answered: set[str]) -> None:
@@ -101,7 +101,7 @@ class SurfaceStack(NestedStack):
             if path not in answered:
                 self._method("ANY", resource, refusal_integration(404, "route_not_found"), refusal_responses(404))
 
-    def _add_method(self, resource: apigateway.IResource, route: Route) -> None:
+    def _add_methods(self, resource: apigateway.IResource, route: Route) -> None:
         target = self.functions[route.function_name].target
         version, verb = ("2021-11-15", "response-streaming-invocations") if route.long else ("2015-03-31", "invocations")
         integration = apigateway.Integration(
@@ -115,15 +115,16 @@ class SurfaceStack(NestedStack):
                 else apigateway.ResponseTransferMode.BUFFERED,
             ),
         )
-        self._method(route.method, resource, integration)
-        lambda_.CfnPermission(
-            self,
-            f"Invoke-{_construct_id(route.method, route.path)}",
-            action="lambda:InvokeFunction",
-            function_name=target.function_arn,
-            principal="apigateway.amazonaws.com",
-            source_arn=self._api.arn_for_execute_api(route.method, _wildcards(route.path), "*"),
-        )
+        for method in route.methods:
+            self._method(method, resource, integration)
+            lambda_.CfnPermission(
+                self,
+                f"Invoke-{_construct_id(method, route.path)}",
+                action="lambda:InvokeFunction",
+                function_name=target.function_arn,
+                principal="apigateway.amazonaws.com",
+                source_arn=self._api.arn_for_execute_api(method, _wildcards(route.path), "*"),
+            )
 
     def _method(
         self,

@@ -359,6 +359,19 @@ def test_an_escaped_separator_in_a_path_is_no_route_on_any_surface(gateway: Gate
     assert gateway.stored() == before
 
 
+def test_every_get_answers_head_too_and_with_slashes_around_its_path(gateway: Gateway, session: str) -> None:
+    for route, path in cases(session):
+        if route.method != "GET":
+            continue
+        get = gateway.send("GET", path)
+        user = {"SPASS-User-Id": "ada"} if path.startswith("/a1/") else {}
+        for method, target in (("HEAD", path), ("GET", f"{path}/"), ("GET", f"/{path}")):
+            reply = gateway.send(method, target, user=None, headers=user)
+            assert reply.status == get.status, target
+            assert reply.headers.keys() == get.headers.keys(), target
+            assert reply.headers["content-length"] == get.headers["content-length"], target
+
+
 @pytest.mark.parametrize(
     "query", ["limit=0", "limit=1001", "limit=x", "limit=", "cursor=x", "cursor=%00", "cursor=" + "A" * 4000]
 )

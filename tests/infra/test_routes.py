@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from infra.environments import DEV, Environment
-from infra.routes import ROUTES, Permission, Route
+from infra.routes import CORRECTIONS, NO_SUCH_ROUTE, ROUTES, Permission, Route
 from infra.workers import WORKERS, Worker
 
 from .conftest import Deployment, function_name
@@ -15,10 +15,10 @@ from .conftest import Deployment, function_name
 NAMES = [f"{route.method} {route.path}" for route in ROUTES]
 
 
-def _assert_invocable(deployment: Deployment, route: Route) -> None:
+def _assert_invocable(deployment: Deployment, route: Route, method: str) -> None:
     """API Gateway calls the function of this row, and may: one permission, for exactly what it calls and as who it calls."""
     partition, region = {"Ref": "AWS::Partition"}, deployment.environment.region
-    uri = deployment.methods()[route.method, route.path]["Properties"]["Integration"]["Uri"]["Fn::Join"][1]
+    uri = deployment.methods()[method, route.path]["Properties"]["Integration"]["Uri"]["Fn::Join"][1]
     version, verb = ("2021-11-15", "response-streaming-invocations") if route.long else ("2015-03-31", "invocations")
     target = uri[3]
     assert uri == ["arn:", partition, f":apigateway:{region}:lambda:path/{version}/functions/", target, f"/{verb}"]
@@ -26,7 +26,7 @@ def _assert_invocable(deployment: Deployment, route: Route) -> None:
 
     path = "/".join("*" if part.startswith("{") else part for part in route.path.split("/"))
     permissions = [permission["Properties"] for _, permission in deployment.resources("AWS::Lambda::Permission")]
-    (permission,) = [one for one in permissions if one["SourceArn"]["Fn::Join"][1][-1] == f"/*/{route.method}{path}"]
+    (permission,) = [one for one in permissions if one["SourceArn"]["Fn::Join"][1][-1] == f"/*/{method}{path}"]
     source = permission["SourceArn"]["Fn::Join"][1]
     ((api, _),) = deployment.resources("AWS::ApiGateway::RestApi")
     assert deployment.argument(source[5]["Ref"]) == {"Ref": api}
@@ -41,7 +41,8 @@ def _assert_invocable(deployment: Deployment, route: Route) -> None:
 
 @pytest.mark.parametrize("route", ROUTES, ids=NAMES)
 def test_every_row_is_a_method_that_invokes_its_own_function_and_may(dev: Deployment, route: Route) -> None:
-    _assert_invocable(dev, route)
+    for method in route.methods:
+        _assert_invocable(dev, route, method)
     assert f"{route.method} {route.path}" in dev.functions()[route.function_name]["Description"].removeprefix(
         "Spass dev: "
     ).split(", ")
@@ -52,7 +53,8 @@ def test_with_snapshots_every_row_invokes_and_may_invoke_the_alias_of_its_functi
 ) -> None:
     deployment = synthesize(replace(DEV, snap_start=True))
     for route in ROUTES:
-        _assert_invocable(deployment, route)
+        for method in route.methods:
+            _assert_invocable(deployment, route, method)
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.long], ids=lambda route: route.path)
@@ -113,7 +115,7 @@ def test_a_function_of_one_short_row_is_its_modules_handler(dev: Deployment, rou
 
 
 def test_every_method_but_those_of_the_table_is_refused_in_the_gateways_envelope(dev: Deployment) -> None:
-    routes = {(route.method, route.path) for route in ROUTES}
+    routes = {(method, route.path) for route in ROUTES for method in route.methods}
     paths = {route.path for route in ROUTES}
     for (verb, path), method in dev.methods().items():
         if (verb, path) in routes:
@@ -131,6 +133,8 @@ def test_every_method_but_those_of_the_table_is_refused_in_the_gateways_envelope
             assert answer["ResponseParameters"]["method.response.header.Allow"] == f"'{allowed}'"
         else:
             assert (answer["StatusCode"], body["error"]["code"]) == ("404", "route_not_found")
+            assert body["error"]["type"] == "not_found_error"
+            assert body["error"]["message"] == CORRECTIONS.get(path, NO_SUCH_ROUTE)
         assert json.loads(integration["RequestTemplates"]["application/json"]) == {"statusCode": int(answer["StatusCode"])}
 
 
@@ -142,7 +146,31 @@ def test_every_path_of_the_api_has_an_answer_for_every_method(dev: Deployment) -
 
 
 def test_nothing_but_the_rows_may_invoke_a_function(dev: Deployment) -> None:
-    assert len(list(dev.resources("AWS::Lambda::Permission"))) == len(ROUTES)
+    assert len(list(dev.resources("AWS::Lambda::Permission"))) == sum(len(route.methods) for route in ROUTES)
+
+
+def test_head_is_a_method_wherever_get_is_and_of_the_same_function(dev: Deployment) -> None:
+    methods = dev.methods()
+    gets = {path for verb, path in methods if verb == "GET"}
+    assert gets == {path for verb, path in methods if verb == "HEAD"}
+    for path in gets:
+        assert methods["HEAD", path]["Properties"]["Integration"] == methods["GET", path]["Properties"]["Integration"]
+
+
+def test_paths_of_other_apis_name_the_route_to_use(dev: Deployment) -> None:
+    for path in ("/v1/responses", "/v1/completions", "/v1/messages", "/chat/completions", "/messages"):
+        assert "Use POST /v1/chat/completions." in _refusal(dev, path)
+    assert "Use GET /v1/models." in _refusal(dev, "/models")
+    assert "Use GET /v1/usage or DELETE /v1/usage." in _refusal(dev, "/usage")
+    assert not CORRECTIONS.keys() & {route.path for route in ROUTES}
+
+
+def _refusal(deployment: Deployment, path: str) -> str:
+    """The message that every method of this path is answered with, by API Gateway alone."""
+    integration = deployment.methods()["ANY", path]["Properties"]["Integration"]
+    assert integration["Type"] == "MOCK"
+    body = json.loads(integration["IntegrationResponses"][0]["ResponseTemplates"]["application/json"])
+    return str(body["error"]["message"])
 
 
 def test_rows_agree_on_the_name_of_a_variable_in_the_same_place() -> None:

@@ -15,6 +15,7 @@ from spass.tenancy.yaml_source import ConfigError, Problem, YamlSource, did_you_
 
 _LIST: Final = "agents"  # one list for all: agents belong to no tenant
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_HOW_TO_FIT: Final = "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +93,15 @@ def _load(path: Path, config: GatewayConfig, tool_names: Collection[str]) -> Age
 def _mismatches(
     path: Path, source: YamlSource, agent: AgentSpec, config: GatewayConfig, tool_names: Collection[str]
 ) -> Sequence[Problem]:
-    """What is wrong with a file that is well-formed: its name, model and tools, held to what exists."""
+    """Return what is wrong with a well-formed file: its name, or a model or tools that do not exist."""
     problems: list[Problem] = []
     if agent.name != path.stem:
         problems.append(source.problem(("name",), f"must be the file's name, '{path.stem}'; it is '{agent.name}'"))
     chat_models = [model.name for model in config.models if model.kind == "chat"]
     if agent.model not in chat_models:
         advice = did_you_mean(agent.model, chat_models)
-        problems.append(source.problem(("model",), f"no chat model '{agent.model}' stands in the catalogue{advice}"))
+        message = f"gateway.yaml has no chat model '{agent.model}'{advice}. {_HOW_TO_FIT}"
+        problems.append(source.problem(("model",), message))
     for position, tool in enumerate(agent.tools):
         if tool not in tool_names:
             problems.append(source.problem(("tools", position), f"unknown tool '{tool}'{did_you_mean(tool, list(tool_names))}"))

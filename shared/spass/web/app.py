@@ -82,12 +82,12 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> list[str]:
-    """The methods of every route on this path (the framework names those of the first)."""
+    """Return the methods of every route on this path. The framework names only those of the first, and never HEAD."""
     methods: set[str] = set()
     for route in request.app.routes:
         if isinstance(route, Route) and route.matches(dict(request.scope))[0] is not Match.NONE:
             methods |= route.methods or set()
-    return sorted(methods)
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
 def location(request: Request, path: str) -> str:

@@ -32,8 +32,11 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        method: str = scope["method"]
+        # Routes declare GET. HEAD is answered as GET is, without the body (RFC 9110, 9.3.2).
+        scope = {**scope, "method": "GET" if method == "HEAD" else method, "path": normal_path(scope["path"])}
         exchange = begin(scope)
-        answer = _Answer(exchange, send)
+        answer = _Answer(exchange, send, bodiless=method == "HEAD")
         try:
             if _ESCAPED.search(scope.get("raw_path") or b""):
                 exchange.error = RouteNotFound.code
@@ -49,15 +52,23 @@ class Edge:
                 response = error_response(InternalError("Something went wrong on our side."), exchange.request_id)
                 await response(scope, receive, answer.send)
         finally:
-            write_line(_request_line(scope, exchange, answer.status))
+            write_line(_request_line(scope, method, exchange, answer.status))
+
+
+def normal_path(path: str) -> str:
+    """Return ``path`` with one leading slash and no trailing one. API Gateway picks the same route for all these spellings and
+    passes on the one that was sent.
+    """
+    return "/" + path.strip("/") if path.startswith("/") else path
 
 
 class _Answer:
-    """Passes an answer on and adds the headers that every answer has."""
+    """Pass an answer on, with the headers that every answer has, and without its body if ``bodiless``."""
 
-    def __init__(self, exchange: Exchange, send: Send) -> None:
+    def __init__(self, exchange: Exchange, send: Send, *, bodiless: bool) -> None:
         self._exchange = exchange
         self._send = send
+        self._bodiless = bodiless
         self.status = 0
 
     async def send(self, message: Message) -> None:
@@ -73,16 +84,18 @@ class _Answer:
                 (name.lower().encode(), value.encode()) for name, value in own.items() if name.lower().encode() not in present
             ]
             message = {**message, "headers": headers}
+        elif self._bodiless:
+            message = {**message, "body": b""}
         await self._send(message)
 
 
-def _request_line(scope: Scope, exchange: Exchange, status: int) -> dict[str, Json]:
+def _request_line(scope: Scope, method: str, exchange: Exchange, status: int) -> dict[str, Json]:
     known: dict[str, Json] = {"gateway_request_id": scope[GATEWAYS_ID]} if GATEWAYS_ID in scope else {}
     return known | {
         "at": now(),
         "level": "info",
         "request_id": exchange.request_id,
-        "method": scope["method"],
+        "method": method,
         "route": exchange.route,
         "status": status,
         "ms": round((time.monotonic() - exchange.started) * 1000, 1),

@@ -49,6 +49,11 @@ _COME_BACK: Final = (
     errors.StorageUnavailable,
 )
 
+# API Gateway says the same of paths that it does not know (infra/routes.py).
+NO_SUCH_ROUTE: Final = (
+    "There is no such route. GET /docs lists all routes. Most begin with /v1/ or /a1/, and no path has an empty segment (//)."
+)
+
 _IN_THE_QUERY: Final = ("limit", "cursor", "group_by", "agent", "from", "to")
 _MAX_REPORTED: Final = 20
 _MAX_LOC: Final = 64
@@ -155,7 +160,7 @@ def _of_the_body(loc: Sequence[int | str], body: object, *, missing: bool) -> It
 
 
 def no_such_route() -> errors.RouteNotFound:
-    return errors.RouteNotFound("There is no such route; GET /docs lists them.")
+    return errors.RouteNotFound(NO_SUCH_ROUTE)
 
 
 def from_http(error: HTTPException) -> SpassError:

@@ -27,7 +27,7 @@ from spass.aws.log import failure_line, take_over, write_line
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.web.app import create_app
-from spass.web.edge import GATEWAYS_ID
+from spass.web.edge import GATEWAYS_ID, normal_path
 from spass.web.services import Services
 
 if TYPE_CHECKING:
@@ -207,8 +207,10 @@ def place(*, path: str, full_path: str, resource: str) -> Place:
     """Split the path of a request by the resource it matched, which has as many segments as the API's own part.
 
     ``path`` is that of the event, ``full_path`` that of its request context (with the stage, or the base path of a custom
-    domain), ``resource`` the matched template. All are as sent, percent-escapes included.
+    domain), ``resource`` the matched template. All are as sent, percent-escapes, a trailing slash and doubled leading slashes
+    included.
     """
+    path, full_path = normal_path(path), normal_path(full_path)
     count = resource.rstrip("/").count("/")
     segments = path.split("/")
     own = "/" + "/".join(segments[-count:]) if 0 < count < len(segments) else path

@@ -69,7 +69,14 @@ def test_an_error_names_file_line_and_reason(tmp_path: Path, addition: str, line
 
 @pytest.mark.parametrize("model", ["embedder", "nobody"])
 def test_a_model_must_be_a_chat_model_of_the_catalogue(tmp_path: Path, model: str) -> None:
-    assert f"good.yaml:2: model: no chat model '{model}'" in problems(tmp_path, good=f"name: good\nmodel: {model}\n")
+    assert f"good.yaml:2: model: gateway.yaml has no chat model '{model}'" in problems(
+        tmp_path, good=f"name: good\nmodel: {model}\n"
+    )
+
+
+def test_a_gateway_file_without_the_models_of_the_agents_is_told_of_another_folder(tmp_path: Path) -> None:
+    said = problems(tmp_path, good=GOOD.replace("talker", "nobody"))
+    assert "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models" in said
 
 
 def test_the_name_is_the_files(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from infra.routes import ROUTES, Route
+from infra.routes import CORRECTIONS, ROUTES, Route
 from local.edge import MAX_EVENT_BYTES, MAX_HEADER_BYTES, LambdaEdge
 
 SHORT = next(route for route in ROUTES if not route.long and route.method == "GET" and "{" not in route.path)
@@ -86,3 +86,28 @@ async def test_headers_of_an_answer_are_renamed_and_dropped_as_a_rest_api_does(r
         "x-amzn-remapped-date": "now",
         "retry-after": "3",
     }
+
+
+@pytest.mark.anyio
+async def test_a_path_of_another_api_is_told_the_route_to_use() -> None:
+    for path, message in CORRECTIONS.items():
+        for method in ("GET", "POST"):
+            answer = await ask(app(), method, path.replace("{", "").replace("}", ""))
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "route_not_found")
+            assert answer.json()["error"]["message"] == message
+            assert answer.headers["spass-request-id"] == answer.json()["request_id"]
+
+
+@pytest.mark.anyio
+async def test_an_empty_segment_is_told_the_route_that_was_meant() -> None:
+    answer = await ask(app(), "POST", "/v1//chat/completions")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "route_not_found")
+    assert "Use /v1/chat/completions." in answer.json()["error"]["message"]
+    assert (await ask(app(), "GET", "/nothing//here")).status_code == 200, "the app refuses what is no route"
+
+
+@pytest.mark.anyio
+async def test_a_long_route_has_its_time_whatever_slashes_are_around_its_path() -> None:
+    slow = app(seconds=0.2)
+    for path in ("/v1/chat/completions/", "//v1/chat/completions"):
+        assert (await ask(slow, "POST", f"http://edge{path}")).status_code == 200

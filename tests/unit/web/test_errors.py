@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from infra.routes import NO_SUCH_ROUTE
 from spass.core import errors
 from spass.core.errors import SpassError
 from spass.core.ids import RequestId
@@ -107,10 +108,10 @@ def envelope_of(response: httpx.Response) -> str:
 
 @pytest.mark.anyio
 async def test_a_route_that_is_not_there_is_said_in_the_envelope(client: httpx.AsyncClient) -> None:
-    for path in ("/nothing", "/healthz/", "/v1/echo/more", "//healthz", "/a1/agents/x/y/sessions/z"):
+    for path in ("/nothing", "/v1/echo/more", "/v1//pages", "/a1/agents/x//sessions/z", "/a1/agents/x/y/sessions/z"):
         response = await client.get(path)
         assert (response.status_code, envelope_of(response)) == (404, "route_not_found"), path
-        assert "GET /docs" in response.json()["error"]["message"]
+        assert response.json()["error"]["message"] == NO_SUCH_ROUTE
 
 
 @pytest.mark.anyio
@@ -132,7 +133,33 @@ async def test_an_escaped_separator_is_never_taken_for_one(client: httpx.AsyncCl
 async def test_a_method_that_is_not_there_names_all_that_are(client: httpx.AsyncClient) -> None:
     response = await client.put("/a1/agents/a/sessions/b")
     assert (response.status_code, envelope_of(response)) == (405, "method_not_allowed")
-    assert response.headers["allow"] == "DELETE, GET"
+    assert response.headers["allow"] == "DELETE, GET, HEAD"
+    response = await client.head("/v1/echo")
+    assert (response.status_code, response.content, response.headers["allow"]) == (405, b"", "POST")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/healthz", "/v1/pages", "/v1/pages?limit=0", "/a1/rag/indices/a", "/nothing"])
+async def test_head_answers_as_get_does_without_the_body(client: httpx.AsyncClient, path: str) -> None:
+    get = await client.get(path)
+    head = await client.head(path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert {**head.headers, "spass-request-id": ""} == {**get.headers, "spass-request-id": ""}
+
+
+@pytest.mark.anyio
+async def test_the_log_names_the_method_that_was_sent(client: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]) -> None:
+    await client.head("/healthz")
+    (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (line["method"], line["route"], line["status"]) == ("HEAD", "/healthz", 200)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/healthz/", "//healthz", "///healthz//", "/v1/pages/?limit=5", "//v1/pages?limit=5"])
+async def test_slashes_around_a_path_do_not_matter(client: httpx.AsyncClient, path: str) -> None:
+    response = await client.get(f"http://gateway{path}")
+    assert response.status_code == 200
+    assert response.json() in ({"status": "ok"}, {"limit": 5, "cursor": None})
 
 
 @pytest.mark.anyio

@@ -54,6 +54,10 @@ def event(path: str, full_path: str) -> dict[str, Any]:
         ("/gw/a1/things/x", "/gw/a1/things/x", "/gw", "/a1/things/x"),  # a custom domain's base path
         ("/a1/things/%C3%BC", "/prod/a1/things/%C3%BC", "/prod", "/a1/things/ü"),
         ("/a1/things/a%2Fb", "/prod/a1/things/a%2Fb", "/prod", "/a1/things/a/b"),
+        # API Gateway picks the same route for these and passes the path on as it was sent.
+        ("/a1/things/x/", "/prod/a1/things/x/", "/prod", "/a1/things/x"),
+        ("//a1/things/x", "/prod//a1/things/x", "/prod", "/a1/things/x"),
+        ("/gw//a1/things/x/", "/gw//a1/things/x/", "/gw", "/a1/things/x"),
     ],
 )
 def test_the_path_is_split_where_the_api_begins(path: str, full_path: str, root: str, own: str) -> None:
@@ -69,6 +73,15 @@ def test_a_location_holds_behind_a_stage_and_headers_come_as_often_as_they_were_
     assert answer["headers"]["location"] == "/prod/a1/things/x%202"
     answer = handler(event("/gw/a1/things/x", "/gw/a1/things/x"), None)  # type: ignore[arg-type]
     assert answer["headers"]["location"] == "/gw/a1/things/x%202"
+
+
+def test_head_of_a_function_has_the_headers_of_get_and_no_body(services: Services, loop: asyncio.AbstractEventLoop) -> None:
+    handler = lambda_handler(router, services)
+    sent = event("/a1/things/x/", "/prod/a1/things/x/")
+    get = handler(sent, None)  # type: ignore[arg-type]
+    head = handler({**sent, "httpMethod": "HEAD"}, None)  # type: ignore[arg-type]
+    assert (head["statusCode"], head["body"]) == (200, "")
+    assert {**head["headers"], "spass-request-id": ""} == {**get["headers"], "spass-request-id": ""}
 
 
 @pytest.mark.anyio
