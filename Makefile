@@ -9,6 +9,7 @@ ENV := .venv
 INFRA_ENV := .venv-infra
 LOCK_ENV := .venv-lock
 PEERS_ENV := .venv-peers
+CLIENTS_ENV := .venv-clients
 PY := $(ENV)/bin/python
 INFRA_PY := $(INFRA_ENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --require-hashes
@@ -20,7 +21,7 @@ ARGS ?=
 
 export PYTHONPATH := shared:.
 
-.PHONY: help run demo test test-infra soak dev check format bench bench-env validate synth template lock clean node
+.PHONY: help run demo test test-infra test-clients soak dev check format bench bench-env validate synth template lock clean node
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +38,9 @@ test: $(ENV)/dev.stamp $(ENV)/openai-tests.stamp ## run every test
 
 test-infra: $(INFRA_ENV)/infra.stamp node ## run the tests of the CDK templates alone (they need Node 20)
 	@if [ -d tests/infra ]; then $(INFRA_PY) $(PYTEST) tests/infra --confcutdir=tests/infra $(ARGS); fi
+
+test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/node_modules/.stamp ## drive third-party clients (LiteLLM, openai-node, AI SDK, Pydantic AI …) through a started gateway
+	$(PY) $(PYTEST) tests/clients -v $(ARGS)
 
 soak: $(ENV)/dev.stamp ## the property and race tests again, with long counts
 	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/integration tests/e2e/test_fuzz.py $(ARGS)
@@ -74,12 +78,13 @@ lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--
 	cd requirements && $(COMPILE) runtime.in -c dev.txt -o runtime.txt
 	cd requirements && $(COMPILE) bench.in -c dev.txt -o bench.txt
 	cd requirements && $(COMPILE) peers.in -o peers.txt
+	cd requirements && $(COMPILE) clients.in -o clients.txt
 	cd requirements && $(COMPILE) --no-deps openai-tests.in -c dev.txt -o openai-tests.txt
 	cd requirements && $(COMPILE) infra.in -o infra.txt
 	cd requirements && $(COMPILE) --no-deps model.in -o model.txt
 
 clean: ## remove virtual environments, caches and build output (the state in .local/ stays)
-	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) $(PEERS_ENV) node_modules bench/peers/node_modules cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) $(PEERS_ENV) $(CLIENTS_ENV) node_modules bench/peers/node_modules tests/clients/node/node_modules cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 define require_python
 	@if [ -z "$(PYTHON)" ]; then echo "Spass needs Python 3.11 or newer. Install it, or name it: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
@@ -129,6 +134,19 @@ $(PEERS_ENV)/bin/python:
 $(PEERS_ENV)/peers.stamp: requirements/peers.txt | $(PEERS_ENV)/bin/python
 	@echo "Installing the proxy that bench compares with into $(PEERS_ENV) (once) ..."
 	@$(PEERS_ENV)/bin/python $(PIP_INSTALL) -r requirements/peers.txt
+	@touch $@
+
+$(CLIENTS_ENV)/bin/python:
+	$(require_python)
+	$(PYTHON) -m venv $(CLIENTS_ENV)
+
+$(CLIENTS_ENV)/clients.stamp: requirements/clients.txt | $(CLIENTS_ENV)/bin/python
+	@echo "Installing third-party clients into $(CLIENTS_ENV) (once) ..."
+	@$(CLIENTS_ENV)/bin/python $(PIP_INSTALL) -r requirements/clients.txt
+	@touch $@
+
+tests/clients/node/node_modules/.stamp: tests/clients/node/package.json tests/clients/node/package-lock.json | node
+	@cd tests/clients/node && npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@
 
 bench/peers/node_modules/.stamp: bench/peers/package.json bench/peers/package-lock.json | node

@@ -10,8 +10,10 @@ from tests.e2e.scripted_upstream import DIMENSIONS, scripted_upstream
 
 
 @contextmanager
-def scripted_gateway(folder: Path, *, token: str, chat: Sequence[str], embeddings: Sequence[str]) -> Iterator[Gateway]:
-    """A gateway that serves the models ``chat`` and ``embeddings`` to whoever has ``token``, until the block ends."""
+def scripted_gateway(
+    folder: Path, *, token: str, chat: Sequence[str], embeddings: Sequence[str], embedding_inputs: int = 256
+) -> Iterator[Gateway]:
+    """Run a gateway that serves the models ``chat`` and ``embeddings`` to callers with ``token``, until the block ends."""
     with scripted_upstream() as upstream:
         models = [f"  - {{name: {name}, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}" for name in chat]
         models += [
@@ -26,6 +28,7 @@ llm:
     - {{name: script, provider: openai, base_url: "{upstream}", supported_models: [{", ".join([*chat, *embeddings])}]}}
 models:
 {catalogue}
+limits: {{embedding_inputs: {embedding_inputs}}}
 defaults: {{embedding_model: {embeddings[0]}, compact_summary_model: {chat[0]}}}
 tenants:
   - id: sdk

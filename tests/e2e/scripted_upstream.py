@@ -40,7 +40,11 @@ def reply(asked: dict[str, Any]) -> dict[str, Any]:
     question = _question(asked["messages"])
     if tool := _called_tool(asked, question):
         arguments = json.dumps(_example(tool.get("parameters") or {}, question), ensure_ascii=False)
-        call = {"id": "call_1", "type": "function", "function": {"name": tool["name"], "arguments": arguments}}
+        call = {
+            "id": f"call_{len(asked['messages'])}",
+            "type": "function",
+            "function": {"name": tool["name"], "arguments": arguments},
+        }
         return {"role": "assistant", "content": None, "tool_calls": [call]}
     match asked.get("response_format"):
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
