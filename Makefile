@@ -40,7 +40,7 @@ test-infra: $(INFRA_ENV)/infra.stamp node ## run the tests of the CDK templates 
 	@if [ -d tests/infra ]; then $(INFRA_PY) $(PYTEST) tests/infra --confcutdir=tests/infra $(ARGS); fi
 
 test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/node_modules/.stamp ## drive third-party clients (LiteLLM, openai-node, AI SDK, Pydantic AI …) through a started gateway
-	$(PY) $(PYTEST) tests/clients -v $(ARGS)
+	$(PY) $(PYTEST) tests/clients tests/e2e/test_langchain_vector_store.py -v $(ARGS)
 
 soak: $(ENV)/dev.stamp ## the property and race tests again, with long counts
 	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/integration tests/e2e/test_fuzz.py $(ARGS)
