@@ -56,6 +56,12 @@ def read_object(text: str, *, max_depth: int) -> dict[str, Json]:
     return value
 
 
+def canonical(value: Json) -> bytes:
+    """Return ``value`` as JSON with the members of its objects in order, so that equal values are equal bytes. ``True`` is not
+    ``1``, and ``1.0`` is not ``1``."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(pairs) > MAX_KEYS:
         raise Unreadable(f"an object may hold {MAX_KEYS} keys at most")

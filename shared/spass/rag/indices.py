@@ -15,6 +15,7 @@ from spass.rag.cache import ObjectCache
 from spass.rag.kill import find_all, kill, live_ids, outdated, write_all_dead
 from spass.rag.manifest import Manifest, manifest_of
 from spass.rag.objects import SegmentObjects
+from spass.rag.precondition import IfMatch
 from spass.rag.swap import Step, read_manifest, swap
 
 DEFAULT_LIMIT: Final = 100
@@ -66,8 +67,14 @@ class Indices:
             raise index_not_found(index_id)
         return IndexSummary.of(index_id, manifest)
 
-    async def delete(self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None) -> bool:
-        """Delete an index and all its documents; False if there was none."""
+    async def delete(
+        self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None, if_match: IfMatch | None = None
+    ) -> bool:
+        """Delete an index and all its documents; False if there was none.
+
+        Raises:
+            IndexChanged: ``if_match`` does not hold.
+        """
 
         async def plan(before: Manifest, name: str) -> Step[bool]:
             if not before.exists:
@@ -75,12 +82,21 @@ class Indices:
             tombstone = Manifest(updated_at=now())
             return Step(True, before.followed_by(tombstone, swap=name, retired=[before.generation], at=now_s()))
 
-        return await swap(scope.store, index_id, scope.deadline, plan, beside)
+        return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)
 
     async def delete_document(
-        self, scope: Scope, index_id: IndexId, document_id: DocumentId, beside: Beside[bool] | None = None
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        document_id: DocumentId,
+        beside: Beside[bool] | None = None,
+        if_match: IfMatch | None = None,
     ) -> bool:
-        """Delete one document; False, and no new version, if it was not there."""
+        """Delete one document; False, and no new version, if it was not there.
+
+        Raises:
+            IndexChanged: ``if_match`` does not hold.
+        """
 
         async def plan(before: Manifest, name: str) -> Step[bool]:
             objects = SegmentObjects(scope.store, index_id, before.generation, self.cache)
@@ -94,4 +110,4 @@ class Indices:
             retired = outdated(before.generation, before.segments, segments)
             return Step(True, before.followed_by(after, swap=name, retired=retired, at=now_s()))
 
-        return await swap(scope.store, index_id, scope.deadline, plan, beside)
+        return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)

@@ -20,6 +20,7 @@ from spass.rag.kill import Found, find_all, live_ids, outdated
 from spass.rag.manifest import Manifest
 from spass.rag.model import check_model
 from spass.rag.objects import SegmentObjects
+from spass.rag.precondition import IfMatch
 from spass.rag.segments import Vectors, decode_rows, document
 from spass.rag.swap import Step, swap
 
@@ -38,6 +39,7 @@ class Patcher:
         document_id: DocumentId,
         patch: DocumentPatch,
         beside: Beside[Document] | None = None,
+        if_match: IfMatch | None = None,
     ) -> Document:
         """The document as it stands after ``patch``. What another writer made of it meanwhile is patched, not overwritten: its
         text is compared, and its vector taken, from the version that this one follows.
@@ -46,6 +48,7 @@ class Patcher:
             InvalidRequest, DocumentTooLarge: over a limit; nothing was called or changed.
             IndexNotFound, DocumentNotFound: there is nothing to patch.
             EmbeddingModelMismatch: a new text needs a vector, and the index was built with another model or dimension.
+            IndexChanged: ``if_match`` does not hold.
         """
         check_patch(patch)
         work = _Work(self.embedder, scope, document_id, patch)
@@ -64,7 +67,7 @@ class Patcher:
             after = before.followed_by(before.with_segments(segments, now()), swap=name, retired=retired, at=now_s())
             return Step(_answer(addition.new, found[document_id]), after)
 
-        return await swap(scope.store, index_id, scope.deadline, plan, beside)
+        return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from spass.rag.manifest import Manifest, Segment
 from spass.rag.model import check_model
 from spass.rag.nearest import Nearest, Question, nearest
 from spass.rag.objects import OFFSETS, SegmentObjects, together
+from spass.rag.precondition import View, entity_tag
 from spass.rag.segments import decode_offsets, document
 from spass.rag.swap import read_manifest
 
@@ -111,6 +112,18 @@ class Reader:
 
         manifest = await read_manifest(scope.store, index_id)
         return await self._reading(scope, index_id, manifest, find) if manifest.exists else []
+
+    async def entity_tag(self, scope: Scope, index_id: IndexId, view: View) -> str:
+        """Return the tag of what ``view`` shows of the index now, which need not exist.
+
+        Raises:
+            IndexNotFound: the index was deleted meanwhile.
+        """
+
+        async def tag(manifest: Manifest, objects: SegmentObjects) -> str:
+            return await entity_tag(view, manifest, objects)
+
+        return await self._reading(scope, index_id, await read_manifest(scope.store, index_id), tag)
 
     async def documents(self, scope: Scope, index_id: IndexId, cursor: str | None, limit: int) -> DocumentPage:
         """Up to ``limit`` documents in the order of ids; a page also ends where an answer would be too large.

@@ -15,6 +15,7 @@ from spass.rag.filters import Filter
 from spass.rag.indices import DEFAULT_LIMIT, Indices
 from spass.rag.model import EmbeddingModel
 from spass.rag.patch import Patcher
+from spass.rag.precondition import IfMatch, View
 from spass.rag.reader import Reader
 from spass.rag.writer import Writer
 from spass.tenancy.config import GatewayConfig
@@ -28,6 +29,7 @@ class Rag:
         # The loader refuses a catalogue in which an embedding model has no dimensions.
         embedder = Embedder(calls, EmbeddingModel(name, cast(int, config.model(name).dimensions)))
         self._embedder = embedder
+        self._cache = cache
         self._indices = Indices(cache)
         self._writer = Writer(embedder, cache)
         self._patcher = Patcher(embedder, cache)
@@ -39,15 +41,17 @@ class Rag:
         index_id: IndexId,
         documents: Sequence[NewDocument],
         beside: Beside[WriteAnswer] | None = None,
+        if_match: IfMatch | None = None,
     ) -> WriteAnswer:
         """Make ``documents`` all that the index holds; it is created if absent. What stands
-        ``beside`` takes effect in the same transaction.
+        ``beside`` takes effect in the same transaction, and only while ``if_match`` holds.
 
         Raises:
+            IndexChanged: ``if_match`` does not hold; nothing was changed.
             InvalidRequest, TooManyDocuments, DocumentTooLarge, DuplicateDocumentId: over a limit; nothing was called or changed.
             UpstreamError: the embedding model answered no usable vectors; nothing was changed.
         """
-        return await self._writer.replace(scope, index_id, documents, beside)
+        return await self._writer.replace(scope, index_id, documents, beside, if_match)
 
     async def append(
         self,
@@ -55,13 +59,14 @@ class Rag:
         index_id: IndexId,
         documents: Sequence[NewDocument],
         beside: Beside[WriteAnswer] | None = None,
+        if_match: IfMatch | None = None,
     ) -> WriteAnswer:
         """Add ``documents``, each in place of the one with its id; else as ``replace``.
 
         Raises:
             EmbeddingModelMismatch: the index was built with another model or dimension.
         """
-        return await self._writer.append(scope, index_id, documents, beside)
+        return await self._writer.append(scope, index_id, documents, beside, if_match)
 
     async def list(self, scope: Scope, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> IndexPage:
         """See ``Indices.list``."""
@@ -71,9 +76,11 @@ class Rag:
         """See ``Indices.describe``."""
         return await self._indices.describe(scope, index_id)
 
-    async def delete_index(self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None) -> bool:
+    async def delete_index(
+        self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None, if_match: IfMatch | None = None
+    ) -> bool:
         """See ``Indices.delete``."""
-        return await self._indices.delete(scope, index_id, beside)
+        return await self._indices.delete(scope, index_id, beside, if_match)
 
     async def documents(
         self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = DEFAULT_LIMIT
@@ -93,6 +100,14 @@ class Rag:
         """See ``Reader.existing_ids``."""
         return await self._reader.existing_ids(scope, index_id, ids)
 
+    async def entity_tag(self, scope: Scope, index_id: IndexId, view: View) -> str:
+        """See ``Reader.entity_tag``."""
+        return await self._reader.entity_tag(scope, index_id, view)
+
+    def if_match(self, view: View, tag: str) -> IfMatch:
+        """Return the precondition that ``view`` still has the entity tag ``tag``, for a write."""
+        return IfMatch(view, tag, self._cache)
+
     async def patch(
         self,
         scope: Scope,
@@ -100,15 +115,21 @@ class Rag:
         document_id: DocumentId,
         patch: DocumentPatch,
         beside: Beside[Document] | None = None,
+        if_match: IfMatch | None = None,
     ) -> Document:
         """See ``Patcher.patch``."""
-        return await self._patcher.patch(scope, index_id, document_id, patch, beside)
+        return await self._patcher.patch(scope, index_id, document_id, patch, beside, if_match)
 
     async def delete_document(
-        self, scope: Scope, index_id: IndexId, document_id: DocumentId, beside: Beside[bool] | None = None
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        document_id: DocumentId,
+        beside: Beside[bool] | None = None,
+        if_match: IfMatch | None = None,
     ) -> bool:
         """See ``Indices.delete_document``."""
-        return await self._indices.delete_document(scope, index_id, document_id, beside)
+        return await self._indices.delete_document(scope, index_id, document_id, beside, if_match)
 
     async def query(
         self,

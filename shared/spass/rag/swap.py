@@ -21,6 +21,7 @@ from spass.core.time import Deadline
 from spass.rag.answers import WriteAnswer
 from spass.rag.manifest import Manifest, manifest_of, swap_write
 from spass.rag.merge import merge_due
+from spass.rag.precondition import IfMatch
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
@@ -65,16 +66,20 @@ async def swap(
     deadline: Deadline,
     plan: Callable[[Manifest, str], Awaitable[Step[A]]],
     beside: Beside[A] | None = None,
+    if_match: IfMatch | None = None,
 ) -> A:
     """Carry out ``plan``: given the version in force and a new name for this swap, it puts what objects it needs and answers a
     step. The version and the writes ``beside`` it take effect together. When another writer swapped first, the plan is made anew
     on what is now in force; what it had put before is left to the sweep.
+
+    The precondition ``if_match`` is checked on the very version that the swap replaces, at each try.
 
     A step that changes nothing is still swapped in when something goes with it, so that its name settles a lost reply. When a
     write leaves a merge due, a job is asked for.
 
     Raises:
         StorageUnavailable: the table or bucket does not answer, or the deadline passed among too many other writers.
+        IndexChanged: ``if_match`` does not hold; nothing was changed.
         SpassError: what ``beside`` says when one of its conditions does not hold.
     """
     stale_reads = 0
@@ -82,6 +87,8 @@ async def swap(
         before = await read_manifest(store, index)
         name = random_suffix()
         try:
+            if if_match is not None:
+                await if_match.check(store, index, before)
             step = await plan(before, name)
         except ObjectMissing:
             stale_reads += 1

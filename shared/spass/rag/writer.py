@@ -15,6 +15,7 @@ from spass.rag.kill import find_all, live_ids, outdated
 from spass.rag.manifest import Manifest
 from spass.rag.model import check_model
 from spass.rag.objects import SegmentObjects
+from spass.rag.precondition import IfMatch
 from spass.rag.swap import Step, read_manifest, swap
 
 
@@ -31,8 +32,13 @@ class Writer:
         index_id: IndexId,
         documents: Sequence[NewDocument],
         beside: Beside[WriteAnswer] | None = None,
+        if_match: IfMatch | None = None,
     ) -> WriteAnswer:
-        """Make ``documents`` all that the index holds, under a new generation; the index is created if absent."""
+        """Make ``documents`` all that the index holds, under a new generation; the index is created if absent.
+
+        Raises:
+            IndexChanged: ``if_match`` does not hold.
+        """
         check_limits(documents)
         new = await self._embed(scope, documents)
         generation = new_id("gen")
@@ -44,7 +50,7 @@ class Writer:
             retired = [before.generation] if before.exists else []
             return self._step(index_id, before, after, name, retired, new, replaced=before.doc_count)
 
-        return await swap(scope.store, index_id, scope.deadline, plan, beside)
+        return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)
 
     async def append(
         self,
@@ -52,11 +58,13 @@ class Writer:
         index_id: IndexId,
         documents: Sequence[NewDocument],
         beside: Beside[WriteAnswer] | None = None,
+        if_match: IfMatch | None = None,
     ) -> WriteAnswer:
         """Add ``documents``, each in place of the one with its id; the index is created if absent.
 
         Raises:
             EmbeddingModelMismatch: the index was built with another model or dimension.
+            IndexChanged: ``if_match`` does not hold.
         """
         check_limits(documents)
         check_model(await read_manifest(scope.store, index_id), self._embedder.model)
@@ -73,7 +81,7 @@ class Writer:
             retired = outdated(before.generation, before.segments, segments)
             return self._step(index_id, before, after.with_segments(segments, now()), name, retired, new, replaced=len(found))
 
-        return await swap(scope.store, index_id, scope.deadline, plan, beside)
+        return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)
 
     async def _embed(self, scope: Scope, documents: Sequence[NewDocument]) -> Embedded:
         return Embedded(documents, await self._embedder.embed(scope, [document.text for document in documents]))

@@ -18,6 +18,7 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json, ToolSpec
 from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
 from spass.rag.documents import DocumentPatch, NewDocument
+from spass.rag.precondition import IfMatch, View
 from spass.tenancy.settings import Cascade
 from spass.tools.ancestry import Ancestry
 from spass.tools.confirm import Confirmations, Keep
@@ -63,12 +64,26 @@ class Library(Knowledge, Protocol):
 
     async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> Sequence[DocumentId]: ...
 
+    async def entity_tag(self, scope: Scope, index_id: IndexId, view: View) -> str: ...
+
+    def if_match(self, view: View, tag: str) -> IfMatch: ...
+
     async def replace(
-        self, scope: Scope, index_id: IndexId, documents: Sequence[NewDocument], beside: Beside[WriteAnswer] | None = None
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        documents: Sequence[NewDocument],
+        beside: Beside[WriteAnswer] | None = None,
+        if_match: IfMatch | None = None,
     ) -> WriteAnswer: ...
 
     async def append(
-        self, scope: Scope, index_id: IndexId, documents: Sequence[NewDocument], beside: Beside[WriteAnswer] | None = None
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        documents: Sequence[NewDocument],
+        beside: Beside[WriteAnswer] | None = None,
+        if_match: IfMatch | None = None,
     ) -> WriteAnswer: ...
 
     async def patch(
@@ -78,13 +93,21 @@ class Library(Knowledge, Protocol):
         document_id: DocumentId,
         patch: DocumentPatch,
         beside: Beside[Document] | None = None,
+        if_match: IfMatch | None = None,
     ) -> Document: ...
 
     async def delete_document(
-        self, scope: Scope, index_id: IndexId, document_id: DocumentId, beside: Beside[bool] | None = None
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        document_id: DocumentId,
+        beside: Beside[bool] | None = None,
+        if_match: IfMatch | None = None,
     ) -> bool: ...
 
-    async def delete_index(self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None) -> bool: ...
+    async def delete_index(
+        self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None, if_match: IfMatch | None = None
+    ) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)

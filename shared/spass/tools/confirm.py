@@ -1,19 +1,18 @@
-"""Two-step confirm: a token that says "yes, this very call", good once and for a minute.
+"""Two-step confirm: a token that says "yes, this very call", good once, for a minute, and while the preview still holds.
 
 The token carries its own expiry and a nonce, and a tag over both and over what it confirms: HMAC-SHA256 with a key of the
-tenant's. So a token for another call is told from a late one without a look at the table. That it has not been used says an item
-of its own, which is deleted in the transaction that carries the call out.
+tenant's. So a token for another call is told from a late one without a look at the table. An item of its own says that it has not
+been used, and what state its preview showed; the transaction that carries the call out deletes that item.
 """
 
 import base64
 import hashlib
 import hmac
-import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, NewType, TypeAlias
 
 from spass.aws import keys
 from spass.aws.again import again
@@ -23,6 +22,7 @@ from spass.calls.scope import Scope
 from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid, InternalError, SpassError
 from spass.core.ids import DocumentId, IndexId, TenantId
 from spass.core.messages import Json
+from spass.core.strict_json import canonical
 from spass.core.time import now_s
 from spass.rag.answers import Document, WriteAnswer
 from spass.tenancy.identity import Caller
@@ -39,6 +39,8 @@ _UNUSED: Final = Condition("attribute_exists(pk)")
 
 Written: TypeAlias = WriteAnswer | Document | Noted | bool
 """What a confirmed write comes to; ``bool`` says whether something was deleted."""
+Unsigned = NewType("Unsigned", str)
+"""A token without its signature."""
 Keep: TypeAlias = Callable[[Json], Awaitable[Sequence[Write]]]
 """The writes that keep a tool's result for whoever sends the same request again."""
 
@@ -70,9 +72,10 @@ class Operation:
 @dataclass(frozen=True, slots=True)
 class Redemption:
     """The use of a token, which takes effect together with the write that it confirms, and with what is to ``keep`` its result (a
-    ``Beside``)."""
+    ``Beside``). ``state`` is the entity tag of what the preview showed; empty if the preview binds to nothing."""
 
     token: keys.Key
+    state: str = ""
     keep: Keep | None = None
 
     async def writes(self, written: Written, /) -> Sequence[Write]:
@@ -89,18 +92,23 @@ class Confirmations:
     def __init__(self) -> None:
         self._keys: dict[TenantId, bytes] = {}
 
-    async def issue(self, scope: Scope, operation: Operation) -> str:
-        """A token with which ``operation`` may be carried out once by this caller.
+    async def issue(self, scope: Scope, operation: Operation, state: str = "") -> str:
+        """Return a token with which this caller may carry out ``operation`` once, while what the preview showed still has the
+        entity tag ``state``.
 
         Raises:
             StorageUnavailable: it could not be kept.
         """
         expires_at = now_s() + CONFIRM_SECONDS
         head = expires_at.to_bytes(_EXPIRY_BYTES, "big") + os.urandom(_NONCE_BYTES)
-        token = base64.urlsafe_b64encode(head + await self._tag(scope, operation, head)).decode()
-        put = Put(_item(scope.store, token), {TTL: expires_at + _KEPT_SECONDS})
+        token = await self._signed(scope, operation, head)
+        put = Put(_item(scope.store, token), {"state": state, TTL: expires_at + _KEPT_SECONDS})
         await again(lambda: scope.store.table.write(put))
         return token
+
+    async def sign(self, scope: Scope, operation: Operation, unsigned: Unsigned) -> str:
+        """Return the token of which only its ``unsigned`` part was kept."""
+        return await self._signed(scope, operation, base64.urlsafe_b64decode(unsigned))
 
     async def redeem(self, scope: Scope, operation: Operation, token: str) -> Redemption:
         """The right to carry out ``operation``. Nothing is consumed yet: that happens beside the write, or, if it fails, not at
@@ -118,10 +126,18 @@ class Confirmations:
             raise _invalid()
         if now_s() > int.from_bytes(head[:_EXPIRY_BYTES], "big"):
             raise _expired()
-        redemption = Redemption(_item(scope.store, token))
-        if await scope.store.table.get(redemption.token) is None:
+        key = _item(scope.store, token)
+        item = await scope.store.table.get(key)
+        if item is None:
             raise _invalid()
-        return redemption
+        return Redemption(key, str(item.get("state", "")))
+
+    async def refusal(self, scope: Scope, redemption: Redemption) -> SpassError:
+        """Return why a call is refused whose preview no longer holds: its token was used meanwhile, or something else changed."""
+        return _invalid() if await scope.store.table.get(redemption.token) is None else _changed()
+
+    async def _signed(self, scope: Scope, operation: Operation, head: bytes) -> str:
+        return base64.urlsafe_b64encode(head + await self._tag(scope, operation, head)).decode()
 
     async def _tag(self, scope: Scope, operation: Operation, head: bytes) -> bytes:
         key = await self._key(scope.store)
@@ -157,15 +173,28 @@ def _item(store: TenantStore, token: str) -> keys.Key:
     return keys.confirm(store.tenant, hashlib.sha256(token.encode()).hexdigest())
 
 
-def canonical(value: Json) -> bytes:
-    """``value`` as JSON in which the order of an object's members makes no difference, and ``True`` is not ``1``."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+def unsigned(token: str) -> Unsigned:
+    """Return the part of ``token`` that ``Confirmations.sign`` makes the whole of. It confirms nothing by itself."""
+    return Unsigned(base64.urlsafe_b64encode(base64.urlsafe_b64decode(token)[: _EXPIRY_BYTES + _NONCE_BYTES]).decode())
+
+
+def expiry_of(token: str) -> int:
+    """Return the last second, since the epoch, in which ``token`` is good."""
+    return int.from_bytes(base64.urlsafe_b64decode(token)[:_EXPIRY_BYTES], "big")
 
 
 def _invalid() -> ConfirmTokenInvalid:
     return ConfirmTokenInvalid(
         "This confirm_token was not given for this very call, or it was used already. Check whether the change has been made; if "
         "not, call again without confirm_token, and then with the new token and exactly the same arguments.",
+        param="confirm_token",
+    )
+
+
+def _changed() -> ConfirmTokenInvalid:
+    return ConfirmTokenInvalid(
+        "What the preview showed has changed since, so this confirm_token is no longer good, and this call changed nothing. Call "
+        "again without confirm_token to see what the call would do now, and for a new token.",
         param="confirm_token",
     )
 

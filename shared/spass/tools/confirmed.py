@@ -10,6 +10,7 @@ from pydantic.json_schema import SkipJsonSchema
 from spass.core.ids import DOCUMENT_ID, RAG_ID, DocumentId, IndexId
 from spass.core.messages import Json
 from spass.rag.documents import MAX_DOCUMENTS, NewDocument
+from spass.rag.precondition import IfMatch, IndexChanged, OneDocument, View, WholeIndex
 from spass.tools.base import Tool, ToolContext
 from spass.tools.confirm import CONFIRM_SECONDS, Operation, Redemption, Written, result_of
 
@@ -20,8 +21,8 @@ def _token_last(schema: dict[str, Any]) -> None:
 
 
 class ConfirmedTool(Tool):
-    """A tool in two steps. A subclass says what would happen (``preview``) and does it (``execute``); the token is bound to all
-    of its fields."""
+    """A tool in two steps. A subclass says what would happen (``preview``) and does it (``execute``). The token is bound to all
+    of its fields, and to the ``state`` that the preview shows."""
 
     model_config = ConfigDict(json_schema_extra=_token_last)
 
@@ -47,14 +48,19 @@ class ConfirmedTool(Tool):
         """Carry it out and use up the token, both or neither."""
         raise NotImplementedError
 
+    async def state(self, _: ToolContext, /) -> str:
+        """Return the entity tag of what the preview shows; empty if a change of it does not matter."""
+        return ""
+
     async def run(self, context: ToolContext, /) -> Json:
-        if self.confirm_token is not None:
-            redemption = await context.confirmations.redeem(context.scope, self._operation(), self.confirm_token)
-            return result_of(await self.execute(context, replace(redemption, keep=context.keep)))
+        return await (self._ask(context) if self.confirm_token is None else self._carry_out(context, self.confirm_token))
+
+    async def _ask(self, context: ToolContext) -> Json:
+        state = await self.state(context)  # before the preview is read: a change in between makes the token useless
         preview = await self.preview(context)
         return {
             "confirm_required": True,
-            "confirm_token": await context.confirmations.issue(context.scope, self._operation()),
+            "confirm_token": await context.confirmations.issue(context.scope, self.operation(), state),
             "expires_in_seconds": CONFIRM_SECONDS,
             "op": self.tool_name,
             "preview": dict(preview),
@@ -63,7 +69,17 @@ class ConfirmedTool(Tool):
             "what was asked for; otherwise say what would happen, and ask.",
         }
 
-    def _operation(self) -> Operation:
+    async def _carry_out(self, context: ToolContext, token: str) -> Json:
+        redemption = await context.confirmations.redeem(context.scope, self.operation(), token)
+        try:
+            if await self.state(context) != redemption.state:  # before anything is embedded; ``execute`` checks it once more
+                raise IndexChanged
+            return result_of(await self.execute(context, replace(redemption, keep=context.keep)))
+        except IndexChanged:
+            raise await context.confirmations.refusal(context.scope, redemption) from None
+
+    def operation(self) -> Operation:
+        """What the token is for."""
         return Operation(self.tool_name, body=self.model_dump(mode="json", exclude={"confirm_token"}))
 
 
@@ -76,7 +92,19 @@ class IndexTool(ConfirmedTool):
     def index(self) -> IndexId:
         return IndexId(self.index_id)
 
-    def _operation(self) -> Operation:
+    @property
+    def view(self) -> View:
+        """The part of the index that the preview shows, and that must be the same when the call is carried out."""
+        return WholeIndex()
+
+    async def state(self, context: ToolContext, /) -> str:
+        return await context.rag.entity_tag(context.scope, self.index, self.view)
+
+    def if_match(self, context: ToolContext, redemption: Redemption) -> IfMatch:
+        """Return the precondition of the write: the state that the preview showed."""
+        return context.rag.if_match(self.view, redemption.state)
+
+    def operation(self) -> Operation:
         body = self.model_dump(mode="json", exclude={"index_id", "doc_id", "confirm_token"})
         return Operation(self.tool_name, self.index, self._document_id(), body)
 
@@ -94,6 +122,10 @@ class DocumentTool(IndexTool):
     @property
     def document(self) -> DocumentId:
         return DocumentId(self.doc_id)
+
+    @property
+    def view(self) -> View:
+        return OneDocument(self.document)
 
     def _document_id(self) -> DocumentId | None:
         return self.document

@@ -18,6 +18,7 @@ from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
 from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
 from spass.rag.documents import DocumentPatch, NewDocument
+from spass.rag.precondition import IfMatch, View
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
@@ -99,13 +100,29 @@ class Closed:
     async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> Sequence[DocumentId]:
         raise nobody_curates()
 
+    async def entity_tag(self, scope: Scope, index_id: IndexId, view: View) -> str:
+        raise nobody_curates()
+
+    def if_match(self, view: View, tag: str) -> IfMatch:
+        raise nobody_curates()
+
     async def replace(
-        self, scope: Scope, index_id: IndexId, documents: Sequence[NewDocument], beside: Beside[WriteAnswer] | None = None
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        documents: Sequence[NewDocument],
+        beside: Beside[WriteAnswer] | None = None,
+        if_match: IfMatch | None = None,
     ) -> WriteAnswer:
         raise nobody_curates()
 
     async def append(
-        self, scope: Scope, index_id: IndexId, documents: Sequence[NewDocument], beside: Beside[WriteAnswer] | None = None
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        documents: Sequence[NewDocument],
+        beside: Beside[WriteAnswer] | None = None,
+        if_match: IfMatch | None = None,
     ) -> WriteAnswer:
         raise nobody_curates()
 
@@ -116,15 +133,23 @@ class Closed:
         document_id: DocumentId,
         patch: DocumentPatch,
         beside: Beside[Document] | None = None,
+        if_match: IfMatch | None = None,
     ) -> Document:
         raise nobody_curates()
 
     async def delete_document(
-        self, scope: Scope, index_id: IndexId, document_id: DocumentId, beside: Beside[bool] | None = None
+        self,
+        scope: Scope,
+        index_id: IndexId,
+        document_id: DocumentId,
+        beside: Beside[bool] | None = None,
+        if_match: IfMatch | None = None,
     ) -> bool:
         raise nobody_curates()
 
-    async def delete_index(self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None) -> bool:
+    async def delete_index(
+        self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None, if_match: IfMatch | None = None
+    ) -> bool:
         raise nobody_curates()
 
 

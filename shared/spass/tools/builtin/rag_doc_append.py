@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from spass.core.messages import Json
 from spass.rag.documents import check_limits
+from spass.rag.precondition import ExistingIds, View
 from spass.tools.base import ToolContext
 from spass.tools.confirm import Redemption, Written
 from spass.tools.confirmed import DocumentsTool
@@ -22,6 +23,10 @@ class RagDocAppend(DocumentsTool):
 
     tool_name: ClassVar[str] = "rag_doc_append"
 
+    @property
+    def view(self) -> View:
+        return ExistingIds([document.document_id for document in self.documents])
+
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
         check_limits(self.documents)
         await context.rag.check_may_embed(context.scope)
@@ -30,4 +35,5 @@ class RagDocAppend(DocumentsTool):
         return {"index_id": self.index_id, "shape_summary": self.shape, "conflicting_existing_ids": [*existing]}
 
     async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
-        return await context.rag.append(context.scope, self.index, self.documents, redemption)
+        if_match = self.if_match(context, redemption)
+        return await context.rag.append(context.scope, self.index, self.documents, redemption, if_match)

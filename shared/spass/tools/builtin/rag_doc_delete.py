@@ -15,8 +15,8 @@ class RagDocDelete(DocumentTool):
     """Deletes one document of a knowledge index for good. To change a document, use rag_doc_patch instead.
 
     Works in two steps. The first call changes nothing: it returns a preview, with the beginning of the document that would be
-    lost, and a confirm_token. The same call with that token within 60 seconds does it, and returns {"deleted": true}, or
-    false if the document was gone by then.
+    lost, and a confirm_token. The same call with that token within 60 seconds does it, and returns {"deleted": true}. If the
+    document has changed by then, nothing is deleted and you get an error: make the first call again.
     Example: {"index_id": "berlin-info", "doc_id": "gate"}.
     """
 
@@ -34,4 +34,5 @@ class RagDocDelete(DocumentTool):
         }
 
     async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
-        return await context.rag.delete_document(context.scope, self.index, self.document, redemption)
+        if_match = self.if_match(context, redemption)
+        return await context.rag.delete_document(context.scope, self.index, self.document, redemption, if_match)

@@ -7,9 +7,10 @@ from pydantic import Field, JsonValue, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from spass.core.messages import Json
+from spass.core.strict_json import canonical
 from spass.rag.documents import DocumentPatch, Text, check_patch
 from spass.tools.base import ToolContext
-from spass.tools.confirm import Redemption, Written, canonical
+from spass.tools.confirm import Redemption, Written
 from spass.tools.confirmed import DocumentTool
 
 
@@ -61,4 +62,5 @@ class RagDocPatch(DocumentTool):
         }
 
     async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
-        return await context.rag.patch(context.scope, self.index, self.document, self.patch, redemption)
+        if_match = self.if_match(context, redemption)
+        return await context.rag.patch(context.scope, self.index, self.document, self.patch, redemption, if_match)

@@ -36,4 +36,5 @@ class RagIndexCreate(DocumentsTool):
         return {"index_id": self.index_id, "shape_summary": {**self.shape, "replace_semantics": semantics}}
 
     async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
-        return await context.rag.replace(context.scope, self.index, self.documents, redemption)
+        if_match = self.if_match(context, redemption)
+        return await context.rag.replace(context.scope, self.index, self.documents, redemption, if_match)

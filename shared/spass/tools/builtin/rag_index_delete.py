@@ -15,8 +15,8 @@ class RagIndexDelete(IndexTool):
     """Deletes a whole knowledge index with all of its documents for good. To delete one document, use rag_doc_delete instead.
 
     Works in two steps. The first call changes nothing: it returns a preview, with what would be lost and the first ids of the
-    documents, and a confirm_token. The same call with that token within 60 seconds does it, and returns {"deleted": true}, or
-    false if the index was gone by then.
+    documents, and a confirm_token. The same call with that token within 60 seconds does it, and returns {"deleted": true}. If
+    anything in the index has changed by then, nothing is deleted and you get an error: make the first call again.
     Example: {"index_id": "berlin-info"}.
     """
 
@@ -36,4 +36,5 @@ class RagIndexDelete(IndexTool):
         }
 
     async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
-        return await context.rag.delete_index(context.scope, self.index, redemption)
+        if_match = self.if_match(context, redemption)
+        return await context.rag.delete_index(context.scope, self.index, redemption, if_match)
