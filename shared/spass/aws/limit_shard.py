@@ -14,14 +14,24 @@ from spass.aws.attributes import Item
 from spass.aws.expression import Expression
 from spass.aws.keys import Key
 from spass.aws.leases import RENEW_SECONDS
-from spass.aws.limit_state import MARGIN_SECONDS, Asked, Caps, Full, Opening, Reservation, State, lease_from
+from spass.aws.limit_state import (
+    MARGIN_SECONDS,
+    Asked,
+    Caps,
+    Full,
+    Opening,
+    Reservation,
+    State,
+    count_tokens,
+    lease_from,
+)
 from spass.aws.log import write_line
 from spass.aws.table import ConditionFailed, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now
 
 _ATTEMPTS: Final = 10  # each is overtaken only by another's that succeeds
-_SETTLING_ATTEMPTS: Final = 3
+_SETTLING_ATTEMPTS: Final = 5
 _CROWDED: Final = 0.1  # seconds until it is worth trying again after all those
 
 
@@ -47,8 +57,7 @@ class Shard:
     async def reserve(self, asked: Asked, opening_of: Callable[[str], Awaitable[Decimal]]) -> "Hold | Full":
         cap = self.share.tokens_per_minute
         asked = asked._replace(tokens=0 if cap is None else min(asked.tokens, cap))
-        state = self._seen or self._guess()
-        reservation = await self._reservation(asked, state, opening_of)
+        reservation = await self._reservation(asked, self.seen, opening_of)
         if reservation.opening is not None and reservation.full():
             # The write that begins to count a month or a budget sets what is spent, and so cannot ask whether it is too much.
             reservation = await self._reservation(asked, await self.read(), opening_of)
@@ -77,7 +86,7 @@ class Shard:
         try:
             return await self.write(reservation.update(self._key))
         except ConditionFailed as failed:
-            return self._remember(failed.item)
+            return self.remember(failed.item)
 
     async def _refused(self, reservation: Reservation, full: Full) -> Full:
         """``full``. What was summed up to know it is written down, or the next call would sum it up again."""
@@ -88,12 +97,21 @@ class Shard:
 
     async def write(self, update: Update) -> State:
         """Raises ConditionFailed and StorageUnavailable, the latter after a second try, which a hold makes harmless."""
-        return self._remember(await again(partial(self._table.write, update)))
+        return self.remember(await again(partial(self._table.write, update)))
 
     async def occupancy(self, max_age: float) -> int:
         now = self._clock()
         state = self._seen if self._seen and now - self._seen_at <= max_age else await self.read()
         return sum(until > now for until in state.holds.values())
+
+    @property
+    def now(self) -> float:
+        return self._clock()
+
+    @property
+    def seen(self) -> State:
+        """Return the item as it was last seen, or a guess."""
+        return self._seen or self._guess()
 
     @property
     def budget(self) -> Decimal:
@@ -105,7 +123,7 @@ class Shard:
         return self._seen.spent if self._seen else Decimal(0)
 
     async def read(self) -> State:
-        return self._remember(await self._table.get(self._key))
+        return self.remember(await self._table.get(self._key))
 
     def lease(self) -> int:
         return lease_from(self._clock())
@@ -113,7 +131,7 @@ class Shard:
     def change(self, expression: Expression) -> Update:
         return expression.update(self._key)
 
-    def _remember(self, item: Item | None) -> State:
+    def remember(self, item: Item | None) -> State:
         self._seen, self._seen_at = State.of(item), self._clock()
         return self._seen
 
@@ -152,46 +170,51 @@ class Hold:
             self._log("limit_lease_lost")
 
     async def settle(self, *, tokens: int, usd: Decimal = Decimal(0)) -> None:
-        """What the call really took takes the place of what was reserved for it, and its place falls free. Once; never raises: if
-        the table does not answer, what was reserved stays counted until the lease and the window have passed."""
+        """Replace what was reserved by what the call really took, and free its place. Do it once; never raise: if the table does
+        not answer, the reservation stays counted until the lease and the window have passed."""
         if self._settled:
             return
         self._settled = True
-        caps = self._shard.share
-        more_tokens = 0 if caps.tokens_per_minute is None else tokens - self._asked.tokens
-        more_usd = Decimal(0) if caps.usd_per_month is None else usd - self._asked.usd
+        refused: State | None = None
         for _ in range(_SETTLING_ATTEMPTS):
             try:
-                await self._shard.write(self._shard.change(self._settlement(more_tokens, more_usd)))
+                await self._shard.write(self._shard.change(self._settlement(refused, tokens, usd)))
             except ConditionFailed as failed:
-                state = State.of(failed.item)
-                if self._asked.call_id not in state.holds:
+                refused = self._shard.remember(failed.item)
+                if self._asked.call_id not in refused.holds:
                     return  # settled by a try whose reply was lost, or the lease had run out
-                if self._slot not in state.window:
-                    more_tokens = 0
-                if state.month != self._month:
-                    more_usd = Decimal(0)
             except StorageUnavailable:
                 break
             else:
                 return
         self._log("limit_not_settled")
 
-    def _settlement(self, more_tokens: int, more_usd: Decimal) -> Expression:
+    def _settlement(self, state: State | None, tokens: int, usd: Decimal) -> Expression:
+        """Return the write that settles the call. ``state`` is the item that refused the last try; None for the first try, which
+        takes bucket and month of the reservation for unchanged."""
+        caps = self._shard.share
         expression = Expression()
         expression.require_presence(self._path, present=True)
         expression.remove(self._path)
-        if more_tokens:
-            bucket = ("window", str(self._slot))
-            expression.require_presence(bucket, present=True)
-            expression.add(bucket, more_tokens)
-            expression.add(("used",), more_tokens)
-        if more_usd:
+        if caps.tokens_per_minute is not None:
+            self._settle_tokens(expression, state, tokens - self._asked.tokens)
+        if caps.usd_per_month is not None and usd != self._asked.usd and (state is None or state.month == self._month):
             expression.require(("month",), "=", self._month)
-            expression.add(("spent",), more_usd)
+            expression.add(("spent",), usd - self._asked.usd)
         if self._reserved_money:
             expression.remove(("reserved", self._asked.call_id))
         return expression
+
+    def _settle_tokens(self, expression: Expression, state: State | None, more: int) -> None:
+        """Count the tokens beyond the reservation in the current bucket, since the window may have lost the reservation's own, or
+        is about to. Give unused ones back to the bucket that holds them: any other one would let through more than the cap."""
+        if more > 0:
+            count_tokens(expression, state or self._shard.seen, self._shard.now, more)
+        elif more < 0 and (state is None or self._slot in state.window):
+            bucket = ("window", str(self._slot))
+            expression.require_presence(bucket, present=True)
+            expression.add(bucket, more)
+            expression.add(("used",), more)
 
     @property
     def _reserved_money(self) -> bool:

@@ -103,6 +103,37 @@ class State:
     def counts_money_of(self, month: str, budget: Decimal | None) -> bool:
         return (self.month, self.budget) == (month, budget)
 
+    def current_slot(self, now: float) -> int:
+        """Return the bucket of a write that is sent at ``now``. Clocks differ: a bucket that another worker began is never turned
+        back."""
+        return max(self.slot or 0, int((now + MARGIN_SECONDS) // SLOT_SECONDS))
+
+    def expired_buckets(self, now: float) -> dict[int, int]:
+        """Return the buckets that have left the window, with their tokens."""
+        return {slot: tokens for slot, tokens in self.window.items() if slot <= now // SLOT_SECONDS - SLOTS}
+
+
+def count_tokens(expression: Expression, state: State, now: float, tokens: int) -> None:
+    """Add ``tokens`` to the current bucket, and remove the buckets that have left the window."""
+    slot = state.current_slot(now)
+    if state.slot is None:
+        expression.require_presence(("slot",), present=False)
+        expression.set(("window",), {str(slot): tokens})
+        expression.set(("used",), tokens)
+        expression.set(("slot",), slot)
+        return
+    expired = state.expired_buckets(now)
+    expression.require(("slot",), "=", state.slot)
+    expression.add(("used",), tokens - sum(expired.values()))
+    if slot == state.slot:
+        expression.add(("window", str(slot)), tokens)
+    else:
+        expression.set(("slot",), slot)
+        expression.set(("window", str(slot)), tokens)
+    for old, held in expired.items():
+        expression.remove(("window", str(old)))
+        expression.require(("window", str(old)), "=", held)
+
 
 class Reservation:
     """What one call would take of one shard, whose part of the caps is ``share``, and how that is written down at ``now`` if the
@@ -113,12 +144,11 @@ class Reservation:
         self.asked = asked
         self.state = state
         self.now = now
-        # Clocks differ a little: what another worker has begun is never turned back.
-        self.slot = max(state.slot or 0, int((now + MARGIN_SECONDS) // SLOT_SECONDS))
+        self.slot = state.current_slot(now)
         self.month = max(state.month or "", month_of(now))
         self.opening = opening if opening and opening.month == self.month else None
         self.lease = lease_from(now)
-        self._gone = {slot: tokens for slot, tokens in state.window.items() if slot <= now // SLOT_SECONDS - SLOTS}
+        self._gone = state.expired_buckets(now)
         expired = sorted((until, call) for call, until in state.holds.items() if until <= now)
         self._expired = {call: until for until, call in expired[:_MOST_RECLAIMED]}
 
@@ -166,25 +196,9 @@ class Reservation:
             expression.require_fewer(("holds",), self.share.concurrent + len(self._expired))
 
     def _take_tokens(self, expression: Expression, cap: int) -> None:
-        slot, tokens = str(self.slot), self.asked.tokens
-        if self.state.slot is None:
-            expression.require_presence(("slot",), present=False)
-            expression.set(("window",), {slot: tokens})
-            expression.set(("used",), tokens)
-            expression.set(("slot",), self.slot)
-            return
-        expression.require(("slot",), "=", self.state.slot)
-        gone = sum(self._gone.values())
-        expression.require(("used",), "<=", cap - tokens + gone)
-        expression.add(("used",), tokens - gone)
-        if self.slot == self.state.slot:
-            expression.add(("window", slot), tokens)
-        else:
-            expression.set(("slot",), self.slot)
-            expression.set(("window", slot), tokens)
-        for old, held in self._gone.items():
-            expression.remove(("window", str(old)))
-            expression.require(("window", str(old)), "=", held)
+        count_tokens(expression, self.state, self.now, self.asked.tokens)
+        if self.state.slot is not None:
+            expression.require(("used",), "<=", cap - self.asked.tokens + sum(self._gone.values()))
 
     def _take_money(self, expression: Expression, budget: Decimal) -> None:
         if self.state.counts_money_of(self.month, budget):

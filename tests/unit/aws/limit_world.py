@@ -2,6 +2,7 @@
 throttles, workers die between any two of their table calls. Time is simulated."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -70,7 +71,7 @@ class Gate(FaultPlan):
 @dataclass
 class Call:
     """One call as the world sees it: what it asked for, what it really takes, when its worker was told to make it (``let_in``),
-    when the table counted it (``admitted``) and whether it settled it, whoever heard of that."""
+    when the table counted it (``admitted``) and when the table settled it, whoever heard of that."""
 
     asked_tokens: int
     asked_usd: Decimal
@@ -81,13 +82,25 @@ class Call:
     let_in: float | None = None
     ending: bool = False
     admitted: float | None = None
-    settled: bool = False
+    settled_at: float | None = None
+
+    @property
+    def settled(self) -> bool:
+        return self.settled_at is not None
 
     @property
     def tokens(self) -> int:
-        if self.settled:
-            return self.real_tokens if self.ending else 0  # given back by whoever never heard that it was let in
-        return min(self.asked_tokens, TOKENS)
+        """The tokens that count from the admission on. What a call takes beyond its reservation counts from its settlement on."""
+        reserved = min(self.asked_tokens, TOKENS)
+        return min(reserved, self._taken) if self.settled else reserved
+
+    @property
+    def surplus(self) -> int:
+        return max(0, self._taken - min(self.asked_tokens, TOKENS)) if self.settled else 0
+
+    @property
+    def _taken(self) -> int:
+        return self.real_tokens if self.ending else 0  # given back by whoever never heard that it was let in
 
     @property
     def usd(self) -> Decimal:
@@ -131,8 +144,14 @@ class World:
         return sum((call.usd for call in self.calls.values() if call.admitted is not None), Decimal(0))
 
     def tokens_since(self, moment: float) -> int:
-        """What the table counts of the calls it has admitted since."""
-        return sum(call.tokens for call in self.calls.values() if call.admitted is not None and call.admitted > moment)
+        """The tokens that the table has counted since."""
+        admitted = sum(call.tokens for call in self.calls.values() if call.admitted is not None and call.admitted > moment)
+        return admitted + self.surplus_since(moment)
+
+    def surplus_since(self, moment: float, until: float = math.inf) -> int:
+        """The tokens beyond their reservations of calls that the table settled after ``moment``, and before ``until``."""
+        settled = [call for call in self.calls.values() if call.settled_at is not None and moment < call.settled_at < until]
+        return sum(call.surplus for call in settled)
 
     @property
     def running(self) -> list[Call]:
@@ -150,7 +169,7 @@ class World:
         if isinstance(answer, Hold):
             assert name in self.holds, "let in without a place"
             call.hold, call.let_in = answer, self.time
-            self._check_admission()
+            self._check_admission(call)
             return
         assert name not in self.holds, "refused, and holds a place all the same"
         assert answer.retry_after > 0
@@ -233,7 +252,7 @@ class World:
         added, removed = self.holds.keys() - before.keys(), before.keys() - self.holds.keys()
         if not added:
             for name in removed:
-                self.calls[name].settled = True
+                self.calls[name].settled_at = self.time
             return
         assert all(before[name] <= self.time for name in removed), "a living call lost its place"
         for name in added:
@@ -241,10 +260,12 @@ class World:
             if call.admitted is not None and not call.settled:
                 # Its first hold ran out before the worker, who was late, could give it back: it stays counted as a dead one's.
                 self.calls[f"{name} before {self.time}"] = replace(call)
-            call.admitted, call.settled = self.time, False
+            call.admitted, call.settled_at = self.time, None
             assert len(self.holds) <= PLACES, "more calls at once than the limit"
             assert self.spent <= BUDGET or self.spent == call.asked_usd, "the budget is overshot by more than one reservation"
 
-    def _check_admission(self) -> None:
+    def _check_admission(self, admitted: Call) -> None:
+        assert admitted.admitted is not None
         recent = [call for call in self.calls.values() if call.let_in is not None and call.let_in > self.time - 60]
-        assert sum(call.tokens for call in recent) <= TOKENS, "more tokens within 60 seconds than the limit"
+        known = self.surplus_since(self.time - 60, until=admitted.admitted)
+        assert sum(call.tokens for call in recent) + known <= TOKENS, "more tokens within 60 seconds than the limit"

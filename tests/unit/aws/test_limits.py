@@ -76,6 +76,26 @@ class World:
         return answer
 
 
+class LosesReplies:
+    """A table whose writes take effect; while ``losing``, the first reply to each is lost."""
+
+    def __init__(self, table: LimitTable) -> None:
+        self._table = table
+        self._lost = False
+        self.losing = False
+
+    async def get(self, key: Key, *, consistent: bool = True) -> Item | None:
+        return await self._table.get(key, consistent=consistent)
+
+    async def write(self, write: Update) -> Item | None:
+        item = await self._table.write(write)
+        if self.losing and not self._lost:
+            self._lost = True
+            raise StorageUnavailable("not heard")
+        self._lost = False
+        return item
+
+
 async def test_tokens_are_let_through_up_to_the_limit_whichever_worker_asks(table: LimitTable) -> None:
     world = World(table, Caps(tokens_per_minute=1000))
     await world.let_in(600)
@@ -133,18 +153,63 @@ async def test_a_call_is_settled_once(table: LimitTable) -> None:
     assert (await world.refused(501)).by == "tokens"
 
 
-async def test_a_call_longer_than_a_minute_settles_its_money_and_its_place_alone(table: LimitTable) -> None:
-    world = World(table, Caps(1000, 2, Decimal(1)))
-    hold = await world.let_in(1000, "0.6")
-    for _ in range(4):
+async def run_for(world: World, hold: Hold, seconds: int) -> None:
+    """Let a call take ``seconds``, and renew its lease meanwhile."""
+    for _ in range(seconds // 20):
         world.time += 20
         await hold.renew()
-    await world.let_in(1000)
-    await hold.settle(tokens=5000, usd=Decimal("0.4"))
-    assert await world.worker.occupancy() == 1
-    assert (await world.refused(1)).retry_after == 65.0
-    world.time += 65
+    world.time += seconds % 20
+
+
+@pytest.mark.parametrize("seconds", [64, 65, 120, 800])
+@pytest.mark.parametrize("others_call", [False, True])
+async def test_tokens_beyond_the_reservation_count_for_a_minute_from_the_end_of_a_long_call(
+    table: LimitTable, seconds: int, *, others_call: bool
+) -> None:
+    world = World(table, Caps(1000, None, Decimal(1)))
+    hold = await world.let_in(30, "0.6")
+    await run_for(world, hold, seconds)
+    if others_call:
+        await world.let_in(1, worker=world.new_worker())
+    await hold.settle(tokens=33_000, usd=Decimal("0.4"))
+    assert (await world.refused(1, worker=world.new_worker())).retry_after > 60
+    world.time += 60
+    await world.refused(1)
+    world.time += 6
     await world.let_in(1000, "0.6")
+
+
+async def test_a_surplus_is_booked_once_though_the_reply_is_lost(table: LimitTable) -> None:
+    forgetful = LosesReplies(table)
+    world = World(forgetful, Caps(tokens_per_minute=1000))
+    hold = await world.let_in(100)
+    await run_for(world, hold, 70)
+    forgetful.losing = True
+    await hold.settle(tokens=500)
+    forgetful.losing = False
+    assert (await world.refused(601)).by == "tokens"
+    await world.let_in(500)
+
+
+async def test_many_long_calls_that_took_more_than_they_reserved_are_all_counted(table: LimitTable) -> None:
+    world = World(table, Caps(tokens_per_minute=1000))
+    holds = [await world.let_in(100, worker=world.new_worker()) for _ in range(10)]
+    for hold in holds:
+        await run_for(world, hold, 80)
+    for number, hold in enumerate(holds):
+        world.time += 2 * (number % 2)  # the bucket changes between two settlements
+        await hold.settle(tokens=190)
+    assert (await world.refused(101)).by == "tokens"
+    await world.let_in(100)
+
+
+async def test_a_long_call_that_reserved_too_much_frees_no_room_that_others_have_taken(table: LimitTable) -> None:
+    world = World(table, Caps(tokens_per_minute=1000))
+    hold = await world.let_in(1000)
+    await run_for(world, hold, 80)
+    await world.let_in(1000)
+    await hold.settle(tokens=1)
+    assert (await world.refused(1)).retry_after == 65.0
 
 
 async def test_a_call_that_asks_for_more_than_the_limit_counts_as_the_limit(table: LimitTable) -> None:

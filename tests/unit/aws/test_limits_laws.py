@@ -49,7 +49,7 @@ BEGINS = st.builds(
     st.integers(0, WORKERS - 1),
     st.sampled_from([0, 1, 100, 100, 250, 250, 400, 999, 3000]),
     st.sampled_from([0, 1, 10, 50, 100, 100, 300, 1500]),
-    st.sampled_from([0.0, 0.5, 1.0, 1.5]),
+    st.sampled_from([0.0, 0.5, 1.0, 1.5, 8.0]),
 )
 LETS = st.builds(Let, ANY, st.none())
 FAULTS = st.builds(Let, ANY, st.sampled_from(Fault))

@@ -169,6 +169,20 @@ async def test_what_a_call_really_took_takes_the_place_of_what_was_reserved(turn
     await refused(turnstile, RateLimited, answer=100)
 
 
+async def test_tokens_a_minute_bind_calls_that_outlast_the_minute(turnstile: Turnstile) -> None:
+    def pass_time() -> None:
+        turnstile.now += 90
+
+    turnstile.limits.tokens = 1000
+    turnstile.provider.before_each = pass_time
+    for _ in range(3):
+        await turnstile.ask(answer=28, takes=TokenUsage(2, 33_000))
+        error = await refused(turnstile, RateLimited, answer=28)
+        assert error.retry_after is not None
+        assert error.retry_after > 60
+        turnstile.now += 66
+
+
 async def test_a_call_that_generated_nothing_gives_everything_back(turnstile: Turnstile) -> None:
     turnstile.limits.tokens, turnstile.limits.budget = 1000, "0.001"
     turnstile.provider.failure = BackendUnavailable("down")

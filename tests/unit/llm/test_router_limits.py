@@ -2,6 +2,7 @@
 Time here is virtual."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
@@ -68,6 +69,15 @@ async def test_200_parallel_calls_of_many_workers_never_take_more_than_the_limit
     began = sorted(world.models["a"].began)
     assert max(sum(first <= one < first + 60 for one in began) for first in began) * 40 <= 2500
     assert began[-1] - began[0] < 200 * 40 / 2500 * 65, "the limit was never used up"
+
+
+async def test_a_backend_s_tokens_a_minute_bind_calls_that_outlast_the_minute() -> None:
+    world = World({"rate_limit_tpm": 1000}, workers=2)
+    world.models["a"].usage, world.models["a"].seconds = TokenUsage(20, 33_000), 90.0
+    for worker in (0, 1, 0):
+        await world.say(50, worker=worker)
+    began = world.models["a"].began
+    assert all(later - earlier >= 90 + 60 for earlier, later in itertools.pairwise(began))
 
 
 async def test_200_parallel_calls_of_many_workers_are_never_more_at_once_than_the_limit() -> None:
