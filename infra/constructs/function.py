@@ -23,6 +23,8 @@ _STREAMING: Final = {
     # Ready means listening, which the server does once the app is imported; a route's app serves no other path to ask.
     "AWS_LWA_READINESS_CHECK_PROTOCOL": "TCP",
 }
+# After a restore the web adapter posts to this path, and lets no request through before the app has answered. No route has it.
+_SNAP_STARTING: Final = {"AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH": "/restored"}
 _SHARED: Final = "functions.workers.shared.handler"
 
 
@@ -63,6 +65,10 @@ class Function(Construct):
         at_once: int | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
+        if snap_start and kind is not Kind.STREAMING:
+            raise ValueError(
+                f"{construct_id}: only a streaming function hears of a restore, so no other may start from a snapshot."
+            )
         # CloudFormation names function and log group. A name of ours would still be taken: by a log group that was retained,
         # or by the function that a route leaves behind on its way to another surface. This tag finds them.
         Tags.of(self).add(TAG, construct_id)
@@ -82,6 +88,8 @@ class Function(Construct):
             handler = "run.sh"
             variables |= {**_STREAMING, "SPASS_APP": f"{module}:app"}
             attached.append(layers.web_adapter)
+        if snap_start:
+            variables |= _SNAP_STARTING
         self.resource = lambda_.Function(
             self,
             "Function",

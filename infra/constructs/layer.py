@@ -97,7 +97,7 @@ class Layers(Construct):
     of the embedded model, for the functions that embed. ``web_adapter`` is AWS's own, by which a function streams.
     """
 
-    # This version opens its own connection anew after SnapStart restores it, and offers hooks, which no app of ours has yet.
+    # From this version on, the adapter tells the app after SnapStart has restored it.
     _WEB_ADAPTER: Final = "arn:{partition}:lambda:{region}:753240598075:layer:LambdaAdapterLayerArm64:30"
 
     def __init__(self, scope: Construct, construct_id: str, *, region: str) -> None:

@@ -194,7 +194,11 @@ def test_with_snapshots_the_long_routes_are_invoked_by_the_alias_of_a_published_
     aliases = dict(deployment.resources("AWS::Lambda::Alias"))
     assert snapped == long
     assert len(aliases) == len(long)
+    for name, function in deployment.functions().items():
+        variables = function["Environment"]["Variables"]
+        assert ("AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH" in variables) == (name in long)
     for route in ROUTES:
+        assert route.path != "/restored"
         uri = json.dumps(deployment.methods()[route.method, route.path]["Properties"]["Integration"]["Uri"])
         assert any(f'"Ref": "{alias}"' in uri for alias in aliases) == route.long
 

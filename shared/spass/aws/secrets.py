@@ -34,6 +34,11 @@ def provider_key(name: str) -> str | None:
     return found
 
 
+def forget_keys() -> None:
+    """Read every key again when it is next asked for."""
+    _cache.clear()
+
+
 def _parameter(name: str) -> str | None:
     client = boto3.client(
         "ssm", config=Config(connect_timeout=1, read_timeout=3, retries={"mode": "standard", "total_max_attempts": 4})

@@ -21,6 +21,7 @@ from mangum import Mangum
 from mangum.handlers import APIGateway
 from mangum.types import LambdaContext, LambdaEvent
 from mangum.types import Scope as EventScope
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spass.aws.log import failure_line, take_over, write_line
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _REQUEST_CONTEXT: Final = b"x-amzn-request-context"
+_RESTORE_HOOK: Final = "AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH"
 _LAST_SECONDS: Final = 30.0  # of a worker's time, left to end in order
 
 
@@ -122,14 +124,19 @@ class _Function:
     def __init__(self, router: APIRouter, services: Services | None, needs: Needs | None = None) -> None:
         self._router = router
         self._services = services
+        self._needs = needs
         if _in_lambda():
             # While a function starts it has a whole processor and is not yet keeping anybody waiting.
             with starting():
-                made: Services = self.app.state.services
-                _ = made.tokens
-                made.aws.connect()
-                if needs is not None:
-                    needs(made)
+                self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what every request of the route uses."""
+        made: Services = self.app.state.services
+        _ = made.tokens
+        made.aws.connect()
+        if self._needs is not None:
+            self._needs(made)
 
     @cached_property
     def app(self) -> "FastAPI":
@@ -154,8 +161,22 @@ class StreamApp(_Function):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app: ASGIApp = self.app
         if scope["type"] == "http" and _in_lambda():
-            scope = {**scope, **_placed_by_header(scope)}
+            if _is_restore_hook(scope):
+                app = Response(status_code=204 if self._restore() else 500)
+            else:
+                scope = {**scope, **_placed_by_header(scope)}
         await app(scope, receive, send)
+
+    def _restore(self) -> bool:
+        """Make anew what processes restored from one snapshot must not share. Return False if that failed, and log why."""
+        services: Services = self.app.state.services
+        try:
+            services.forget_snapshot()
+            self._prepare()
+        except Exception as error:  # noqa: BLE001 (the edge: the adapter only needs to know that the restore failed)
+            write_line({**failure_line(error, ""), "event": "restore_failed"})
+            return False
+        return True
 
 
 class WorkerFunction:
@@ -244,6 +265,16 @@ class RestApi(APIGateway):
         scope["raw_path"] = path.encode()
         scope[GATEWAYS_ID] = context.get("requestId")
         return scope
+
+
+def _is_restore_hook(scope: Scope) -> bool:
+    """Return True for the web adapter's request after a SnapStart restore, which comes before any other.
+
+    The adapter sets the header with the request context on every request that a caller sent, so a caller cannot send this one.
+    """
+    hook = os.environ.get(_RESTORE_HOOK)
+    is_hook = bool(hook) and scope["method"] == "POST" and scope["path"] == hook
+    return is_hook and not any(name == _REQUEST_CONTEXT for name, _ in scope["headers"])
 
 
 def _placed_by_header(scope: Scope) -> Mapping[str, Any]:

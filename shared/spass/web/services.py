@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from starlette.requests import Request
 
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from spass.tenancy.config import GatewayConfig
     from spass.tenancy.settings import Cascade
     from spass.tools.toolbox import Toolbox
+
+
+# These hold what the operator's files and the environment say, which is the same in every process, and nothing else.
+_FROM_FILES: Final = frozenset({"settings", "config", "tokens", "agents"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +226,18 @@ class Services:
         from spass.calls.scope import Scope
 
         return Scope.of(caller, self.aws.for_tenant(caller.tenant))
+
+    def forget_snapshot(self) -> None:
+        """Forget everything that this process made, except what it read from the operator's files.
+
+        Call it when the process was restored from a snapshot. Clients, credentials, cached settings, ages and random choices are
+        then made anew at their next use.
+        """
+        from spass.aws.restore import reset_process_state
+
+        reset_process_state()
+        for name in self.__dict__.keys() - _FROM_FILES:
+            del self.__dict__[name]
 
     async def aclose(self) -> None:
         """Gives open connections back, when a long-lived process ends."""

@@ -1,0 +1,165 @@
+"""A function that starts from a snapshot: processes restored from the same one share nothing that must be their own."""
+
+import json
+import random
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spass.aws.keys import Key
+from spass.aws.secrets import forget_keys, provider_key
+from spass.core.ids import TenantId
+from spass.core.messages import Json
+from spass.web.functions import StreamApp, stream_app
+from spass.web.json import json_response
+from spass.web.routing import public_router
+from spass.web.services import Services, services_of
+
+HOOK = "/restored"
+router = public_router()
+
+
+@router.get("/use")
+async def use(request: Request) -> Response:
+    """Read the table, and show a random number and a provider's key."""
+    await services_of(request).aws.for_tenant(TenantId("demo")).table.get(Key("T#demo#CFG", "HEAD"))
+    return json_response({"random": random.random(), "key": provider_key("ANTHROPIC_API_KEY")})
+
+
+@dataclass
+class Aws:
+    """DynamoDB and SSM over a socket. It remembers which access key signed each operation."""
+
+    url: str = ""
+    key: str = "first"
+    signed: list[tuple[str, str]] = field(default_factory=list)
+
+    def answer(self, operation: str, authorization: str) -> Json:
+        signer = re.search(r"Credential=([^/]+)/", authorization)
+        self.signed.append((operation, signer[1] if signer else ""))
+        return {"Parameter": {"Value": self.key}} if operation == "GetParameter" else {}
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
+    aws = Aws()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            answer = aws.answer(self.headers["X-Amz-Target"].rpartition(".")[2], self.headers["Authorization"])
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        aws.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield aws
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def app(services: Services, aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamApp]:
+    """A function of Lambda as it is when the snapshot is taken."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "spass-dev-use")
+    monkeypatch.setenv("AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH", HOOK)
+    monkeypatch.setenv("SPASS_KEYS_PATH", "/spass/dev/")
+    monkeypatch.setattr("spass.web.functions.take_over", lambda: None)
+    yield stream_app(router, services, needs=lambda made: (made.router, made.cascade, provider_key("ANTHROPIC_API_KEY")))
+    forget_keys()
+
+
+def client(app: StreamApp) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
+
+
+@pytest.mark.anyio
+async def test_two_processes_restored_from_one_snapshot_draw_different_random_numbers(app: StreamApp) -> None:
+    snapshot = random.getstate()
+    drawn = []
+    async with client(app) as caller:
+        for _ in range(2):
+            random.setstate(snapshot)
+            assert (await caller.post(HOOK)).status_code == 204
+            drawn.append((await caller.get("/use")).json()["random"])
+    assert drawn[0] != drawn[1]
+
+
+@pytest.mark.anyio
+async def test_after_a_restore_clients_credentials_and_keys_are_made_anew(
+    app: StreamApp, aws: Aws, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client(app) as caller:
+        assert (await caller.get("/use")).json()["key"] == "first"
+        config, stale = services.config, (services.aws, services.router, services.cascade)
+        aws.signed.clear()
+        aws.key = "second"
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+        assert (await caller.post(HOOK)).status_code == 204
+        assert (await caller.get("/use")).json()["key"] == "second"
+    assert {signer for _, signer in aws.signed} == {"renewed"}
+    assert {operation for operation, _ in aws.signed} == {"GetItem", "GetParameter"}
+    assert services.config is config, "the files were read again"
+    assert not {id(one) for one in stale} & {id(services.aws), id(services.router), id(services.cascade)}
+
+
+@pytest.mark.anyio
+async def test_the_first_request_after_a_restore_finds_everything_made(app: StreamApp, services: Services) -> None:
+    async with client(app) as caller:
+        await caller.post(HOOK)
+    assert {"tokens", "aws", "router", "cascade"} <= services.__dict__.keys()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("case", ["from a caller", "no snapshots", "outside Lambda", "another method"])
+async def test_no_caller_can_tell_a_function_that_it_was_restored(
+    app: StreamApp, services: Services, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    headers = {"x-amzn-request-context": "{}"} if case == "from a caller" else {}
+    if case == "no snapshots":
+        monkeypatch.delenv("AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH")
+    if case == "outside Lambda":
+        monkeypatch.delenv("AWS_LAMBDA_FUNCTION_NAME")
+    before = services.router
+    async with client(app) as caller:
+        answer = await caller.request("GET" if case == "another method" else "POST", HOOK, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "route_not_found")
+    assert services.router is before
+
+
+@pytest.mark.anyio
+async def test_a_restore_that_fails_is_logged_and_refused(
+    services: Services, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failures: list[Exception] = []
+
+    def needs(_: Services) -> None:
+        for failure in failures:
+            raise failure
+
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "spass-dev-use")
+    monkeypatch.setenv("AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH", HOOK)
+    monkeypatch.setattr("spass.web.functions.take_over", lambda: None)
+    app = stream_app(router, services, needs=needs)
+    failures.append(KeyError("secret text"))
+    async with client(app) as caller:
+        assert (await caller.post(HOOK)).status_code == 500
+    line = json.loads(capsys.readouterr().out)
+    assert (line["event"], "secret text" in str(line)) == ("restore_failed", False)
