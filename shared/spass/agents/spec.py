@@ -59,7 +59,17 @@ class MessageBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    message: Annotated[str, AfterValidator(with_words), AfterValidator(bounded(MAX_MESSAGE_BYTES))]
+    message: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=MAX_MESSAGE_BYTES,
+            description=f"At most {MAX_MESSAGE_BYTES} bytes of UTF-8.",
+            json_schema_extra={"pattern": r"\S"},
+        ),
+        AfterValidator(with_words),
+        AfterValidator(bounded(MAX_MESSAGE_BYTES)),
+    ]
 
 
 ChatBody = MessageBody

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, FiniteFloat, JsonValue, model_validator
+from pydantic.config import JsonDict
 
 from spass.core.errors import DocumentTooLarge, DuplicateDocumentId, InvalidRequest, TooManyDocuments
 from spass.core.ids import RAG_ID, DocumentId
@@ -23,7 +24,7 @@ MAX_UPLOAD_BYTES: Final = 5 * 1024**3
 _FILENAME: Final = r"^[^/\\\x00-\x1f\x7f]{1,255}$"
 _MEDIA_TYPE: Final = r"^[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}( *; *[A-Za-z0-9_-]{1,40}=[A-Za-z0-9_.-]{1,40})?$"
 
-_HOLDS_WORDS: Final = {"pattern": r"\S"}
+_HOLDS_WORDS: Final[JsonDict] = {"pattern": r"\S"}
 
 QueryText = Annotated[
     str,
@@ -33,7 +34,14 @@ QueryText = Annotated[
 ]
 """What is searched for. A longer text would keep a processor busy, for what no embedding model reads to its end."""
 
-Text = Annotated[str, Field(min_length=1, json_schema_extra=_HOLDS_WORDS), AfterValidator(with_words)]
+# A longer text is refused later, with an error of its own.
+_TEXT_SCHEMA: Final[JsonDict] = {
+    **_HOLDS_WORDS,
+    "maxLength": MAX_TEXT_BYTES,
+    "description": f"At most {MAX_TEXT_BYTES} bytes of UTF-8.",
+}
+
+Text = Annotated[str, Field(min_length=1, json_schema_extra=_TEXT_SCHEMA), AfterValidator(with_words)]
 
 
 class NewDocument(BaseModel):
@@ -55,7 +63,8 @@ class WriteRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    documents: Annotated[list[NewDocument], Field(min_length=1), FailFast()]
+    # More of them are refused later, with an error of its own.
+    documents: Annotated[list[NewDocument], Field(min_length=1, json_schema_extra={"maxItems": MAX_DOCUMENTS}), FailFast()]
 
 
 class DocumentPatch(BaseModel):

@@ -19,6 +19,12 @@ _FAILURE: Final = {
     "description": "The one error envelope.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
 }
+_REFUSALS: Final = {
+    "400": "A header, a parameter or the body is not valid.",
+    "401": "There is no token, or it is unknown.",
+    "508": f"The request came through {MAX_DEPTH} gateways or more.",
+}
+"""Status to description of the errors that every route with a caller can answer. ``default`` stands for the others."""
 _USER: Final = {
     "name": "SPASS-User-Id",
     "in": "header",
@@ -76,6 +82,7 @@ def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for route, method, operation in _operations(document, routes):
         _add_answers(route.path, method, operation)
+        _refuse_null(operation)
         if name := BODIES.get((method, route.path)):
             operation["requestBody"]["content"]["application/json"]["schema"] = {"$ref": f"#/components/schemas/{name}"}
         if isinstance(route, CallerRoute):
@@ -90,6 +97,17 @@ def _operations(document: Mapping[str, Any], routes: Sequence[BaseRoute]) -> Ite
                 yield route, method, document["paths"][route.path_format][method.lower()]
 
 
+def _refuse_null(operation: dict[str, Any]) -> None:
+    """Take ``null`` out of the schemas of parameters and of the body: FastAPI adds it where they may be absent."""
+    bodies = operation.get("requestBody", {}).get("content", {}).values()
+    for holder in [*operation.get("parameters", ()), *bodies]:
+        schema = holder["schema"]
+        members = [member for member in schema.get("anyOf", ()) if member != {"type": "null"}]
+        if len(members) == 1:
+            rest = {} if "$ref" in members[0] else {name: value for name, value in schema.items() if name != "anyOf"}
+            holder["schema"] = {**rest, **members[0]}
+
+
 def _add_answers(path: str, method: str, operation: dict[str, Any]) -> None:
     responses = operation["responses"]
     responses.pop("422", None)
@@ -101,6 +119,7 @@ def _add_answers(path: str, method: str, operation: dict[str, Any]) -> None:
 
 def _add_caller(path: str, method: str, operation: dict[str, Any]) -> None:
     operation["security"] = [{"token": []}]
+    operation["responses"] |= {status: {**_FAILURE, "description": said} for status, said in _REFUSALS.items()}
     parameters = operation.setdefault("parameters", [])
     parameters += [{**_USER, "required": path.startswith("/a1/")}, *_ANYWHERE]
     if method == "POST":

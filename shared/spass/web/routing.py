@@ -209,7 +209,8 @@ def _whole_number(value: object) -> object:
 
 async def _page(
     request: Request,
-    limit: Annotated[int, BeforeValidator(_whole_number), Query(ge=1, le=1000, description="Entries at most.")] = 100,
+    # In this order: bounds after the validator would be published as ``ge`` and ``le``, which no reader of OpenAPI knows.
+    limit: Annotated[int, Query(ge=1, le=1000, description="Entries at most."), BeforeValidator(_whole_number)] = 100,
     cursor: Annotated[str | None, Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before.")] = None,
 ) -> Page:
     sent_once(request, ("limit", "cursor"))
