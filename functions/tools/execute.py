@@ -1,11 +1,13 @@
 """POST /v1/tools/execute: one tool, called directly."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
+from spass.core.messages import Json
 from spass.web.exchange import Current
 from spass.web.functions import stream_app
 from spass.web.idempotency import Answer, once
@@ -31,9 +33,12 @@ async def execute_tool(body: ToolExecution, exchange: Current) -> Response:
     async def executed(claim: Claim | None) -> Answer:
         run = exchange.services.toolbox.execute_direct
         answer = await run(exchange.scope, body.name, body.arguments, claim, exchange.cost_headers)
-        return Answer(answer.to_json(), kept=answer.kept, failed=answer.failed)
+        return Answer(answer.to_json(), kept=answer.kept, failed=answer.failed, record=answer.record)
 
-    return await once(exchange, executed)
+    async def restored(record: Mapping[str, Json]) -> Mapping[str, Json]:
+        return await exchange.services.toolbox.restored(exchange.scope, body.name, body.arguments, record)
+
+    return await once(exchange, executed, restore=restored)
 
 
 app = stream_app(router, needs=lambda services: services.toolbox)

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 
+import boto3
 import pytest
 
 from spass.aws.idempotency import Claim, StoredAnswer
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
 from spass.tools import confirm
-from tests.functions.gateway import Gateway
+from tests.functions.gateway import BUCKET, TABLE, Gateway, Reply
 
 EXECUTE = "/v1/tools/execute"
 NOTES = "/a1/rag/indices/notes"
@@ -68,6 +69,53 @@ def test_a_key_replays_the_execution_and_keeps_no_refusal(gateway: Gateway, conf
         gateway.send("POST", EXECUTE, body=body("rag_doc_delete", confirmed), headers={"Idempotency-Key": "two"}) for _ in "ab"
     ]
     assert [reply.code for reply in refused] == ["confirm_token_invalid"] * 2
+
+
+def delete_keyed(gateway: Gateway, **more: object) -> Reply:
+    return gateway.send("POST", EXECUTE, body=body("rag_doc_delete", {**DELETE, **more}), headers={"Idempotency-Key": "first"})
+
+
+def everything_stored() -> str:
+    """The items of the table and the objects of the bucket, as text."""
+    table, bucket = boto3.client("dynamodb"), boto3.client("s3")
+    objects = [bucket.get_object(Bucket=BUCKET, Key=entry["Key"]) for entry in bucket.list_objects_v2(Bucket=BUCKET)["Contents"]]
+    return "".join([str(table.scan(TableName=TABLE)["Items"]), *(str(found["Body"].read()) for found in objects)])
+
+
+@pytest.mark.usefixtures("confirmed")
+def test_a_first_step_under_a_key_is_answered_again_with_a_token_that_is_stored_nowhere(gateway: Gateway) -> None:
+    first, again = (delete_keyed(gateway) for _ in "ab")
+    assert again.json == first.json
+    assert [reply.headers.get("idempotency-replayed") for reply in (first, again)] == [None, "true"]
+    token = again.json["result"]["confirm_token"]
+    assert '"confirm_required":true' in everything_stored().replace(" ", "")
+    assert token not in everything_stored()
+    other = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", {**DELETE, "confirm_token": token}))
+    assert other.json["result"] == {"deleted": True}
+
+
+@pytest.mark.usefixtures("confirmed")
+def test_a_first_step_under_a_key_is_not_answered_again_when_its_token_has_expired(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, issued = delete_keyed(gateway), now_s()
+    reply = first
+    for seconds, replayed in ((50, "true"), (62, None), (110, "true")):
+        for module in ("spass.tools.confirm", "spass.aws.idempotency", "spass.aws.table"):
+            monkeypatch.setattr(f"{module}.now_s", lambda at=issued + seconds: at)
+        reply = delete_keyed(gateway)
+        assert reply.headers.get("idempotency-replayed") == replayed, seconds
+        assert (reply.json["result"] == first.json["result"]) is (seconds == 50)
+        assert reply.json["result"]["confirm_required"] is True
+    assert gateway.send("GET", f"{NOTES}/documents/a").status == 200
+    confirmed = body("rag_doc_delete", {**DELETE, "confirm_token": reply.json["result"]["confirm_token"]})
+    assert gateway.send("POST", EXECUTE, body=confirmed).json["result"] == {"deleted": True}
+
+
+@pytest.mark.usefixtures("confirmed")
+def test_the_key_of_a_first_step_is_for_that_body_alone(gateway: Gateway) -> None:
+    token = delete_keyed(gateway).json["result"]["confirm_token"]
+    assert delete_keyed(gateway, confirm_token=token).code == "idempotency_key_reused"
 
 
 WRITES: list[tuple[str, dict[str, object]]] = [

@@ -38,11 +38,12 @@ class IdempotentRequest:
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
     """An answer as it can be given again: the JSON body and the headers that belong to it. Without a ``status`` it has the one
-    that its route answers with as a rule."""
+    that its route answers with as a rule. It is kept for a day, or until ``expires_at`` (second since the epoch)."""
 
     body: Mapping[str, Json]
     headers: Mapping[str, str]
     status: int | None = None
+    expires_at: int | None = None
 
 
 async def read(store: TenantStore, request: IdempotentRequest) -> StoredAnswer | None:
@@ -172,7 +173,7 @@ async def _completion(store: TenantStore, request: IdempotentRequest, answer: St
         "state": "done",
         "owner": owner if isinstance(owner, str) else None,
         "body_hash": request.body_hash,
-        TTL: now_s() + _KEEP_SECONDS,
+        TTL: answer.expires_at or now_s() + _KEEP_SECONDS,
     }
     encoded = text.encode("utf-8", "replace")  # text of a model may hold half a surrogate pair
     if len(encoded) <= _INLINE_BYTES:

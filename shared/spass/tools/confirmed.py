@@ -7,12 +7,23 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, FailFast, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from spass.calls.scope import Scope
 from spass.core.ids import DOCUMENT_ID, RAG_ID, DocumentId, IndexId
 from spass.core.messages import Json
 from spass.rag.documents import MAX_DOCUMENTS, NewDocument
 from spass.rag.precondition import IfMatch, IndexChanged, OneDocument, View, WholeIndex
 from spass.tools.base import Tool, ToolContext
-from spass.tools.confirm import CONFIRM_SECONDS, Operation, Redemption, Written, result_of
+from spass.tools.confirm import (
+    CONFIRM_SECONDS,
+    Confirmations,
+    Operation,
+    Redemption,
+    Unsigned,
+    Written,
+    expiry_of,
+    result_of,
+    unsigned,
+)
 
 
 def _token_last(schema: dict[str, Any]) -> None:
@@ -78,8 +89,19 @@ class ConfirmedTool(Tool):
         except IndexChanged:
             raise await context.confirmations.refusal(context.scope, redemption) from None
 
+    def record_of(self, preview: Mapping[str, Json]) -> tuple[Mapping[str, Json], int]:
+        """Return what may be stored of the first call's answer, and the last second in which its token is good. The token is
+        stored without its signature, so that whoever reads the table cannot use it."""
+        token = str(preview["confirm_token"])
+        return {**preview, "confirm_token": unsigned(token)}, expiry_of(token)
+
+    async def restored(self, scope: Scope, confirmations: Confirmations, record: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return the first call's answer, given what was stored of it."""
+        token = await confirmations.sign(scope, self.operation(), Unsigned(str(record["confirm_token"])))
+        return {**record, "confirm_token": token}
+
     def operation(self) -> Operation:
-        """What the token is for."""
+        """Return what the token confirms."""
         return Operation(self.tool_name, body=self.model_dump(mode="json", exclude={"confirm_token"}))
 
 

@@ -5,10 +5,9 @@ what the model cannot help at all is raised: see ``_FATAL`` and, for callers who
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, cast
+from dataclasses import dataclass, replace
+from typing import Final, TypeGuard, cast
 
 from pydantic import ValidationError
 
@@ -44,9 +43,10 @@ from spass.tools.ancestry import Ancestry
 from spass.tools.arguments import InvalidArguments
 from spass.tools.base import Library, Tool, ToolContext, ToolError
 from spass.tools.confirm import Confirmations, Keep
+from spass.tools.confirmed import ConfirmedTool
 from spass.tools.registry import TOOLS, load
+from spass.tools.results import bounded
 
-MAX_RESULT_BYTES: Final = 64 * 1024
 MAX_CALLS: Final = 32
 """Of one answer of a model: what one sentence of it may set going."""
 
@@ -62,14 +62,16 @@ _RAISED_TO_CALLERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """What a tool called directly answers. ``result`` is JSON of at most ``MAX_RESULT_BYTES``. ``kept``: it stands under the
-    claim of its request already, together with what the tool changed."""
+    """What a tool called directly answers. ``result`` is JSON that ``bounded`` has cut. ``kept``: it stands under the
+    claim of its request already, together with what the tool changed. ``record`` is what an Idempotency-Key keeps in place of it.
+    """
 
     name: str
     result: Json
     duration_ms: int
     failed: bool
     kept: bool = False
+    record: StoredAnswer | None = None
 
     def to_json(self) -> dict[str, Json]:
         return {"name": self.name, "result": self.result, "duration_ms": self.duration_ms}
@@ -170,7 +172,7 @@ class Toolbox:
             nonlocal kept
             if claim is None:
                 return ()
-            kept = ToolAnswer(name, _bounded(result)[0], recorder.elapsed_ms, failed=False, kept=True)
+            kept = ToolAnswer(name, bounded(result)[0], recorder.elapsed_ms, failed=False, kept=True)
             return [await claim.completion(StoredAnswer(kept.to_json(), headers()))]
 
         try:
@@ -181,8 +183,22 @@ class Toolbox:
             raise
         if kept is not None and not attempt.failed:
             return kept
-        result, _ = _bounded(attempt.result)
-        return ToolAnswer(name, result, recorder.duration_ms, attempt.failed)
+        result, _ = bounded(attempt.result)
+        answer = ToolAnswer(name, result, recorder.duration_ms, attempt.failed)
+        if attempt.failed or not _asks_back(prepared):
+            return answer
+        stored, expires_at = prepared.record_of(cast("Mapping[str, Json]", result))
+        return replace(answer, record=StoredAnswer({**answer.to_json(), "result": stored}, headers(), expires_at=expires_at))
+
+    async def restored(
+        self, scope: Scope, name: str, arguments: Mapping[str, Json], record: Mapping[str, Json]
+    ) -> Mapping[str, Json]:
+        """Return the body that ``execute_direct`` answered to this call, given what an Idempotency-Key has kept of it."""
+        tool = _call_of(_existing(name), arguments)
+        if not _asks_back(tool):
+            return record
+        stored = cast("Mapping[str, Json]", record["result"])
+        return {**record, "result": await tool.restored(scope, self._confirmations, stored)}
 
     async def _attempt(
         self,
@@ -226,6 +242,11 @@ class Toolbox:
 class _Attempt:
     result: Json
     failed: bool = False
+
+
+def _asks_back(tool: Tool) -> TypeGuard[ConfirmedTool]:
+    """Return whether the call is the first of two steps, whose answer holds a confirm token."""
+    return isinstance(tool, ConfirmedTool) and tool.confirm_token is None
 
 
 def _existing(name: str) -> type[Tool]:
@@ -279,27 +300,6 @@ def _failed(error: ToolError | SpassError) -> _Attempt:
 
 
 def _finished(call: ToolCall, attempt: _Attempt, duration_ms: int = 0) -> ToolCallFinished:
-    result, text = _bounded(attempt.result)
+    result, text = bounded(attempt.result)
     message = Message(Role.TOOL, text, tool_call_id=call.id)
     return ToolCallFinished(call, tool_arguments.shown(call.arguments), result, message, duration_ms)
-
-
-def _bounded(result: Json) -> tuple[Json, str]:
-    """``result`` and its compact JSON; of one too long for a model the beginning, and a mark that says so."""
-    text = _compact(result)
-    try:
-        encoded = text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair in what somebody else's server answered
-        encoded = text.encode("utf-8", "replace")
-        text = encoded.decode()
-        result = json.loads(text)
-    if len(encoded) <= MAX_RESULT_BYTES:
-        return result, text
-    # What is JSON already at most doubles when it is quoted once more.
-    beginning = encoded[: MAX_RESULT_BYTES // 2 - 100].decode("utf-8", "ignore")
-    short: Json = {"truncated": True, "note": "The result was too long. This is its beginning.", "beginning": beginning}
-    return short, _compact(short)
-
-
-def _compact(result: Json) -> str:
-    return json.dumps(result, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -5,8 +5,8 @@ import json
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,10 +25,15 @@ REPLAYED: Final = "Idempotency-Replayed"
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 
+Restore: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
+"""Makes the body of an answer out of what was kept of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a route's work came to. ``kept``: the work has written ``body`` under its claim itself, with what made it true.
-    ``failed``: it is not kept, so the same key may try again. ``status``: where it is not the route's usual one.
+    ``failed``: it is not kept, so the same key may try again. ``status``: where it is not the route's usual one. ``record``: what
+    is kept in place of this answer.
     """
 
     body: Mapping[str, Json]
@@ -36,6 +41,7 @@ class Answer:
     kept: bool = False
     failed: bool = False
     status: int | None = None
+    record: StoredAnswer | None = None
 
 
 def idempotent_request(request: Request, caller: Caller, body: bytes) -> IdempotentRequest | None:
@@ -68,8 +74,15 @@ def _digest(caller: Caller, method: str, path: str, key: str) -> str:
     return hashlib.sha256(json.dumps(owner).encode()).hexdigest()
 
 
-async def once(exchange: Exchange, work: Callable[[Claim | None], Awaitable[Answer]], *, status: int = 200) -> Response:
-    """The answer of ``work``, or the kept one when this request was carried out before.
+async def once(
+    exchange: Exchange,
+    work: Callable[[Claim | None], Awaitable[Answer]],
+    *,
+    status: int = 200,
+    restore: Restore | None = None,
+) -> Response:
+    """Return the answer of ``work``, or the kept one if this request was carried out before. ``restore`` makes the answer out of
+    the ``record`` that was kept of it.
 
     Raises:
         IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
@@ -79,7 +92,8 @@ async def once(exchange: Exchange, work: Callable[[Claim | None], Awaitable[Answ
         return json_response(answer.body, status=answer.status or status, headers=answer.headers)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
     if isinstance(claim, StoredAnswer):
-        return replayed(claim, status=status)
+        body = await restore(claim.body) if restore else claim.body
+        return replayed(replace(claim, body=body), status=status)
     try:
         async with renewing(claim.renew):
             answer = await work(claim)
@@ -87,7 +101,7 @@ async def once(exchange: Exchange, work: Callable[[Claim | None], Awaitable[Answ
                 await release(claim)
             elif not answer.kept:
                 headers = {**answer.headers, **exchange.cost_headers()}
-                await claim.complete(StoredAnswer(answer.body, headers, answer.status))
+                await claim.complete(answer.record or StoredAnswer(answer.body, headers, answer.status))
     except Exception:
         await release(claim)
         raise

@@ -24,7 +24,8 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tools import confirm
 from spass.tools.registry import load
-from spass.tools.toolbox import MAX_RESULT_BYTES, Toolbox
+from spass.tools.results import MAX_RESULT_BYTES
+from spass.tools.toolbox import Toolbox
 from tests.unit.rag.conftest import World, config_with
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,8 @@ from spass.core.time import Timestamp
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tools.ancestry import Recalled, Recollection
-from spass.tools.toolbox import MAX_RESULT_BYTES, Toolbox
+from spass.tools.results import MAX_RESULT_BYTES
+from spass.tools.toolbox import Toolbox
 from tests.unit.tools.scopes import Shelf, scope_for
 
 pytestmark = pytest.mark.anyio

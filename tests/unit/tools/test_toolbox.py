@@ -29,7 +29,8 @@ from spass.tenancy.settings import Cascade
 from spass.tools import registry, toolbox
 from spass.tools.base import Tool, ToolContext, ToolError
 from spass.tools.registry import TOOLS
-from spass.tools.toolbox import MAX_CALLS, MAX_RESULT_BYTES, Toolbox
+from spass.tools.results import MAX_RESULT_BYTES
+from spass.tools.toolbox import MAX_CALLS, Toolbox
 from tests.unit.tools.scopes import Shelf, scope_for, table_of
 
 pytestmark = pytest.mark.anyio
