@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from spass.core.lookalikes import Tags
+
 MARK: Final = "ˆ"
 """U+02C6: in hardly any text, and a letter to every tokenizer."""
 
@@ -21,7 +23,7 @@ NOTE: Final = (
 """The one system note that explains the marks: always the same words, so that providers can cache a prompt's beginning."""
 
 _MARKS: Final = MARK + "ˇ˘˛˜˝"
-_OPENS_LIKE_OURS: Final = re.compile(r"[<＜](?=[\s/]{0,16}data\b)", re.IGNORECASE)
+_TAGS: Final = Tags("data")
 _FIRST_BLANK: Final = re.compile(r" (?<!\s )")
 _OTHER_SPACE: Final = re.compile(r"([^\S ]\s*)")
 _OTHER_SPACE_IN_JSON: Final = re.compile(r"([^\S ]\s*|(?<!\\)\\[nrt])")
@@ -41,10 +43,9 @@ def free_mark(texts: Iterable[str]) -> str:
 
 
 def delimited(text: str, mark: str) -> str:
-    """``text`` as data, which cannot end the delimiters or open others. Where no mark was free, the one in it becomes ``^``."""
-    text = text.replace(mark, "^")
-    if "<" in text or "＜" in text:
-        text = _OPENS_LIKE_OURS.sub("‹", text)
+    """Return ``text`` as data, which cannot end the delimiters or open others: the bracket of what looks like one becomes ``[``.
+    Where no mark was free, the one in it becomes ``^``."""
+    text = _TAGS.disarm(text.replace(mark, "^"), "[")
     return f'<data mark="{mark}">{marked(text, mark)}</data>'
 
 

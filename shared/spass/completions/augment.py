@@ -1,18 +1,17 @@
 """What the gateway adds to a chat of its own accord: the tenant's system prompt, its memory, and tools of the gateway."""
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spass.calls.invisible import visible
+from spass.core.lookalikes import Tags
 from spass.core.messages import Message, Role
 
 if TYPE_CHECKING:
     from spass.llm.types import ChatRequest
     from spass.tenancy.settings import TenantSettings
 
-# Anything a reader could take for one of our own tags, opening or closing, however it is spaced or cased.
-_TAG: Final = re.compile(r"<(?=\s*(?:/\s*)?memory\b)", re.IGNORECASE)
+_TAGS: Final = Tags("memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +43,4 @@ def with_words(request: "ChatRequest", settings: "TenantSettings", augment: Augm
 
 def render_memory(notes: str) -> str:
     """Return ``notes`` as one block for a model. They cannot end it: the ``<`` of a tag like ours becomes ``&lt;``."""
-    return f"Notes that were kept from earlier conversations, one in a line:\n<memory>\n{_TAG.sub('&lt;', notes)}\n</memory>"
+    return f"Notes that were kept from earlier conversations, one in a line:\n<memory>\n{_TAGS.disarm(notes, '&lt;')}\n</memory>"
