@@ -108,9 +108,9 @@ async def write_index(store: TenantStore, index: IndexId, documents: int) -> Non
     starts = range(0, documents, SEGMENT_ROWS)
     segments = [await put_segment(objects, rows(start, min(start + SEGMENT_ROWS, documents))) for start in starts]
 
-    async def plan(before: Manifest, name: str) -> Step[None]:
+    async def plan(before: Manifest, _: str) -> Step[None]:
         first = Manifest(objects.generation, embedding_model="bench-embedding", dimensions=768, created_at=now())
-        after = before.followed_by(first.with_segments(segments, now()), swap=name, retired=[], at=now_s())
+        after = before.followed_by(first.with_segments(segments, now()), retired=[], at=now_s())
         return Step(None, after)
 
     await swap(store, index, Deadline.after(60), plan)

@@ -64,6 +64,11 @@ def idempotency(tenant: TenantId, digest: str) -> Key:
     return Key(f"{tenant_prefix(tenant)}IDEM#{digest}", "IDEM")
 
 
+def commit_marker(tenant: TenantId, name: str) -> Key:
+    """What a transaction puts to show that it took effect."""
+    return Key(f"{tenant_prefix(tenant)}COMMIT#{name}", "COMMIT")
+
+
 def rag_partition(tenant: TenantId) -> str:
     return f"{tenant_prefix(tenant)}RAG"
 

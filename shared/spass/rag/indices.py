@@ -76,11 +76,11 @@ class Indices:
             IndexChanged: ``if_match`` does not hold.
         """
 
-        async def plan(before: Manifest, name: str) -> Step[bool]:
+        async def plan(before: Manifest, _: str) -> Step[bool]:
             if not before.exists:
                 return Step(False, None)
             tombstone = Manifest(updated_at=now())
-            return Step(True, before.followed_by(tombstone, swap=name, retired=[before.generation], at=now_s()))
+            return Step(True, before.followed_by(tombstone, retired=[before.generation], at=now_s()))
 
         return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)
 
@@ -108,6 +108,6 @@ class Indices:
             segments = await write_all_dead(objects, killed.left, killed.changed, name)
             after = before.with_segments(segments, now())
             retired = outdated(before.generation, before.segments, segments)
-            return Step(True, before.followed_by(after, swap=name, retired=retired, at=now_s()))
+            return Step(True, before.followed_by(after, retired=retired, at=now_s()))
 
         return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)

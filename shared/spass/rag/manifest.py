@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from spass.aws.attributes import Item, Value
 from spass.aws.keys import rag_manifest
-from spass.aws.table import ABSENT, Condition, Put
+from spass.aws.table import ABSENT, Check, Condition, Put
 from spass.core.errors import InternalError
 from spass.core.ids import IndexId, TenantId
 from spass.core.time import Timestamp
@@ -22,7 +22,6 @@ MAX_SEGMENTS: Final = 64
 MANIFEST_BYTES: Final = 32_000
 INLINE_DEAD_BYTES: Final = 128
 _MAX_RETIRED: Final = 64
-_MAX_SWAPS: Final = 32
 _NEVER: Final = Timestamp("")
 
 
@@ -59,8 +58,7 @@ class Manifest:
     """One version of an index. An index that never was has version 0; a deleted one keeps its version; neither has a generation.
 
     ``version`` counts what was written, as the wire says it; ``revision`` counts every swap, also one that only rearranges the
-    segments. ``swaps`` names the last of them, newest last, so that a writer that lost the reply to its swap can read whether it
-    took place, even when others came after.
+    segments.
     """
 
     generation: str = ""
@@ -71,7 +69,6 @@ class Manifest:
     updated_at: Timestamp = _NEVER
     segments: tuple[Segment, ...] = ()
     retired: tuple[Retired, ...] = ()
-    swaps: tuple[str, ...] = ()
     revision: int = 0
 
     @property
@@ -89,22 +86,21 @@ class Manifest:
     def with_segments(self, segments: Sequence[Segment], updated_at: Timestamp) -> "Manifest":
         return replace(self, segments=tuple(segments), updated_at=updated_at)
 
-    def followed_by(self, next_: "Manifest", *, swap: str, retired: Sequence[str], at: int) -> "Manifest":
-        """``next_`` as the version after this one, made by ``swap``, which took the paths ``retired`` out at second ``at``.
+    def followed_by(self, next_: "Manifest", *, retired: Sequence[str], at: int) -> "Manifest":
+        """Return ``next_`` as the version after this one, which took the paths ``retired`` out at second ``at``.
 
         More retired paths than a manifest has room for are forgotten, oldest first: the sweep of unreferenced objects finds
         them."""
-        return replace(self.rearranged_as(next_, swap=swap, retired=retired, at=at), version=self.version + 1)
+        return replace(self.rearranged_as(next_, retired=retired, at=at), version=self.version + 1)
 
-    def rearranged_as(self, next_: "Manifest", *, swap: str, retired: Sequence[str] = (), at: int = 0) -> "Manifest":
-        """``next_`` in this one's place, as ``followed_by`` says, holding the same documents: the version stays."""
+    def rearranged_as(self, next_: "Manifest", *, retired: Sequence[str], at: int) -> "Manifest":
+        """Return ``next_`` in this one's place, as ``followed_by`` says, holding the same documents: the version stays."""
         left = self.retired + tuple(Retired(path, at) for path in retired)
         return replace(
             next_,
             version=self.version,
             revision=self.revision + 1,
             retired=left[-_MAX_RETIRED:],
-            swaps=(*self.swaps, swap)[-_MAX_SWAPS:],
         )
 
 
@@ -121,13 +117,12 @@ def manifest_of(item: Item | None) -> Manifest:
         updated_at=Timestamp(_text(item, "updated_at")),
         segments=tuple(_segment(entry) for entry in json.loads(_text(item, "segments"))),
         retired=tuple(Retired(**entry) for entry in json.loads(_text(item, "retired"))),
-        swaps=tuple(_text(item, "swaps").split()),
         revision=cast(int, item.get("revision", 0)),
     )
 
 
 def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manifest) -> Put:
-    """The write that makes ``after`` the version in force if ``before`` still is.
+    """Return the write that makes ``after`` the version in force if ``before`` still is.
 
     Raises:
         InternalError: ``after`` is larger than a manifest may be.
@@ -142,12 +137,17 @@ def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manife
         "updated_at": after.updated_at,
         "segments": _json([_entry(segment) for segment in after.segments]),
         "retired": retired_entries(after.retired),
-        "swaps": " ".join(after.swaps),
+        "swaps": "",  # workers of earlier releases read it while a deployment replaces them
     }
     size = sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
     if size > MANIFEST_BYTES or len(after.segments) > MAX_SEGMENTS:
         raise InternalError(f"A manifest of {size} bytes and {len(after.segments)} segments is larger than one may be.")
     return Put(rag_manifest(tenant, index), attributes, _still(before))
+
+
+def unchanged(tenant: TenantId, index: IndexId, before: Manifest) -> Check:
+    """Return the condition that ``before`` is still in force."""
+    return Check(rag_manifest(tenant, index), _still(before))
 
 
 def retired_entries(retired: Sequence[Retired]) -> str:

@@ -85,7 +85,7 @@ async def _merge(
         segments = [segment for segment in before.segments if segment.id not in taken] + merged
         after = before.with_segments(segments, before.updated_at)
         retired = outdated(generation, before.segments, segments)
-        return Step(True, before.rearranged_as(after, swap=name, retired=retired, at=now_s()))
+        return Step(True, before.rearranged_as(after, retired=retired, at=now_s()))
 
     return await swap(store, index_id, deadline, plan)
 

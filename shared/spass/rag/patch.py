@@ -64,7 +64,7 @@ class Patcher:
             addition = await work.on(before, objects, found[document_id])
             segments = await addition.segments(objects, loaded, found, name)
             retired = outdated(before.generation, before.segments, segments)
-            after = before.followed_by(before.with_segments(segments, now()), swap=name, retired=retired, at=now_s())
+            after = before.followed_by(before.with_segments(segments, now()), retired=retired, at=now_s())
             return Step(_answer(addition.new, found[document_id]), after)
 
         return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)

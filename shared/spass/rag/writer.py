@@ -45,10 +45,10 @@ class Writer:
         objects = SegmentObjects(scope.store, index_id, generation, self._cache)
         segment = await put_segment(objects, new.rows({}))
 
-        async def plan(before: Manifest, name: str) -> Step[WriteAnswer]:
+        async def plan(before: Manifest, _: str) -> Step[WriteAnswer]:
             after = self._first_of(generation, before).with_segments([segment], now())
             retired = [before.generation] if before.exists else []
-            return self._step(index_id, before, after, name, retired, new, replaced=before.doc_count)
+            return self._step(index_id, before, after, retired, new, replaced=before.doc_count)
 
         return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)
 
@@ -79,7 +79,7 @@ class Writer:
             found = find_all(loaded, [document.document_id for document in documents])
             segments = await addition.segments(objects, loaded, found, name)
             retired = outdated(before.generation, before.segments, segments)
-            return self._step(index_id, before, after.with_segments(segments, now()), name, retired, new, replaced=len(found))
+            return self._step(index_id, before, after.with_segments(segments, now()), retired, new, replaced=len(found))
 
         return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)
 
@@ -101,12 +101,11 @@ class Writer:
         index_id: IndexId,
         before: Manifest,
         after: Manifest,
-        name: str,
         retired: Sequence[str],
         new: Embedded,
         *,
         replaced: int,
     ) -> Step[WriteAnswer]:
-        next_ = before.followed_by(after, swap=name, retired=retired, at=now_s())
+        next_ = before.followed_by(after, retired=retired, at=now_s())
         answer = WriteAnswer(index_id, next_.doc_count, len(new.documents), replaced, next_.version, next_.generation)
         return Step(answer, next_)

@@ -2,24 +2,22 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from spass.aws.attributes import Item, Value
 from spass.aws.beside import Beside
 from spass.aws.clients import TenantStore
+from spass.aws.commit_marker import commit
 from spass.aws.keys import tenant_config
-from spass.aws.table import ABSENT, Condition, Put, TransactionFailed, Update, Write
+from spass.aws.table import ABSENT, Condition, Put, Update, Write
 from spass.core.errors import InvalidRequest, StorageUnavailable
-from spass.core.ids import random_suffix
 from spass.core.time import Deadline
 from spass.tenancy.config import MAX_MEMORY_BYTES
-from spass.tenancy.stored import names_of, version_of
+from spass.tenancy.stored import version_of
 
-_SENDS: Final = 3  # of one write, while nobody can say whether it took place
 _LONGEST_PAUSE: Final = 0.1  # seconds between two tries, full jitter
-_MAX_NAMES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,51 +54,27 @@ async def append(
     while True:
         before = await _item(store)
         memory = with_note(memory_of(before), note)
-        noted, name = Noted(len(memory.encode())), random_suffix()
-        after = _after(before, memory, name)
-        writes = [_swap(store, before, after), *await beside.writes(noted)]
-        if await _took_place(store, name, writes, beside):
+        noted = Noted(len(memory.encode()))
+        after: Item = {**(before or {}), "memory": memory, "version": version_of(before or {}) + 1}
+        failures = await commit(store, [_swap(store, before, after), *await beside.writes(noted)])
+        if not failures:
             return noted, after
+        if failures.keys() - {0}:
+            raise beside.refused()
         if not deadline.remaining():
             raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)
         await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 (jitter)
 
 
-def _after(before: Item | None, memory: str, name: str) -> Item:
-    item = before or {}
-    return {**item, "memory": memory, "notes": [*names_of(item), name][-_MAX_NAMES:], "version": version_of(item) + 1}
-
-
 def _swap(store: TenantStore, before: Item | None, after: Mapping[str, Value]) -> Write:
     where = tenant_config(store.tenant)
-    changed = {key: after[key] for key in ("memory", "notes", "version")}
+    changed = {key: after[key] for key in ("memory", "version")}
     if before is None:
         return Put(where, changed, ABSENT)
     unchanged = Condition("#version = :before", {}, {":before": version_of(before)})
     names = {f"#{key}": key for key in changed}
     values = {f":{key}": value for key, value in changed.items()}
     return Update(where, f"SET {', '.join(f'#{key} = :{key}' for key in changed)}", names, values, unchanged)
-
-
-async def _took_place(store: TenantStore, name: str, writes: Sequence[Write], beside: Beside[Noted]) -> bool:
-    """Send the write until it is known whether it took place; its name among the notes says so, whoever came after. The client
-    sends again too, so a failed condition may be the first sending's effect."""
-    for _ in range(_SENDS):
-        try:
-            await store.table.transact(writes, token=name)
-        except TransactionFailed as failure:
-            item = failure.failures[0] if 0 in failure.failures else await _item(store)
-            if name in names_of(item or {}):
-                return True
-            if failure.failures.keys() - {0}:
-                raise beside.refused() from None
-            return False
-        except StorageUnavailable:
-            if name in names_of(await _item(store) or {}):
-                return True
-        else:
-            return True
-    raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
 
 
 async def _item(store: TenantStore) -> Item | None:

@@ -131,9 +131,3 @@ def version_of(item: Item) -> int:
     """How many changes made ``item`` what it is."""
     version = item.get("version")
     return version if isinstance(version, int) else 0
-
-
-def names_of(item: Item) -> tuple[str, ...]:
-    """The last notes written to the memory, by name, newest last: a writer that lost its reply reads here whether it wrote."""
-    names = item.get("notes")
-    return tuple(map(str, names)) if isinstance(names, list) else ()

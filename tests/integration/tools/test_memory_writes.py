@@ -1,7 +1,7 @@
 """A note is written once: whoever else writes at the same time, and whichever AWS call goes wrong."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,7 @@ import pytest
 
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.table import TenantTable, Write
 from spass.core.errors import ConfirmTokenInvalid, StorageUnavailable
 from spass.core.ids import TenantId
 from spass.tenancy.config import GatewayConfig
@@ -70,6 +71,26 @@ async def test_of_writers_at_once_none_loses_a_note_nor_a_setting(writer: Writer
     assert sorted(await writer.lines()) == [f"note {number}" for number in range(8)]
     settings = await Cascade(GatewayConfig()).described(writer.store)
     assert settings.sources["rag_top_k"] == "db"
+
+
+async def test_a_note_whose_reply_was_lost_is_written_once_however_many_others_came_after(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transact = TenantTable.transact
+    confirmed = await writer.asked(**NOTE)
+    others = [f"note {number}" for number in range(40)]
+
+    async def lost(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:
+        monkeypatch.setattr(TenantTable, "transact", transact)
+        await transact(table, writes, token=token)
+        for other in others:
+            await writer.call("memory_write", **await writer.asked(note=other))
+        raise StorageUnavailable("lost")
+
+    monkeypatch.setattr("tests.simulated.dynamodb.TOKEN_SECONDS", 0)  # as if ten minutes had passed
+    monkeypatch.setattr(TenantTable, "transact", lost)
+    await writer.call("memory_write", **confirmed)
+    assert await writer.lines() == [NOTE["note"], *others]
 
 
 @pytest.mark.parametrize("before", [[], ["Bob likes coffee."]], ids=["the first note", "another note"])

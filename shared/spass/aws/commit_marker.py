@@ -1,0 +1,45 @@
+"""Transactions that take effect once, however often they are sent and whoever writes after them.
+
+A writer that has lost the reply to a conditional write cannot tell from a failed condition whether its own write took effect:
+other writers may have changed the item any number of times since. So the transaction also puts a small item of its own, a marker,
+which no other writer touches. The marker exists if and only if the transaction took effect.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from spass.aws import keys
+from spass.aws.attributes import Item
+from spass.aws.clients import TenantStore
+from spass.aws.table import ABSENT, TTL, Put, TransactionFailed, Write
+from spass.core.errors import StorageUnavailable
+from spass.core.ids import random_suffix
+from spass.core.time import now_s
+
+_SENDS: Final = 3
+_KEEP_SECONDS: Final = 3600  # longer than any process lives that may still ask
+
+
+async def commit(store: TenantStore, writes: Sequence[Write]) -> Mapping[int, Item | None]:
+    """Do all of ``writes`` or none, once. Return the failed conditions: the position of each such write, and the item that stood
+    there; empty if the writes took effect.
+
+    Raises:
+        StorageUnavailable: the table does not answer; whether the writes took effect is unknown.
+    """
+    name = random_suffix()
+    key = keys.commit_marker(store.tenant, name)
+    marked = [*writes, Put(key, {TTL: now_s() + _KEEP_SECONDS}, ABSENT)]
+    for _ in range(_SENDS):
+        try:
+            await store.table.transact(marked, token=name)
+        except TransactionFailed as failure:
+            # The client retries too, so even the first failure may be the effect of an earlier sending.
+            took_effect = len(writes) in failure.failures
+            return {} if took_effect else failure.failures
+        except StorageUnavailable:
+            if await store.table.get(key) is not None:
+                return {}
+        else:
+            return {}
+    raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)

@@ -1,0 +1,107 @@
+"""A transaction with a marker takes effect once, and its writer learns whether it did, whoever writes meanwhile."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.aws.commit_marker import commit
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.keys import confirm
+from spass.aws.table import ABSENT, Condition, Put, TenantTable, Update, Write
+from spass.core.errors import StorageUnavailable
+from spass.core.ids import TenantId
+from tests.simulated.memory import MemoryAws
+
+pytestmark = pytest.mark.anyio
+KEY = confirm(TenantId("demo"), "counter")
+
+
+@pytest.fixture
+def store() -> TenantStore:
+    return MemoryAws().for_tenant(TenantId("demo"))
+
+
+def follow(version: int) -> Update:
+    """Return the write of the version after ``version``, on condition that this one is still in force."""
+    values = {":before": version, ":after": version + 1}
+    return Update(KEY, "SET version = :after", values=values, condition=Condition("version = :before"))
+
+
+async def version_of(store: TenantStore) -> object:
+    item = await store.table.get(KEY)
+    return item["version"] if item else None
+
+
+@pytest.mark.parametrize("others", [0, 1, 100])
+async def test_a_lost_reply_is_known_as_done_however_many_others_wrote_since(
+    store: TenantStore, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    await store.table.write(Put(KEY, {"version": 0}))
+    transact = TenantTable.transact
+
+    async def lost(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:
+        monkeypatch.setattr(TenantTable, "transact", transact)
+        await transact(table, writes, token=token)
+        for version in range(1, 1 + others):
+            assert await commit(store, [follow(version)]) == {}
+        raise StorageUnavailable("lost")
+
+    monkeypatch.setattr("tests.simulated.dynamodb.TOKEN_SECONDS", 0)  # as if ten minutes had passed
+    monkeypatch.setattr(TenantTable, "transact", lost)
+    assert await commit(store, [follow(0)]) == {}
+    assert await version_of(store) == 1 + others
+
+
+async def test_a_reply_that_the_client_repeats_is_known_as_done_though_no_emulator_knew_its_token(
+    store: TenantStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.table.write(Put(KEY, {"version": 0}))
+    transact = TenantTable.transact
+
+    async def repeated(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:
+        await transact(table, writes, token=token)
+        await transact(table, writes, token="forgotten")
+
+    monkeypatch.setattr(TenantTable, "transact", repeated)
+    assert await commit(store, [follow(0)]) == {}
+    assert await version_of(store) == 1
+
+
+async def test_conditions_that_do_not_hold_are_answered_and_nothing_is_written(store: TenantStore) -> None:
+    await store.table.write(Put(KEY, {"version": 7}))
+    other = confirm(TenantId("demo"), "other")
+    failures = await commit(store, [Put(other, {}, ABSENT), follow(0)])
+    assert {position: item and item["version"] for position, item in failures.items()} == {1: 7}
+    assert await store.table.get(other) is None
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("at", range(3))
+async def test_whatever_goes_wrong_the_writes_take_effect_once_or_never(store: TenantStore, fault: Fault, at: int) -> None:
+    await store.table.write(Put(KEY, {"version": 0}))
+    answer = None
+    try:
+        with inject(FaultPlan(fault, at=at)):
+            answer = await commit(store, [follow(0)])
+    except (Crash, StorageUnavailable):
+        assert await version_of(store) in (0, 1)
+    else:
+        assert answer == {}
+        assert await version_of(store) == 1
+
+
+async def test_a_storage_that_never_answers_is_said_to_be_unavailable(
+    store: TenantStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens: list[str] = []
+
+    async def deaf(table: TenantTable, writes: Sequence[Write], *, token: str) -> None:
+        tokens.append(token)
+        raise StorageUnavailable("throttled")
+
+    monkeypatch.setattr(TenantTable, "transact", deaf)
+    with pytest.raises(StorageUnavailable):
+        await commit(store, [follow(0)])
+    assert len(tokens) == 3
+    assert len(set(tokens)) == 1, "one transaction, sent again under its token"
