@@ -10,7 +10,7 @@ from dotenv import load_dotenv
 from dotenv.parser import Binding, parse_stream
 
 from local.home import ROOT, LocalError
-from spass.llm.serving import key_variable
+from spass.llm.serving import key_variables
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.yaml_source import did_you_mean
 
@@ -37,7 +37,7 @@ def check_keys(config: GatewayConfig) -> None:
     Raises:
         LocalError: one holds what no key does and no header may; the message names its variable.
     """
-    for variable in key_variables(config):
+    for variable in key_variables(config.llm.backends):
         value = os.environ.get(variable)
         if value and not _KEY.fullmatch(value):
             raise LocalError(
@@ -46,17 +46,12 @@ def check_keys(config: GatewayConfig) -> None:
             )
 
 
-def key_variables(config: GatewayConfig) -> list[str]:
-    """The variables that hold the keys of ``config``'s backends."""
-    return list(dict.fromkeys(filter(None, map(key_variable, config.llm.backends))))
-
-
 def dotenv_notes(file: Path, config: GatewayConfig) -> list[str]:
     """What in ``file`` has no effect though it was meant to have one. Lines are named by number: one may be a pasted key."""
     if not file.is_file():
         return []
     with file.open(encoding="utf-8") as text:
-        return [note for binding in parse_stream(text) for note in _notes(file.name, binding, key_variables(config))]
+        return [note for binding in parse_stream(text) for note in _notes(file.name, binding, key_variables(config.llm.backends))]
 
 
 def _notes(file: str, binding: Binding, known: list[str]) -> Iterator[str]:

@@ -26,4 +26,4 @@ async def ask_agent(name: Agent, body: ChatBody, exchange: Current) -> Response:
     return await once(exchange, reply)
 
 
-app = stream_app(router, needs=lambda services: (services.engine, services.agents))
+app = stream_app(router, needs=lambda services: (services.engine, services.agents, services.read_keys(all_models=True)))

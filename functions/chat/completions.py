@@ -13,6 +13,7 @@ from spass.web.exchange import Current
 from spass.web.functions import stream_app
 from spass.web.idempotency import Answer, once, stream_once
 from spass.web.routing import api_router
+from spass.web.services import Services
 
 router = api_router()
 
@@ -33,4 +34,9 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, exchange:
     return await once(exchange, answered)
 
 
-app = stream_app(router, needs=lambda services: services.completions.prepare())
+def _needs(services: Services) -> None:
+    services.completions.prepare()
+    services.read_keys(all_models=True)
+
+
+app = stream_app(router, needs=_needs)

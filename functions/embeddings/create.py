@@ -22,4 +22,4 @@ async def embed_texts(body: EmbeddingsRequest, exchange: Current) -> Response:
     return await once(exchange, embedded)
 
 
-app = stream_app(router, needs=lambda services: services.completions)
+app = stream_app(router, needs=lambda services: (services.completions, services.read_keys(all_models=True)))

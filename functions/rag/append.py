@@ -26,4 +26,4 @@ async def append_documents(index_id: Index, body: WriteRequest, exchange: Curren
     return await once(exchange, written)
 
 
-app = stream_app(router, needs=lambda services: services.rag)
+app = stream_app(router, needs=lambda services: (services.rag, services.read_keys()))

@@ -19,4 +19,4 @@ async def patch_document(index_id: Index, doc_id: Document, body: DocumentPatch,
     return json_response(asdict(await exchange.services.rag.patch(exchange.scope, index_id, doc_id, body)))
 
 
-app = stream_app(router, needs=lambda services: services.rag)
+app = stream_app(router, needs=lambda services: (services.rag, services.read_keys()))

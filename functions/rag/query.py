@@ -28,4 +28,4 @@ async def query_index(index_id: Index, body: QueryRequest, exchange: Current) ->
     return await once(exchange, found)
 
 
-app = stream_app(router, needs=lambda services: services.rag)
+app = stream_app(router, needs=lambda services: (services.rag, services.read_keys()))

@@ -26,4 +26,4 @@ async def replace_documents(index_id: Index, body: WriteRequest, exchange: Curre
     return await once(exchange, written)
 
 
-app = stream_app(router, needs=lambda services: services.rag)
+app = stream_app(router, needs=lambda services: (services.rag, services.read_keys()))

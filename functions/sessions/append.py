@@ -49,4 +49,6 @@ def _path(agent: str, session: str) -> str:
     return f"/a1/agents/{agent}/sessions/{session}/messages"
 
 
-app = stream_app(router, needs=lambda services: (services.engine, services.agents, services.sessions))
+app = stream_app(
+    router, needs=lambda services: (services.engine, services.agents, services.sessions, services.read_keys(all_models=True))
+)

@@ -41,4 +41,4 @@ async def execute_tool(body: ToolExecution, exchange: Current) -> Response:
     return await once(exchange, executed, restore=restored)
 
 
-app = stream_app(router, needs=lambda services: services.toolbox)
+app = stream_app(router, needs=lambda services: (services.toolbox, services.read_keys()))

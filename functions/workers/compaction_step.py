@@ -27,4 +27,6 @@ async def work(services: Services, event: Mapping[str, Any], deadline: Deadline)
     return {"job": job}
 
 
-handler = worker_handler(work, needs=lambda services: (services.compaction_steps, services.router))
+handler = worker_handler(
+    work, needs=lambda services: (services.compaction_steps, services.router, services.read_keys(all_models=True))
+)

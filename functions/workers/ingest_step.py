@@ -27,4 +27,4 @@ async def work(services: Services, event: Mapping[str, Any], deadline: Deadline)
     return {"done": True}
 
 
-handler = worker_handler(work, needs=lambda services: services.rag)
+handler = worker_handler(work, needs=lambda services: (services.rag, services.read_keys()))

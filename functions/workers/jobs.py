@@ -36,4 +36,4 @@ def dispatch_of(services: Services) -> Dispatch:
     return Dispatch(tenants, services.aws.for_tenant, Ingest(services.rag), merge)
 
 
-handler = worker_handler(work, needs=lambda services: services.rag)
+handler = worker_handler(work, needs=lambda services: (services.rag, services.read_keys()))

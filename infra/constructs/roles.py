@@ -104,7 +104,7 @@ class Roles(Construct):
             # of objects that this role may read anyway.
             statements.append(iam.PolicyStatement(actions=["s3:ListBucket"], resources=[self._bucket]))
         if Permission.MODELS in permissions:
-            statements.append(iam.PolicyStatement(actions=["ssm:GetParameter"], resources=[self._keys]))
+            statements.append(iam.PolicyStatement(actions=["ssm:GetParameters"], resources=[self._keys]))
             statements += self._bedrock.statements
         if queues := [arn for permission, arn in self._queues.items() if permission in permissions]:
             statements.append(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=queues))

@@ -8,14 +8,14 @@ from infra.workers import WORKERS, Trigger, Worker
 
 from .conftest import Deployment, actions_of
 
-READS = {"dynamodb:GetItem", "dynamodb:Query", "s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket", "ssm:GetParameter"}
+READS = {"dynamodb:GetItem", "dynamodb:Query", "s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket", "ssm:GetParameters"}
 LOGS = {"logs:CreateLogStream", "logs:PutLogEvents"}
 GRANTED = {
     Permission.TABLE_READ: {"dynamodb:GetItem", "dynamodb:Query"},
     Permission.TABLE_WRITE: {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:ConditionCheckItem"},
     Permission.BUCKET_READ: {"s3:GetObject", "s3:ListBucket"},
     Permission.BUCKET_WRITE: {"s3:PutObject", "s3:PutObjectTagging", "s3:DeleteObject"},
-    Permission.MODELS: {"ssm:GetParameter"},
+    Permission.MODELS: {"ssm:GetParameters"},
     Permission.EMBEDDING: set(),
     Permission.UPLOADS_WRITE: {"s3:PutObject"},
     Permission.UPLOADS_READ: {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"},

@@ -95,7 +95,7 @@ def emulated_aws(emulator: Emulator) -> Aws:
         patch.setenv("AWS_DEFAULT_REGION", REGION)
         patch.setenv("AWS_ACCESS_KEY_ID", "test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        for client in (aws._dynamodb, aws._s3, aws._sqs):
+        for client in (aws._dynamodb, aws._s3, aws._sqs, aws._ssm):
             assert client.meta.endpoint_url == emulator.endpoint
     return aws
 

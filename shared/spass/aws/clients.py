@@ -1,6 +1,7 @@
 """boto3 clients, made once per process, and what a tenant may reach through them."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ from spass.aws.objects import TenantObjects
 from spass.aws.places import NOWHERE, WorkPlaces
 from spass.aws.shared import SharedTable
 from spass.aws.table import TenantTable
+from spass.aws.translate import storage_errors
 from spass.aws.uploads import TenantUploads
 from spass.core.ids import TenantId
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_ssm import SSMClient
     from mypy_boto3_stepfunctions import SFNClient
 
 # A table call answers in milliseconds: what takes seconds is lost, and three more tries with jittered back-off find another host.
@@ -43,6 +46,8 @@ _BUCKET_CONFIG: Final = Config(
     signature_version="s3v4",  # of presigned forms too, which in some regions would else be signed the old way
     s3={"addressing_style": "path" if os.environ.get("AWS_ENDPOINT_URL") else "virtual"},
 )
+# Who reads parameters retries for longer than a client does.
+_PARAMETERS_CONFIG: Final = Config(connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 1})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,21 @@ class Aws:
     @cached_property
     def _states(self) -> "SFNClient":
         return self._session.client("stepfunctions", config=_TABLE_CONFIG)
+
+    @cached_property
+    def _ssm(self) -> "SSMClient":
+        return self._session.client("ssm", config=_PARAMETERS_CONFIG)
+
+    def get_parameters(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Read and decrypt up to ten parameters of the SSM parameter store. Those that do not exist are left out.
+
+        Raises:
+            StorageUnavailable: it throttles or does not answer; this does not retry.
+            InternalError: it refuses the call.
+        """
+        with storage_errors():
+            found = self._ssm.get_parameters(Names=list(names), WithDecryption=True)
+        return {parameter["Name"]: parameter["Value"] for parameter in found["Parameters"]}
 
     def _credentials(self) -> Credentials | None:
         return self._session.get_credentials()

@@ -19,7 +19,6 @@ _EXPECTED: Final = frozenset(
         "NoSuchKey",
         "NoSuchVersion",
         "404",
-        "ParameterNotFound",
     }
 )
 _TRANSIENT: Final = frozenset(

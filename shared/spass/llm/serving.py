@@ -1,5 +1,6 @@
 """Which backends serve a model."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from spass.tenancy.config import BackendConfig
@@ -29,3 +30,8 @@ def key_variable(backend: BackendConfig) -> str | None:
     if backend.api_key_env or backend.base_url:
         return backend.api_key_env
     return PROVIDERS[backend.provider].key
+
+
+def key_variables(backends: Iterable[BackendConfig]) -> list[str]:
+    """Return the environment variables that hold the keys of these backends, each once."""
+    return list(dict.fromkeys(filter(None, map(key_variable, backends))))

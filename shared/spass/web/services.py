@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spass.agents.engine import Engine
     from spass.agents.registry import AgentRegistry
     from spass.aws.clients import Aws
+    from spass.aws.secrets import ProviderKeys
     from spass.calls.leaks import Leaks
     from spass.calls.pipeline import Calls
     from spass.calls.scope import Scope
@@ -52,12 +53,13 @@ class Settings:
     table: str
     bucket: str
     places: WorkPlaces = NOWHERE
+    keys_path: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """``SPASS_CONFIG`` (gateway.yaml), ``SPASS_AGENTS`` (agents), ``SPASS_TABLE``, ``SPASS_BUCKET`` (both spass),
         ``SPASS_QUEUE``, ``SPASS_COMPACTION_QUEUE`` (the queues' URLs), ``SPASS_INGEST_MACHINE`` and ``SPASS_COMPACTION_MACHINE``
-        (the state machines' ARNs; all none)."""
+        (the state machines' ARNs) and ``SPASS_KEYS_PATH`` (where the provider keys are in SSM; all none)."""
         return cls(
             config=Path(environment.get("SPASS_CONFIG") or "gateway.yaml"),
             agents=Path(environment.get("SPASS_AGENTS") or "agents"),
@@ -69,6 +71,7 @@ class Settings:
                 compaction_queue=environment.get("SPASS_COMPACTION_QUEUE") or None,
                 compaction_machine=environment.get("SPASS_COMPACTION_MACHINE") or None,
             ),
+            keys_path=environment.get("SPASS_KEYS_PATH") or None,
         )
 
 
@@ -109,11 +112,28 @@ class Services:
         return Aws(table=settings.table, bucket=settings.bucket, places=settings.places)
 
     @cached_property
+    def keys(self) -> "ProviderKeys":
+        from spass.aws.secrets import ProviderKeys
+        from spass.llm.serving import key_variables
+
+        return ProviderKeys(key_variables(self.config.llm.backends), self.settings.keys_path, self.aws.get_parameters)
+
+    def read_keys(self, *, all_models: bool = False) -> "ProviderKeys":
+        """Read the keys of the backends that serve the embedding model of documents, or ``all_models``, and return all keys.
+
+        A function that calls models needs this while it starts. SSM's quota allows for one read of each.
+        """
+        from spass.llm.serving import key_variables, serves
+
+        model, backends = self.config.defaults.embedding_model, self.config.llm.backends
+        self.keys.read_ahead(key_variables(backend for backend in backends if all_models or serves(backend, model)))
+        return self.keys
+
+    @cached_property
     def router(self) -> "Router":
-        from spass.aws.secrets import provider_key
         from spass.llm.router import Router
 
-        return Router(self.config.llm, self.config.models, provider_key, limits=lambda: self.aws.shared)
+        return Router(self.config.llm, self.config.models, self.keys.get, limits=lambda: self.aws.shared)
 
     @cached_property
     def calls(self) -> "Calls":

@@ -19,7 +19,7 @@ from spass.web.services import Services, Settings
 TOKEN = "demo-token"
 
 CONFIG = f"""
-llm: {{backends: [{{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}]}}
+llm: {{backends: [{{provider: anthropic}}, {{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}]}}
 models:
   - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
 tenants:

@@ -5,7 +5,7 @@ import random
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.aws.keys import Key
-from spass.aws.secrets import forget_keys, provider_key
 from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.web.functions import StreamApp, stream_app
@@ -24,6 +23,7 @@ from spass.web.routing import public_router
 from spass.web.services import Services, services_of
 
 HOOK = "/restored"
+KEY = "/spass/dev/ANTHROPIC_API_KEY"
 router = public_router()
 
 
@@ -31,7 +31,7 @@ router = public_router()
 async def use(request: Request) -> Response:
     """Read the table, and show a random number and a provider's key."""
     await services_of(request).aws.for_tenant(TenantId("demo")).table.get(Key("T#demo#CFG", "HEAD"))
-    return json_response({"random": random.random(), "key": provider_key("ANTHROPIC_API_KEY")})
+    return json_response({"random": random.random(), "key": services_of(request).keys.get("ANTHROPIC_API_KEY")})
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Aws:
     def answer(self, operation: str, authorization: str) -> Json:
         signer = re.search(r"Credential=([^/]+)/", authorization)
         self.signed.append((operation, signer[1] if signer else ""))
-        return {"Parameter": {"Value": self.key}} if operation == "GetParameter" else {}
+        return {"Parameters": [{"Name": KEY, "Value": self.key}]} if operation == "GetParameters" else {}
 
 
 @pytest.fixture
@@ -75,15 +75,15 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
 
 
 @pytest.fixture
-def app(services: Services, aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamApp]:
+def app(services: Services, aws: Aws, monkeypatch: pytest.MonkeyPatch) -> StreamApp:
     """A function of Lambda as it is when the snapshot is taken."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "spass-dev-use")
     monkeypatch.setenv("AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH", HOOK)
-    monkeypatch.setenv("SPASS_KEYS_PATH", "/spass/dev/")
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    services.settings = replace(services.settings, keys_path="/spass/dev/")
     monkeypatch.setattr("spass.web.functions.take_over", lambda: None)
-    yield stream_app(router, services, needs=lambda made: (made.router, made.cascade, provider_key("ANTHROPIC_API_KEY")))
-    forget_keys()
+    return stream_app(router, services, needs=lambda made: (made.router, made.cascade, made.read_keys(all_models=True)))
 
 
 def client(app: StreamApp) -> httpx.AsyncClient:
@@ -115,7 +115,7 @@ async def test_after_a_restore_clients_credentials_and_keys_are_made_anew(
         assert (await caller.post(HOOK)).status_code == 204
         assert (await caller.get("/use")).json()["key"] == "second"
     assert {signer for _, signer in aws.signed} == {"renewed"}
-    assert {operation for operation, _ in aws.signed} == {"GetItem", "GetParameter"}
+    assert {operation for operation, _ in aws.signed} == {"GetItem", "GetParameters"}
     assert services.config is config, "the files were read again"
     assert not {id(one) for one in stale} & {id(services.aws), id(services.router), id(services.cascade)}
 

@@ -1,0 +1,112 @@
+"""A function that calls models reads their keys in one call while it starts, before its first request."""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from infra.routes import ROUTES, Permission
+from infra.workers import WORKERS
+
+ROOT = Path(__file__).parents[2]
+CALLING = sorted(
+    [row.module for row in ROUTES if Permission.MODELS in row.permissions]
+    + [f"workers.{row.module}" for row in WORKERS if Permission.MODELS in row.permissions]
+)
+"""The modules whose functions may read keys."""
+
+CONFIG = """
+llm:
+  backends:
+    - {provider: anthropic}
+    - {provider: openai, supported_models: [vectors]}
+    - {provider: embedded}
+models:
+  - {name: claude-opus-4.7, context_window: 1000}
+  - {name: vectors, kind: embedding, dimensions: 3, context_window: 10}
+  - {name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}
+defaults: {embedding_model: EMBEDDING}
+"""
+
+
+class ParameterStore:
+    """Answers GetParameters, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, frozenset[str]]] = []
+        asked = self.asked
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                asked.append((self.headers["X-Amz-Target"], frozenset(body["Names"])))
+                found = [{"Name": name, "Value": "a-key"} for name in body["Names"] if body["WithDecryption"]]
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(json.dumps({"Parameters": found, "InvalidParameters": []}).encode())
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def serve(self) -> Iterator["ParameterStore"]:
+        with self._server:
+            threading.Thread(target=self._server.serve_forever, daemon=True).start()
+            yield self
+            self._server.shutdown()
+
+
+@pytest.fixture
+def store() -> Iterator[ParameterStore]:
+    yield from ParameterStore().serve()
+
+
+Start = Callable[[Sequence[str], str], None]
+
+
+@pytest.fixture
+def start(store: ParameterStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Start:
+    """Start the functions of these modules as Lambda does, with this embedding model for documents."""
+    for name, value in {
+        "AWS_LAMBDA_FUNCTION_NAME": "a-function",
+        "AWS_DEFAULT_REGION": "eu-central-1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_ENDPOINT_URL_SSM": store.url,
+        "NO_PROXY": "127.0.0.1",
+        "SPASS_CONFIG": str(tmp_path / "gateway.yaml"),
+        "SPASS_AGENTS": str(tmp_path / "agents"),
+        "SPASS_KEYS_PATH": "/spass/test/",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "agents").mkdir()
+
+    def started(modules: Sequence[str], embedding_model: str) -> None:
+        (tmp_path / "gateway.yaml").write_text(CONFIG.replace("EMBEDDING", embedding_model))
+        for module in modules:
+            # Under a name of its own: what other tests have imported stays as it is.
+            spec = spec_from_file_location(f"started_{module}", ROOT / "functions" / f"{module.replace('.', '/')}.py")
+            assert spec is not None
+            assert spec.loader is not None
+            spec.loader.exec_module(module_from_spec(spec))
+
+    return started
+
+
+def test_every_function_that_calls_models_reads_all_keys_in_one_call(store: ParameterStore, start: Start) -> None:
+    start(CALLING, "vectors")
+    names = frozenset({"/spass/test/ANTHROPIC_API_KEY", "/spass/test/OPENAI_API_KEY"})
+    assert Counter(store.asked) == {("AmazonSSM.GetParameters", names): len(CALLING)}
+
+
+def test_a_function_that_only_embeds_without_a_key_reads_none(store: ParameterStore, start: Start) -> None:
+    start(["rag.query", "workers.jobs"], "all-minilm-l6-v2")
+    assert store.asked == []
