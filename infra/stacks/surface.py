@@ -18,7 +18,7 @@ from infra.environments import Environment
 from infra.routes import Permission, Route
 from infra.stored import Stored, variables
 
-_EMBEDDING: Final = frozenset({Permission.EMBEDDING})
+_LAYERS: Final = frozenset({Permission.EMBEDDING, Permission.SWAGGER_UI})
 
 
 class SurfaceStack(NestedStack):
@@ -65,7 +65,7 @@ class SurfaceStack(NestedStack):
         """One Lambda for these rows: all they may do, in the largest memory that any of them asks for."""
         environment, first = self._environment, routes[0]
         permissions = frozenset[Permission]().union(*(route.permissions for route in routes))
-        role = self._roles.role(permissions - _EMBEDDING)
+        role = self._roles.role(permissions - _LAYERS)
         function = Function(
             self,
             first.function_name,
@@ -78,6 +78,7 @@ class SurfaceStack(NestedStack):
             memory=max(route.memory for route in routes),
             kind=Kind.STREAMING if first.long else Kind.SHORT,
             embeds=Permission.EMBEDDING in permissions,
+            swagger_ui=Permission.SWAGGER_UI in permissions,
             snap_start=environment.snap_start and first.long,
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,

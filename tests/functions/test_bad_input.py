@@ -20,6 +20,7 @@ PARAMETERS = {
     "upload_id": "upl_" + "0" * 26,
     "job_id": "job_" + "0" * 26,
     "request_id": "req_" + "0" * 26,
+    "file": "swagger-ui.css",
 }
 ODD_SEGMENTS = [
     "..",

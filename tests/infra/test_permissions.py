@@ -17,6 +17,7 @@ GRANTED = {
     Permission.BUCKET_WRITE: {"s3:PutObject", "s3:PutObjectTagging", "s3:DeleteObject"},
     Permission.MODELS: {"ssm:GetParameters"},
     Permission.EMBEDDING: set(),
+    Permission.SWAGGER_UI: set(),
     Permission.UPLOADS_WRITE: {"s3:PutObject"},
     Permission.UPLOADS_READ: {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"},
     Permission.JOBS_SEND: {"sqs:SendMessage"},
@@ -106,7 +107,7 @@ def test_functions_with_the_same_permissions_share_a_role(dev: Deployment) -> No
     roles: dict[str, set[frozenset[Permission]]] = {}
     for function in FUNCTIONS:
         role = dev.functions()[function]["Role"]["Fn::GetAtt"][0]
-        roles.setdefault(role, set()).add(frozenset(_permissions(function) - {Permission.EMBEDDING}))
+        roles.setdefault(role, set()).add(frozenset(_permissions(function) - {Permission.EMBEDDING, Permission.SWAGGER_UI}))
     assert all(len(sets) == 1 for sets in roles.values())
 
 

@@ -247,6 +247,8 @@ def test_a_function_has_the_layers_it_runs_on_and_no_other(dev: Deployment, rout
     layers = ["Config", "Runtime"]
     if Permission.EMBEDDING in route.permissions:
         layers.append("Model")
+    if route.function_name == "meta-docs":
+        layers.append("SwaggerUi")
     if route.long:
         layers.append("753240598075:layer:LambdaAdapterLayerArm64:30")
     assert sorted(dev.layers(route.function_name)) == sorted(layers)

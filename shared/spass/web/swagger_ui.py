@@ -1,0 +1,90 @@
+"""Swagger UI from the published files that a pinned package carries, so that ``/docs`` asks no other host and works offline."""
+
+import base64
+import hashlib
+import html
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from starlette.responses import HTMLResponse, Response
+
+from spass.core.errors import RouteNotFound
+
+SCRIPT: Final = "swagger-ui-bundle.js"
+STYLE: Final = "swagger-ui.css"
+
+_PACKAGE: Final = "drf_spectacular_sidecar"
+_FOLDER: Final = Path("static", _PACKAGE, "swagger-ui-dist")
+_MEDIA_TYPES: Final[Mapping[str, str]] = {SCRIPT: "text/javascript", STYLE: "text/css"}
+# A page names a file with its digest, so an address never means another content.
+_FOREVER: Final = "public, max-age=31536000, immutable"
+
+# Without ``validatorUrl`` the page would send the address of the API's description to a validator of Swagger's.
+_START: Final = (
+    "SwaggerUIBundle({dom_id: '#swagger-ui', url: document.body.dataset.openapi, deepLinking: true, validatorUrl: null});"
+)
+_START_SHA256: Final = base64.b64encode(hashlib.sha256(_START.encode()).digest()).decode()
+_POLICY: Final = (
+    f"default-src 'none'; script-src 'self' 'sha256-{_START_SHA256}'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_PAGE: Final = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="{style}">
+</head>
+<body data-openapi="{openapi}">
+<div id="swagger-ui"></div>
+<script src="{script}"></script>
+<script>{start}</script>
+</body>
+</html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    digest: str
+
+
+def page(*, title: str, openapi: str, docs: str) -> Response:
+    """Return the page that shows the description of the API at ``openapi``. ``docs`` is the page's own address, beneath which
+    ``file`` is served.
+    """
+    addresses = {"openapi": openapi, **{name: f"{docs}/{file}?v={_file(file).digest}" for name, file in _LINKED.items()}}
+    text = _PAGE.format(title=html.escape(title), start=_START, **{name: html.escape(to) for name, to in addresses.items()})
+    return HTMLResponse(text, headers={**_SAFE, "Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"})
+
+
+def file(name: str) -> Response:
+    """Return one of the files that the page loads.
+
+    Raises:
+        RouteNotFound: the page loads no file of this name.
+    """
+    if name not in _MEDIA_TYPES:
+        raise RouteNotFound("There is no such file; GET /docs shows the page.")
+    return Response(_file(name).content, media_type=_MEDIA_TYPES[name], headers={**_SAFE, "Cache-Control": _FOREVER})
+
+
+_LINKED: Final[Mapping[str, str]] = {"script": SCRIPT, "style": STYLE}
+_SAFE: Final[Mapping[str, str]] = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+
+
+@cache
+def _file(name: str) -> _File:
+    package = importlib.util.find_spec(_PACKAGE)  # which does not import it
+    if package is None or not package.submodule_search_locations:
+        raise RuntimeError(f"the package {_PACKAGE} is not installed")
+    content = Path(package.submodule_search_locations[0], _FOLDER, name).read_bytes()
+    return _File(content, hashlib.sha256(content).hexdigest()[:16])

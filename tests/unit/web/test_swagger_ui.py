@@ -1,0 +1,62 @@
+"""The page at /docs loads nothing from elsewhere, and its policy allows all that it needs."""
+
+import base64
+import hashlib
+import re
+
+import httpx
+import pytest
+
+from functions.meta.docs import router as docs
+from functions.meta.docs_file import router as docs_file
+from spass.core.pages import event_bytes
+from spass.web.app import create_app
+from spass.web.services import Services
+
+MAX_EVENT_BYTES = 6 * 1024 * 1024
+
+
+@pytest.fixture
+def browser(services: Services) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(create_app([docs, docs_file], services), root_path="/prod")
+    return httpx.AsyncClient(transport=transport, base_url="http://gateway/prod")
+
+
+@pytest.mark.anyio
+async def test_the_page_names_no_other_host_and_what_it_loads_is_served(browser: httpx.AsyncClient) -> None:
+    page = await browser.get("/docs")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "//" not in page.text
+    assert 'data-openapi="/prod/openapi.json"' in page.text
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    files = [address for address in loaded if not address.startswith("data:")]
+    assert {file.partition("?")[0] for file in files} == {"/prod/docs/swagger-ui.css", "/prod/docs/swagger-ui-bundle.js"}
+    for file in files:
+        answer = await browser.get(f"http://gateway{file}")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] in {"text/css; charset=utf-8", "text/javascript; charset=utf-8"}
+        assert "immutable" in answer.headers["cache-control"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert hashlib.sha256(answer.content).hexdigest().startswith(file.partition("?v=")[2])
+        assert event_bytes(answer.content) < MAX_EVENT_BYTES / 2
+
+
+@pytest.mark.anyio
+async def test_the_policy_allows_own_files_and_the_one_script_of_the_page(browser: httpx.AsyncClient) -> None:
+    page = await browser.get("/docs")
+    policy = dict(part.strip().partition(" ")[::2] for part in page.headers["content-security-policy"].split(";"))
+    (script,) = re.findall(r"<script>(.*?)</script>", page.text, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == f"'self' 'sha256-{digest}'"
+    assert policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+    assert not re.search(r"\son\w+=", page.text), "the policy forbids scripts in attributes"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["LICENSE", "swagger-ui-bundle.js.map", "..", "index.html", "%2e%2e"])
+async def test_no_other_file_is_served(browser: httpx.AsyncClient, name: str) -> None:
+    answer = await browser.get(f"/docs/{name}")
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json")
+    assert answer.json()["error"]["code"] == "route_not_found"
