@@ -43,6 +43,7 @@ class Route:
     wait or call a model: they stream under the Lambda Web Adapter and may take 15 minutes; the others answer within 29 s through
     Mangum. ``memory`` is in MiB. ``function`` names a Lambda that several short rows share (``functions/workers/shared.py``); by
     default each row has its own, named for its module. ``public`` routes need no token.
+    The last parameter of a ``greedy`` row takes the rest of the path, with its slashes.
     """
 
     method: str
@@ -54,6 +55,12 @@ class Route:
     memory: int = 512
     function: str | None = None
     public: bool = False
+    greedy: bool = False
+
+    @property
+    def resource(self) -> str:
+        """The path as API Gateway writes it."""
+        return f"{self.path.removesuffix('}')}+}}" if self.greedy else self.path
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -123,7 +130,16 @@ ROUTES: Final[tuple[Route, ...]] = (
         public=True,
         function="meta-docs",
     ),
-    Route(method="GET", path="/v1/models", module="models.list", surface=Surface.V1, memory=256),
+    Route(method="GET", path="/v1/models", module="models.list", surface=Surface.V1, memory=256, function="models-read"),
+    Route(
+        method="GET",
+        path="/v1/models/{model}",
+        module="models.get",
+        surface=Surface.V1,
+        memory=256,
+        function="models-read",
+        greedy=True,
+    ),
     Route(
         method="POST",
         path="/v1/chat/completions",

@@ -19,6 +19,7 @@ from infra.routes import Permission, Route
 from infra.stored import Stored, variables
 
 _LAYERS: Final = frozenset({Permission.EMBEDDING, Permission.SWAGGER_UI})
+_PARAMETER_SIGNS: Final = str.maketrans("", "", "{}+")
 
 
 class SurfaceStack(NestedStack):
@@ -56,9 +57,9 @@ class SurfaceStack(NestedStack):
         self.functions: dict[str, Function] = {}
         for name in dict.fromkeys(route.function_name for route in routes):
             self._add_function([route for route in routes if route.function_name == name])
-        for path in dict.fromkeys(route.path for route in routes):
-            self._add_path(path, [route for route in routes if route.path == path])
-        self._refuse_paths_between(set(tops) | {route.path for route in routes})
+        for path in dict.fromkeys(route.resource for route in routes):
+            self._add_path(path, [route for route in routes if route.resource == path])
+        self._refuse_paths_between(set(tops) | {route.resource for route in routes})
         self._acknowledge()
 
     def _add_function(self, routes: Sequence[Route]) -> None:
@@ -164,7 +165,7 @@ class SurfaceStack(NestedStack):
 
 
 def _construct_id(method: str, path: str) -> str:
-    return f"{method}{path.replace('/', '-').replace('{', '').replace('}', '')}"
+    return f"{method}{path.replace('/', '-').translate(_PARAMETER_SIGNS)}"
 
 
 def _wildcards(path: str) -> str:

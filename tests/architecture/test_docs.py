@@ -5,6 +5,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -76,6 +77,8 @@ def test_a_default_in_the_table_is_that_of_the_code(key: str, field: FieldInfo) 
 def plain(default: Any) -> object:
     if isinstance(default, BaseModel):
         return default.model_dump(exclude_unset=True)
+    if isinstance(default, date):
+        return default
     return [*default] if isinstance(default, tuple) else default if isinstance(default, int | str | dict) else float(default)
 
 

@@ -32,8 +32,11 @@ def test_every_file_of_a_route_is_in_the_table() -> None:
 @pytest.mark.parametrize("route", ROUTES, ids=route_id)
 def test_a_route_file_serves_its_one_row(route: Route) -> None:
     module = importlib.import_module(f"functions.{route.module}")
-    served = [(method, one.path) for one in module.router.routes if isinstance(one, APIRoute) for method in one.methods or ()]
+    served = [
+        (method, one.path_format) for one in module.router.routes if isinstance(one, APIRoute) for method in one.methods or ()
+    ]
     assert served == [(route.method, route.path)]
+    assert route.greedy == any(isinstance(one, APIRoute) and ":path}" in one.path for one in module.router.routes)
     assert hasattr(module, "app") == route.long
     assert hasattr(module, "handler") != route.long
     assert module.__doc__

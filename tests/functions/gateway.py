@@ -221,7 +221,7 @@ class Gateway:
             raise LookupError(f"API Gateway has no route for {method} {target}")
         function = self._function(route)
         if isinstance(function, LambdaFunction):
-            reply = _from_event(function(event(method, target, route.path, sent, content), _CONTEXT))
+            reply = _from_event(function(event(method, target, route.resource, sent, content), _CONTEXT))
         else:
             reply = self._loop.run_until_complete(_over_asgi(function, method, target, sent, content))
         if method == "HEAD":
@@ -341,8 +341,12 @@ def described() -> dict[str, Any]:
 def route_of(method: str, path: str) -> Route | None:
     """The row that API Gateway would pick: fixed segments before parameters."""
     path = normal_path(path)
-    found = [route for route in ROUTES if method in route.methods and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", route.path), path)]
+    found = [route for route in ROUTES if method in route.methods and re.fullmatch(_pattern(route), path)]
     return min(found, key=lambda route: route.path.count("{"), default=None)
+
+
+def _pattern(route: Route) -> str:
+    return re.sub(r"\{\w+\}", "[^/]+", re.sub(r"\{\w+\+\}", ".+", route.resource))
 
 
 def event(method: str, target: str, resource: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:

@@ -199,7 +199,7 @@ def test_with_snapshots_the_long_routes_are_invoked_by_the_alias_of_a_published_
         assert ("AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH" in variables) == (name in long)
     for route in ROUTES:
         assert route.path != "/restored"
-        uri = json.dumps(deployment.methods()[route.method, route.path]["Properties"]["Integration"]["Uri"])
+        uri = json.dumps(deployment.methods()[route.method, route.resource]["Properties"]["Integration"]["Uri"])
         assert any(f'"Ref": "{alias}"' in uri for alias in aliases) == route.long
 
 

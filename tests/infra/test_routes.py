@@ -18,7 +18,7 @@ NAMES = [f"{route.method} {route.path}" for route in ROUTES]
 def _assert_invocable(deployment: Deployment, route: Route, method: str) -> None:
     """API Gateway calls the function of this row, and may: one permission, for exactly what it calls and as who it calls."""
     partition, region = {"Ref": "AWS::Partition"}, deployment.environment.region
-    uri = deployment.methods()[method, route.path]["Properties"]["Integration"]["Uri"]["Fn::Join"][1]
+    uri = deployment.methods()[method, route.resource]["Properties"]["Integration"]["Uri"]["Fn::Join"][1]
     version, verb = ("2021-11-15", "response-streaming-invocations") if route.long else ("2015-03-31", "invocations")
     target = uri[3]
     assert uri == ["arn:", partition, f":apigateway:{region}:lambda:path/{version}/functions/", target, f"/{verb}"]
@@ -59,7 +59,7 @@ def test_with_snapshots_every_row_invokes_and_may_invoke_the_alias_of_its_functi
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.long], ids=lambda route: route.path)
 def test_a_long_route_streams_for_up_to_15_minutes_under_the_web_adapter(dev: Deployment, route: Route) -> None:
-    integration = dev.methods()[route.method, route.path]["Properties"]["Integration"]
+    integration = dev.methods()[route.method, route.resource]["Properties"]["Integration"]
     assert integration["ResponseTransferMode"] == "STREAM"
     assert integration["TimeoutInMillis"] == 900_000
     assert json.dumps(integration["Uri"]).endswith('/response-streaming-invocations"]]}')
@@ -76,7 +76,7 @@ def test_a_long_route_streams_for_up_to_15_minutes_under_the_web_adapter(dev: De
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if not route.long], ids=lambda route: f"{route.method} {route.path}")
 def test_a_short_route_answers_buffered_within_29_seconds(dev: Deployment, route: Route) -> None:
-    integration = dev.methods()[route.method, route.path]["Properties"]["Integration"]
+    integration = dev.methods()[route.method, route.resource]["Properties"]["Integration"]
     assert integration["ResponseTransferMode"] == "BUFFERED"
     assert integration["TimeoutInMillis"] == 29_000
     function = dev.functions()[route.function_name]
@@ -115,8 +115,8 @@ def test_a_function_of_one_short_row_is_its_modules_handler(dev: Deployment, rou
 
 
 def test_every_method_but_those_of_the_table_is_refused_in_the_gateways_envelope(dev: Deployment) -> None:
-    routes = {(method, route.path) for route in ROUTES for method in route.methods}
-    paths = {route.path for route in ROUTES}
+    routes = {(method, route.resource) for route in ROUTES for method in route.methods}
+    paths = {route.resource for route in ROUTES}
     for (verb, path), method in dev.methods().items():
         if (verb, path) in routes:
             continue

@@ -1,6 +1,7 @@
 """``gateway.yaml``: the operator's one file."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,19 @@ from spass.core.errors import ModelNotFound
 from spass.core.texts import bounded
 from spass.tenancy.notices import worrying
 from spass.tenancy.providers import PROVIDERS
-from spass.tenancy.scalars import BaseUrl, Count, EnvironmentVariable, Money, Name, Positive, Price, Seconds, Sha256, TenantName
+from spass.tenancy.scalars import (
+    BaseUrl,
+    Count,
+    Day,
+    EnvironmentVariable,
+    Money,
+    Name,
+    Positive,
+    Price,
+    Seconds,
+    Sha256,
+    TenantName,
+)
 from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, did_you_mean, load_yaml, validate
 
 ANY_MODEL: Final = "*"
@@ -82,6 +95,7 @@ class ModelConfig(_Section):
     """A model of the catalogue. ``context_window`` is in tokens, prices in US dollars per million tokens.
 
     ``sampling`` says whether the model takes ``temperature``, ``top_p`` and the like; a model that refuses them is sent none.
+    ``created`` is the day on which the model was released, for the lists of clients; they are shown its first second (UTC).
     """
 
     name: Name
@@ -89,6 +103,7 @@ class ModelConfig(_Section):
     context_window: Positive
     dimensions: Annotated[int, Field(gt=0, le=16384, strict=True)] | None = None
     sampling: Annotated[bool, Field(strict=True)] = True
+    created: Day = date(2026, 11, 1)
     usd_per_mtok_in: Price | None = None
     usd_per_mtok_out: Price | None = None
 
@@ -180,7 +195,11 @@ class GatewayConfig(_Section):
         try:
             return self._catalogue[name]
         except KeyError:
-            raise ModelNotFound(f"There is no model '{name[:128]}'. GET /v1/models lists them.", param="model") from None
+            raise no_such_model(name) from None
+
+
+def no_such_model(name: str) -> ModelNotFound:
+    return ModelNotFound(f"There is no model '{name[:128]}'. GET /v1/models lists them.", param="model")
 
 
 def load_gateway_config(path: Path, tool_names: Collection[str] | None = None) -> GatewayConfig:

@@ -1,10 +1,11 @@
 """What a single value of ``gateway.yaml`` must look like, and how it is refused."""
 
 import re
+from datetime import date
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 
 def _variable(value: str) -> str:
@@ -28,6 +29,14 @@ def _base_url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _day(value: object) -> object:
+    if isinstance(value, date):
+        return value
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
+        raise ValueError("must be a day such as 2026-04-30")
+    return value
+
+
 def _tenant_id(value: str) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", value):
         raise ValueError("must be 1 to 63 of a-z, 0-9 and -, not beginning with -")
@@ -42,5 +51,6 @@ TenantName = Annotated[str, AfterValidator(_tenant_id)]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 Seconds = Annotated[float, Field(gt=0, le=900, allow_inf_nan=False)]
+Day = Annotated[date, BeforeValidator(_day), Field(ge=date(1970, 1, 1))]
 Price = Annotated[Decimal, Field(ge=0)]
 Money = Annotated[Decimal, Field(ge=0, le=10**9, max_digits=30)]

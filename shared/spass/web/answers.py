@@ -89,9 +89,8 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         request_id=_TEXT,
     ),
     "Health": _object(status=_only("ok")),
-    "ModelList": _object(
-        object=_only("list"), data=_list(_object(id=_TEXT, object=_only("model"), created=_COUNT, owned_by=_TEXT))
-    ),
+    "Model": _object(id=_NAME, object=_only("model"), created=_COUNT, owned_by=_TEXT, kind=_only("chat", "embedding")),
+    "ModelList": _object(object=_only("list"), data=_list(_ref("Model"))),
     "ChatCompletion": _object(
         id=_TEXT,
         object=_only("chat.completion"),
@@ -276,6 +275,7 @@ _INDEX: Final = "/a1/rag/indices/{index_id}"
 SUCCESSES: Final[Mapping[tuple[str, str], Mapping[str, str]]] = {
     ("GET", "/healthz"): {"200": "Health"},
     ("GET", "/v1/models"): {"200": "ModelList"},
+    ("GET", "/v1/models/{model}"): {"200": "Model"},
     ("POST", "/v1/chat/completions"): {"200": "ChatCompletion"},
     ("POST", "/v1/embeddings"): {"200": "EmbeddingList"},
     ("GET", "/v1/tools"): {"200": "ToolList"},

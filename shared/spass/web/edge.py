@@ -18,8 +18,8 @@ CLIENT_WENT_AWAY: Final = 499
 GATEWAYS_ID: Final = "spass.gateway_request_id"
 """Where an ASGI scope holds API Gateway's own id of a request, by which its access log can be matched with ours."""
 
-_ESCAPED: Final = re.compile(rb"%(2f|5c|00)", re.IGNORECASE)
-"""``/``, ``\\`` and NUL, escaped in a path. Unescaped they would make another path of it, and no name of ours holds one."""
+_ESCAPED: Final = re.compile(rb"%(5c|00)|^((?!/v1/models/).)*%2f", re.IGNORECASE | re.DOTALL)
+"""``/``, ``\\`` and NUL, escaped in a path. Unescaped they would change the path. Only a model's name may hold a ``/``."""
 
 
 class Edge:

@@ -54,6 +54,9 @@ NO_SUCH_ROUTE: Final = (
     "There is no such route. GET /docs lists all routes. Most begin with /v1/ or /a1/, and no path has an empty segment (//)."
 )
 
+# OpenAI's SDKs retry any 5xx, unless the header x-should-retry says that no retry can help.
+_NEVER_RETRY: Final = (errors.NoBackendAvailable, errors.TooDeep)
+
 _IN_THE_QUERY: Final = ("limit", "cursor", "group_by", "agent", "from", "to")
 _MAX_REPORTED: Final = 20
 _MAX_LOC: Final = 64
@@ -106,6 +109,8 @@ def error_response(
     extra = dict(headers or {})
     if isinstance(error, errors.Unauthenticated):
         extra["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, _NEVER_RETRY):
+        extra["x-should-retry"] = "false"
     retry_after = error.retry_after
     if retry_after is None and isinstance(error, _COME_BACK):
         retry_after = 1.0

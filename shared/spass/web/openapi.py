@@ -81,7 +81,7 @@ def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
     schemas |= SCHEMAS
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for route, method, operation in _operations(document, routes):
-        _add_answers(route.path, method, operation)
+        _add_answers(route.path_format, method, operation)
         _refuse_null(operation)
         if name := BODIES.get((method, route.path)):
             operation["requestBody"]["content"]["application/json"]["schema"] = {"$ref": f"#/components/schemas/{name}"}

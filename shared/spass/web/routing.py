@@ -76,14 +76,14 @@ class CallerRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             exchange = exchange_of(request)
-            exchange.route = self.path
+            exchange.route = self.path_format
             services = services_of(request)
             caller = caller_of(
                 request.headers,
                 request.query_params,
                 tokens=services.tokens,
                 request_id=exchange.request_id,
-                route=self.path,
+                route=self.path_format,
                 needs_user=for_a_user,
             )
             exchange.enter(services.scope(caller), services)

@@ -64,6 +64,20 @@ def test_the_path_is_split_where_the_api_begins(path: str, full_path: str, root:
     assert place(path=path, full_path=full_path, resource="/a1/things/{name}") == Place(root, root + own)
 
 
+@pytest.mark.parametrize(
+    ("path", "full_path", "root", "own"),
+    [
+        ("/v1/models/small", "/prod/v1/models/small", "/prod", "/v1/models/small"),
+        ("/v1/models/meta/llama/4", "/prod/v1/models/meta/llama/4", "/prod", "/v1/models/meta/llama/4"),
+        ("/v1/models/meta%2Fllama", "/prod/v1/models/meta%2Fllama", "/prod", "/v1/models/meta/llama"),
+        ("/gw/v1/models/a/b", "/gw/v1/models/a/b", "/gw", "/v1/models/a/b"),
+        ("/v1/models/a/v1/models/b", "/v1/models/a/v1/models/b", "", "/v1/models/a/v1/models/b"),
+    ],
+)
+def test_a_greedy_parameter_takes_the_rest_of_the_path(path: str, full_path: str, root: str, own: str) -> None:
+    assert place(path=path, full_path=full_path, resource="/v1/models/{model+}") == Place(root, root + own)
+
+
 def test_a_location_holds_behind_a_stage_and_headers_come_as_often_as_they_were_sent(
     services: Services, loop: asyncio.AbstractEventLoop
 ) -> None:

@@ -1,0 +1,23 @@
+"""GET /v1/models/{model}: one model that the caller's token reaches. A name may hold slashes, sent as they are or as %2F."""
+
+from typing import Annotated
+
+from fastapi import Path
+from starlette.responses import Response
+
+from spass.completions.models import available_model
+from spass.web.exchange import Current
+from spass.web.functions import lambda_handler
+from spass.web.json import json_response
+from spass.web.routing import api_router
+
+router = api_router()
+
+
+@router.get("/v1/models/{model:path}")
+async def get_model(model: Annotated[str, Path(description="A model's name.")], exchange: Current) -> Response:
+    """A model that this token may name and some backend serves."""
+    return json_response(available_model(exchange.services.config, exchange.scope.caller.identity, model))
+
+
+handler = lambda_handler(router)
