@@ -55,8 +55,10 @@ DESCRIBED: Final = [route for route in ROUTES if route.path not in UNDESCRIBED]
 CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 # Which parts of a path name something that exists.
-NAMES: Final = ("name", "session_id", "index_id", "doc_id", "upload_id", "request_id", "job_id")
+NAMES: Final = ("name", "session_id", "index_id", "doc_id", "upload_id", "request_id", "job_id", "model")
 KNOWN: Final = [frozenset(NAMES), frozenset(NAMES), frozenset(NAMES), frozenset({"name", "index_id"}), frozenset[str]()]
+
+MODEL: Final = GOOD_BODIES["chat.completions"][0]["model"]
 
 Json = Any
 
@@ -119,7 +121,7 @@ class Fuzzed:
                 self.upload_id = made.raise_for_status().json()["upload_id"]
 
     def known(self) -> dict[str, str]:
-        values = (AGENT, self.session_id, INDEX, DOCUMENT, self.upload_id, self.request_id, self.job_id)
+        values = (AGENT, self.session_id, INDEX, DOCUMENT, self.upload_id, self.request_id, self.job_id, MODEL)
         return dict(zip(NAMES, values, strict=True))
 
     def check(self, answer: Answer, route: Route, method: str) -> None:

@@ -116,8 +116,13 @@ def test_embeddings_in_both_encodings_are_the_same_vectors(client: OpenAI) -> No
     assert single.data[0].embedding == pytest.approx(default.data[0].embedding, abs=1e-5)
 
 
-def test_models_are_listed(client: OpenAI) -> None:
-    assert {CHAT, EMBEDDING} <= {model.id for model in client.models.list()}
+def test_models_are_listed_and_looked_up(client: OpenAI) -> None:
+    kinds = {model.id: model.model_dump()["kind"] for model in client.models.list()}
+    assert (kinds[CHAT], kinds[EMBEDDING]) == ("chat", "embedding")
+    assert client.models.retrieve(CHAT) in list(client.models.list())
+    with pytest.raises(openai.NotFoundError) as error:
+        client.models.retrieve("no/such/model")
+    assert error.value.code == "model_not_found"
 
 
 def test_a_wrong_token_is_an_authentication_error(client: OpenAI) -> None:
