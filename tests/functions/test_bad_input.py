@@ -21,6 +21,7 @@ PARAMETERS = {
     "job_id": "job_" + "0" * 26,
     "request_id": "req_" + "0" * 26,
     "file": "swagger-ui.css",
+    "model": "small",
 }
 ODD_SEGMENTS = [
     "..",
@@ -348,12 +349,13 @@ def test_no_path_does_harm(gateway: Gateway, session: str) -> None:
 
 
 @pytest.mark.parametrize("escape", ["%2F", "%2f", "%5C", "%00"])
-def test_an_escaped_separator_in_a_path_is_no_route_on_any_surface(gateway: Gateway, session: str, escape: str) -> None:
+def test_an_escaped_separator_in_a_path_leads_to_no_other_route(gateway: Gateway, session: str, escape: str) -> None:
     before = gateway.stored()
     for route in ROUTES:
         for parameter in (name for name in PARAMETERS if f"{{{name}}}" in route.path):
             path = route.path.format(**PARAMETERS | {"session_id": session} | {parameter: f"notes{escape}documents{escape}a"})
-            assert gateway.send(route.method, path).code == "route_not_found", path
+            expected = "model_not_found" if route.greedy and escape.lower() == "%2f" else "route_not_found"
+            assert gateway.send(route.method, path).code == expected, path
     whole = create_app([importlib.import_module(f"functions.{route.module}").router for route in ROUTES], gateway.services)
     for method, path in (("DELETE", "/a1/rag/indices/notes%2Fdocuments%2Fa"), ("GET", "/a1/agents/plain%2fsessions")):
         assert gateway.send_to(whole, method, path).code == "route_not_found", path
