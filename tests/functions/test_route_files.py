@@ -24,7 +24,7 @@ MAY_IMPORT = {"rag.documents_list", "rag.documents_get", "tools.list", "meta.ope
 def test_a_file_serves_its_row_and_is_called_as_its_row_says(route: Route) -> None:
     module = importlib.import_module(f"functions.{route.module}")
     (served,) = module.router.routes
-    assert (served.path, served.methods) == (route.path, {route.method})
+    assert (served.path_format, served.methods) == (route.path, {route.method})
     if route.long:
         assert isinstance(module.app, StreamApp)
     else:
@@ -68,13 +68,13 @@ def test_short_routes_import_no_more_than_they_need_even_while_they_answer(tmp_p
     write_operators_files(tmp_path)
     user = {"Authorization": "Bearer demo-admin-token", "SPASS-User-Id": "ada"}
     names = {"name": "plain", "session_id": "ses_" + "0" * 26, "index_id": "notes", "doc_id": "a", "upload_id": "upl_" + "0" * 26}
-    names |= {"request_id": "req_" + "0" * 26, "job_id": "job_" + "0" * 26}
+    names |= {"request_id": "req_" + "0" * 26, "job_id": "job_" + "0" * 26, "model": "small"}
     bodies = {
         "rag.uploads_create": b'{"filename": "a.md", "content_type": "text/markdown", "size": 1}',
         "tenant.config_put": b"{}",
     }
     events = {
-        route.module: event(route.method, route.path.format(**names), route.path, user, bodies.get(route.module, b""))
+        route.module: event(route.method, route.path.format(**names), route.resource, user, bodies.get(route.module, b""))
         for route in ROUTES
         if not route.long and route.module not in MAY_IMPORT
     }

@@ -16,6 +16,8 @@ def test_a_shared_function_answers_every_row_that_names_it(name: str, monkeypatc
     rows = [route for route in ROUTES if route.function == name]
     monkeypatch.setenv("SPASS_ROUTES", ",".join(f"functions.{route.module}" for route in rows))
     module = runpy.run_path(str(ENTRY))
-    served = [(method, one.path) for one in module["router"].routes if isinstance(one, APIRoute) for method in one.methods or ()]
+    served = [
+        (method, one.path_format) for one in module["router"].routes if isinstance(one, APIRoute) for method in one.methods or ()
+    ]
     assert served == [(route.method, route.path) for route in rows]
     assert callable(module["handler"])
