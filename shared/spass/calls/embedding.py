@@ -13,7 +13,7 @@ from spass.llm.types import CallContext, EmbeddingRequest
 
 
 class EmbeddingRequests:
-    """For one list of texts. What it says of itself is right at any time, also after a failure."""
+    """For one list of texts. Its ``route`` is right at any time, also after a failure."""
 
     def __init__(self, router: Router, model: str, context: CallContext) -> None:
         self._router = router
@@ -21,19 +21,20 @@ class EmbeddingRequests:
         self._context = context
         self._routes: list[Route] = []
         self._failed: Route | None = None
-        self.answered = 0
-        self.usage = TokenUsage()
-        self.estimated = False
+        self._answered = 0
 
     @property
-    def backend(self) -> str | None:
-        """Where the request went that failed, or else the one that was sent last."""
-        routes = [self._failed] if self._failed else self._routes[-1:]
-        return next((route.backend for route in routes), None)
-
-    @property
-    def attempts(self) -> int:
-        return sum(route.attempts for route in self._routes)
+    def route(self) -> Route:
+        """Return the tries of all requests and what they took. Its backend is where the request went that failed, or else the one
+        that was sent last."""
+        last = self._failed or (self._routes[-1] if self._routes else Route())
+        return Route(
+            last.backend,
+            sum(route.attempts for route in self._routes),
+            sum((route.answered for route in self._routes), TokenUsage()),
+            sum((route.lost for route in self._routes), TokenUsage()),
+            any(route.estimated for route in self._routes),
+        )
 
     async def embed(self, texts: Sequence[str]) -> bytes:
         """The vectors, as the ``data`` of an ``EmbeddingReply``.
@@ -46,7 +47,7 @@ class EmbeddingRequests:
         vectors = [b""] * len(parts)
         left = iter(enumerate(parts))
         await together([self._work(left, vectors) for _ in range(min(limits.at_once, len(parts)))])
-        if self.answered < len(parts):  # a task group takes a request that was cancelled from within for one that is done
+        if self._answered < len(parts):  # a task group takes a request that was cancelled from within for one that is done
             raise asyncio.CancelledError
         return b"".join(vectors)
 
@@ -64,10 +65,5 @@ class EmbeddingRequests:
         except SpassError:
             self._failed = self._failed or route
             raise
-        usage = routed.reply.usage
-        if not usage.prompt_tokens:
-            usage = expected
-            self.estimated = True
-        self.usage += usage
-        self.answered += 1
+        self._answered += 1
         return routed.reply.data

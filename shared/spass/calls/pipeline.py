@@ -4,20 +4,22 @@ call starts."""
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from decimal import Decimal
 from typing import Final, Literal
 
 from spass.calls.admission import Admission
 from spass.calls.defence import defended
 from spass.calls.embedding import EmbeddingRequests
-from spass.calls.estimate import estimated_tokens, estimated_usage, expected_usage
+from spass.calls.estimate import estimated_tokens, expected_usage
 from spass.calls.leaks import Leaks
 from spass.calls.recorder import Recorder
 from spass.calls.scope import MAX_DEPTH, Scope
 from spass.core.cost import Cost, CostSource
 from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExceeded, SpassError
 from spass.core.messages import TokenUsage
-from spass.llm.router import Router
-from spass.llm.types import ChatDelta, ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder
+from spass.llm.router import Route, Router
+from spass.llm.types import ChatDelta, ChatRequest, EmbeddingReply, ReplyBuilder
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.metering.cost import price
@@ -46,7 +48,8 @@ class Calls:
 
     def chat(self, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """The answer in pieces. The last piece holds no text but the finish reason, the usage (estimated where the provider said
-        none) and the cost; before it comes, the call is on the tally and in the audit.
+        none, and with what tries took whose answers were lost) and the cost; before it comes, the call is on the tally and in
+        the audit.
 
         The first two of these are raised at once, the others by the iteration. Who stops half-way closes the iterator
         (``aclose``), and with it the connection to the provider.
@@ -64,21 +67,19 @@ class Calls:
 
     async def _chat(self, scope: Scope, model: ModelConfig, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         expected = expected_usage(request, model.context_window)
-        admitted = await self._admission.admit(scope, expected, self._price(model, expected, None))
-        status, usage, estimated, cost = audit.FAILED, _NOTHING, False, Cost()
+        admitted = await self._admission.admit(scope, expected, self._price(model, expected))
         try:
             harmless = defended(request)
         except BaseException:
-            await admitted.settle(usage, cost)
+            await admitted.settle(_NOTHING, Cost())
             raise
         recorder = Recorder(scope, CallKind.CHAT, model=model.name, admitted=admitted)
         heard, scrubber = ReplyBuilder(), self._leaks.scrubber()
-        begun = False
+        status, cost = audit.FAILED, Cost()
         routed = self._router.chat(harmless.request, recorder.context.expecting(expected))
         try:
             async with aclosing(routed) as deltas:
                 async for delta in deltas:
-                    begun = True
                     heard.add(delta)
                     if said := _spoken(scrubber.passed(harmless.heard(delta))):
                         yield said
@@ -94,22 +95,13 @@ class Calls:
             status = audit.CANCELLED
             raise
         finally:
-            reply = heard.reply
-            if begun:
-                estimated = reply.usage is None
-                usage = reply.usage or estimated_usage(request, reply.spoken.message)
-                cost = self._price(model, usage, reply)
+            reply, route = heard.reply, routed.route
+            cost = self._cost(model, route, status, reply.cost_usd)
             await recorder.finish(
-                status,
-                backend=routed.backend,
-                attempts=routed.attempts,
-                usage=usage,
-                estimated=estimated,
-                cost=cost,
-                finish_reason=reply.finish_reason if status == audit.OK else None,
+                status, route=route, cost=cost, finish_reason=reply.finish_reason if status == audit.OK else None
             )
         price_said = None if cost.source is CostSource.NONE else cost.usd
-        yield ChatDelta(finish_reason=reply.finish_reason, usage=usage, cost_usd=price_said)
+        yield ChatDelta(finish_reason=reply.finish_reason, usage=route.usage, cost_usd=price_said, lost=route.lost)
 
     async def embed(self, scope: Scope, texts: Sequence[str], model: str | None = None) -> EmbeddingReply:
         """One vector per text, in their order, by the configured embedding model or, where a caller names one, by that. All of
@@ -122,7 +114,7 @@ class Calls:
         if not texts:
             return EmbeddingReply(b"", 0, by.dimensions or 0, _NOTHING)
         expected = TokenUsage(sum(estimated_tokens(len(text)) for text in texts))
-        admitted = await self._admission.admit(scope, expected, self._price(by, expected, None))
+        admitted = await self._admission.admit(scope, expected, self._price(by, expected))
         recorder = Recorder(scope, CallKind.EMBEDDING, model=by.name, admitted=admitted)
         requests = EmbeddingRequests(self._router, by.name, recorder.context)
         status = audit.FAILED
@@ -136,15 +128,9 @@ class Calls:
             status = audit.CANCELLED
             raise
         finally:
-            await recorder.finish(
-                status,
-                backend=requests.backend,
-                attempts=requests.attempts,
-                usage=requests.usage,
-                estimated=requests.estimated,
-                cost=self._price(by, requests.usage, None) if requests.answered else Cost(),
-            )
-        return EmbeddingReply(data, len(texts), by.dimensions or 0, requests.usage)
+            route = requests.route
+            await recorder.finish(status, route=route, cost=self._cost(by, route, status, None))
+        return EmbeddingReply(data, len(texts), by.dimensions or 0, route.usage)
 
     def embedding_model(self, scope: Scope, name: str | None = None) -> ModelConfig:
         """The model that ``embed`` takes.
@@ -164,9 +150,18 @@ class Calls:
             raise RecursionDepthExceeded(f"This work is {scope.depth} sub-calls deep; at {MAX_DEPTH} it may call no further.")
         return model
 
-    def _price(self, model: ModelConfig, usage: TokenUsage, reply: ChatReply | None) -> Cost:
-        said = reply.cost_usd if reply else None
-        return price(model, usage, said_usd=said, usd_to_eur=self._config.usd_to_eur)
+    def _cost(self, model: ModelConfig, route: Route, status: str, said_usd: Decimal | None) -> Cost:
+        """Return the cost of one call, that of its lost tries included. ``said_usd`` is what the provider said of the answer; a 0
+        beside tokens that it did not count says nothing."""
+        if status != audit.OK and route.usage == _NOTHING:
+            return Cost()
+        if route.estimated and not said_usd:
+            said_usd = None
+        cost = self._price(model, route.answered, said_usd)
+        return cost if route.lost == _NOTHING else replace(cost + self._price(model, route.lost), sub_calls=1)
+
+    def _price(self, model: ModelConfig, usage: TokenUsage, said_usd: Decimal | None = None) -> Cost:
+        return price(model, usage, said_usd=said_usd, usd_to_eur=self._config.usd_to_eur)
 
 
 def _spoken(delta: ChatDelta) -> ChatDelta | None:

@@ -12,14 +12,13 @@ from spass.calls.admission import Admitted
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
 from spass.core.ids import RequestId, new_id
-from spass.core.messages import TokenUsage
 from spass.core.time import now
+from spass.llm.router import Route
 from spass.llm.types import CallContext
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 
 _FREE: Final = Admitted()
-_NO_TOKENS: Final = TokenUsage()
 _NO_COST: Final = Cost()
 
 
@@ -75,24 +74,23 @@ class Recorder:
         self,
         status: str,
         *,
-        backend: str | None = None,
-        attempts: int = 0,
-        usage: TokenUsage = _NO_TOKENS,
-        estimated: bool = False,
+        route: Route | None = None,
         cost: Cost = _NO_COST,
         finish_reason: str | None = None,
     ) -> None:
-        """Settle the call; not even a cancelled caller leaves before it is."""
+        """Settle the call; not even a cancelled caller leaves before it is. ``route`` is where a model's call went, and what it
+        took there."""
         self._scope.tally.add(cost)
+        route = route or Route()
         self.duration_ms = self.elapsed_ms
         record = replace(
             self._record,
             status=status,
             latency_ms=self.duration_ms,
-            backend=backend,
-            attempts=attempts,
-            usage=usage,
-            usage_estimated=estimated,
+            backend=route.backend,
+            attempts=route.attempts,
+            usage=route.usage,
+            usage_estimated=route.estimated,
             cost=cost,
             finish_reason=finish_reason,
         )

@@ -120,8 +120,9 @@ class Tries:
         self._left.append(backend)
         return backend
 
-    def failed(self, backend: BackendConfig, failure: BackendFailed, *, begun: bool = False) -> None:
-        """Notes a failed try, or that there was no room for one.
+    def failed(self, backend: BackendConfig, failure: BackendFailed, *, begun: bool, sent: bool) -> None:
+        """Note a failed try, or that there was no room for one. A backend that got the whole request (``sent``) and did not
+        answer in time is not tried again: it would bill a second answer that takes as long.
 
         Raises:
             SpassError: there is no sense in another: the request itself is refused, or its answer has ``begun``.
@@ -147,6 +148,9 @@ class Tries:
             self._left.remove(backend)
             return
         self._retries -= 1
+        if sent and isinstance(failure, BackendTimedOut):
+            self._left.remove(backend)
+            return
         self._waits[backend.name] = _Wait(now + min(failure.retry_after or 0.0, self._config.retry_max_delay))
 
     def _poll(self, failure: BackendFull) -> _Wait:

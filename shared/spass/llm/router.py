@@ -2,17 +2,20 @@
 
 import math
 from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from spass.aws.limits import LimitTable
+from spass.core.messages import TokenUsage
+from spass.llm.attempt import Attempt
 from spass.llm.batching import EmbeddingLimits, embedding_limits
 from spass.llm.errors import (
     BackendDenied,
     BackendFailed,
     BackendFull,
+    BackendRateLimited,
     BackendRefused,
     BackendRejected,
     BackendTooLarge,
@@ -21,7 +24,7 @@ from spass.llm.errors import (
     BackendUncounted,
 )
 from spass.llm.health import Health
-from spass.llm.limits import BackendLimits, Taken
+from spass.llm.limits import BackendLimits
 from spass.llm.pool import KeyOf, ProviderOf, ProviderPool
 from spass.llm.providers import make_provider
 from spass.llm.retries import Chance, Tries
@@ -33,20 +36,43 @@ from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 R = TypeVar("R", ChatRequest, EmbeddingRequest)
 
 _NOTHING_SENT: Final = (BackendFull, BackendUncounted, BackendUnable)
+_REFUSALS: Final = (BackendRateLimited, BackendRefused, BackendRejected, BackendTooLarge)
 _OF_ONE_REQUEST: Final = (BackendDenied, BackendTooLarge)
 _SAMPLING: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
 
 
 @dataclass(slots=True)
 class Route:
-    """Where a call went, for its record: the backend tried last, and how often any was tried. Right also after a failure."""
+    """Where a call went, for its record: the backend tried last, and how often any was tried. Right also after a failure.
+
+    ``answered`` is what the try took whose answer came, or began to; ``lost`` is what those took whose answers never came, though
+    the provider may bill them. ``estimated`` says that some of this is an estimate.
+    """
 
     backend: str | None = None
     attempts: int = 0
+    answered: TokenUsage = field(default_factory=TokenUsage)
+    lost: TokenUsage = field(default_factory=TokenUsage)
+    estimated: bool = False
 
-    def goes_to(self, backend: BackendConfig) -> None:
+    @property
+    def usage(self) -> TokenUsage:
+        """Return the tokens of all tries."""
+        return self.answered + self.lost
+
+    @contextmanager
+    def trying(self, backend: BackendConfig, attempt: Attempt) -> Iterator[None]:
+        """Count one try of ``backend`` and, when the body ends, what ``attempt`` took."""
         self.backend = backend.name
         self.attempts += 1
+        try:
+            yield
+        finally:
+            if attempt.begun:
+                self.answered += attempt.usage
+            else:
+                self.lost += attempt.usage
+            self.estimated |= attempt.estimated
 
 
 class RoutedChat:
@@ -54,15 +80,15 @@ class RoutedChat:
 
     def __init__(self, deltas: AsyncGenerator[ChatDelta, None], route: Route) -> None:
         self._deltas = deltas
-        self._route = route
+        self.route = route
 
     @property
     def backend(self) -> str | None:
-        return self._route.backend
+        return self.route.backend
 
     @property
     def attempts(self) -> int:
-        return self._route.attempts
+        return self.route.attempts
 
     def __aiter__(self) -> AsyncIterator[ChatDelta]:
         return self
@@ -131,21 +157,20 @@ class Router:
             SpassError: the same as ``chat``.
         """
         route = route or Route()
-        tries, size = await self._tries(request.model, context), context.expected.total_tokens
+        tries = await self._tries(request.model, context)
         known = self._models.get(request.model)
         request = replace(request, dimensions=known.dimensions if known else None)
         while True:
             backend = await tries.next()
+            one_try = context.trying()
             try:
-                with self._health.trying(backend.name, size):
-                    async with self._occupied(backend, context) as taken:
-                        route.goes_to(backend)
-                        reply = await self._pool[backend].embed(_as(backend, request), context)
-                        taken.count(reply.usage)
-                        _check(reply, len(request.texts), known)
-                    self._health.answered(backend.name, size)
+                async with self._trying(backend, one_try, route):
+                    reply = await self._pool[backend].embed(_as(backend, request), one_try)
+                    one_try.attempt.hear(0, reply.usage)
+                    _check(reply, len(request.texts), known)
+                    self._health.answered(backend.name, context.expected.total_tokens)
             except BackendFailed as failure:
-                self._failed(tries, backend, failure, size)
+                self._failed(tries, backend, failure, one_try.attempt, begun=False)
             else:
                 return RoutedEmbedding(reply, backend.name, route.attempts)
 
@@ -154,31 +179,35 @@ class Router:
         await self._pool.aclose()
 
     async def _chat(self, request: ChatRequest, context: CallContext, route: Route) -> AsyncGenerator[ChatDelta, None]:
-        tries, size = await self._tries(request.model, context), context.expected.total_tokens
+        tries = await self._tries(request.model, context)
         if (model := self._models.get(request.model)) and not model.sampling:
             request = _without_sampling(request)
         while True:
             backend = await tries.next()
-            begun = False
+            one_try = context.trying()
+            attempt = one_try.attempt
             try:
-                with self._health.trying(backend.name, size):
-                    answer = self._pool[backend].chat(_as(backend, request), context)
-                    async with self._occupied(backend, context) as taken:
-                        route.goes_to(backend)
-                        async with aclosing(answer) as deltas:
-                            async for delta in deltas:
-                                if not begun:
-                                    begun = True
-                                    self._health.answered(backend.name, size)
-                                taken.hear(delta)
-                                yield delta
+                answer = self._pool[backend].chat(_as(backend, request), one_try)
+                async with self._trying(backend, one_try, route), aclosing(answer) as deltas:
+                    with _free_if_refused(attempt):
+                        async for delta in deltas:
+                            if not attempt.begun:
+                                self._health.answered(backend.name, attempt.expected.total_tokens)
+                            attempt.hear(delta.characters, delta.usage)
+                            yield delta
             except BackendFailed as failure:
-                self._failed(tries, backend, failure, size, begun=begun)
+                self._failed(tries, backend, failure, attempt, begun=attempt.begun)
             else:
                 return
 
-    def _occupied(self, backend: BackendConfig, context: CallContext) -> AbstractAsyncContextManager[Taken]:
-        return self._limits.occupied(backend, context.expected, context.deadline.at - self._chance.clock())
+    @asynccontextmanager
+    async def _trying(self, backend: BackendConfig, one_try: CallContext, route: Route) -> AsyncIterator[None]:
+        """Keep a place at ``backend`` for one try, and count it in ``route`` and in the backend's limits."""
+        attempt, seconds = one_try.attempt, one_try.deadline.at - self._chance.clock()
+        with self._health.trying(backend.name, attempt.expected.total_tokens):
+            async with self._limits.occupied(backend, attempt, seconds):
+                with route.trying(backend, attempt):
+                    yield
 
     def _serving(self, model: str) -> list[BackendConfig]:
         return [backend for backend in self._config.backends if serves(backend, model)]
@@ -191,14 +220,25 @@ class Router:
         row = await self._strategy.order(up, self._limits.load) + await self._strategy.order(down, self._limits.load)
         return Tries(self._config, row, context, self._chance, self._health)
 
-    def _failed(self, tries: Tries, backend: BackendConfig, failure: BackendFailed, size: int, *, begun: bool = False) -> None:
+    def _failed(self, tries: Tries, backend: BackendConfig, failure: BackendFailed, attempt: Attempt, *, begun: bool) -> None:
+        size = attempt.expected.total_tokens
         if isinstance(failure, BackendRefused):
             self._pool.doubt(backend)
         if isinstance(failure, BackendRejected):
             self._health.answered(backend.name, size)
         elif not isinstance(failure, (*_NOTHING_SENT, *_OF_ONE_REQUEST)):
             self._health.failed(backend.name, failure, size)
-        tries.failed(backend, failure, begun=begun)
+        tries.failed(backend, failure, begun=begun, sent=attempt.sent)
+
+
+@contextmanager
+def _free_if_refused(attempt: Attempt) -> Iterator[None]:
+    """Take back that ``attempt`` may be billed if the answer, though of status 200, only says that the request is refused."""
+    try:
+        yield
+    except _REFUSALS:
+        attempt.sent = False
+        raise
 
 
 def _as(backend: BackendConfig, request: R) -> R:

@@ -11,10 +11,12 @@ from typing import Final, Literal, Protocol, TypeAlias
 from spass.core.ids import RequestId
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
 from spass.core.time import Deadline
+from spass.llm.attempt import Attempt
 
 LONGEST_ANSWER: Final = 2**31 - 1
 """Tokens: the most that a caller may name. Providers take a 32-bit integer, and sums with more digits fit into no table."""
 
+_NO_TOKENS: Final = TokenUsage()
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -65,7 +67,8 @@ class ToolCallDelta:
 class ChatDelta:
     """A piece of an answer. A blocking call yields one delta that holds everything.
 
-    ``refusal`` is text too: what a model says in place of an answer, where its provider tells the two apart.
+    ``refusal`` is text too: what a model says in place of an answer, where its provider tells the two apart. A 0 in ``usage``
+    says that the provider did not count. ``lost`` is said by the pipeline: the part of ``usage`` that lost tries took.
     """
 
     content: str = ""
@@ -74,17 +77,26 @@ class ChatDelta:
     usage: TokenUsage | None = None
     cost_usd: Decimal | None = None
     refusal: str = ""
+    lost: TokenUsage = _NO_TOKENS
+
+    @property
+    def characters(self) -> int:
+        """Return the length of all that the model wrote in this piece."""
+        calls = sum(len(call.name or "") + len(call.arguments) for call in self.tool_calls)
+        return len(self.content) + len(self.refusal) + calls
 
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """A whole answer. ``usage`` and ``cost_usd`` are None where the provider said none. ``refusal`` is no part of ``message``."""
+    """A whole answer. ``usage`` and ``cost_usd`` are None where the provider said none. ``refusal`` is no part of ``message``.
+    ``lost`` is the part of ``usage`` that earlier tries took whose answers were lost."""
 
     message: Message
     finish_reason: FinishReason = FinishReason.STOP
     usage: TokenUsage | None = None
     cost_usd: Decimal | None = None
     refusal: str = ""
+    lost: TokenUsage = _NO_TOKENS
 
     @property
     def spoken(self) -> "ChatReply":
@@ -112,6 +124,7 @@ class ReplyBuilder:
         self._finish_reason: FinishReason | None = None
         self._usage: TokenUsage | None = None
         self._cost_usd: Decimal | None = None
+        self._lost = _NO_TOKENS
 
     def add(self, delta: ChatDelta) -> None:
         self._content.append(delta.content)
@@ -121,6 +134,7 @@ class ReplyBuilder:
         self._finish_reason = delta.finish_reason or self._finish_reason
         self._usage = delta.usage or self._usage
         self._cost_usd = delta.cost_usd if delta.cost_usd is not None else self._cost_usd
+        self._lost += delta.lost
 
     @property
     def reply(self) -> ChatReply:
@@ -129,7 +143,7 @@ class ReplyBuilder:
         reason = self._finish_reason or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
         if reason is FinishReason.TOOL_CALLS and not calls:  # some providers say so all the same
             reason = FinishReason.STOP
-        return ChatReply(message, reason, self._usage, self._cost_usd, "".join(self._refusal))
+        return ChatReply(message, reason, self._usage, self._cost_usd, "".join(self._refusal), self._lost)
 
 
 class _PartialCall:
@@ -198,22 +212,29 @@ def pack_rows(rows: Iterable[Iterable[float]]) -> bytes:
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """When a model call must have ended, the headers to send along (``SPASS-Caller-Depth`` and the like), the request it is
-    made for, under which the log speaks of it, and the tokens it is expected to take, for which a backend must have room."""
+    made for, under which the log speaks of it, the tokens it is expected to take, for which a backend must have room, and the
+    ``attempt`` that this try is."""
 
     deadline: Deadline
     headers: Mapping[str, str] = field(default_factory=dict)
     request_id: RequestId | None = None
     expected: TokenUsage = field(default_factory=TokenUsage)
+    attempt: Attempt = field(default_factory=Attempt)
 
     def expecting(self, usage: TokenUsage) -> "CallContext":
         return replace(self, expected=usage)
+
+    def trying(self) -> "CallContext":
+        """Return the same for one more try."""
+        return replace(self, attempt=Attempt(self.expected))
 
 
 class Provider(Protocol):
     """One backend's way of speaking. It is made as ``Class(backend: BackendConfig, key: str | None)`` at the backend's first use.
 
     ``request.model`` is already the provider's own name for the model. Whatever goes wrong is raised as
-    ``llm.errors.BackendFailed``. A provider tries once; the router retries.
+    ``llm.errors.BackendFailed``. A provider tries once; the router retries. It sets ``context.attempt.sent`` when its request has
+    left whole and no error status refused it: from then on the try counts, whether its answer arrives or not.
     """
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:

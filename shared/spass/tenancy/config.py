@@ -31,6 +31,9 @@ from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, did
 
 ANY_MODEL: Final = "*"
 
+USUAL_SILENCE: Final = 120.0
+"""Seconds between two bytes of an answer, for a backend without a ``timeout``."""
+
 MAX_SYSTEM_PROMPT_BYTES: Final = 32 * 1024
 MAX_MEMORY_BYTES: Final = 16 * 1024
 _MAX_TOOLS: Final = 128
@@ -53,7 +56,10 @@ class _Section(BaseModel):
 
 
 class BackendConfig(_Section):
-    """Where models are served. Of several that serve a model, failover takes the one with the lowest ``priority`` first."""
+    """Where models are served. Of several that serve a model, failover takes the one with the lowest ``priority`` first.
+
+    ``timeout`` is in seconds of silence between bytes. Only if it is set does it bound an answer that comes in one piece.
+    """
 
     hints: ClassVar[dict[str, str]] = {
         "api_key": "keys never stand in this file, name the variable: api_key_env",
@@ -69,9 +75,14 @@ class BackendConfig(_Section):
     priority: Count = 1
     rate_limit_tpm: Positive | None = None
     max_concurrent: Positive | None = None
-    timeout: Seconds = 120.0
+    timeout: Seconds | None = None
     supported_models: tuple[Name, ...] = ()
     model_names: dict[Name, Name] = {}
+
+    @property
+    def silence(self) -> float:
+        """Return how many seconds a provider that answers in pieces, or only embeds, may send nothing."""
+        return USUAL_SILENCE if self.timeout is None else self.timeout
 
     @model_validator(mode="before")
     @classmethod

@@ -50,12 +50,15 @@ CONFIG = GatewayConfig.model_validate(
 
 @dataclass
 class ScriptedProvider:
-    """Yields ``deltas``, then raises ``failure`` if there is one. Remembers what it was asked, and whether it was closed."""
+    """Yields ``deltas``, then raises ``failure`` if there is one. ``sent``: each request reaches the model whole. Remembers what
+    it was asked, and whether it was closed."""
 
     deltas: Sequence[ChatDelta] = (ChatDelta("Hello."),)
     failure: BaseException | None = None
+    sent: bool = False
     embedding_tokens: int = 2
     fail_embedding_call: int | None = None
+    before_each_request: Callable[[], object] = lambda: None
     before_each: Callable[[], object] = lambda: None
     requests: list[ChatRequest] = field(default_factory=list)
     embeddings: list[EmbeddingRequest] = field(default_factory=list)
@@ -65,6 +68,8 @@ class ScriptedProvider:
     async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         self.requests.append(request)
         self.contexts.append(context)
+        context.attempt.sent = self.sent
+        self.before_each_request()
         try:
             for delta in self.deltas:
                 self.before_each()
@@ -75,6 +80,7 @@ class ScriptedProvider:
             self.closed += 1
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        context.attempt.sent = self.sent
         if self.failure is not None and len(self.embeddings) == (self.fail_embedding_call or 0):
             raise self.failure
         self.embeddings.append(request)

@@ -24,7 +24,7 @@ from spass.core.errors import BudgetExceeded, InputRefused, RateLimited, SpassEr
 from spass.core.ids import TenantId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
-from spass.llm.errors import BackendUnavailable
+from spass.llm.errors import BackendTimedOut, BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.metering.usage import reset, spent_this_month
 from spass.tenancy.settings import Cascade, TenantSettings
@@ -84,7 +84,7 @@ class Turnstile:
         self, *, takes: TokenUsage = MILLION, answer: int = 1, model: str = "small", by: Calls | None = None
     ) -> ChatReply:
         """A chat that may be ``answer`` tokens long and really ``takes`` so many."""
-        self.provider.deltas = [ChatDelta("Hello.", finish_reason=FinishReason.STOP, usage=takes)]
+        self.provider.deltas = [ChatDelta(finish_reason=FinishReason.STOP, usage=takes)]
         chat = (by or self.calls).chat(make_scope(self.store), question(answer, model))
         return collect_deltas([delta async for delta in chat])
 
@@ -195,6 +195,19 @@ async def test_a_call_that_generated_nothing_gives_everything_back(turnstile: Tu
     await refused(turnstile, BudgetExceeded, answer=600)
 
 
+async def test_a_call_whose_answer_is_lost_is_settled_as_it_was_reserved(turnstile: Turnstile) -> None:
+    turnstile.limits.tokens, turnstile.limits.budget = 1200, "0.002"
+    turnstile.provider.deltas, turnstile.provider.failure = [], BackendTimedOut("late")
+    turnstile.provider.sent = True
+    with pytest.raises(UpstreamError):
+        _ = [delta async for delta in turnstile.calls.chat(make_scope(turnstile.store), question(answer=600))]
+    turnstile.provider.failure = None
+    assert (await refused(turnstile, BudgetExceeded, answer=800)).details["spent_usd"] == "0.000901"  # 2 and 600 tokens
+    turnstile.limits.budget = None
+    await refused(turnstile, RateLimited, answer=597)
+    await turnstile.ask(answer=596)
+
+
 async def test_a_request_that_is_refused_for_its_words_gives_everything_back(
     turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +297,7 @@ async def test_a_budget_that_was_off_for_a_while_counts_what_was_spent_meanwhile
     calls = provider.calls(admission=Admission(cascade))
 
     async def ask() -> None:
-        provider.deltas = [ChatDelta("Hello.", finish_reason=FinishReason.STOP, usage=MILLION)]
+        provider.deltas = [ChatDelta(finish_reason=FinishReason.STOP, usage=MILLION)]
         collect_deltas([delta async for delta in calls.chat(make_scope(store), question(1))])
 
     for budget in (2, None, 2):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -19,9 +20,9 @@ from spass.core.errors import (
     UpstreamRejected,
 )
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
-from spass.llm.errors import BackendRejected, BackendUnavailable
+from spass.llm.errors import BackendRejected, BackendTimedOut, BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, ToolCallDelta, collect_deltas
-from tests.unit.calls.scripted import ScriptedProvider, at_depth, audit_of, make_scope
+from tests.unit.calls.scripted import CONFIG, ScriptedProvider, at_depth, audit_of, make_scope
 
 pytestmark = pytest.mark.anyio
 
@@ -118,6 +119,84 @@ async def test_tokens_that_nobody_counted_are_estimated_and_marked_so(store: Ten
     assert reply.usage == TokenUsage(5, 2)  # 17 and 5 characters
     (record,) = await audit_of(store)
     assert record["usage_estimated"] is True
+
+
+@pytest.mark.parametrize(
+    ("said", "counted"),
+    [
+        (TokenUsage(), TokenUsage(5, 2)),
+        (TokenUsage(30), TokenUsage(30, 2)),
+        (TokenUsage(0, 40), TokenUsage(5, 40)),
+    ],
+)
+async def test_what_a_provider_did_not_count_is_estimated_and_priced(
+    store: TenantStore, said: TokenUsage, counted: TokenUsage
+) -> None:
+    scope = make_scope(store)
+    calls = ScriptedProvider([ChatDelta("12345", usage=said, cost_usd=Decimal(0))]).calls()
+    deltas = [delta async for delta in calls.chat(scope, QUESTION)]
+    assert deltas[-1].usage == counted
+    (record,) = await audit_of(store)
+    assert record["usage_estimated"] is True
+    price = (counted.prompt_tokens * Decimal("0.5") + counted.completion_tokens * Decimal("1.5")) / 10**6
+    assert Decimal(str(record["cost_usd"])) == scope.tally.total.usd == price
+
+
+async def test_an_empty_answer_that_is_counted_as_none_is_no_estimate(store: TenantStore) -> None:
+    await ask(ScriptedProvider([ChatDelta(usage=TokenUsage(30), cost_usd=Decimal(0))]), store)
+    (record,) = await audit_of(store)
+    assert (record["completion_tokens"], record["cost_usd"], record["cost_source"]) == (0, "0", "upstream")
+    assert "usage_estimated" not in record
+
+
+LATE = BackendTimedOut("late")
+
+
+@pytest.mark.parametrize("failure", [LATE, BackendUnavailable("gone"), asyncio.CancelledError()])
+async def test_a_lost_answer_counts_as_it_was_reserved(store: TenantStore, failure: BaseException) -> None:
+    scope = make_scope(store)
+    calls = ScriptedProvider([], failure, sent=True).calls()
+    with pytest.raises((UpstreamError, asyncio.CancelledError)):
+        _ = [delta async for delta in calls.chat(scope, replace(QUESTION, max_tokens=100))]
+    (record,) = await audit_of(store)
+    assert (record["prompt_tokens"], record["completion_tokens"], record["usage_estimated"]) == (5, 100, True)
+    assert Decimal(str(record["cost_usd"])) == scope.tally.total.usd == Decimal("0.0001525")
+    assert scope.tally.total.sub_calls == 1
+
+
+async def test_lost_answers_before_one_that_comes_are_part_of_its_usage_and_cost(store: TenantStore) -> None:
+    config = CONFIG.model_copy(update={"llm": CONFIG.llm.model_copy(update={"retries": 3, "retry_base_delay": 0})})
+    provider = ScriptedProvider([], BackendUnavailable("gone"), sent=True)
+    scope, tries = make_scope(store), 0
+
+    def third_answers() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 3:
+            provider.deltas, provider.failure = [ChatDelta("Well.", usage=TokenUsage(7, 3), cost_usd=Decimal("0.5"))], None
+
+    provider.before_each_request = third_answers
+    request = replace(QUESTION, max_tokens=100)
+    last = [delta async for delta in provider.calls(config).chat(scope, request)][-1]
+    assert (last.usage, last.lost) == (TokenUsage(17, 203), TokenUsage(10, 200))
+    (record,) = await audit_of(store)
+    assert (record["attempts"], record["prompt_tokens"], record["completion_tokens"]) == (3, 17, 203)
+    assert Decimal(str(record["cost_usd"])) == scope.tally.total.usd == Decimal("0.500305")
+    assert (record["cost_source"], record["usage_estimated"], scope.tally.total.sub_calls) == ("catalog", True, 1)
+
+
+async def test_a_stream_that_breaks_after_a_lost_answer_counts_both(store: TenantStore) -> None:
+    config = CONFIG.model_copy(update={"llm": CONFIG.llm.model_copy(update={"retries": 1, "retry_base_delay": 0})})
+    provider = ScriptedProvider([], BackendUnavailable("gone"), sent=True)
+
+    def second_begins() -> None:
+        provider.deltas = [ChatDelta("12345678")] if len(provider.requests) == 2 else []
+
+    provider.before_each_request = second_begins
+    with pytest.raises(UpstreamError):
+        _ = [delta async for delta in provider.calls(config).chat(make_scope(store), replace(QUESTION, max_tokens=100))]
+    (record,) = await audit_of(store)
+    assert (record["prompt_tokens"], record["completion_tokens"]) == (10, 102)
 
 
 async def test_a_refusal_is_passed_on_and_its_tokens_count(store: TenantStore) -> None:

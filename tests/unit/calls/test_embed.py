@@ -64,3 +64,12 @@ async def test_no_texts_are_no_call(store: TenantStore) -> None:
     assert (reply.count, reply.dimensions, reply.data) == (0, 3, b"")
     assert provider.embeddings == []
     assert await audit_of(store) == []
+
+
+async def test_vectors_that_were_paid_for_and_lost_are_counted(store: TenantStore) -> None:
+    scope = make_scope(store)
+    with pytest.raises(UpstreamError):
+        await ScriptedProvider(failure=BackendUnavailable("gone"), sent=True).calls().embed(scope, ["x" * 400])
+    (record,) = await audit_of(store)
+    assert (record["prompt_tokens"], record["usage_estimated"]) == (100, True)
+    assert Decimal(str(record["cost_usd"])) == scope.tally.total.usd == Decimal("0.00001")

@@ -32,8 +32,10 @@ class Model:
     active: int = 0
     most_active: int = 0
     breaks: BackendFailed | None = None  # after the first token
+    sent: bool = False  # each request reaches it whole
 
     async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        context.attempt.sent = self.sent
         await self._begin()
         try:
             yield ChatDelta("Hel")

@@ -8,7 +8,7 @@ import pytest
 
 from spass.core.errors import SpassError
 from spass.core.ids import RequestId
-from spass.core.messages import FinishReason, Message, Role
+from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm.errors import BackendFailed, BackendUnavailable
 from spass.llm.retries import Chance
@@ -19,16 +19,20 @@ from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 BUSY = BackendUnavailable("busy", status=503)
 HELLO = (ChatDelta("Hel"), ChatDelta("lo", finish_reason=FinishReason.STOP))
 
+EXPECTED = TokenUsage(10, 100)
+
 Outcome = BackendFailed | Sequence[ChatDelta | BackendFailed] | EmbeddingReply
 
 
 @dataclass
 class Scripted:
-    """A provider that gives ``outcomes`` in their order, the last one for ever. Each try takes ``seconds``."""
+    """A provider that gives ``outcomes`` in their order, the last one for ever. Each try takes ``seconds``; ``sent``: its request
+    reaches the model whole."""
 
     world: "World"
     outcomes: list[Outcome]
     seconds: float = 0.0
+    sent: bool = False
     models: list[str] = field(default_factory=list)
     requests: list[ChatRequest] = field(default_factory=list)
     closed: int = 0
@@ -40,6 +44,7 @@ class Scripted:
 
     async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         self.requests.append(request)
+        context.attempt.sent = self.sent
         outcome = self._next(request.model)
         if isinstance(outcome, BackendFailed):
             raise outcome
@@ -53,6 +58,7 @@ class Scripted:
             self.closed += 1
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        context.attempt.sent = self.sent
         outcome = self._next(request.model)
         if isinstance(outcome, BackendFailed):
             raise outcome
@@ -102,7 +108,12 @@ class World:
         )
 
     def context(self, seconds: float = 270.0) -> CallContext:
-        return CallContext(Deadline(self.time + seconds), request_id=RequestId("req_outer"))
+        return CallContext(Deadline(self.time + seconds), request_id=RequestId("req_outer"), expected=EXPECTED)
+
+    def sends(self) -> None:
+        """Have every request reach its model whole."""
+        for provider in self.providers.values():
+            provider.sent = True
 
     def chat(self, model: str = "m", seconds: float = 270.0) -> RoutedChat:
         return self.router.chat(ChatRequest(model, (Message(Role.USER, "Hi"),)), self.context(seconds))

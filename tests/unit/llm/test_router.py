@@ -38,7 +38,7 @@ from spass.llm.serving import claimant, serves
 from spass.llm.strategies import STRATEGIES, Failover
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, pack_rows
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
-from tests.unit.llm.router_world import BUSY, HELLO, Scripted, World, failure_of, text_of, then
+from tests.unit.llm.router_world import BUSY, EXPECTED, HELLO, Scripted, World, failure_of, text_of, then
 
 pytestmark = pytest.mark.anyio
 
@@ -148,6 +148,56 @@ async def test_a_backend_that_is_slow_while_time_is_left_is_a_failing_one() -> N
     assert isinstance(await failure_of(world.chat()), UpstreamError)
     world = World(BackendTimedOut("slow"), HELLO)
     assert await text_of(world.chat()) == "Hello"
+
+
+async def test_a_backend_that_was_sent_the_request_and_did_not_answer_in_time_is_not_asked_again() -> None:
+    world = World(BackendTimedOut("slow"))
+    world.sends()
+    chat = world.chat()
+    assert isinstance(await failure_of(chat), UpstreamError)
+    assert (world.tries, chat.route.lost, chat.route.estimated) == ({"a": 1}, EXPECTED, True)
+
+
+async def test_another_backend_takes_what_one_did_not_answer_in_time() -> None:
+    world = World(BackendTimedOut("slow"), then(BUSY, HELLO))
+    world.providers["a"].sent = True
+    chat = world.chat()
+    assert await text_of(chat) == "Hello"
+    assert (world.tries, chat.route.lost) == ({"a": 1, "b": 2}, EXPECTED)
+
+
+async def test_a_time_out_before_the_request_was_sent_is_repeated_and_costs_nothing() -> None:
+    world = World(then(BackendTimedOut("no connection"), HELLO))
+    chat = world.chat()
+    assert await text_of(chat) == "Hello"
+    assert (world.tries, chat.route.lost) == ({"a": 2}, TokenUsage())
+
+
+async def test_every_lost_answer_adds_up_with_the_one_that_came() -> None:
+    world = World(then(BUSY, BUSY, HELLO))
+    world.sends()
+    chat = world.chat()
+    assert await text_of(chat) == "Hello"
+    assert (chat.route.answered, chat.route.lost) == (TokenUsage(10, 2), EXPECTED + EXPECTED)
+    assert chat.route.usage == TokenUsage(30, 202)
+
+
+@pytest.mark.parametrize("failure", [BackendRateLimited("no"), BackendRefused("no"), BackendRejected("no")])
+async def test_an_answer_of_status_200_that_only_refuses_costs_nothing(failure: BackendFailed) -> None:
+    world = World(failure, retries=0)
+    world.sends()
+    chat = world.chat()
+    await failure_of(chat)
+    assert (chat.route.usage, chat.route.estimated) == (TokenUsage(), False)
+
+
+async def test_vectors_that_are_none_and_those_that_never_come_were_paid_for() -> None:
+    good = vectors((1.0, 2.0), (1.0, 2.0))
+    world = World(then(vectors((1.0, 2.0)), BackendUnavailable("gone"), good))
+    world.sends()
+    route = Route()
+    await world.embed(route=route)
+    assert (route.answered, route.lost, route.estimated) == (TokenUsage(4), EXPECTED, True)
 
 
 async def test_a_request_without_time_left_asks_nobody() -> None:

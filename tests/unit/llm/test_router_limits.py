@@ -174,13 +174,17 @@ async def test_too_many_here_and_a_provider_that_says_too_many_are_both_a_429() 
         (BackendRateLimited("slow"), 0),
         (BackendRefused("key"), 0),
         (BackendRejected("no"), 0),
-        (BackendTimedOut("late"), 50),
+        (BackendTimedOut("late"), 0),
     ],
 )
-async def test_a_failed_try_gives_back_what_it_reserved_but_for_a_prompt_that_was_read(
-    failure: BackendFailed, taken: int
+@pytest.mark.parametrize("sent", [False, True])
+async def test_a_failed_try_gives_back_what_it_reserved_unless_it_may_be_billed(
+    failure: BackendFailed, taken: int, sent: bool
 ) -> None:
+    if sent and isinstance(failure, BackendTimedOut | BackendUnavailable):
+        taken = 100
     world = World({"rate_limit_tpm": 1000, "max_concurrent": 1}, retries=0)
+    world.models["a"].sent = sent
     world.models["a"].failures = [failure]
     assert isinstance(await refused(world, 100, 30), UpstreamError | UpstreamRejected | RateLimited)
     assert (world.used(), world.held()) == (taken, 0)
@@ -220,6 +224,23 @@ async def test_whoever_is_cancelled_leaves_place_and_tokens() -> None:
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert (world.used(), world.held()) == (51, 0)
+
+
+async def test_whoever_is_cancelled_before_an_answer_begins_leaves_what_it_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World({"rate_limit_tpm": 1000, "max_concurrent": 1})
+
+    async def thinks(_: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        context.attempt.sent = True
+        await asyncio.sleep(100)
+        yield ChatDelta("Well.")
+
+    monkeypatch.setattr(world.models["a"], "chat", thinks)
+    asking = asyncio.create_task(world.say(100))
+    await asyncio.sleep(1)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert (world.used(), world.held()) == (100, 0)
 
 
 async def test_a_long_answer_keeps_its_place_until_it_ends() -> None:

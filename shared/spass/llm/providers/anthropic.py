@@ -62,13 +62,13 @@ class Anthropic:
         await self._connection.aclose()
 
     async def _answer(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        payload = parse(MessagePayload, await self._connection.post(_PATH, body, context))
+        payload = parse(MessagePayload, await self._connection.post(_PATH, body, context, generates=True))
         if not payload.stop_reason:
             raise malformed("it has no stop reason")
         text = "".join(block.text for block in payload.content if block.type == "text")
         uses = [block for block in payload.content if block.type == "tool_use"]
         calls = tuple(_begun(index, block, block.arguments) for index, block in enumerate(uses))
-        yield ChatDelta(clean(text), calls, finish_reason(payload.stop_reason), payload.usage.tokens)
+        yield ChatDelta(clean(text), calls, finish_reason(payload.stop_reason), payload.usage.tokens if payload.usage else None)
 
     async def _stream(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         reader = _StreamReader(self._connection.secrets)
@@ -104,7 +104,8 @@ class _StreamReader:
         payload = parse(EventPayload, event.data)
         match payload.type:
             case "message_start" if payload.message is not None:
-                self._usage = self._usage.updated(payload.message.usage)
+                # What it counts of the answer by now is no count of the answer.
+                self._usage = self._usage.updated(payload.message.usage).model_copy(update={"output_tokens": 0})
             case "content_block_start" if payload.content_block is not None:
                 return self._block(payload.index, payload.content_block)
             case "content_block_delta":
@@ -112,7 +113,7 @@ class _StreamReader:
             case "content_block_stop" if block := self._silent.pop(payload.index, None):
                 return self._arguments(payload.index, block.arguments)
             case "message_delta":
-                self._usage = self._usage.updated(payload.usage or UsagePayload())
+                self._usage = self._usage.updated(payload.usage)
                 self._stop_reason = payload.delta.stop_reason or self._stop_reason
             case "error":
                 raise self._failure(payload.error)

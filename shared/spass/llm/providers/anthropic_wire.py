@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolSpec
 from spass.llm.errors import BackendUnable
-from spass.llm.providers.texts import Tokens
+from spass.llm.providers.texts import AnObject, Tokens
 from spass.llm.providers.turns import (
     Block,
     CallIds,
@@ -38,21 +38,24 @@ _FINISH_REASONS: Final = {
 
 
 class UsagePayload(BaseModel):
-    """Token counts; in a stream each event repeats what it knows by then."""
+    """Token counts; in a stream each event repeats what it knows by then. A 0 says nothing."""
 
-    input_tokens: Tokens | None = None
-    cache_creation_input_tokens: Tokens | None = None
-    cache_read_input_tokens: Tokens | None = None
-    output_tokens: Tokens | None = None
+    input_tokens: Tokens = 0
+    cache_creation_input_tokens: Tokens = 0
+    cache_read_input_tokens: Tokens = 0
+    output_tokens: Tokens = 0
 
-    def updated(self, later: "UsagePayload") -> "UsagePayload":
-        return self.model_copy(update=later.model_dump(exclude_none=True))
+    def updated(self, later: "UsagePayload | None") -> "UsagePayload":
+        return self.model_copy(update={name: count for name, count in later or () if count})
 
     @property
     def tokens(self) -> TokenUsage:
         """Prompt tokens include those read from and written to the cache."""
-        cached = (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)
-        return TokenUsage((self.input_tokens or 0) + cached, self.output_tokens or 0)
+        cached = self.cache_creation_input_tokens + self.cache_read_input_tokens
+        return TokenUsage(self.input_tokens + cached, self.output_tokens)
+
+
+Usage = Annotated[UsagePayload | None, AnObject]
 
 
 class BlockPayload(BaseModel):
@@ -72,7 +75,7 @@ class MessagePayload(BaseModel):
 
     content: list[BlockPayload]
     stop_reason: str | None = None
-    usage: UsagePayload = UsagePayload()
+    usage: Usage = None
 
 
 class DeltaPayload(BaseModel):
@@ -92,7 +95,7 @@ class EventPayload(BaseModel):
     message: MessagePayload | None = None
     content_block: BlockPayload | None = None
     delta: DeltaPayload = DeltaPayload()
-    usage: UsagePayload | None = None
+    usage: Usage = None
     error: object = None
 
 

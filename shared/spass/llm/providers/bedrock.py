@@ -104,7 +104,7 @@ class Bedrock:
             raise _unsigned(self._backend, error) from error
 
     async def _answer(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        payload = parse(ConversePayload, await self._connection.post(path, body, context))
+        payload = parse(ConversePayload, await self._connection.post(path, body, context, generates=True))
         _check_end(payload.stopReason)
         blocks = payload.output.message.content
         text = "".join(block.text for block in blocks)

@@ -57,7 +57,8 @@ async def _titan(connection: Connection, path: str, request: EmbeddingRequest, c
     payloads = [
         parse(TitanPayload, await connection.post(path, {"inputText": text, **choice}, context)) for text in request.texts
     ]
-    return _reply([payload.embedding for payload in payloads], sum(payload.inputTextTokenCount for payload in payloads))
+    counts = [payload.inputTextTokenCount for payload in payloads]
+    return _reply([payload.embedding for payload in payloads], sum(counts) if all(counts) else 0)
 
 
 async def _cohere(connection: Connection, path: str, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:

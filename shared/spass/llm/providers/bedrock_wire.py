@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolSpec
 from spass.llm.errors import BackendUnable
-from spass.llm.providers.texts import Tokens
+from spass.llm.providers.texts import AnObject, Tokens
 from spass.llm.providers.turns import (
     Block,
     CallIds,
@@ -39,15 +39,18 @@ _FINISH_REASONS: Final = {
 class UsagePayload(BaseModel):
     inputTokens: Tokens = 0  # noqa: N815 - the wire's names, here and below
     outputTokens: Tokens = 0  # noqa: N815
-    cacheReadInputTokens: Tokens | None = None  # noqa: N815
-    cacheWriteInputTokens: Tokens | None = None  # noqa: N815
+    cacheReadInputTokens: Tokens = 0  # noqa: N815
+    cacheWriteInputTokens: Tokens = 0  # noqa: N815
 
     @property
     def tokens(self) -> TokenUsage:
         """Prompt tokens include those read from and written to the cache, which ``inputTokens`` does not
         (https://docs.aws.amazon.com/bedrock/latest/userguide/prompt-caching.html)."""
-        cached = (self.cacheReadInputTokens or 0) + (self.cacheWriteInputTokens or 0)
+        cached = self.cacheReadInputTokens + self.cacheWriteInputTokens
         return TokenUsage(self.inputTokens + cached, self.outputTokens)
+
+
+Usage = Annotated[UsagePayload | None, AnObject]
 
 
 class ToolUsePayload(BaseModel):
@@ -80,7 +83,7 @@ class OutputPayload(BaseModel):
 class ConversePayload(BaseModel):
     output: OutputPayload
     stopReason: Annotated[str, Field(min_length=1)]  # noqa: N815
-    usage: UsagePayload | None = None
+    usage: Usage = None
 
 
 class StartPayload(BaseModel):
@@ -103,7 +106,7 @@ class EventPayload(BaseModel):
     start: StartPayload = StartPayload()
     delta: DeltaPayload = DeltaPayload()
     stopReason: str = ""  # noqa: N815
-    usage: UsagePayload | None = None
+    usage: Usage = None
 
 
 def finish_reason(stop_reason: str) -> FinishReason:

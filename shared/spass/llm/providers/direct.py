@@ -15,6 +15,9 @@ import httpx
 
 from spass.llm.providers.http_head import LONGEST_HEAD, NOT_IN_A_VALUE, Head, MalformedAnswer, chunk_size, parse_head
 
+SENT: Final = "sent"
+"""The extension of a request that says whether all of it was sent."""
+
 _LONGEST_CHUNK_LINE: Final = 4096
 _AHEAD: Final = 256 * 1024  # bytes read before the reader has asked for them
 _PIECE: Final = 64 * 1024
@@ -28,19 +31,22 @@ class DirectTransport(httpx.AsyncBaseTransport):
         self._idle: dict[tuple[bytes, bytes, int], list[tuple[_Wire, float]]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Sends ``request``, whose body is in memory; returns when the head of its answer is there.
+        """Send ``request``, whose body is in memory, and return when the head of its answer is there.
 
         Raises:
-            httpx.TransportError: that did not come about.
+            httpx.TransportError: that did not come about. The request's extension ``SENT`` then says whether the other side may
+                have all of the request, also after a cancellation.
         """
         head = _head_of(request)
         origin = (request.url.raw_scheme, request.url.raw_host, _port(request.url))
+        request.extensions[SENT] = False
         wire = self._kept(origin) or await _connected(request)
         try:
             wire.write(head + request.content)
             with _as_httpx():
                 answer = await _read_head(wire)
         except BaseException:
+            request.extensions[SENT] = wire.has_sent_all
             wire.abort()
             raise
         stream = _Body(self, origin, wire, answer)
@@ -77,6 +83,7 @@ class _Wire(asyncio.Protocol):
         self._ended = False
         self._broken: Exception | None = None
         self._paused = False
+        self._written = False
         self._waiting: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
 
@@ -104,10 +111,17 @@ class _Wire(asyncio.Protocol):
         """Whether it is open and nothing has come that nobody asked for."""
         return not self._ended and not self._buffer
 
+    @property
+    def has_sent_all(self) -> bool:
+        """Return whether what was written has left this process."""
+        return self._written and self._transport is not None and not self._transport.get_write_buffer_size()
+
     def write(self, data: bytes) -> None:
+        self._written = False
         if self._transport is None or self._ended:
             raise httpx.WriteError("the connection is closed")
         self._transport.write(data)
+        self._written = True
 
     def abort(self) -> None:
         if self._transport is not None:

@@ -11,8 +11,9 @@ from typing import Final, Protocol, TypeVar
 import httpx
 
 from spass.core.messages import Json
+from spass.llm.attempt import Attempt
 from spass.llm.errors import BackendFailed, BackendRefused, BackendRejected, BackendTimedOut, BackendUnavailable
-from spass.llm.providers.direct import DirectTransport
+from spass.llm.providers.direct import SENT, DirectTransport
 from spass.llm.providers.failures import failure_of
 from spass.llm.providers.sse import EventTooLong
 from spass.llm.serving import USUAL_CONNECTIONS
@@ -35,6 +36,16 @@ _USUAL_HEADERS: Final = {
     "User-Agent": "spass",
     "Content-Type": "application/json",
 }
+_NEVER_SENT: Final = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.ProxyError,
+    httpx.WriteError,
+    httpx.WriteTimeout,
+    httpx.UnsupportedProtocol,
+    httpx.LocalProtocolError,
+)
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 # They log the address of every request, and headers with the key below that.
@@ -116,9 +127,11 @@ class Connection:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._spare = asyncio.Semaphore()
 
-    async def post(self, path: str, body: Mapping[str, Json], context: CallContext) -> bytes:
-        """The whole body of a successful answer."""
-        async with self._answer(path, body, context) as answer:
+    async def post(self, path: str, body: Mapping[str, Json], context: CallContext, *, generates: bool = False) -> bytes:
+        """Return the whole body of a successful answer. ``generates``: a model writes all of it before the first byte comes, so
+        that without a ``timeout`` of the backend only the deadline ends the wait."""
+        silence = self._backend.timeout if generates else self._backend.silence
+        async with self._answer(path, body, context, silence) as answer:
             return await answer.read(LONGEST_BODY)
 
     async def stream(
@@ -131,7 +144,8 @@ class Connection:
         is_last: Callable[[E], bool],
     ) -> AsyncGenerator[E, None]:
         """The events of a successful answer, as they come, up to the one that ``is_last`` or to the end of the body."""
-        async with self._answer(path, body, context) as answer, aclosing(answer.chunks(LONGEST_BODY)) as chunks:
+        whole = self._answer(path, body, context, self._backend.silence)
+        async with whole as answer, aclosing(answer.chunks(LONGEST_BODY)) as chunks:
             try:
                 async for chunk in chunks:
                     for event in parser.feed(chunk):
@@ -150,19 +164,23 @@ class Connection:
             self._opened = None
 
     @asynccontextmanager
-    async def _answer(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncIterator["_Answer"]:
+    async def _answer(
+        self, path: str, body: Mapping[str, Json], context: CallContext, silence: float | None
+    ) -> AsyncIterator["_Answer"]:
         content = _encode(body)
-        patience = _Patience(self._backend.timeout, context)
+        patience = _Patience(silence, context)
         async with self._connected(context) as transport:
             with translated():
                 seconds = patience.seconds
                 request = await self._request(path, content, context, seconds)
-                async with asyncio.timeout(seconds):
-                    response = await transport.handle_async_request(request)
+                with _noting_whether_sent(request, context.attempt):
+                    async with asyncio.timeout(seconds):
+                        response = await transport.handle_async_request(request)
             answer = _Answer(response, patience)
             try:
                 if not response.is_success:
                     raise await self._failure(answer)
+                context.attempt.sent = True
                 yield answer
             finally:
                 with suppress(httpx.HTTPError):
@@ -232,12 +250,26 @@ def _proxy(url: httpx.URL) -> str | None:
     return proxy if not proxy or "://" in proxy else f"http://{proxy}"
 
 
-class _Patience:
-    """How long is waited for bytes: at most ``timeout`` seconds for the first and for each that follow, and all in all until the
-    deadline of the request. So an answer that flows is never cut off for its length."""
+@contextmanager
+def _noting_whether_sent(request: httpx.Request, attempt: Attempt) -> Iterator[None]:
+    """Note for a ``request`` that ends without an answer whether the provider may have all of it.
 
-    def __init__(self, timeout: float, context: CallContext) -> None:
-        self._timeout = timeout
+    ``DirectTransport`` says so itself. Of another transport it is assumed, unless the exception shows the opposite.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if request.extensions.get(SENT, not isinstance(error, _NEVER_SENT)):
+            attempt.sent = True
+        raise
+
+
+class _Patience:
+    """How long to wait for bytes: at most ``silence`` seconds for the first and for each that follow, and in all until the
+    deadline of the request. An answer that flows is never cut off for its length. None waits until the deadline."""
+
+    def __init__(self, silence: float | None, context: CallContext) -> None:
+        self._silence = silence
         self._deadline = context.deadline
 
     @property
@@ -247,7 +279,9 @@ class _Patience:
         Raises:
             BackendTimedOut: nothing.
         """
-        seconds = min(self._timeout, self._deadline.remaining())
+        seconds = self._deadline.remaining()
+        if self._silence is not None:
+            seconds = min(self._silence, seconds)
         if seconds <= 0:
             raise BackendTimedOut("The provider did not answer in time.")
         return seconds

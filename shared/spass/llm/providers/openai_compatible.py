@@ -69,7 +69,7 @@ class OpenAiCompatible:
         await self._connection.aclose()
 
     async def _answer(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        payload = self._parse_chat(await self._connection.post("/chat/completions", body, context))
+        payload = self._parse_chat(await self._connection.post("/chat/completions", body, context, generates=True))
         if not payload.choices or payload.choices[0].message is None:
             raise malformed("it holds no message")
         reader = ChatReader()

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from spass.core.ids import new_id
 from spass.core.messages import FinishReason, Image, Json, Message, TokenUsage, ToolSpec
 from spass.llm.providers.http import malformed
-from spass.llm.providers.texts import Texts, Tokens, clean
+from spass.llm.providers.texts import AnObject, Texts, Tokens, clean
 from spass.llm.types import ChatDelta, ChatRequest, EmbeddingReply, NamedTool, ToolCallDelta, ToolChoice, pack_rows
 
 _FINISH_REASONS: Final = {
@@ -42,21 +42,26 @@ Money = Annotated[Decimal | None, BeforeValidator(_money)]
 
 
 class UsagePayload(BaseModel):
-    prompt_tokens: Tokens | None = None
-    completion_tokens: Tokens | None = None
-    total_tokens: Tokens | None = None
+    prompt_tokens: Tokens = 0
+    completion_tokens: Tokens = 0
+    total_tokens: Tokens = 0
     cost: Money = None
-    cost_in_usd_ticks: Tokens | None = None  # xAI: 10^10 ticks are a dollar
+    cost_in_usd_ticks: Money = None  # xAI: 10^10 ticks are a dollar
 
     @property
     def tokens(self) -> TokenUsage:
-        return TokenUsage(self.prompt_tokens or 0, self.completion_tokens or 0)
+        """The tokens, each 0 where it is not said. Some servers (xAI, Google) count a model's thoughts in the total alone."""
+        written = self.total_tokens - self.prompt_tokens if self.prompt_tokens else 0
+        return TokenUsage(self.prompt_tokens, max(self.completion_tokens, written))
 
     @property
     def cost_usd(self) -> Decimal | None:
         if self.cost_in_usd_ticks is not None:
-            return Decimal(self.cost_in_usd_ticks) / 10**10
+            return self.cost_in_usd_ticks / 10**10
         return self.cost
+
+
+Usage = Annotated[UsagePayload | None, AnObject]
 
 
 class FunctionPayload(BaseModel):
@@ -94,7 +99,7 @@ class ChatPayload(BaseModel):
     """A blocking answer or a chunk of a stream."""
 
     choices: list[ChoicePayload] | None = None
-    usage: UsagePayload | None = None
+    usage: Usage = None
     cost: Money = None
     error: object = None
 
@@ -111,7 +116,7 @@ class VectorPayload(BaseModel):
 
 class EmbeddingPayload(BaseModel):
     data: list[VectorPayload]
-    usage: UsagePayload | None = None
+    usage: Usage = None
     error: object = None
 
 
@@ -191,7 +196,7 @@ class ChatReader:
         content = self._texts.content(message.content or "")
         refusal = self._texts.refusal(message.refusal or "")
         usage = payload.usage.tokens if payload.usage else None
-        if not (content or refusal or calls or finish or usage or payload.cost_usd is not None):
+        if not (content or refusal or calls or finish or (usage and usage.total_tokens) or payload.cost_usd is not None):
             return None
         return ChatDelta(content, calls, finish, usage, payload.cost_usd, refusal)
 
@@ -247,7 +252,7 @@ def read_embeddings(payload: EmbeddingPayload) -> EmbeddingReply:
     data = _join(rows)
     dimensions = len(data) // 4 // len(rows) if rows else 0
     usage = payload.usage or UsagePayload()
-    tokens = TokenUsage(prompt_tokens=usage.prompt_tokens if usage.prompt_tokens is not None else usage.total_tokens or 0)
+    tokens = TokenUsage(prompt_tokens=usage.prompt_tokens or usage.total_tokens)
     return EmbeddingReply(data, len(rows), dimensions, tokens)
 
 

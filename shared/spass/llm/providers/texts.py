@@ -6,15 +6,33 @@ JSON can escape half a pair; a model that writes an emoji token by token streams
 import json
 from typing import Annotated, Final, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from spass.llm.providers.http import malformed
 from spass.llm.types import ChatDelta, ToolCallDelta
 
 P = TypeVar("P", bound=BaseModel)
 
-Tokens = Annotated[int, Field(ge=0, le=10**12)]
-"""A count of tokens that can be believed."""
+_MOST_TOKENS: Final = 10**12
+_DIGITS: Final = 1000
+
+
+def _count(value: object) -> int:
+    """Return ``value`` if it can be a number of tokens, else 0, which says nothing: no count is worth a good answer."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else 0
+
+
+def _object(value: object) -> object:
+    return value if isinstance(value, dict) else None
+
+
+Tokens = Annotated[int, BeforeValidator(_count)]
+"""A count of tokens as a provider says it; 0 if it says none that can be believed."""
+
+AnObject: Final = BeforeValidator(_object)
+"""Reads anything but a JSON object as null."""
 
 _FIRST_HALVES: Final = ("\ud800", "\udbff")
 
@@ -26,10 +44,17 @@ def parse(model: type[P], body: str | bytes) -> P:
         BackendUnavailable: it is not what the protocol says.
     """
     try:
-        return model.model_validate(json.loads(body))
+        return model.model_validate(_loaded(body))
     except (ValidationError, ValueError, RecursionError):
         # Its details quote the payload, so it is not kept as the cause.
         raise malformed("it is not what the protocol says") from None
+
+
+def _loaded(body: str | bytes) -> object:
+    try:
+        return json.loads(body)
+    except ValueError:  # also of a number with more digits than Python converts
+        return json.loads(body, parse_int=lambda digits: int(digits) if len(digits) < _DIGITS else None)
 
 
 def clean(text: str) -> str:

@@ -233,6 +233,7 @@ class _Work:
             messages=(Message(Role.SYSTEM, instruction), Message(Role.USER, material)),
             temperature=self._temperature,
             max_tokens=tokens,
+            stream=True,  # a summary may take minutes, and its backend's timeout bounds only the silence
         )
         try:
             reply = await self._answer(request)
@@ -257,7 +258,7 @@ class _Work:
         Raises:
             ContextLengthExceeded: some of ``material`` was not read. From now on there is only room for what surely will be.
         """
-        read = reply.usage.prompt_tokens if reply.usage else 0
+        read = reply.usage.prompt_tokens - reply.lost.prompt_tokens if reply.usage else 0
         surely = _SURELY_READ * read
         # By chance a whole window looks like that too, which costs a try, and no further one: its halves are surely read.
         stopped = read % _LEAST_WINDOW == 0 and len(material.encode()) > surely

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from spass.calls.estimate import CHARACTERS_PER_TOKEN, characters
+from spass.calls.estimate import characters
 from spass.core.messages import Message
+from spass.llm.attempt import CHARACTERS_PER_TOKEN
 from spass.sessions.session import Session
 
 _FULL_PERCENT: Final = 80

@@ -526,3 +526,41 @@ def test_each_result_answers_its_own_call_whatever_the_ids_were(turns: list[list
     assert len(uses) == sum(map(len, turns))
     assert uses == results
     assert all(re.fullmatch("[a-zA-Z0-9_-]+", str(identity)) for identity in uses)
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({}, TokenUsage()),
+        ({"input_tokens": 0, "output_tokens": 0}, TokenUsage()),
+        ({"input_tokens": 10, "output_tokens": -5}, TokenUsage(10)),
+        ({"input_tokens": 10, "cache_read_input_tokens": 10**13, "output_tokens": "many"}, TokenUsage(10)),
+        ({"input_tokens": 0, "cache_read_input_tokens": 100, "output_tokens": 5}, TokenUsage(100, 5)),
+        ("lots", None),
+    ],
+)
+async def test_a_count_that_cannot_be_believed_says_nothing_and_takes_no_answer_away(
+    usage: Json, tokens: TokenUsage | None
+) -> None:
+    body = answer(said("Hi")) | {"usage": usage}
+    reply = await reply_of(anthropic(Upstream(whole(body))))
+    assert (reply.message.content, reply.usage) == ("Hi", tokens)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "tokens"),
+    [
+        ({"input_tokens": 10, "output_tokens": 1}, {"output_tokens": 5}, TokenUsage(10, 5)),
+        ({"input_tokens": 10, "output_tokens": 1}, {"input_tokens": 0, "output_tokens": 5}, TokenUsage(10, 5)),
+        ({"input_tokens": 10, "output_tokens": 1}, {}, TokenUsage(10)),
+        ({"input_tokens": 10, "output_tokens": 1}, None, TokenUsage(10)),
+        ({}, {"input_tokens": 10, "output_tokens": 5}, TokenUsage(10, 5)),
+        ("lots", {"output_tokens": -5}, TokenUsage()),
+    ],
+)
+async def test_a_stream_is_counted_by_what_is_said_at_its_end(first: Json, last: Json, tokens: TokenUsage) -> None:
+    begin: Payload = {"type": "message_start", "message": {"content": [], "stop_reason": None, "usage": first}}
+    end: Payload = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": last}
+    stream = sse(begin, block(0, {"type": "text", "text": "Hi"}), end, {"type": "message_stop"})
+    reply = await reply_of(anthropic(Upstream(text(stream))), request(stream=True))
+    assert (reply.message.content, reply.usage) == ("Hi", tokens)

@@ -693,3 +693,23 @@ async def test_half_a_surrogate_pair_waits_for_its_other_half() -> None:
     pieces = [frame({":event-type": "contentBlockDelta", ":message-type": "event"}, half) for half in halves]
     deltas = await deltas_of(bedrock(Upstream(text(b"".join([START, *pieces, end("end_turn")])))), request(stream=True))
     assert collect_deltas(deltas).message.content == "😀"
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({}, TokenUsage()),
+        ({"inputTokens": 10, "outputTokens": -5}, TokenUsage(10)),
+        ({"inputTokens": 10**13, "outputTokens": 5, "cacheReadInputTokens": None}, TokenUsage(0, 5)),
+        ("lots", None),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_count_that_cannot_be_believed_says_nothing_and_takes_no_answer_away(
+    usage: Json, tokens: TokenUsage | None, stream: bool
+) -> None:
+    streamed = Answer(chunks=[START, more(0, text="Hi"), stopped(0), end("end_turn"), event("metadata", {"usage": usage})])
+    upstream = Upstream(streamed if stream else whole(answer(said("Hi")) | {"usage": usage}))
+    reply = await reply_of(bedrock(upstream, KEY), request(stream=stream))
+    assert (reply.message.content, reply.usage) == ("Hi", tokens)

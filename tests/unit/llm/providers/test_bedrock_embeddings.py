@@ -41,6 +41,15 @@ async def test_titan_is_asked_text_by_text(model: str) -> None:
     assert (reply.count, reply.dimensions, reply.usage) == (2, 2, TokenUsage(7))
 
 
+@pytest.mark.parametrize("count", [-1, 0, 10**13, None, "many"])
+async def test_a_count_that_cannot_be_believed_says_nothing_of_all_and_takes_no_vector_away(count: Json) -> None:
+    upstream = Upstream(
+        whole({"embedding": [1, 2], "inputTextTokenCount": 3}), whole({"embedding": [3, 4], "inputTextTokenCount": count})
+    )
+    reply = await embedded(upstream, TITAN, "a", "b")
+    assert (reply.count, reply.usage) == (2, TokenUsage())
+
+
 @pytest.mark.parametrize("model", [COHERE, "eu.cohere.embed-v4:0"])
 @pytest.mark.parametrize("by_type", [True, False])
 async def test_cohere_is_asked_for_all_at_once(model: str, by_type: bool) -> None:

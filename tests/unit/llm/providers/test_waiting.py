@@ -1,7 +1,9 @@
-"""Requests that wait for a connection: the provider cannot help it, so its clock does not run. Time here is virtual."""
+"""How long a request waits: for a connection, for which the provider's clock does not run, and for the provider. Time here is
+virtual."""
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import httpx
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from spass.core.messages import Message, Role
 from spass.llm.errors import BackendFailed, BackendTimedOut
 from spass.llm.providers.openai import OpenAi
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from tests.unit.llm.upstream import backend, context
 from tests.unit.virtual_time import BACKEND
 
@@ -30,9 +32,17 @@ class Steady(httpx.AsyncBaseTransport):
         return httpx.Response(200, json={"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]})
 
 
-async def ask(provider: OpenAi, within: CallContext) -> list[ChatDelta] | BackendFailed:
+async def ask(provider: OpenAi, within: CallContext, *, stream: bool = False) -> list[ChatDelta] | BackendFailed:
+    request = ChatRequest("gpt", (Message(Role.USER, "Hi"),), stream=stream)
     try:
-        return [delta async for delta in provider.chat(ChatRequest("gpt", (Message(Role.USER, "Hi"),)), within)]
+        return [delta async for delta in provider.chat(request, within)]
+    except BackendFailed as failure:
+        return failure
+
+
+async def embed(provider: OpenAi, within: CallContext) -> EmbeddingReply | BackendFailed:
+    try:
+        return await provider.embed(EmbeddingRequest("e", ("Hi",)), within)
     except BackendFailed as failure:
         return failure
 
@@ -50,3 +60,39 @@ async def test_who_waits_for_a_connection_waits_until_the_deadline_at_most_and_l
     answers = await asyncio.gather(*[ask(provider, context(SECONDS * 1.5)) for _ in range(3)])
     assert [isinstance(answer, BackendTimedOut) for answer in answers] == [False, False, True]
     assert isinstance(await ask(provider, context(60)), list)
+
+
+@dataclass
+class Slow(httpx.AsyncBaseTransport):
+    """Begins each answer after so many ``seconds``."""
+
+    seconds: float
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(self.seconds)
+        answer = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}], "data": [{"embedding": [1.0]}]}
+        return httpx.Response(200, json=answer)
+
+
+MINUTES = 240.0
+
+
+@pytest.mark.parametrize("timeout", [None, MINUTES + 1])
+async def test_a_blocking_answer_is_waited_for_until_the_deadline_or_the_backends_own_timeout(timeout: float | None) -> None:
+    provider = OpenAi(backend(timeout=timeout), "key", transport=Slow(MINUTES))
+    assert isinstance(await ask(provider, context(270)), list)
+    assert isinstance(await ask(provider, context(MINUTES - 1)), BackendTimedOut)
+    short = OpenAi(backend(timeout=MINUTES - 1), "key", transport=Slow(MINUTES))
+    began = asyncio.get_running_loop().time()
+    assert isinstance(await ask(short, context(270)), BackendTimedOut)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(MINUTES - 1)
+
+
+async def test_a_stream_and_an_embedding_end_after_two_minutes_of_silence_where_the_backend_says_nothing_else() -> None:
+    provider = OpenAi(backend(), "key", transport=Slow(MINUTES))
+    for work in (ask(provider, context(270), stream=True), embed(provider, context(270))):
+        began = asyncio.get_running_loop().time()
+        assert isinstance(await work, BackendTimedOut)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(120)
+    patient = OpenAi(backend(timeout=MINUTES + 1), "key", transport=Slow(MINUTES))
+    assert isinstance(await embed(patient, context(270)), EmbeddingReply)

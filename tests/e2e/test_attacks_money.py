@@ -1,0 +1,188 @@
+"""Attacks on the money of a started gateway: its provider bills what it never answers, and counts falsely."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.e2e.billing_upstream import ANSWER, PIECE_SECONDS, PIECES, USAGES, BillingUpstream, billing_upstream
+from tests.e2e.conftest import Gateway
+
+TIMEOUT: Final = 1.0
+assert PIECE_SECONDS < TIMEOUT < PIECES * PIECE_SECONDS
+
+TENANTS: Final = {
+    "hung": "{monthly_budget_usd: 5}",
+    "broken": "{monthly_budget_usd: 5}",
+    "embedder": "{}",
+    "counted": "{}",
+    "cheated": "{monthly_budget_usd: 3}",
+    "poor": "{monthly_budget_usd: 0}",
+    "spent": "{monthly_budget_usd: 1}",
+    "patient": "{}",
+}
+"""Each test's own, with its defaults."""
+
+CHAT: Final = "/v1/chat/completions"
+TWO_DOLLARS: Final = 1000
+"""Tokens of an answer, at 2000 US dollars per million."""
+
+CONFIG: Final = """
+llm:
+  retries: 3
+  retry_base_delay: 0.01
+  backends:
+    - {{name: billing, provider: openai, base_url: "{url}", timeout: {timeout}, supported_models: [{models}, hangs-embed]}}
+    - name: unhurried
+      provider: openai
+      base_url: "{url}"
+      model_names: {{slow-unbounded: slow}}
+    - {{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}
+models:
+{catalogue}
+  - {{name: slow-unbounded, context_window: 100000}}
+  - {{name: hangs-embed, kind: embedding, dimensions: 2, context_window: 100000, usd_per_mtok_in: 1000000}}
+  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
+tenants:
+{tenants}
+"""
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[BillingUpstream]:
+    with billing_upstream() as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="module")
+def gateway(upstream: BillingUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    folder = tmp_path_factory.mktemp("money")
+    models = ["hangs", "breaks-off", "slow", *USAGES]
+    priced = "{{name: {}, context_window: 100000, usd_per_mtok_in: 0, usd_per_mtok_out: 2000}}"
+    tokens = {name: hashlib.sha256(f"{name}-token".encode()).hexdigest() for name in TENANTS}
+    (folder / "gateway.yaml").write_text(
+        CONFIG.format(
+            url=upstream.url,
+            timeout=TIMEOUT,
+            models=", ".join(models),
+            catalogue="\n".join(f"  - {priced.format(name)}" for name in models),
+            tenants="\n".join(
+                f"  - {{id: {name}, defaults: {defaults}, tokens: [{{id: {name}, sha256: {tokens[name]}}}]}}"
+                for name, defaults in TENANTS.items()
+            ),
+        )
+    )
+    (folder / "agents").mkdir()
+    (folder / "agents" / "talker.yaml").write_text("name: talker\nmodel: slow\ndescription: Talks.\n")
+    environment = {"SPASS_CONFIG": str(folder / "gateway.yaml"), "SPASS_AGENTS": str(folder / "agents")}
+    gateway = Gateway(folder / "home", environment=environment)
+    gateway.start()
+    yield gateway
+    gateway.stop()
+
+
+def ask(client: httpx.Client, model: str, **fields: object) -> httpx.Response:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi!?"}], "max_tokens": TWO_DOLLARS, **fields}
+    return client.post(CHAT, json=body)
+
+
+def text_of(answer: httpx.Response) -> str:
+    """The words of an answer, whole or in chunks."""
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        return str(answer.json()["choices"][0]["message"]["content"])
+    events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    choices = [choice for event in events for choice in json.loads(event)["choices"]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+def audit(client: httpx.Client, answer: httpx.Response) -> Any:
+    """The record of the one call that the request made."""
+    tree = client.get(f"/v1/audit/{answer.headers['spass-request-id']}").json()
+    (call,) = tree["calls"]
+    return call
+
+
+def total(client: httpx.Client) -> Any:
+    return client.get("/v1/usage").json()["total"]
+
+
+@pytest.mark.parametrize(("model", "tenant", "attempts"), [("hangs", "hung", 1), ("breaks-off", "broken", 4)])
+def test_lost_answers_are_billed_and_the_budget_ends_them(
+    gateway: Gateway, upstream: BillingUpstream, model: str, tenant: str, attempts: int
+) -> None:
+    with gateway.client(f"{tenant}-token") as client:
+        answers = [ask(client, model) for _ in range(4)]
+        codes = [answer.json()["error"]["code"] for answer in answers]
+        admitted = codes.count("upstream_error")
+        assert codes == ["upstream_error"] * admitted + ["budget_exceeded"] * (4 - admitted)
+        assert upstream.billed[model] == admitted * attempts == (2 if attempts == 1 else 4)
+        for answer in answers[:admitted]:
+            call = audit(client, answer)
+            assert (call["attempts"], call["completion_tokens"]) == (attempts, attempts * TWO_DOLLARS)
+            assert call["usage_estimated"] is True
+            assert Decimal(call["cost_usd"]) == Decimal(answer.headers["spass-cost-usd"]) == 2 * attempts
+        shown = total(client)
+        assert shown["requests"] == admitted
+        assert Decimal(shown["cost_usd"]) == 2 * admitted * attempts
+
+
+def test_a_lost_embedding_is_billed(gateway: Gateway, upstream: BillingUpstream) -> None:
+    with gateway.client("embedder-token") as client:
+        answer = client.post("/v1/embeddings", json={"model": "hangs-embed", "input": ["x" * 400]})
+        assert (answer.status_code, upstream.billed["hangs-embed"]) == (502, 1)
+        call = audit(client, answer)
+        assert (call["prompt_tokens"], call["usage_estimated"]) == (100, True)
+        assert Decimal(total(client)["cost_usd"]) == Decimal(answer.headers["spass-cost-usd"]) == 100
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", USAGES)
+def test_false_counts_are_estimated_and_take_no_answer_away(
+    gateway: Gateway, upstream: BillingUpstream, model: str, stream: bool
+) -> None:
+    before = upstream.billed[model]
+    with gateway.client("counted-token") as client:
+        answer = ask(client, model, stream=stream)
+        assert answer.status_code == 200, answer.text
+        assert text_of(answer) == (PIECES * ANSWER if stream else ANSWER)
+        assert upstream.billed[model] == before + 1
+        call = audit(client, answer)
+        said = PIECES * len(ANSWER) // 4 if stream else len(ANSWER) // 4
+        prompt = 20 if model == "no-completion" else 1
+        assert (call["prompt_tokens"], call["completion_tokens"], call["usage_estimated"]) == (prompt, said, True)
+        assert (Decimal(call["cost_usd"]), call["cost_source"]) == (said * Decimal("0.002"), "catalog")
+
+
+def test_answers_that_nobody_counts_pass_no_budget(gateway: Gateway) -> None:
+    with gateway.client("cheated-token") as client:
+        codes = [ask(client, "zeros", max_tokens=1000, stream=True).status_code for _ in range(20)]
+    assert codes[0] == 200
+    assert codes[-1] == 429
+
+
+@pytest.mark.parametrize("tenant", ["poor", "spent"])
+def test_a_spent_budget_lets_through_what_costs_nothing(gateway: Gateway, tenant: str) -> None:
+    with gateway.client(f"{tenant}-token") as client:
+        if tenant == "spent":
+            assert ask(client, "hangs").status_code == 502
+        assert ask(client, "zeros").json()["error"]["code"] == "budget_exceeded"
+        embedded = client.post("/v1/embeddings", json={"model": "all-minilm-l6-v2", "input": "Tea"})
+        assert embedded.status_code == 200, embedded.text
+        documents = [{"id": "tea", "text": "Tea is a drink."}]
+        assert client.post("/a1/rag/indices/notes/documents", json={"documents": documents}).status_code == 200
+        found = client.post("/a1/rag/indices/notes/query", json={"query": "What is tea?"})
+        assert [result["id"] for result in found.json()["results"]] == ["tea"]
+        assert ask(client, "zeros").json()["error"]["code"] == "budget_exceeded"
+
+
+def test_an_agents_answer_that_flows_arrives_and_a_blocking_one_waits_as_long_as_its_backend_allows(gateway: Gateway) -> None:
+    with gateway.client("patient-token") as client:
+        reply = client.post("/a1/agents/talker/chat", json={"message": "Tell me."})
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["message"]["content"] == PIECES * ANSWER
+        assert ask(client, "slow").json()["error"]["code"] == "upstream_error", "its backend sets a timeout"
+        assert ask(client, "slow-unbounded").status_code == 200

@@ -1,0 +1,161 @@
+"""Whether a request reached its provider whole and was not refused: from then on it may be billed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+
+from spass.llm.errors import BackendFailed
+from spass.llm.providers.http import Connection
+from spass.llm.types import CallContext
+from tests.unit.llm.providers.test_over_sockets import Server, hang, serving, whole
+from tests.unit.llm.upstream import Answer, Upstream, backend, context
+from tests.unit.llm.upstream import whole as answering
+
+pytestmark = pytest.mark.anyio
+
+Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+BODY = {"x": "y"}
+
+
+async def posted(base_url: str, *, seconds: float = 30.0, transport: httpx.AsyncBaseTransport | None = None) -> CallContext:
+    """The context of a request that fails, or does not."""
+    connection, one_try = Connection(backend(), base_url, {}, transport=transport), context(seconds)
+    try:
+        await connection.post("/chat", BODY, one_try)
+    except BackendFailed:
+        pass
+    finally:
+        await connection.aclose()
+    return one_try
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+
+
+async def breaks_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{")
+    writer.close()
+
+
+async def babbles(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "sent"),
+    [(whole(b"{}"), True), (silent, True), (hang, True), (ends, True), (breaks_off, True), (babbles, True), (refuses, False)],
+)
+async def test_a_request_counts_as_sent_unless_an_error_status_refuses_it(behaviour: Behaviour, sent: bool) -> None:
+    async with serving(behaviour) as (server, _):
+        assert (await posted(f"http://127.0.0.1:{server.port}", seconds=0.3)).attempt.sent is sent
+
+
+async def test_where_nobody_listens_nothing_is_sent() -> None:
+    async with serving(whole(b"{}")) as (server, _):
+        pass
+    assert not (await posted(f"http://127.0.0.1:{server.port}")).attempt.sent
+
+
+async def test_without_time_left_nothing_is_sent() -> None:
+    async with serving(whole(b"{}")) as (server, _):
+        assert not (await posted(f"http://127.0.0.1:{server.port}", seconds=0)).attempt.sent
+    assert server.connections == 0
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_a_cancelled_request_counts_as_sent_once_it_has_left_whole(large: bool) -> None:
+    reached: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")  # and no more than fits its buffer
+        reached.set_result(writer)
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    connection = Connection(backend(), f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", {})
+    one_try = context()
+    body = {"x": "y" * (32 * 1024 * 1024 if large else 10)}
+    asking = asyncio.create_task(connection.post("/chat", body, one_try))
+    server_side = await reached
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert one_try.attempt.sent is not large
+    await connection.aclose()
+    server_side.transport.abort()
+    listening.close()
+    await asyncio.sleep(0.01)  # for what was aborted to close
+
+
+async def test_a_request_that_is_cancelled_while_it_connects_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    connecting = asyncio.Event()
+
+    async def create_connection(*_: object, **__: object) -> None:
+        connecting.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", create_connection)
+    connection, one_try = Connection(backend(), "http://127.0.0.1:9", {}), context()
+    asking = asyncio.create_task(connection.post("/chat", BODY, one_try))
+    await connecting.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert not one_try.attempt.sent
+
+
+@pytest.mark.parametrize(
+    ("error", "sent"),
+    [
+        (httpx.ConnectError("no"), False),
+        (httpx.ConnectTimeout("no"), False),
+        (httpx.PoolTimeout("no"), False),
+        (httpx.ProxyError("no"), False),
+        (httpx.WriteError("no"), False),
+        (httpx.WriteTimeout("no"), False),
+        (httpx.LocalProtocolError("no"), False),
+        (httpx.UnsupportedProtocol("no"), False),
+        (httpx.ReadError("no"), True),
+        (httpx.ReadTimeout("no"), True),
+        (httpx.RemoteProtocolError("no"), True),
+    ],
+)
+async def test_through_a_proxy_the_exception_tells_whether_it_was_sent(error: Exception, sent: bool) -> None:
+    assert (await posted("http://x", transport=Upstream(error).transport)).attempt.sent is sent
+
+
+async def test_a_second_request_that_is_refused_does_not_unsend_the_first() -> None:
+    upstream = Upstream(answering({}), Answer(429))
+    connection, one_try = Connection(backend(), "http://x", {}, transport=upstream.transport), context()
+    await connection.post("/embed", BODY, one_try)
+    with pytest.raises(BackendFailed):
+        await connection.post("/embed", BODY, one_try)
+    assert one_try.attempt.sent
+
+
+async def test_a_reused_connection_tells_of_its_last_request_alone() -> None:
+    answers = [whole(b"{}"), refuses]
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answers.pop(0)(reader, writer)
+
+    async with serving(behave) as (server, _):
+        connection = Connection(backend(), f"http://127.0.0.1:{server.port}", {})
+        first, second = context(), context()
+        await connection.post("/chat", BODY, first)
+        with pytest.raises(BackendFailed):
+            await connection.post("/chat", BODY, second)
+        await connection.aclose()
+    assert isinstance(server, Server)
+    assert (server.connections, first.attempt.sent, second.attempt.sent) == (1, True, False)
