@@ -53,12 +53,11 @@ class Engine:
         history: Sequence[Message],
         message: str,
         *,
-        stream: bool = False,
         relief: "Relief | None" = None,
     ) -> AsyncGenerator[Event, None]:
         """The events of one turn: ``agent`` reads ``history`` and answers ``message``. Passages retrieved for it stand before it
-        in the prompt and in no event. ``stream`` asks the model for its text as it comes. ``relief`` is asked for a shorter
-        history, once, when the provider finds the conversation too long.
+        in the prompt and in no event. ``relief`` is asked for a shorter history, once, when the provider finds the conversation
+        too long.
 
         Raises:
             SpassError: the turn failed; the events so far are then no turn.
@@ -68,7 +67,7 @@ class Engine:
         retrieved = await self._retrieve(inner, agent, message)
         past = [message for message in history if _says_something(message)]
         offered = self._toolbox.specs(agent.tools, scope.caller.identity)
-        context = _Context(self._calls, self._toolbox, inner, agent, offered, stream, past, relief)
+        context = _Context(self._calls, self._toolbox, inner, agent, offered, past, relief)
         conversation = [*past, *retrieved, Message(Role.USER, message)]
         async with aclosing(KINDS[agent.kind](context, conversation)) as events:
             async for event in events:
@@ -96,7 +95,6 @@ class _Context:
     scope: Scope
     agent: AgentSpec
     offered: tuple[ToolSpec, ...]
-    stream: bool
     history: Sequence[Message]
     relief: "Relief | None"
     shorter: Sequence[Message] | None = None
@@ -157,7 +155,7 @@ class _Context:
             tool_choice="none" if self.offered and not may_call_tools else None,
             temperature=self.agent.temperature,
             max_tokens=self.agent.max_tokens,
-            stream=self.stream,
+            stream=True,  # an answer that flows may take as long as the request has, whoever waits for it
         )
 
 

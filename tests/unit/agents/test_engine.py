@@ -15,7 +15,7 @@ from spass.calls.datamark import read
 from spass.calls.scope import Scope
 from spass.core.errors import ContextLengthExceeded, ModelNotAllowed, SessionBusy, SpassError, UpstreamRejected
 from spass.core.events import Event, InferenceStarted, Token, TurnFinished, TurnStarted, collect
-from spass.core.messages import FinishReason, Message, Role
+from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendContextLength, BackendRejected
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from tests.unit.agents.stage import ScriptedProvider, Stage, agent, contents, says
@@ -150,23 +150,22 @@ async def test_in_the_last_call_tools_are_named_but_may_not_be_called(stage: Sta
     assert outcome.finish_reason is FinishReason.STOP
 
 
-async def test_a_stream_collected_is_the_reply(stage: Stage, scope: Scope) -> None:
-    script = (says("one moment please", ("calculator", '{"expression": "6*7"}')), says("it is forty two"))
-    runs: dict[bool, list[Event]] = {}
-    for stream in (True, False):
-        stage.will_say(*script)
-        spec = agent(tools=["calculator"])
-        runs[stream] = [event async for event in stage.engine.run(scope, spec, (), "?", stream=stream)]
-    streamed, blocking = collect(runs[True]), collect(runs[False])
-    assert sum(isinstance(event, Token) for event in runs[True]) > sum(isinstance(event, Token) for event in runs[False])
-    assert streamed.messages == blocking.messages
-    assert (streamed.usage, streamed.turns, streamed.finish_reason) == (blocking.usage, blocking.turns, blocking.finish_reason)
-    assert [record.result for record in streamed.tool_calls] == [record.result for record in blocking.tool_calls]
+async def test_the_model_is_asked_for_a_stream_and_a_stream_collected_is_the_reply(stage: Stage, scope: Scope) -> None:
+    stage.will_say(says("one moment please", ("calculator", '{"expression": "6*7"}')), says("it is forty two"))
+    events = [event async for event in stage.engine.run(scope, agent(tools=["calculator"]), (), "?")]
+    assert [request.stream for request in stage.provider.asked] == [True, True]
+    tokens = [event.text for event in events if isinstance(event, Token)]
+    assert len(tokens) > 2
+    assert "".join(tokens) == "one moment pleaseit is forty two"
+    outcome = collect(events)
+    said = [message.content for message in outcome.messages if message.role is Role.ASSISTANT]
+    assert said == ["one moment please", "it is forty two"]
+    assert (outcome.content, outcome.usage, outcome.turns) == ("it is forty two", TokenUsage(20, 10), 2)
 
 
 async def test_a_refusal_is_the_agents_answer_and_the_reason_says_so(stage: Stage, scope: Scope) -> None:
     stage.will_say(ChatDelta(refusal="I cannot.", finish_reason=FinishReason.STOP))
-    events = [event async for event in stage.engine.run(scope, agent(), (), "?", stream=True)]
+    events = [event async for event in stage.engine.run(scope, agent(), (), "?")]
     assert "".join(event.text for event in events if isinstance(event, Token)) == "I cannot."
     outcome = collect(events)
     assert (outcome.content, outcome.finish_reason) == ("I cannot.", FinishReason.CONTENT_FILTER)
@@ -300,7 +299,7 @@ async def test_what_was_said_already_is_not_said_again(stage: Stage, scope: Scop
     relief = Relieving(SHORT)
     events: list[Event] = []
     with pytest.raises(SpassError):
-        async for event in stage.engine.run(scope, agent(), LONG, "?", stream=True, relief=relief):
+        async for event in stage.engine.run(scope, agent(), LONG, "?", relief=relief):
             events.append(event)
     assert [event.text for event in events if isinstance(event, Token)] == ["Once upon "]
     assert relief.asked == 0

@@ -65,6 +65,7 @@ async def test_a_short_conversation_is_summarised_by_one_call(store: TenantStore
     assert material(request)[:2] == [{"earlier_summary": "Ana moves."}, {"user": SHORT[0].content}]
     assert len(material(request)) == 1 + len(SHORT)
     assert request.tools == ()
+    assert request.stream, "a summary that flows may take longer than a backend's timeout"
     assert request.max_tokens is not None
 
 
