@@ -25,7 +25,7 @@ USAGES: Final[dict[str, object]] = {
     "no-numbers": {"prompt_tokens": "many", "completion_tokens": 1.5, "total_tokens": [], "cost": "NaN"},
     "no-object": "lots",
 }
-"""What the model of that name says that its answer took."""
+"""The usage that the model of that name claims."""
 
 
 class BillingUpstream(ThreadingHTTPServer):

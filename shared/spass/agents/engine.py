@@ -155,7 +155,7 @@ class _Context:
             tool_choice="none" if self.offered and not may_call_tools else None,
             temperature=self.agent.temperature,
             max_tokens=self.agent.max_tokens,
-            stream=True,  # an answer that flows may take as long as the request has, whoever waits for it
+            stream=True,  # so that the backend's timeout bounds the silence and not the whole answer
         )
 
 

@@ -1,4 +1,4 @@
-"""What one try at a backend takes, whether its answer arrives or is lost."""
+"""Counts what one try at a backend takes, whether its answer arrives or is lost."""
 
 from typing import Final
 
@@ -37,8 +37,11 @@ class Attempt:
 
     @property
     def usage(self) -> TokenUsage:
-        """What it took: as the provider counted, and by the length of the text where it did not. An answer that was lost counts
-        as expected, for the provider may have written all of it; a request that was refused or never sent took nothing."""
+        """Return what it took: as the provider counted, and by the length of the text where it did not.
+
+        An answer that was lost counts as expected, because the provider may have written all of it. A request that was refused or
+        never sent took nothing.
+        """
         if not self.begun:
             return self.expected if self.sent else _NONE
         written = -(-self._uncounted // CHARACTERS_PER_TOKEN)

@@ -43,7 +43,7 @@ _SAMPLING: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bi
 
 @dataclass(slots=True)
 class Route:
-    """Where a call went, for its record: the backend tried last, and how often any was tried. Right also after a failure.
+    """Records where a call went: the backend tried last, and how often any was tried. Right also after a failure.
 
     ``answered`` is what the try took whose answer came, or began to; ``lost`` is what those took whose answers never came, though
     the provider may bill them. ``estimated`` says that some of this is an estimate.

@@ -1,7 +1,7 @@
 """What a tenant's model calls took, by day, agent, model and user: counted with each call's record, summed up when asked for.
 
-A call counts as a request when its model answered it, or broke off after it had begun to: what failed before cost nothing. A row
-is kept for 400 days. Resetting takes away what is shown, never the money that the month has cost.
+A call counts as a request when its model answered it, began to, or may have billed an answer that was lost. Any other call cost
+nothing. A row is kept for 400 days. Resetting takes away what is shown, never the money that the month has cost.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What one try took, by what its provider counted and when."""
+"""One try takes what its provider counted, and an estimate of the rest."""
 
 import pytest
 

@@ -104,7 +104,7 @@ class _StreamReader:
         payload = parse(EventPayload, event.data)
         match payload.type:
             case "message_start" if payload.message is not None:
-                # What it counts of the answer by now is no count of the answer.
+                # The answer has not begun, so its count is not the one to bill.
                 self._usage = self._usage.updated(payload.message.usage).model_copy(update={"output_tokens": 0})
             case "content_block_start" if payload.content_block is not None:
                 return self._block(payload.index, payload.content_block)

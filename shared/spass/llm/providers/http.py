@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Final, Protocol, TypeVar
@@ -11,11 +10,10 @@ from typing import Final, Protocol, TypeVar
 import httpx
 
 from spass.core.messages import Json
-from spass.llm.attempt import Attempt
 from spass.llm.errors import BackendFailed, BackendRefused, BackendRejected, BackendTimedOut, BackendUnavailable
-from spass.llm.providers.direct import SENT, DirectTransport
 from spass.llm.providers.failures import failure_of
 from spass.llm.providers.sse import EventTooLong
+from spass.llm.providers.transports import noting_whether_sent, transport_to
 from spass.llm.serving import USUAL_CONNECTIONS
 from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig
@@ -26,7 +24,6 @@ CONNECT_SECONDS: Final = 5.0
 LONGEST_BODY: Final = 64 * 1024 * 1024
 LONGEST_ERROR: Final = 64 * 1024
 
-_KEEPALIVE_SECONDS: Final = 15.0  # shorter than the idle limit of the load balancers in front of models
 _ERROR_SECONDS: Final = 5.0  # the status is known by then; the words are worth no longer wait
 _DRAIN_SECONDS: Final = 0.25
 _encoded: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -36,17 +33,6 @@ _USUAL_HEADERS: Final = {
     "User-Agent": "spass",
     "Content-Type": "application/json",
 }
-_NEVER_SENT: Final = (
-    httpx.ConnectError,
-    httpx.ConnectTimeout,
-    httpx.PoolTimeout,
-    httpx.ProxyError,
-    httpx.WriteError,
-    httpx.WriteTimeout,
-    httpx.UnsupportedProtocol,
-    httpx.LocalProtocolError,
-)
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 # They log the address of every request, and headers with the key below that.
 for _talkative in ("httpx", "httpcore"):
@@ -173,7 +159,7 @@ class Connection:
             with translated():
                 seconds = patience.seconds
                 request = await self._request(path, content, context, seconds)
-                with _noting_whether_sent(request, context.attempt):
+                with noting_whether_sent(request, context.attempt):
                     async with asyncio.timeout(seconds):
                         response = await transport.handle_async_request(request)
             answer = _Answer(response, patience)
@@ -228,44 +214,13 @@ class Connection:
         loop = asyncio.get_running_loop()
         if self._opened is None or self._loop is not loop:
             self._spare = asyncio.Semaphore(self._backend.max_concurrent or USUAL_CONNECTIONS)
-            self._opened = self._transport or _transport(self._base_url)
+            self._opened = self._transport or transport_to(self._base_url)
             self._loop = loop
         return self._opened, self._spare
 
 
-def _transport(base_url: str) -> httpx.AsyncBaseTransport:
-    """Straight to the provider, or through the proxy that the environment names for it."""
-    proxy = _proxy(httpx.URL(base_url))
-    if proxy is None:
-        return DirectTransport(keepalive=_KEEPALIVE_SECONDS)
-    return httpx.AsyncHTTPTransport(proxy=proxy, limits=httpx.Limits(keepalive_expiry=_KEEPALIVE_SECONDS))
-
-
-def _proxy(url: httpx.URL) -> str | None:
-    """A proxy of the environment is for the world outside, never for a server on this machine."""
-    if url.host in _LOOPBACK or urllib.request.proxy_bypass(url.host):
-        return None
-    proxies = urllib.request.getproxies()
-    proxy = proxies.get(url.scheme) or proxies.get("all")
-    return proxy if not proxy or "://" in proxy else f"http://{proxy}"
-
-
-@contextmanager
-def _noting_whether_sent(request: httpx.Request, attempt: Attempt) -> Iterator[None]:
-    """Note for a ``request`` that ends without an answer whether the provider may have all of it.
-
-    ``DirectTransport`` says so itself. Of another transport it is assumed, unless the exception shows the opposite.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if request.extensions.get(SENT, not isinstance(error, _NEVER_SENT)):
-            attempt.sent = True
-        raise
-
-
 class _Patience:
-    """How long to wait for bytes: at most ``silence`` seconds for the first and for each that follow, and in all until the
+    """Bounds the wait for bytes: at most ``silence`` seconds for the first and for each that follow, and in all until the
     deadline of the request. An answer that flows is never cut off for its length. None waits until the deadline."""
 
     def __init__(self, silence: float | None, context: CallContext) -> None:

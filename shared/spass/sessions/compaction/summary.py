@@ -233,7 +233,7 @@ class _Work:
             messages=(Message(Role.SYSTEM, instruction), Message(Role.USER, material)),
             temperature=self._temperature,
             max_tokens=tokens,
-            stream=True,  # a summary may take minutes, and its backend's timeout bounds only the silence
+            stream=True,  # so that the backend's timeout bounds the silence and not the whole summary
         )
         try:
             reply = await self._answer(request)

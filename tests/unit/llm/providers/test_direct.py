@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.llm.providers import direct, http
+from spass.llm.providers import direct, transports
 from spass.llm.providers.direct import DirectTransport
 from spass.llm.providers.http_head import LONGEST_HEAD
 from tests.unit.certificates import self_signed
@@ -276,5 +276,5 @@ def test_a_proxy_of_the_environment_is_for_the_world_outside(
     monkeypatch.setenv("https_proxy", "proxy.example.com:3128")
     monkeypatch.setenv("http_proxy", "http://plain.example.com")
     monkeypatch.setenv("no_proxy", "example.org")
-    assert http._proxy(httpx.URL(url)) == proxy
-    assert isinstance(http._transport(url), DirectTransport) == (proxy is None)
+    assert transports._proxy(httpx.URL(url)) == proxy
+    assert isinstance(transports.transport_to(url), DirectTransport) == (proxy is None)

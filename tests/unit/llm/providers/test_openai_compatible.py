@@ -332,7 +332,10 @@ async def test_a_cost_that_the_provider_says_is_taken_over(fields: Payload, cost
 async def test_a_count_that_cannot_be_believed_says_nothing_and_takes_no_answer_away(
     usage: Json, tokens: TokenUsage | None, stream: bool
 ) -> None:
-    body: Payload = {"choices": [{"message": {"content": "Hi"}, "delta": {"content": "Hi"}, "finish_reason": "stop"}], "usage": usage}
+    body: Payload = {
+        "choices": [{"message": {"content": "Hi"}, "delta": {"content": "Hi"}, "finish_reason": "stop"}],
+        "usage": usage,
+    }
     answer = text(sse(body)) if stream else text(json.dumps(body))
     reply = await reply_of(provider_at(Upstream(answer)), request(stream=stream))
     assert (reply.message.content, reply.usage) == ("Hi", tokens)

@@ -1,4 +1,4 @@
-"""Whether a request reached its provider whole and was not refused: from then on it may be billed."""
+"""A request that reached its provider whole and was not refused may be billed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

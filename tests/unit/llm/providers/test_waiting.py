@@ -77,9 +77,9 @@ class Slow(httpx.AsyncBaseTransport):
 MINUTES = 240.0
 
 
-@pytest.mark.parametrize("timeout", [None, MINUTES + 1])
-async def test_a_blocking_answer_is_waited_for_until_the_deadline_or_the_backends_own_timeout(timeout: float | None) -> None:
-    provider = OpenAi(backend(timeout=timeout), "key", transport=Slow(MINUTES))
+@pytest.mark.parametrize("allowed", [None, MINUTES + 1])
+async def test_a_blocking_answer_is_waited_for_until_the_deadline_or_the_backends_own_timeout(allowed: float | None) -> None:
+    provider = OpenAi(backend(timeout=allowed), "key", transport=Slow(MINUTES))
     assert isinstance(await ask(provider, context(270)), list)
     assert isinstance(await ask(provider, context(MINUTES - 1)), BackendTimedOut)
     short = OpenAi(backend(timeout=MINUTES - 1), "key", transport=Slow(MINUTES))
