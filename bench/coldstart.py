@@ -1,82 +1,185 @@
-"""Import time and memory of every function in a fresh interpreter, beside ``fastapi + mangum + boto3`` with nothing else.
+"""Measure the cold start of every function with the bundles that a deployment uploads: with their byte code, and without.
 
-    python -m bench.coldstart [--rounds N]
+    python -m bench.coldstart [--rounds N] [function ...]
 
-Rounds go over all functions in turn, so that a slow minute of the machine hurts all alike; the smallest time of each counts.
+The recipes of a deployment build code and layers, for this machine's processor. Nothing is written to them, as in Lambda. Each
+start is a new interpreter of Lambda's version. It imports the function and does all that the function does in Lambda before its
+first event: it reads the operator's files, makes the table's client and, for some routes, the engine. The web server of streaming
+functions is included, the start of the interpreter is not. The baseline is ``fastapi``, ``mangum`` and ``boto3`` with a table's
+client, and nothing else.
+
+Times are processor time, because a start waits for nothing and other processes of the machine would count too. Every round starts
+all functions in turn, so that a slow minute affects all alike. The smallest time of each counts.
 """
 
 import argparse
 import json
 import os
+import platform
 import statistics
 import subprocess
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
-from infra.routes import ROUTES, Permission
+from infra import bundling
+from infra.bundling import LAMBDA, Target
+from infra.routes import ROUTES, Permission, Route
+from infra.workers import WORKERS
 
-BASELINE: Final = "fastapi, mangum, boto3"
 TO_REACH: Final = 1.3
+HEAVY: Final = ("numpy", "httpx", "tokenizers")
+BASELINE: Final = "fastapi, mangum, boto3"
+BASELINE_START: Final = "import fastapi, mangum, boto3; boto3.client('dynamodb')"
 ROOT: Final = Path(__file__).parent.parent
 PROBE: Final = """
 import json, resource, sys, time
-began = time.perf_counter()
-import {modules}
-took = time.perf_counter() - began
+began = time.process_time()
+{start}
+took = time.process_time() - began
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps([took * 1000, memory, [name for name in ("numpy", "httpx", "tokenizers") if name in sys.modules]]))
+print(json.dumps([took * 1000, memory, [name for name in {heavy} if name in sys.modules]]))
 """
 
 
-@dataclass(slots=True)
-class Probe:
-    """One function's imports, measured again and again: milliseconds and MiB."""
+@dataclass(frozen=True, slots=True)
+class Bundles:
+    """The folders that Lambda would unpack: code and packages, the operator's files, the embedded model."""
 
-    modules: str
+    code: Path
+    runtime: Path
+    config: Path
+    model: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A function: the statements that start it, and the modules of the routes that it serves if it serves several."""
+
+    name: str
+    start: str
+    served: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Figures:
+    """One function with one bundle: milliseconds and MiB of each start, and the heavy packages that it imports."""
+
     milliseconds: list[float] = field(default_factory=list)
     mebibytes: list[float] = field(default_factory=list)
     heavy: list[str] = field(default_factory=list)
 
-    def measure(self) -> None:
-        environment = os.environ | {
-            "PYTHONPATH": f"{ROOT / 'shared'}{os.pathsep}{ROOT}",
-            "AWS_REGION": "eu-central-1",
-            "AWS_DEFAULT_REGION": "eu-central-1",
-        }
-        command = [sys.executable, "-c", PROBE.format(modules=self.modules)]
-        done = subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True, text=True)
-        took, memory, self.heavy = json.loads(done.stdout)
-        self.milliseconds.append(took)
-        self.mebibytes.append(memory)
+    @property
+    def time(self) -> float:
+        return min(self.milliseconds)
+
+    @property
+    def memory(self) -> float:
+        return statistics.median(self.mebibytes)
+
+
+def build(folder: Path, compiler: Path) -> dict[bool, Bundles]:
+    """Return the bundles with byte code (True) and without."""
+    target = Target(python=LAMBDA.python, machine=platform.machine())
+    config, model = folder / "config", folder / "model"
+    bundling.config_layer(config, gateway=ROOT / "gateway.yaml", agents=ROOT / "agents")
+    bundling.model_layer(model, ROOT / "requirements" / "model.txt")
+    built: dict[bool, Bundles] = {}
+    for with_bytecode in (True, False):
+        bundles = Bundles(folder / f"code-{with_bytecode}", folder / f"runtime-{with_bytecode}", config, model)
+        chosen = compiler if with_bytecode else None
+        sources, starter = [ROOT / "functions", ROOT / "shared" / "spass"], ROOT / "infra" / "assets" / "run.sh"
+        bundling.function_code(bundles.code, sources=sources, starter=starter, compiler=chosen)
+        bundling.runtime_layer(bundles.runtime, ROOT / "requirements" / "runtime.txt", compiler=chosen, target=target)
+        built[with_bytecode] = bundles
+    return built
+
+
+def functions() -> list[Started]:
+    """Return every function of a deployment, as Lambda starts it."""
+    found = [_route_function(name) for name in dict.fromkeys(route.function_name for route in ROUTES)]
+    return [*found, *(Started(worker.function_name, f"import functions.workers.{worker.module}") for worker in WORKERS)]
+
+
+def _route_function(name: str) -> Started:
+    rows = [route for route in ROUTES if route.function_name == name]
+    modules = tuple(f"functions.{route.module}" for route in rows)
+    if rows[0].long:
+        # The server's own steps before it listens.
+        return Started(name, f"import uvicorn; uvicorn.Config('{modules[0]}:app').load()")
+    if len(modules) > 1:
+        return Started(name, "import functions.workers.shared", modules)
+    return Started(name, f"import {modules[0]}")
+
+
+def start(interpreter: Path, started: Started, bundles: Bundles, figures: Figures) -> None:
+    """Start a function once and add what it took."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": f"{bundles.code}{os.pathsep}{bundles.runtime / 'python'}",
+        # A function cannot write to its bundles. Root can, whatever the folders' permissions are.
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "AWS_LAMBDA_FUNCTION_NAME": f"spass-bench-{started.name}",
+        "AWS_REGION": "eu-central-1",
+        "AWS_DEFAULT_REGION": "eu-central-1",
+        "AWS_ACCESS_KEY_ID": "bench",
+        "AWS_SECRET_ACCESS_KEY": "bench",
+        "SPASS_CONFIG": str(bundles.config / "config" / "gateway.yaml"),
+        "SPASS_AGENTS": str(bundles.config / "config" / "agents"),
+        "SPASS_MODEL": str(bundles.model / "model"),
+        "SPASS_ROUTES": ",".join(started.served),
+    }
+    command = [str(interpreter), "-c", PROBE.format(start=started.start, heavy=HEAVY)]
+    done = subprocess.run(command, env=environment, cwd=bundles.code, check=True, capture_output=True, text=True)
+    took, memory, figures.heavy = json.loads(done.stdout.splitlines()[-1])
+    figures.milliseconds.append(took)
+    figures.mebibytes.append(memory)
+
+
+def measure(chosen: Sequence[Started], rounds: int) -> dict[str, dict[bool, Figures]]:
+    """Return the figures of each function by name and by whether it had byte code."""
+    figures: dict[str, dict[bool, Figures]] = {started.name: {True: Figures(), False: Figures()} for started in chosen}
+    interpreter = bundling.compiler()
+    with TemporaryDirectory() as folder:
+        built = build(Path(folder), interpreter)
+        for _ in range(rounds):
+            for started in chosen:
+                for with_bytecode, bundles in built.items():
+                    start(interpreter, started, bundles, figures[started.name][with_bytecode])
+    return figures
+
+
+def needs_numpy(route: Route) -> bool:
+    return Permission.EMBEDDING in route.permissions or ".documents" in route.module
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each function (default 5)")
-    rounds = parser.parse_args().rounds
-    baseline = Probe(BASELINE)
-    functions = {f"functions.{route.module}": Probe(f"functions.{route.module}") for route in ROUTES}
-    for _ in range(rounds):
-        for probe in (baseline, *functions.values()):
-            probe.measure()
-    base_time, base_memory = min(baseline.milliseconds), statistics.median(baseline.mebibytes)
-    print(f"{'import':34} {'ms':>7} {'ratio':>6} {'MiB':>6} {'ratio':>6}  also imports")
-    print(f"{BASELINE:34} {base_time:7.0f} {1:6.2f} {base_memory:6.0f} {1:6.2f}")
-    worst = 0.0
-    for name, probe in functions.items():
-        took, memory = min(probe.milliseconds), statistics.median(probe.mebibytes)
-        worst = max(worst, took / base_time)
-        heavy = ", ".join(probe.heavy)
-        print(f"{name:34} {took:7.0f} {took / base_time:6.2f} {memory:6.0f} {memory / base_memory:6.2f}  {heavy}")
-    needing = {
-        f"functions.{route.module}"
-        for route in ROUTES
-        if Permission.EMBEDDING in route.permissions or ".documents" in route.module
-    }
-    stray = sorted(name for name, probe in functions.items() if "numpy" in probe.heavy and name not in needing)
-    print(f"\nworst ratio {worst:.2f} (to reach: {TO_REACH}); numpy imported without need by: {', '.join(stray) or 'none'}")
+    parser.add_argument("--rounds", type=int, default=3, help="starts of each function, with and without byte code (default 3)")
+    parser.add_argument("functions", nargs="*", help="the functions to measure, e.g. sessions-append (default: all)")
+    arguments = parser.parse_args()
+    every = functions()
+    chosen = [one for one in every if not arguments.functions or one.name in arguments.functions]
+    if unknown := set(arguments.functions) - {one.name for one in every}:
+        parser.error(f"there is no function {', '.join(sorted(unknown))}; there are {', '.join(one.name for one in every)}")
+    figures = measure([Started(BASELINE, BASELINE_START), *chosen], arguments.rounds)
+    base = figures.pop(BASELINE)
+    print(f"{'':30} {'ms':>6} {'without byte code':>18} {'':>6} {'to baseline':>12} {'MiB':>5} {'to baseline':>12}  also imports")
+    for name, both in ((BASELINE, base), *figures.items()):
+        fast, slow = both[True], both[False]
+        print(
+            f"{name:30} {fast.time:6.0f} {slow.time:18.0f} {slow.time / fast.time:5.2f}x {fast.time / base[True].time:11.2f}x"
+            f" {fast.memory:5.0f} {fast.memory / base[True].memory:11.2f}x  {', '.join(fast.heavy)}"
+        )
+    ratios = [both[False].time / both[True].time for both in figures.values()]
+    worst = max(both[True].time / base[True].time for both in figures.values())
+    needing = {route.function_name for route in ROUTES if needs_numpy(route)} | {worker.function_name for worker in WORKERS}
+    stray = sorted(name for name, both in figures.items() if "numpy" in both[True].heavy and name not in needing)
+    print(f"\nwithout byte code {min(ratios):.2f} to {max(ratios):.2f} times as long")
+    print(f"slowest against the baseline {worst:.2f} (to reach: {TO_REACH}); numpy without need in: {', '.join(stray) or 'none'}")
 
 
 if __name__ == "__main__":
