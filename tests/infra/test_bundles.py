@@ -28,10 +28,14 @@ IMPORTS: Final = ROOT / "tests" / "infra" / "imports.py"
 UNCHECKED_HASH: Final = 0b01  # PEP 552: bit 0 says hash instead of time, bit 1 says compare it with the source
 # Lambda's Python 3.13 reads the byte code of every released 3.13, and nothing else.
 MAGIC_OF_3_13: Final = (3571).to_bytes(2, "little") + b"\r\n"
-# The requirements that no import statement shows.
+# Imports that no import statement shows.
 NAMED: Final = [
     ("zoneinfo", "tzdata"),  # the standard library reads time zones from it
-    ("uvicorn.config", "uvicorn.protocols.http.h11_impl"),  # named by a string
+    # uvicorn names these by strings.
+    ("uvicorn.config", "uvicorn.lifespan.on"),
+    ("uvicorn.config", "uvicorn.loops.auto"),
+    ("uvicorn.config", "uvicorn.protocols.http.auto"),
+    ("uvicorn.config", "uvicorn.protocols.websockets.auto"),
 ]
 
 

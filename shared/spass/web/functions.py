@@ -168,7 +168,7 @@ class StreamApp(_Function):
         await app(scope, receive, send)
 
     def _restore(self) -> bool:
-        """Make anew what processes restored from one snapshot must not share. Return False if that failed, and log why."""
+        """Replace what processes restored from one snapshot must not share. If that fails, log why and return False."""
         services: Services = self.app.state.services
         try:
             services.forget_snapshot()

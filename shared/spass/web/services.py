@@ -250,8 +250,9 @@ class Services:
     def forget_snapshot(self) -> None:
         """Forget everything that this process made, except what it read from the operator's files.
 
-        Call it when the process was restored from a snapshot. Clients, credentials, cached settings, ages and random choices are
-        then made anew at their next use.
+        Call it when the process was restored from a snapshot. The next use makes new clients, reads credentials and settings
+        again and draws new random numbers. A snapshot may be days old, but ``time.monotonic`` stood still since then, so settings
+        that were cached before it would pass as fresh.
         """
         from spass.aws.restore import reset_process_state
 
