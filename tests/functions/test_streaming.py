@@ -77,6 +77,14 @@ def test_a_client_that_leaves_a_stream_finds_the_whole_answer_under_its_key(gate
     assert len(gateway.script.requests) == 1
 
 
+def test_a_client_that_leaves_a_stream_without_a_key_ends_it(gateway: Gateway) -> None:
+    gateway.script.pause = 60
+    gateway.leave("/v1/chat/completions", {}, BODY)
+    (record,) = gateway.records()
+    assert record["status"]["S"] == "cancelled"
+    assert record["model"]["S"] == "small"
+
+
 def test_a_client_that_leaves_a_turn_finds_its_answer_in_the_history(gateway: Gateway) -> None:
     session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
     at = f"/a1/agents/plain/sessions/{session}/messages"

@@ -38,6 +38,10 @@ class Running(Generic[E]):
                 reader.set_result(None)
         self._waiting.clear()
 
+    def cancel(self) -> None:
+        """Cancel the work, unless it has ended. It cleans up before it ends."""
+        self._task.cancel()
+
     async def grown(self, index: int, seconds: float | None = None) -> bool:
         """Waits until there is an event ``index`` or there will be none, but no longer than ``seconds``; says which it was."""
         if index < len(self.events) or self._task.done():

@@ -117,12 +117,14 @@ async def stream_once(
 ) -> Response:
     """The stream of ``chunks``, or a replay of the answer that an earlier one amounted to (``collect``).
 
+    A client that leaves ends the stream, unless it has named a key: then the answer is completed and kept for it.
+
     Raises:
         IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
         SpassError: the work failed before its first chunk.
     """
     if exchange.idempotent is None:
-        return await stream_response(chunks(), exchange.request_id, hide=exchange.services.hide)
+        return await stream_response(chunks(), exchange.request_id, hide=exchange.services.hide, until_client_leaves=True)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
     if isinstance(claim, StoredAnswer):
         return await stream_response(_each(replay(claim.body)), exchange.request_id, headers={REPLAYED: "true"})

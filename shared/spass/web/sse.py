@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Final
 
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from spass.aws.hidden import hide
 from spass.aws.log import failure_line, write_line
@@ -34,11 +35,12 @@ async def stream_response(
     *,
     headers: Mapping[str, str] | None = None,
     hide: Callable[[str], str] = hide,
+    until_client_leaves: bool = False,
 ) -> StreamingResponse:
     """The chunks, each an event, and ``[DONE]``.
 
-    They are made in a task of their own: a client that goes away changes nothing. The first is awaited here, so that what is
-    refused before it is refused with its own status.
+    They are made in a task of their own. It runs to its end, or with ``until_client_leaves`` is cancelled when the server sees
+    that the client has gone. The first chunk is awaited here, so that what is refused before it is refused with its own status.
 
     Raises:
         SpassError: the work failed before its first chunk.
@@ -46,11 +48,23 @@ async def stream_response(
     running = Running(chunks)
     async with aclosing(running.follow()) as begun:
         await anext(begun, None)
-    return StreamingResponse(
-        render(running, request_id, hide=hide),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})},
-    )
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})}
+    return _EventStream(render(running, request_id, hide=hide), headers, running if until_client_leaves else None)
+
+
+class _EventStream(StreamingResponse):
+    """A stream of events. ``work`` is cancelled if it has not ended when the response does, as it does when the client leaves."""
+
+    def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str], work: Running[Chunk] | None) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if self._work is not None:
+                self._work.cancel()
 
 
 async def render(
