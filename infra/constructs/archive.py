@@ -70,16 +70,17 @@ class AuditArchive(Construct):
         """The delivery stream's name."""
         return self.resource.ref
 
-    def subscribe(self, function: Function) -> None:
-        """Archive this function's calls from now on."""
+    def subscribe(self, scope: Construct, construct_id: str, function: Function) -> None:
+        """Archive this function's calls from now on. CloudWatch Logs sends a trial message while it makes the subscription, so
+        ``scope`` must be made when the role that sends is in force (``stacks/subscriptions.py``)."""
         logs.CfnSubscriptionFilter(
-            function,
-            "Audit",
+            scope,
+            construct_id,
             log_group_name=function.log_group.log_group_name,
             filter_pattern=_CALLS,
             destination_arn=self.resource.attr_arn,
             role_arn=self._sender.role_arn,
-        ).node.add_dependency(self._sender)  # a first message is sent while it is made
+        ).node.add_dependency(self._sender)
 
     def _writer(self, bucket: str, errors: logs.LogGroup) -> iam.Role:
         """Firehose, as it writes to the bucket.

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from aws_cdk import ArnFormat, RemovalPolicy, Stack
+from aws_cdk import ArnFormat, Aws, RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
@@ -35,7 +35,11 @@ class Machine(Construct):
         log_removal: RemovalPolicy,
     ) -> None:
         super().__init__(scope, construct_id)
-        self.log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=log_removal)
+        # Step Functions adds each log group to a resource policy of the account, which holds 5,120 characters, unless its name
+        # begins so. CloudFormation makes up the end of the nested stack's name: a retained group is in no later one's way.
+        # (https://docs.aws.amazon.com/step-functions/latest/dg/bp-cwl.html)
+        name = f"/aws/vendedlogs/states/{Aws.STACK_NAME}/{construct_id}"
+        self.log_group = logs.LogGroup(self, "Logs", log_group_name=name, retention=log_retention, removal_policy=log_removal)
         self.resource = sfn.StateMachine(
             self,
             "Machine",

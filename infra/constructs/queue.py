@@ -2,7 +2,7 @@
 
 from typing import Final, cast
 
-from aws_cdk import Duration, Stack
+from aws_cdk import Duration, RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
@@ -19,14 +19,19 @@ class WorkQueue(Construct):
     """Messages for a worker, and those that ``receives`` workers could not finish.
 
     Who takes a message has it to himself for as long as it is ``invisible``, which is longer than a worker can live: its event
-    source starts no more workers than may run, so no message is taken that must wait for one. Both queues are encrypted and
-    speak only TLS.
+    source starts no more workers than may run, so no message is taken that must wait for one. Both queues are encrypted, speak
+    only TLS, and outlive their stack: a message may be the only trace of work that a tenant waits for.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, invisible: Duration, receives: int) -> None:
         super().__init__(scope, construct_id)
         self.failed = sqs.Queue(
-            self, "Failed", encryption=sqs.QueueEncryption.SQS_MANAGED, enforce_ssl=True, retention_period=_FAILED_KEPT
+            self,
+            "Failed",
+            encryption=sqs.QueueEncryption.SQS_MANAGED,
+            enforce_ssl=True,
+            retention_period=_FAILED_KEPT,
+            removal_policy=RemovalPolicy.RETAIN,
         )
         self.resource = sqs.Queue(
             self,
@@ -34,6 +39,7 @@ class WorkQueue(Construct):
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             enforce_ssl=True,
             retention_period=_KEPT,
+            removal_policy=RemovalPolicy.RETAIN,
             visibility_timeout=invisible,
             dead_letter_queue=sqs.DeadLetterQueue(queue=self.failed, max_receive_count=receives),
         )

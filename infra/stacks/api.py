@@ -1,5 +1,7 @@
 """The stateless stack: layers, the REST API, one nested stack per surface, and one of the workers."""
 
+from collections.abc import Mapping
+
 from aws_cdk import Annotations, CfnOutput, Stack
 from aws_cdk import Environment as Target
 from aws_cdk import aws_dynamodb as dynamodb
@@ -8,15 +10,17 @@ from constructs import Construct
 
 from infra.constructs.api import Api
 from infra.constructs.archive import AuditArchive
+from infra.constructs.function import Function
 from infra.constructs.layer import Layers
 from infra.constructs.monitoring import Monitoring, Watched
 from infra.environments import Environment
-from infra.routes import CORRECTIONS, ROUTES, Surface
+from infra.routes import CORRECTIONS, ROUTES, Permission, Route, Surface
 from infra.stacks.data import DataStack
 from infra.stacks.jobs import JobsStack
+from infra.stacks.subscriptions import SubscriptionsStack
 from infra.stacks.surface import SurfaceStack
 from infra.stored import Stored, StoredQueue
-from infra.workers import WORKERS, Trigger
+from infra.workers import WORKERS, Trigger, Worker
 
 
 class ApiStack(Stack):
@@ -48,7 +52,6 @@ class ApiStack(Stack):
         for path in sorted(tops.keys() - {route.path for route in ROUTES}):
             api.refuse(tops[path])
         api.refuse_other_paths(CORRECTIONS)
-        archive = self._archive(environment, data.stored)
         self.surfaces = {
             surface: SurfaceStack(
                 self,
@@ -59,20 +62,22 @@ class ApiStack(Stack):
                 tops=tops,
                 layers=layers,
                 stored=data.stored,
-                archive=archive,
             )
             for surface in Surface
         }
-        self.jobs = JobsStack(self, "jobs", environment=environment, layers=layers, stored=data.stored, archive=archive)
+        self.jobs = JobsStack(self, "jobs", environment=environment, layers=layers, stored=data.stored)
+        made = [*(stack.functions for stack in self.surfaces.values()), self.jobs.functions]
+        functions = {name: one for functions in made for name, one in functions.items()}
+        archive = self._archive(environment, data.stored)
+        self.subscriptions = self._subscriptions(environment, archive, functions) if archive else None
         CfnOutput(self, "Url", value=api.resource.url.rstrip("/"))
         if environment.alarms:
-            made = [*(stack.functions for stack in self.surfaces.values()), self.jobs.functions]
             monitoring = Monitoring(
                 self,
                 "Monitoring",
                 stage=api.resource.deployment_stage,
                 table=dynamodb.Table.from_table_name(self, "Items", data.stored.table),
-                functions={name: one.resource for functions in made for name, one in functions.items()},
+                functions={name: one.resource for name, one in functions.items()},
                 rare={worker.function_name for worker in WORKERS if worker.trigger is Trigger.HOURLY},
                 jobs=self._watched("Queue", "FailedJobs", data.stored.jobs),
                 compactions=self._watched("Compactions", "UnstartedCompactions", data.stored.compactions),
@@ -104,4 +109,19 @@ class ApiStack(Stack):
             bucket=stored.bucket,
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,
+        )
+
+    def _subscriptions(
+        self, environment: Environment, archive: AuditArchive, functions: Mapping[str, Function]
+    ) -> SubscriptionsStack:
+        """Archive the calls of the functions that call models or tools."""
+        rows: list[Route | Worker] = [*ROUTES, *WORKERS]
+        calling = {row.function_name for row in rows if Permission.MODELS in row.permissions}
+        return SubscriptionsStack(
+            self,
+            "subscriptions",
+            description=f"Spass {environment.name}: subscriptions of the archive",
+            archive=archive,
+            functions={name: function for name, function in functions.items() if name in calling},
+            after=[*self.surfaces.values(), self.jobs],
         )

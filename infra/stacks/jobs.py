@@ -10,7 +10,6 @@ from aws_cdk import aws_scheduler as scheduler
 from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
-from infra.constructs.archive import AuditArchive
 from infra.constructs.function import Function, Kind
 from infra.constructs.layer import Layers, function_code
 from infra.constructs.machine import COMPACTION, INGEST, Machine
@@ -43,12 +42,10 @@ class JobsStack(NestedStack):
         environment: Environment,
         layers: Layers,
         stored: Stored,
-        archive: AuditArchive | None,
     ) -> None:
         super().__init__(scope, construct_id, description=f"Spass {environment.name}: workers")
         self._environment = environment
         self._layers = layers
-        self._archive = archive
         self._code = function_code(self)
         self._variables = variables(environment, stored)
         self.functions: dict[str, Function] = {}
@@ -95,8 +92,6 @@ class JobsStack(NestedStack):
             at_once=at_once.get(worker.trigger),
         )
         function.log_group.grant_write(role)
-        if self._archive is not None and Permission.MODELS in worker.permissions:
-            self._archive.subscribe(function)
         self.functions[worker.function_name] = function
         return function
 

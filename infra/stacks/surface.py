@@ -10,7 +10,6 @@ from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.api import refusal_integration, refusal_responses
-from infra.constructs.archive import AuditArchive
 from infra.constructs.function import LONG, SHORT, Function, Kind
 from infra.constructs.layer import Layers, function_code
 from infra.constructs.roles import Roles
@@ -28,8 +27,7 @@ class SurfaceStack(NestedStack):
     It is nested so that CloudFormation counts its resources apart, while one deployment of the API still waits for all surfaces,
     and so that it gets the layers as parameters: exports of one stack that another uses could never change.
 
-    ``tops`` are the API's resources for first path segments, which surfaces may share. Functions that call models or tools tell
-    the ``archive`` of it, if there is one.
+    ``tops`` are the API's resources for first path segments, which surfaces may share.
     """
 
     def __init__(
@@ -43,13 +41,11 @@ class SurfaceStack(NestedStack):
         tops: Mapping[str, apigateway.IResource],
         layers: Layers,
         stored: Stored,
-        archive: AuditArchive | None,
     ) -> None:
         super().__init__(scope, construct_id, description=f"Spass {environment.name}: {construct_id} routes")
         self._environment = environment
         self._api = api
         self._layers = layers
-        self._archive = archive
         self._code = function_code(self)
         self._roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path)
         self._variables = variables(environment, stored)
@@ -85,8 +81,6 @@ class SurfaceStack(NestedStack):
             log_removal=environment.log_removal,
         )
         function.log_group.grant_write(role)
-        if self._archive is not None and Permission.MODELS in permissions:
-            self._archive.subscribe(function)
         self.functions[first.function_name] = function
 
     def _add_path(self, path: str, routes: Sequence[Route]) -> None:

@@ -43,9 +43,10 @@ class Deployment:
     api: Template
     surfaces: dict[Surface, Template]
     jobs: Template
+    subscriptions: Template
 
     def templates(self) -> list[Template]:
-        return [self.data, self.api, *self.nested()]
+        return [self.data, self.api, *self.nested(), self.subscriptions]
 
     def nested(self) -> list[Template]:
         """The stacks with functions in them."""
@@ -205,6 +206,7 @@ def synthesized(environments: Iterable[Environment], folder: Path) -> dict[str, 
             api=_read(folder / stack.template_file),
             surfaces={surface: _read(folder / nested.template_file) for surface, nested in stack.surfaces.items()},
             jobs=_read(folder / stack.jobs.template_file),
+            subscriptions=_read(folder / stack.subscriptions.template_file) if stack.subscriptions else {"Resources": {}},
         )
     return deployments
 

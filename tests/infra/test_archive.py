@@ -29,26 +29,38 @@ def test_the_log_of_every_function_that_calls_models_or_tools_is_subscribed_to_a
     deployments: dict[str, Deployment], name: str
 ) -> None:
     deployment = deployments[name]
-    groups = dict(deployment.resources("AWS::Logs::LogGroup"))
     subscribed = []
     for _, subscription in deployment.resources("AWS::Logs::SubscriptionFilter"):
         properties = subscription["Properties"]
-        subscribed.append(function_name(groups[properties["LogGroupName"]["Ref"]]["Properties"]))
+        subscribed.append(function_name(_exported(deployment, deployment.argument(properties["LogGroupName"]["Ref"]))))
         assert properties["FilterPattern"] == '{ $.event = "call" }'
         assert deployment.argument(properties["DestinationArn"]["Ref"]) == {"Fn::GetAtt": [_stream(deployment)[0], "Arn"]}
     assert sorted(subscribed) == sorted(CALLING)
     assert {"chat-completions", "sessions-append", "tools-execute", "worker-jobs"} <= CALLING
 
 
-def test_a_subscription_waits_until_cloudwatch_logs_may_hand_lines_over(prod: Deployment) -> None:
-    """A message is sent on trial while it is made. The filters stand in nested stacks, so these wait."""
-    resources = prod.api["Resources"].items()
-    policies = {logical_id for logical_id, one in resources if one["Type"] == "AWS::IAM::Policy" and "Sender" in logical_id}
+def _exported(deployment: Deployment, reference: dict[str, Any]) -> dict[str, Any]:
+    """The properties of the log group of a nested stack that this output of it names."""
+    (group,) = {
+        stack["Outputs"][reference["Fn::GetAtt"][1].removeprefix("Outputs.")]["Value"]["Ref"]
+        for stack in deployment.nested()
+        if reference["Fn::GetAtt"][1].removeprefix("Outputs.") in stack.get("Outputs", {})
+    }
+    properties: dict[str, Any] = dict(deployment.resources("AWS::Logs::LogGroup"))[group]["Properties"]
+    return properties
+
+
+def test_subscriptions_are_made_last_when_the_role_that_sends_has_long_been_in_force(prod: Deployment) -> None:
+    """CloudWatch Logs sends a trial message while it makes a subscription. If the role is seconds old, the message fails, and so
+    does the deployment."""
+    resources = prod.api["Resources"]
+    policies = {name for name, one in resources.items() if one["Type"] == "AWS::IAM::Policy" and "Sender" in name}
     assert policies
-    subscribing = [stack for _, stack in prod.resources("AWS::CloudFormation::Stack")]
-    assert len(subscribing) == 4
-    for stack in subscribing:
-        assert policies <= set(stack["DependsOn"])
+    stacks = {name for name, one in resources.items() if one["Type"] == "AWS::CloudFormation::Stack"}
+    (last,) = [name for name in stacks if name.startswith("subscriptions")]
+    assert policies | (stacks - {last}) <= set(resources[last]["DependsOn"])
+    assert not [name for name, one in resources.items() if last in json.dumps(one) and name != last], "nothing waits for it"
+    assert not [one for stack in prod.nested() for one in stack["Resources"].values() if "Subscription" in one["Type"]]
 
 
 def test_cloudwatch_logs_may_only_put_lines_into_the_stream(prod: Deployment) -> None:

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from infra.constructs.machine import INGEST
+from infra.constructs.machine import COMPACTION, INGEST
 from infra.environments import DEV, Environment
 from infra.routes import Permission
 from infra.template import local_template
@@ -182,3 +183,13 @@ def test_the_laptop_has_every_worker_and_what_starts_it_and_hides_a_message_only
     hidden = [one["Properties"]["VisibilityTimeout"] for one in resources if "VisibilityTimeout" in one["Properties"]]
     assert sorted(hidden) == [60, 75], "a dead worker's lease on its file lasts a minute"
     assert "ImportValue" not in json.dumps(list(resources))
+
+
+@pytest.mark.parametrize("definition", [INGEST, COMPACTION], ids=["ingest", "compaction"])
+def test_a_state_machine_logs_where_no_policy_of_the_account_must_name_its_log(dev: Deployment, definition: Path) -> None:
+    _, machine = dev.machine(definition)
+    (destination,) = machine["LoggingConfiguration"]["Destinations"]
+    group = dev.jobs["Resources"][destination["CloudWatchLogsLogGroup"]["LogGroupArn"]["Fn::GetAtt"][0]]
+    start, stack, machine_id = group["Properties"]["LogGroupName"]["Fn::Join"][1]
+    assert (start, stack) == ("/aws/vendedlogs/states/", {"Ref": "AWS::StackName"})
+    assert machine_id in ("/Ingest", "/Compaction")
