@@ -11,6 +11,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 
 CHAT = "llama-4-scout"
 EMBEDDING = "all-minilm-l6-v2"
+UNSERVED = "text-embedding-3-small"
 QUESTION: list[ChatCompletionMessageParam] = [
     {"role": "user", "content": "My favourite sport is tennis."},
     {"role": "assistant", "content": "Noted."},
@@ -123,6 +124,18 @@ def test_models_are_listed_and_looked_up(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as error:
         client.models.retrieve("no/such/model")
     assert error.value.code == "model_not_found"
+
+
+def test_a_model_that_no_backend_serves_is_not_listed_and_its_call_is_not_repeated(base_url: str) -> None:
+    sent: list[object] = []
+    http = openai.DefaultHttpxClient(event_hooks={"request": [sent.append]})
+    with OpenAI(base_url=f"{base_url}/v1", api_key="demo-token", max_retries=2, http_client=http) as client:
+        assert UNSERVED not in {model.id for model in client.models.list()}
+        sent.clear()
+        with pytest.raises(openai.InternalServerError) as error:
+            client.embeddings.create(model=UNSERVED, input="text")
+    assert error.value.code == "no_backend_available"
+    assert len(sent) == 1
 
 
 def test_a_wrong_token_is_an_authentication_error(client: OpenAI) -> None:
