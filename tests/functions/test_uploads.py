@@ -8,6 +8,7 @@ import boto3
 import pytest
 
 from functions.workers import jobs
+from spass.core.time import epoch_s
 from tests.functions.gateway import BUCKET, Gateway, Reply, escaped
 
 UPLOADS = "/a1/rag/indices/notes/uploads"
@@ -46,6 +47,18 @@ def test_a_form_says_where_the_file_goes_and_until_when(gateway: Gateway) -> Non
     waiting = ok(gateway.send("GET", f"{UPLOADS}/{ticket['upload_id']}"))
     assert (waiting["status"], waiting["bytes_done"], waiting["bytes_total"]) == ("waiting", 0, 10_000)
     assert gateway.send("GET", "/a1/rag/indices/notes").code == "index_not_found", "nothing is made before the file is there"
+
+
+def test_a_form_is_given_again_under_its_key_until_it_expires(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {"filename": "notes.md", "content_type": "text/plain", "size": 10}
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "temporary")
+    first = ok(gateway.send("POST", UPLOADS, body=body, headers={"Idempotency-Key": "k"}))
+    until = epoch_s(first["expires_at"])
+    for at, replayed in ((until - 1, True), (until, False)):
+        for module in ("spass.aws.idempotency", "spass.aws.table"):
+            monkeypatch.setattr(f"{module}.now_s", lambda at=at: at)
+        ticket = ok(gateway.send("POST", UPLOADS, body=body, headers={"Idempotency-Key": "k"}))
+        assert (ticket["upload_id"] == first["upload_id"]) is replayed
 
 
 def test_a_markdown_file_becomes_documents_that_are_found_read_patched_and_deleted_by_their_ids(gateway: Gateway) -> None:

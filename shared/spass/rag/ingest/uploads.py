@@ -18,7 +18,7 @@ from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import InvalidRequest
 from spass.core.ids import IndexId, UploadId, new_id
 from spass.core.pages import PageRoom
-from spass.core.time import Deadline, Timestamp, now, now_s, timestamp
+from spass.core.time import Deadline, Timestamp, epoch_s, now, now_s, timestamp
 from spass.rag.documents import MAX_UPLOAD_BYTES
 from spass.rag.ingest import custody
 from spass.rag.ingest.location import upload_key
@@ -185,7 +185,8 @@ async def abandon_stale(store: TenantStore, now_s: int, deadline: Deadline) -> i
 async def _keep(store: TenantStore, upload: UploadId, record: Put, ticket: UploadTicket, claim: Claim | None) -> None:
     writes: list[Write] = [record]
     if claim is not None:
-        writes.append(await claim.completion(StoredAnswer(asdict(ticket), {})))
+        # A form that S3 refuses is no answer: under the same key a client then gets a new one.
+        writes.append(await claim.completion(StoredAnswer(asdict(ticket), {}, expires_at=epoch_s(ticket.expires_at))))
     try:
         await again(lambda: store.table.transact(writes, token=upload))
     except TransactionFailed:
