@@ -165,7 +165,10 @@ def main() -> None:
     chosen = [one for one in every if not arguments.functions or one.name in arguments.functions]
     if unknown := set(arguments.functions) - {one.name for one in every}:
         parser.error(f"there is no function {', '.join(sorted(unknown))}; there are {', '.join(one.name for one in every)}")
-    figures = measure([Started(BASELINE, BASELINE_START), *chosen], arguments.rounds)
+    try:
+        figures = measure([Started(BASELINE, BASELINE_START), *chosen], arguments.rounds)
+    except bundling.BundlingFailed as error:
+        raise SystemExit(str(error)) from None
     base = figures.pop(BASELINE)
     print(f"{'':30} {'ms':>6} {'without byte code':>18} {'':>6} {'to baseline':>12} {'MiB':>5} {'to baseline':>12}  also imports")
     for name, both in ((BASELINE, base), *figures.items()):
