@@ -65,7 +65,9 @@ class World:
     def path(self, route: Route) -> str:
         session = self.grown if route.module == "sessions.compact" else self.session
         made = {"session_id": session, "job_id": self.job, "upload_id": self.upload, "request_id": self.request}
-        return route.path.format_map({"name": "bench", "index_id": "bench", "doc_id": "d1", "model": "bench-model", **made})
+        return route.path.format_map(
+            {"name": "bench", "index_id": "bench", "doc_id": "d1", "model": "bench-model", "file": "swagger-ui.css", **made}
+        )
 
 
 BODIES: dict[str, object] = {

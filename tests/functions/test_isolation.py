@@ -34,7 +34,7 @@ def test_nobody_else_finds_a_session_or_an_index(gateway: Gateway, token: str, u
         on_index, on_session = "{index_id}" in route.path, "{session_id}" in route.path
         if on_index and (shared or route.module in {"rag.replace", "rag.append", "rag.uploads_create"}):
             continue
-        named = {"name": "plain", "session_id": session, "index_id": "notes", "doc_id": "a", "model": "small"}
+        named = {"name": "plain", "session_id": session, "index_id": "notes", "doc_id": "a", "model": "small", "file": "x.css"}
         path = route.path.format(**named, upload_id=upload, request_id=asked, job_id=NO_JOB)
         if not (on_index or on_session) and route.method != "GET":
             continue

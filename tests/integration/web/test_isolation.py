@@ -28,7 +28,7 @@ class Things:
     def path(self, route: Route) -> str:
         things = {"session_id": self.session, "index_id": self.index, "doc_id": self.document, "upload_id": self.upload}
         things |= {"request_id": self.request, "job_id": NO_JOB}
-        return route.path.format_map({"name": "concise-de", "model": "llama-4-scout", **things})
+        return route.path.format_map({"name": "concise-de", "model": "llama-4-scout", "file": "x.css", **things})
 
 
 def who(tenant: str, user: str) -> dict[str, str]:
