@@ -259,3 +259,43 @@ def test_clients_that_leave_in_the_middle_of_a_body_change_nothing(gateway: Gate
     for thread in threads:
         thread.join()
     assert exchange(gateway.url, request_bytes(b"GET", b"/healthz", [])) is not None
+
+
+def test_head_is_answered_without_a_body_and_the_connection_goes_on(gateway: Gateway) -> None:
+    where = urlsplit(gateway.url)
+    with socket.create_connection((where.hostname or "", where.port or 80), timeout=10) as connection:
+        head = b"HEAD /healthz HTTP/1.1\r\nHost: gateway\r\n\r\n"
+        connection.sendall(head + head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+    first, second, rest = received.split(b"\r\n\r\n")
+    assert rest == b""
+    for answer in (first, second):
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"content-length: 15" in answer.lower()
+
+
+@pytest.mark.parametrize("target", [b"/a1/agents/concise-de/sessions/", b"//a1/agents/concise-de/sessions"])
+def test_slashes_around_a_path_reach_the_route(gateway: Gateway, target: bytes) -> None:
+    answer = exchange(gateway.url, request_bytes(b"GET", target, CALLER))
+    assert answer is not None
+    assert_sound(answer, secrets=[TOKEN], successes=[200])
+
+
+@pytest.mark.parametrize(
+    ("target", "use"),
+    [
+        (b"/v1/responses", "POST /v1/chat/completions"),
+        (b"/v1/completions", "POST /v1/chat/completions"),
+        (b"/v1/messages", "POST /v1/chat/completions"),
+        (b"/chat/completions", "POST /v1/chat/completions"),
+        (b"/models", "GET /v1/models"),
+        (b"/v1//models", "/v1/models"),
+    ],
+)
+def test_a_path_that_clients_confuse_names_the_route_to_use(gateway: Gateway, target: bytes, use: str) -> None:
+    answer = _refused(gateway, request_bytes(b"POST", target, AUTHORIZED, b"{}"))
+    assert _code(answer) == (404, "route_not_found")
+    assert answer is not None
+    assert f"Use {use}." in answer.json()["error"]["message"]
