@@ -134,8 +134,8 @@ def _watch(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps in ``stage`` which tokens are issued and accepted, and for what."""
     issue, redeem = Confirmations.issue, Confirmations.redeem
 
-    async def issued(self: Confirmations, scope: Scope, operation: Operation) -> str:
-        token = await issue(self, scope, operation)
+    async def issued(self: Confirmations, scope: Scope, operation: Operation, state: str) -> str:
+        token = await issue(self, scope, operation, state)
         stage.issued.append((token, operation.fingerprint(scope.caller)))
         return token
 
