@@ -527,3 +527,22 @@ def test_no_row_of_failures_breaks_the_bounds(
         assert world.time <= begun + seconds + each
 
     anyio.run(run)
+
+
+@given(st.lists(st.lists(failures, min_size=1, max_size=6), min_size=1, max_size=4), st.integers(0, 8), st.booleans())
+def test_every_try_that_may_be_billed_is_counted_and_none_follows_a_time_out_of_its_backend(
+    scripts: list[list[BackendFailed]], retries: int, sent: bool
+) -> None:
+    async def run() -> None:
+        world = World(*(then(*script) for script in scripts), retries=retries)
+        if sent:
+            world.sends()
+        chat = world.chat()
+        await failure_of(chat)
+        tried = [[*script, *[script[-1]] * tries][:tries] for script, tries in zip(scripts, world.tries.values(), strict=True)]
+        lost = [failure for row in tried for failure in row if isinstance(failure, BackendTimedOut | BackendUnavailable)]
+        assert chat.route.usage == sum([EXPECTED] * len(lost) * sent, TokenUsage())
+        if sent:
+            assert not any(isinstance(failure, BackendTimedOut) for row in tried for failure in row[:-1])
+
+    anyio.run(run)
