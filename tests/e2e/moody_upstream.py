@@ -37,7 +37,7 @@ SAID: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "cut off": ({"content": "Marty moves to"}, "length"),
 }
 """What the condenser may say, and how it ends."""
-BROKEN: Final = ("status 500", "status 401", "status 400", "garbage", "a stream", "an error in a 200", "gone", "slow")
+BROKEN: Final = ("status 500", "status 401", "status 400", "garbage", "an empty stream", "an error in a 200", "gone", "slow")
 """What may go wrong with its answer."""
 
 
@@ -109,10 +109,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(400, b'{"error": {"message": "Unsupported parameter.", "code": "unsupported_parameter"}}')
             case "garbage":
                 self._send(200, b"<html>It works!</html>", "text/html")
-            case "a stream":
-                self._send(200, b"data: [DONE]\n\n", "text/event-stream")
+            case "an empty stream":
+                self._stream()
             case "an error in a 200":
-                self._send(200, b'{"error": {"message": "Overloaded.", "code": 500}}')
+                self._stream({"error": {"message": "Overloaded.", "code": 500}})
             case "gone":
                 self.close_connection = True
             case "slow":
@@ -122,10 +122,23 @@ class _Handler(BaseHTTPRequestHandler):
                 raise LookupError(mood)
 
     def _say(self, asked: dict[str, Any], message: dict[str, Any], finish: str) -> None:
-        choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": finish}
         usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        if asked.get("stream"):
+            calls = [{"index": index, **call} for index, call in enumerate(message.get("tool_calls", ()))]
+            delta = {"role": "assistant", **message, **({"tool_calls": calls} if calls else {})}
+            self._stream(
+                {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+                {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]},
+                {"choices": [], "usage": usage},
+            )
+            return
+        choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": finish}
         whole = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": asked["model"], "choices": [choice]}
         self._send(200, json.dumps({**whole, "usage": usage}).encode())
+
+    def _stream(self, *events: object) -> None:
+        lines = [b"data: " + json.dumps(event).encode() for event in events]
+        self._send(200, b"\n\n".join([*lines, b"data: [DONE]\n\n"]), "text/event-stream")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class says so)
         """Says nothing."""
