@@ -3,7 +3,9 @@
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -170,3 +172,25 @@ def test_no_look_alike_of_a_delimiter_reaches_a_model_in_data(world: World) -> N
         assert inner.startswith("foundˆ["), ascii(inner)
         assert not set(inner) & set("<＜﹤‹〈⟨≮")
     assert innocent == '<data mark="ˆ">aˆ<ˆbˆ/ˆc,ˆ«data»,ˆ‹data›,ˆ1ˆ<<ˆ2ˆ<ˆdata_rate</data>'
+
+
+def test_a_body_full_of_what_nobody_sees_keeps_nobody_else_waiting(world: World) -> None:
+    """A message of 3 MB takes long to read. Meanwhile other requests are answered."""
+    messages = [user("ᠠ\u180b" * 230_000) for _ in range(3)]
+    worst, total = 0.0, 1.0
+    for _ in range(3):  # a machine that is busy with other things gets another chance
+        with ThreadPoolExecutor(1) as pool, world.gateway.client() as client:
+            client.get("/healthz")
+            began = time.monotonic()
+            hostile = pool.submit(world.chat, "mallory", *messages)
+            worst = 0.0
+            while not hostile.done():
+                asked = time.monotonic()
+                assert client.get("/healthz").status_code == 200
+                worst = max(worst, time.monotonic() - asked)
+            total = time.monotonic() - began
+        assert hostile.result()[0] == 200
+        if worst < total / 2:
+            break
+    assert worst < total / 2, f"one of the others waited {worst:.1f} of {total:.1f} s"
+    assert world.chat("alice", user("Hi"))[0] == 200

@@ -51,6 +51,12 @@ def defended(request: ChatRequest) -> Defended:
     return Defended(replace(request, messages=tuple(messages), tools=tools))
 
 
+def characters_of(request: ChatRequest) -> int:
+    """Return how many characters ``defended`` looks at."""
+    said = sum(len(text) for message in request.messages for text in _texts(message))
+    return said + sum(len(text) for tool in request.tools for text in (tool.description, *_descriptions(tool.parameters)))
+
+
 def _is_data(message: Message) -> bool:
     return message.data or message.role is Role.TOOL
 
@@ -79,7 +85,8 @@ def _harmless(message: Message) -> Message:
     if content is message.content and _same((*calls, name, answered), (*message.tool_calls, message.name, message.tool_call_id)):
         return message
     _check_visible(message, content)
-    return replace(message.rewritten(_clean), tool_calls=calls, name=name or None, tool_call_id=answered)
+    clean = message.rewritten(_clean) if message.parts else replace(message, content=content)
+    return replace(clean, tool_calls=calls, name=name or None, tool_call_id=answered)
 
 
 def _clean(text: str) -> str:

@@ -9,7 +9,8 @@ from decimal import Decimal
 from typing import Final, Literal
 
 from spass.calls.admission import Admission
-from spass.calls.defence import defended
+from spass.calls.aside import aside
+from spass.calls.defence import characters_of, defended
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import estimated_tokens, expected_usage
 from spass.calls.leaks import Leaks
@@ -69,19 +70,23 @@ class Calls:
         expected = expected_usage(request, model.context_window)
         admitted = await self._admission.admit(scope, expected, self._price(model, expected))
         try:
-            harmless = defended(request)
+            harmless = await aside(characters_of(request), defended, request)
         except BaseException:
             await admitted.settle(_NOTHING, Cost())
             raise
         recorder = Recorder(scope, CallKind.CHAT, model=model.name, admitted=admitted)
         heard, scrubber = ReplyBuilder(), self._leaks.scrubber()
         status, cost = audit.FAILED, Cost()
+
+        def passed(delta: ChatDelta) -> ChatDelta:
+            return scrubber.passed(harmless.heard(delta))
+
         routed = self._router.chat(harmless.request, recorder.context.expecting(expected))
         try:
             async with aclosing(routed) as deltas:
                 async for delta in deltas:
                     heard.add(delta)
-                    if said := _spoken(scrubber.passed(harmless.heard(delta))):
+                    if said := _spoken(await aside(_characters(delta), passed, delta)):
                         yield said
             if said := _spoken(scrubber.rest()):
                 yield said
@@ -162,6 +167,10 @@ class Calls:
 
     def _price(self, model: ModelConfig, usage: TokenUsage, said_usd: Decimal | None = None) -> Cost:
         return price(model, usage, said_usd=said_usd, usd_to_eur=self._config.usd_to_eur)
+
+
+def _characters(delta: ChatDelta) -> int:
+    return len(delta.content) + len(delta.refusal) + sum(len(call.arguments) for call in delta.tool_calls)
 
 
 def _spoken(delta: ChatDelta) -> ChatDelta | None:

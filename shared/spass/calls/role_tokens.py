@@ -27,8 +27,8 @@ _SQUARED: Final = (
     r"|e~\[)"  # MiniMax
 )
 # Every branch begins with a letter of its own, so that the search may run from one to the next.
-_TOKEN: Final = re.compile(rf"<{_ANGLED}|＜{_ANGLED}|\[{_SQUARED}|\]~!?b[\[\]]")
-_BRACKETS: Final = str.maketrans(dict.fromkeys("<＜[", "‹") | dict.fromkeys(">＞]", "›"))
+_TOKEN: Final = re.compile(rf"(<{_ANGLED}|＜{_ANGLED}|\[{_SQUARED}|\]~!?b[\[\]])")
+_BRACKETS: Final = dict.fromkeys("<＜[", "‹") | dict.fromkeys(">＞]", "›")
 _OPENS: Final = ("<", "[", "]", "＜")
 
 # Anthropic's first format; the line break may stand in JSON.
@@ -38,7 +38,17 @@ _SPEAKER: Final = re.compile(r"((?:\A|\n|\\n)[ \t]{0,8})(Human|Assistant)(?=:)")
 def without_role_tokens(text: str) -> str:
     """``text`` with every such token made readable text; the very same object if there is none."""
     if any(bracket in text for bracket in _OPENS) and _TOKEN.search(text):
-        text = _TOKEN.sub(lambda token: token.group().translate(_BRACKETS), text)
+        pieces = _TOKEN.split(text)
+        pieces[1::2] = _readable(pieces[1::2])
+        text = "".join(pieces)
     if "Human:" in text or "Assistant:" in text:
         text = _SPEAKER.sub(r"\1‹\2›", text)
     return text
+
+
+def _readable(tokens: list[str]) -> list[str]:
+    """Return ``tokens`` with other brackets: all at once, because a text may hold a million of them."""
+    joined = "\0".join(tokens)
+    for bracket, readable in _BRACKETS.items():
+        joined = joined.replace(bracket, readable)
+    return joined.split("\0")

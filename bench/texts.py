@@ -1,0 +1,92 @@
+"""The processor time that a message and an answer take in their text: the usual ones, and the slowest that a search finds.
+
+    python -m bench.texts [--characters N]
+
+The search repeats every character of ``ALPHABET`` and every pair of them, as a user's message, as a tool's answer and as a
+model's answer. The slowest are measured again in full length. The figures are those of one core.
+"""
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from spass.calls.defence import defended
+from spass.calls.leaks import AnswerScrubber
+from spass.calls.secrets import Secrets
+from spass.core.messages import Message, Role
+from spass.llm.types import ChatDelta, ChatRequest
+
+ALPHABET: Final = (
+    *("a", "1", "é", "中", "क", "ب", "ᠠ", "😀", "❤", "\U0001f3f4", "\u0301", "©", "#", "\u20e3", "ˆ", "‹", "＜", "｜", "▁"),
+    *(" ", "\n", "\r", "\t", "\x0b", "\x85", "\u00a0", "\u2028", "\u3000", "\u2800"),
+    *("\x00", "\x7f", "\xad", "\u180b", "\u200b", "\u200d", "\u202e", "\ufe0f", "\ufeff", "\U000e0067", "\U000e0100"),
+    *("<", ">", "[", "]", "|", "/", "\\", "{", '"', ":", "=", "-", "@", ".", "_"),
+    *("<s>", "<|a", "<d", "</data", "[/", "\nHuman:", "\\n", "\\u0041", "://", "sk-", "eyJ", "AKIA", "aws ", "Bearer "),
+    *("-----BEGIN PRIVATE KEY-----", "AccountKey=", "0a"),
+)
+"""One character of every class that the defence or the scrubbing treats in its own way, and beginnings of what they look for."""
+
+USUAL: Final = {
+    "plain words": "Plain words in a row. ",
+    "umlauts and quotes": "Schöne „Wörter“ in Folge. ",
+    "JSON": '{"a": ["b c", 1.5]}, ',
+}
+SECRETS: Final = Secrets.of(["wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"], ["00" * 32] * 8)
+_PROBE: Final = 10_000
+
+
+def told(role: Role, text: str) -> None:
+    """Defend one message."""
+    defended(ChatRequest("m", (Message(role, f"{text[:-1]}x", tool_call_id="c"),)))
+
+
+def answered(piece: int, text: str) -> None:
+    """Scrub an answer that comes in pieces of so many characters."""
+    scrubber = AnswerScrubber(lambda: SECRETS)
+    for start in range(0, len(text), piece):
+        scrubber.passed(ChatDelta(text[start : start + piece]))
+    scrubber.rest()
+
+
+WORKS: Final[Mapping[str, Callable[[str], None]]] = {
+    "a user's message": partial(told, Role.USER),
+    "a tool's answer": partial(told, Role.TOOL),
+    "a model's answer, whole": partial(answered, 10**7),
+    "a model's answer in pieces of 8": partial(answered, 8),
+}
+
+
+def repeated(unit: str, characters: int) -> str:
+    return (unit * (characters // len(unit) + 1))[:characters]
+
+
+def seconds(work: Callable[[str], None], text: str) -> float:
+    began = time.thread_time()
+    work(text)
+    return time.thread_time() - began
+
+
+def pairs() -> Iterable[str]:
+    yield from ALPHABET
+    yield from map("".join, itertools.product(ALPHABET, repeat=2))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--characters", type=int, default=1_000_000, help="of each text (default 1,000,000)")
+    characters = parser.parse_args().characters
+    for name, work in WORKS.items():
+        for unit in ALPHABET:
+            work(unit * 3)  # patterns are compiled when a text first needs them
+        for kind, unit in USUAL.items():
+            print(f"{name}, {kind}: {seconds(work, repeated(unit, characters)):.3f} s")
+        slow = sorted(pairs(), key=lambda unit: -seconds(work, repeated(unit, _PROBE)))[:10]
+        worst, unit = max((seconds(work, repeated(unit, characters)), unit) for unit in slow)
+        print(f"{name}, the slowest ({unit!a} repeated): {worst:.3f} s")
+
+
+if __name__ == "__main__":
+    main()

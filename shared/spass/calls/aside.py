@@ -1,0 +1,22 @@
+"""Work on a long text keeps nobody else waiting: it is done beside the event loop."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+LARGE: Final = 50_000
+"""Characters. The slowest text of this length takes some 25 ms; a thread for a shorter one costs more than it saves."""
+
+# One thread: more of them would compete with the event loop for the interpreter's lock.
+_thread: Final = ThreadPoolExecutor(1, thread_name_prefix="texts")
+
+
+async def aside(size: int, work: Callable[[A], R], value: A) -> R:
+    """Return ``work(value)``. ``size`` is the number of characters that ``work`` reads."""
+    if size <= LARGE:
+        return work(value)
+    return await asyncio.get_running_loop().run_in_executor(_thread, work, value)

@@ -1,0 +1,77 @@
+"""The time that a text takes grows with its length, not with its square, whatever is in it."""
+
+import itertools
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+
+from bench.texts import ALPHABET, WORKS, repeated, seconds
+from spass.calls.aside import LARGE, aside
+
+pytestmark = pytest.mark.anyio
+
+SOAK = bool(os.environ.get("SPASS_SOAK"))
+SHORT, TIMES = 2_000, 16
+
+
+def units() -> Iterator[str]:
+    dice = random.Random(19)
+    yield from ALPHABET
+    every = ["".join(pair) for pair in itertools.product(ALPHABET, repeat=2)]
+    yield from every if SOAK else dice.sample(every, 60)
+    yield from ("".join(dice.choices(ALPHABET, k=3)) for _ in range(20_000 if SOAK else 30))
+
+
+def growth(work: Callable[[str], None], unit: str, short: int = SHORT) -> float:
+    """Return how many times as long a text takes that is ``TIMES`` as long."""
+    return seconds(work, repeated(unit, short * TIMES)) / max(seconds(work, repeated(unit, short)), 1e-5)
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_the_time_for_a_text_grows_with_its_length(name: str) -> None:
+    work, short = WORKS[name], SHORT // 4 if "pieces" in name else SHORT
+    for unit in units():
+        work(unit)
+        # What grows with the square takes 256 times as long. A measurement that something disturbed is taken again.
+        assert any(growth(work, unit, short) < 4 * TIMES for _ in range(5)), ascii(unit)
+
+
+@pytest.mark.parametrize("name", [name for name in WORKS if "pieces" not in name])
+@pytest.mark.parametrize("beginning", ["<", "{", "\x0b", "-----BEGIN PRIVATE KEY-----", "<d", "aws "])
+def test_so_it_does_for_a_run_that_something_else_begins(name: str, beginning: str) -> None:
+    for unit in ALPHABET:
+        assert any(growth(lambda text: WORKS[name](beginning + text), unit) < 4 * TIMES for _ in range(5)), ascii(unit)
+
+
+def calls(work: Callable[[str], None], text: str) -> int:
+    """Return how many functions ``work`` calls."""
+    found = 0
+
+    def count(_: FrameType, event: str, __: object) -> None:
+        nonlocal found
+        found += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work(text)
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.mark.parametrize("unit", ["\r\u200d", "a\u200b", "中\ufe00", "ᠠ\u180b\u180b", "\x85a", "<s>", "[INST]", "<|a|>"])
+def test_a_text_full_of_what_is_taken_out_calls_no_function_for_each(unit: str) -> None:
+    for name in ("a user's message", "a tool's answer"):
+        WORKS[name](unit)
+        assert calls(WORKS[name], repeated(unit, 60_000)) < 500
+
+
+async def test_a_long_text_is_worked_on_beside_the_event_loop() -> None:
+    here = threading.get_ident()
+    assert await aside(LARGE, lambda _: threading.get_ident(), None) == here
+    assert await aside(LARGE + 1, lambda _: threading.get_ident(), None) != here
