@@ -12,6 +12,7 @@ import pytest
 
 from bench.texts import ALPHABET, WORKS, repeated, seconds
 from spass.calls.aside import LARGE, aside
+from spass.calls.datamark import read
 
 pytestmark = pytest.mark.anyio
 
@@ -46,6 +47,11 @@ def test_the_time_for_a_text_grows_with_its_length(name: str) -> None:
 def test_so_it_does_for_a_run_that_something_else_begins(name: str, beginning: str) -> None:
     for unit in ALPHABET:
         assert any(growth(lambda text: WORKS[name](beginning + text), unit) < 4 * TIMES for _ in range(5)), ascii(unit)
+
+
+@pytest.mark.parametrize("unit", ['<data mark="ˆ">', '<data mark="ˆ">a</data>', "</data>", "ˆ"])
+def test_marks_are_read_in_linear_time(unit: str) -> None:
+    assert any(growth(lambda text: [read(text)].clear(), unit) < 4 * TIMES for _ in range(5))
 
 
 def calls(work: Callable[[str], None], text: str) -> int:
