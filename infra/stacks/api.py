@@ -1,4 +1,4 @@
-"""The stateless stack: layers, the REST API, one nested stack per surface, and one of the workers."""
+"""The stateless stack: layers, the REST API, and nested stacks: one per surface, the workers, the subscriptions."""
 
 from collections.abc import Mapping
 
