@@ -97,12 +97,20 @@ def serving(model: Obedient) -> Iterator[Obedient]:
             else:
                 message = model.answer(body)
                 reason = "tool_calls" if "tool_calls" in message else "stop"
-                self._send({"choices": [{"index": 0, "message": message, "finish_reason": reason}]})
+                if body.get("stream"):
+                    calls = [{"index": at, **call} for at, call in enumerate(message.get("tool_calls", ()))]
+                    delta = {**message, "tool_calls": calls} if calls else message
+                    chunk = {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+                    self._write(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode(), "text/event-stream")
+                else:
+                    self._send({"choices": [{"index": 0, "message": message, "finish_reason": reason}]})
 
         def _send(self, answer: object) -> None:
-            content = json.dumps(answer).encode()
+            self._write(json.dumps(answer).encode(), "application/json")
+
+        def _write(self, content: bytes, content_type: str) -> None:
             self.send_response(200)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
