@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
 
-Value: TypeAlias = "None | bool | int | Decimal | str | bytes | Sequence[Value] | Mapping[str, Value]"
+Value: TypeAlias = "None | bool | int | Decimal | str | bytes | frozenset[str] | Sequence[Value] | Mapping[str, Value]"
 """What an attribute holds. A number that the table adds to is whole or a Decimal; other fractions are stored as text. A Decimal
-that is whole comes back as an int."""
+that is whole comes back as an int. The table has no empty sets."""
 Item: TypeAlias = dict[str, Value]
 """A stored item, ``pk`` and ``sk`` included."""
 
@@ -32,6 +32,8 @@ def attribute_of(value: Value) -> "AttributeValueTypeDef":
             return {"S": value}
         case bytes():
             return {"B": value}
+        case frozenset():
+            return {"SS": sorted(value)}
         case Mapping():
             return {"M": {name: attribute_of(inner) for name, inner in value.items()}}
         case _:
@@ -48,6 +50,8 @@ def _value(attribute: Mapping[str, object]) -> Value:
             return int(number) if number == number.to_integral_value() else number
         case "M":
             return {name: _value(inner) for name, inner in cast("Mapping[str, Mapping[str, object]]", held).items()}
+        case "SS":
+            return frozenset(cast("Sequence[str]", held))
         case "L":
             return [_value(inner) for inner in cast("Sequence[Mapping[str, object]]", held)]
         case _:

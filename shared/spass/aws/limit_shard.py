@@ -14,16 +14,20 @@ from spass.aws.attributes import Item
 from spass.aws.expression import Expression
 from spass.aws.keys import Key
 from spass.aws.leases import RENEW_SECONDS
+from spass.aws.limit_reservation import Reservation
 from spass.aws.limit_state import (
     MARGIN_SECONDS,
+    SLOT_SECONDS,
     Asked,
     Caps,
     Full,
     Opening,
-    Reservation,
     State,
+    calls_of,
     count_tokens,
     lease_from,
+    money_of,
+    money_units,
 )
 from spass.aws.log import write_line
 from spass.aws.table import ConditionFailed, Update
@@ -71,7 +75,7 @@ class Shard:
                 with anyio.CancelScope(shield=True):
                     await hold.settle(tokens=0)
                 raise
-            if asked.call_id in state.holds:
+            if state.lease_of(asked.call_id) is not None:
                 if self._clock() <= reservation.now + MARGIN_SECONDS:
                     return hold
                 await hold.settle(tokens=0)  # it was under way for so long that its bucket may pass too early
@@ -102,7 +106,7 @@ class Shard:
     async def occupancy(self, max_age: float) -> int:
         now = self._clock()
         state = self._seen if self._seen and now - self._seen_at <= max_age else await self.read()
-        return sum(until > now for until in state.holds.values())
+        return state.under_way(now)
 
     @property
     def now(self) -> float:
@@ -110,8 +114,12 @@ class Shard:
 
     @property
     def seen(self) -> State:
-        """Return the item as it was last seen, or a guess."""
-        return self._seen or self._guess()
+        """Return the item as it was last seen. Where that says nothing about now, guess that others are at work: a write that
+        assumes the wrong thing is refused, and shows how it is."""
+        known, age = self._seen, self._clock() - self._seen_at
+        if known is None or (known.active and age > SLOT_SECONDS):
+            return State.of_others_at_work(self._clock(), self.share)
+        return known
 
     @property
     def budget(self) -> Decimal:
@@ -135,10 +143,6 @@ class Shard:
         self._seen, self._seen_at = State.of(item), self._clock()
         return self._seen
 
-    def _guess(self) -> State:
-        """What is not known is guessed: that others are at work here just now. A refusal shows how it is."""
-        return State.of_others_at_work(self._clock(), self.share)
-
     async def _reservation(self, asked: Asked, state: State, opening_of: Callable[[str], Awaitable[Decimal]]) -> Reservation:
         reservation = Reservation(self.share, asked, state, self._clock())
         while reservation.needs_opening:  # again, if the month ends meanwhile
@@ -155,19 +159,41 @@ class Hold:
         self._asked = asked
         self._slot = reservation.slot
         self._month = reservation.month
+        self._lease = reservation.lease
         self._settled = False
 
     async def renew(self) -> None:
         """Never raises: where a renewal fails, the next one may not, and a place that was lost is only counted no more."""
-        expression = Expression()
-        expression.require_presence(self._path, present=True)
-        expression.set(self._path, self._shard.lease())
+        lease = self._shard.lease()
+        if lease == self._lease:
+            return
         try:
-            await self._shard.write(self._shard.change(expression))
+            await self._shard.write(self._shard.change(self._renewal(lease)))
         except StorageUnavailable:
             self._log("limit_not_renewed")
-        except ConditionFailed:
-            self._log("limit_lease_lost")
+        except ConditionFailed as failed:
+            found = State.of(failed.item).lease_of(self._asked.call_id)
+            if found is None:
+                self._log("limit_lease_lost")
+            else:
+                self._lease = found  # a reply was lost, of this try or an earlier one
+        else:
+            self._lease = lease
+
+    def _renewal(self, lease: int) -> Expression:
+        expression = Expression()
+        self._release(expression, self._lease)
+        expression.insert(calls_of(lease), self._asked.call_id)
+        if self._reserved_money:
+            expression.count(money_of(lease), money_units(self._asked.usd))
+        return expression
+
+    def _release(self, expression: Expression, lease: int) -> None:
+        """Take the call out of the calls of ``lease``, where it must be."""
+        expression.require_member(calls_of(lease), self._asked.call_id, present=True)
+        expression.discard(calls_of(lease), self._asked.call_id)
+        if self._reserved_money:
+            expression.count(money_of(lease), -money_units(self._asked.usd))
 
     async def settle(self, *, tokens: int, usd: Decimal = Decimal(0)) -> None:
         """Replace what was reserved by what the call really took, and free its place. Do it once; never raise: if the table does
@@ -181,8 +207,10 @@ class Hold:
                 await self._shard.write(self._shard.change(self._settlement(refused, tokens, usd)))
             except ConditionFailed as failed:
                 refused = self._shard.remember(failed.item)
-                if self._asked.call_id not in refused.holds:
+                lease = refused.lease_of(self._asked.call_id)
+                if lease is None:
                     return  # settled by a try whose reply was lost, or the lease had run out
+                self._lease = lease
             except StorageUnavailable:
                 break
             else:
@@ -194,15 +222,13 @@ class Hold:
         takes bucket and month of the reservation for unchanged."""
         caps = self._shard.share
         expression = Expression()
-        expression.require_presence(self._path, present=True)
-        expression.remove(self._path)
+        self._release(expression, self._lease)
+        expression.add(("active",), -1)
         if caps.tokens_per_minute is not None:
             self._settle_tokens(expression, state, tokens - self._asked.tokens)
         if caps.usd_per_month is not None and usd != self._asked.usd and (state is None or state.month == self._month):
             expression.require(("month",), "=", self._month)
             expression.add(("spent",), usd - self._asked.usd)
-        if self._reserved_money:
-            expression.remove(("reserved", self._asked.call_id))
         return expression
 
     def _settle_tokens(self, expression: Expression, state: State | None, more: int) -> None:
@@ -218,11 +244,9 @@ class Hold:
 
     @property
     def _reserved_money(self) -> bool:
-        return self._shard.share.usd_per_month is not None and bool(self._asked.usd)
-
-    @property
-    def _path(self) -> tuple[str, str]:
-        return ("holds", self._asked.call_id)
+        """Tell whether the item knows what the call may give back: it forgets that with the month."""
+        caps = self._shard.share
+        return caps.usd_per_month is not None and bool(self._asked.usd) and self._shard.seen.month == self._month
 
     def _log(self, event: str) -> None:
         write_line({"at": now(), "level": "warning", "event": event})

@@ -1,8 +1,14 @@
 """What an item of a shared limit says, and what may be reserved there: no I/O.
 
-An item holds a sliding window of tokens, in buckets of five seconds (``window``: bucket → tokens, ``used``: their sum,
-``slot``: the newest bucket), the calls under way (``holds``: call → second at which its lease runs out), and what has been
-spent in ``month`` out of ``budget``, reservations included (``reserved``: call → what of it a call under way may give back).
+An item holds
+
+- a sliding window of tokens, in buckets of five seconds (``window``: bucket → tokens, ``used``: their sum, ``slot``: the newest);
+- the calls under way: ``active`` is their number, ``calls#<lease>`` the set of those whose lease runs out at that second;
+- what has been spent in ``month`` out of ``budget``, reservations included; ``money#<lease>`` is what the calls of that lease
+  reserved, and so may give back.
+
+Each write of an item costs its whole size, and the calls under way make most of it. So leases end in steps, which makes a call
+cost its name alone, and an item takes only so many calls.
 """
 
 import calendar
@@ -15,9 +21,7 @@ from typing import Final, Literal, NamedTuple, Self, cast
 
 from spass.aws.attributes import Item
 from spass.aws.expression import Expression
-from spass.aws.keys import Key
 from spass.aws.leases import LEASE_SECONDS
-from spass.aws.table import Update
 
 SLOT_SECONDS: Final = 5
 SLOTS: Final = 13
@@ -26,10 +30,13 @@ SLOTS: Final = 13
 MARGIN_SECONDS: Final = 1.0
 """How long a reservation may be on its way: a bucket is chosen by the moment at which it has come back for certain."""
 
-_PLACE_SECONDS: Final = 1.0  # when a place may fall free if all owners live: nobody knows, so one asks again soon
-_MONEY_SECONDS: Final = 5.0  # the same of money, for which whole calls have to end
-_SOONEST: Final = 0.05
-_MOST_RECLAIMED: Final = 25  # at once, so that an expression stays short
+MOST_CALLS: Final = 1000
+"""Calls under way in one item. Their names take 7 KB: 8 write units for each write."""
+
+_LEASE_STEP: Final = 20  # seconds
+_CALLS: Final = "calls#"
+_MONEY: Final = "money#"
+_MONEY_DIGITS: Final = 12  # after the decimal point, of a US dollar
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +74,18 @@ class Opening(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """An item as somebody last saw it."""
+    """An item as somebody last saw it. ``old_leases_end`` is when the last lease runs out of those that an earlier release wrote,
+    as a map of calls; they count for nothing here."""
 
     slot: int | None = None
     window: Mapping[int, int] = field(default_factory=dict)
-    holds: Mapping[str, int] = field(default_factory=dict)
+    active: int | None = None
+    leases: Mapping[int, frozenset[str]] = field(default_factory=dict)
     month: str | None = None
     budget: Decimal | None = None
     spent: Decimal = Decimal(0)
-    reserved: Mapping[str, Decimal] = field(default_factory=dict)
+    reserved: Mapping[int, Decimal] = field(default_factory=dict)
+    old_leases_end: int | None = None
     exists: bool = True
 
     @classmethod
@@ -86,22 +96,33 @@ class State:
         return cls(
             slot=cast("int | None", item.get("slot")),
             window={int(slot): tokens for slot, tokens in cast("Mapping[str, int]", item.get("window") or {}).items()},
-            holds=cast("Mapping[str, int]", item.get("holds") or {}),
+            active=cast("int | None", item.get("active")),
+            leases={int(name[len(_CALLS) :]): cast("frozenset[str]", item[name]) for name in item if name.startswith(_CALLS)},
             month=cast("str | None", item.get("month")),
             budget=None if budget is None else Decimal(cast("int | Decimal", budget)),
             spent=Decimal(cast("int | Decimal", item.get("spent") or 0)),
             reserved={
-                call: Decimal(usd) for call, usd in cast("Mapping[str, int | Decimal]", item.get("reserved") or {}).items()
+                int(name[len(_MONEY) :]): Decimal(cast(int, item[name])).scaleb(-_MONEY_DIGITS)
+                for name in item
+                if name.startswith(_MONEY)
             },
+            old_leases_end=max(cast("Mapping[str, int]", item.get("holds") or {}).values(), default=None),
         )
 
     @classmethod
     def of_others_at_work(cls, now: float, share: Caps) -> Self:
         """What an item says while others write to it all the time, as far as it matters to a reservation."""
-        return cls(int((now + MARGIN_SECONDS) // SLOT_SECONDS), month=month_of(now), budget=share.usd_per_month)
+        return cls(int((now + MARGIN_SECONDS) // SLOT_SECONDS), active=0, month=month_of(now), budget=share.usd_per_month)
 
     def counts_money_of(self, month: str, budget: Decimal | None) -> bool:
         return (self.month, self.budget) == (month, budget)
+
+    def lease_of(self, call_id: str) -> int | None:
+        """Return when the lease of a call runs out; None if it is not under way."""
+        return next((lease for lease, calls in self.leases.items() if call_id in calls), None)
+
+    def under_way(self, now: float) -> int:
+        return sum(len(calls) for lease, calls in self.leases.items() if lease > now)
 
     def current_slot(self, now: float) -> int:
         """Return the bucket of a write that is sent at ``now``. Clocks differ: a bucket that another worker began is never turned
@@ -135,145 +156,24 @@ def count_tokens(expression: Expression, state: State, now: float, tokens: int) 
         expression.require(("window", str(old)), "=", held)
 
 
-class Reservation:
-    """What one call would take of one shard, whose part of the caps is ``share``, and how that is written down at ``now`` if the
-    item is as ``state`` says. ``opening`` is what this month's spending begins with where the item does not count it yet."""
+def calls_of(lease: int) -> str:
+    """Return the attribute with the calls of a lease."""
+    return f"{_CALLS}{lease}"
 
-    def __init__(self, share: Caps, asked: Asked, state: State, now: float, opening: Opening | None = None) -> None:
-        self.share = share
-        self.asked = asked
-        self.state = state
-        self.now = now
-        self.slot = state.current_slot(now)
-        self.month = max(state.month or "", month_of(now))
-        self.opening = opening if opening and opening.month == self.month else None
-        self.lease = lease_from(now)
-        self._gone = state.expired_buckets(now)
-        expired = sorted((until, call) for call, until in state.holds.items() if until <= now)
-        self._expired = {call: until for until, call in expired[:_MOST_RECLAIMED]}
 
-    @property
-    def needs_opening(self) -> bool:
-        budget = self.share.usd_per_month
-        return budget is not None and self.opening is None and not self.state.counts_money_of(self.month, budget)
+def money_of(lease: int) -> str:
+    """Return the attribute with what the calls of a lease reserved."""
+    return f"{_MONEY}{lease}"
 
-    def full(self) -> Full | None:
-        """Why there is no room, if there is none; of several reasons the one that lasts longest."""
-        reasons = filter(None, (self._tokens_full(), self._places_full(), self._budget_full()))
-        return max(reasons, key=lambda reason: reason.retry_after, default=None)
 
-    def update(self, key: Key) -> Update:
-        """The one write that reserves it, on condition that there is room."""
-        expression = Expression()
-        expression.require_presence(("pk",), present=self.state.exists)
-        self._take_place(expression)
-        if self.share.tokens_per_minute is not None:
-            self._take_tokens(expression, self.share.tokens_per_minute)
-        if self.share.usd_per_month is not None:
-            self._take_money(expression, self.share.usd_per_month)
-        return expression.update(key)
-
-    def opened(self, key: Key) -> Update:
-        """The write that only begins to count the month's money, for a call that found no room."""
-        expression = Expression()
-        expression.require_presence(("pk",), present=self.state.exists)
-        if not self.state.exists:
-            expression.set(("holds",), {})
-        if self.share.usd_per_month is not None:
-            self._begin_counting(expression, self.share.usd_per_month, Decimal(0))
-        return expression.update(key)
-
-    def _take_place(self, expression: Expression) -> None:
-        if not self.state.exists:
-            expression.set(("holds",), {self.asked.call_id: self.lease})
-            return
-        expression.set(("holds", self.asked.call_id), self.lease)
-        expression.require_presence(("holds", self.asked.call_id), present=False)
-        for call, until in self._expired.items():
-            expression.remove(("holds", call))
-            expression.require(("holds", call), "=", until)
-        if self.share.concurrent is not None:
-            expression.require_fewer(("holds",), self.share.concurrent + len(self._expired))
-
-    def _take_tokens(self, expression: Expression, cap: int) -> None:
-        count_tokens(expression, self.state, self.now, self.asked.tokens)
-        if self.state.slot is not None:
-            expression.require(("used",), "<=", cap - self.asked.tokens + sum(self._gone.values()))
-
-    def _take_money(self, expression: Expression, budget: Decimal) -> None:
-        if self.state.counts_money_of(self.month, budget):
-            expression.require(("month",), "=", self.month)
-            expression.require(("budget",), "=", budget)
-            if self.asked.usd:  # a call without a price passes a spent budget
-                expression.require(("spent",), "<=", self._most_spent(budget))
-                expression.add(("spent",), self.asked.usd)
-                expression.set(("reserved", self.asked.call_id), self.asked.usd)
-            for call in self._expired.keys() & self.state.reserved.keys():
-                expression.remove(("reserved", call))
-        else:
-            self._begin_counting(expression, budget, self.asked.usd)
-
-    def _begin_counting(self, expression: Expression, budget: Decimal, usd: Decimal) -> None:
-        if self.state.month is None:
-            expression.require_presence(("month",), present=False)
-        else:
-            expression.require(("month",), "=", self.state.month)
-            expression.require(("spent",), "=", self.state.spent)
-        expression.set(("month",), self.month)
-        expression.set(("budget",), budget)
-        expression.set(("spent",), self._spent + usd)
-        expression.set(("reserved",), {**self._reserved, **({self.asked.call_id: usd} if usd else {})})
-
-    @property
-    def _reserved(self) -> dict[str, Decimal]:
-        """What calls under way may give back of this month's money."""
-        if self.state.month != self.month:
-            return {}
-        return {call: usd for call, usd in self.state.reserved.items() if self.state.holds.get(call, 0) > self.now}
-
-    @property
-    def _spent(self) -> Decimal:
-        """This month's money, with what was spent before anybody counted it here."""
-        counted = self.state.spent if self.state.month == self.month else Decimal(0)
-        return max(counted, self.opening.usd if self.opening else Decimal(0))
-
-    def _most_spent(self, budget: Decimal) -> Decimal:
-        """What may have been spent for this to fit. A call that is dearer than the whole budget fits once, if there is one."""
-        return max(Decimal(0), budget - self.asked.usd) if budget else -self.asked.usd
-
-    def _tokens_full(self) -> Full | None:
-        cap = self.share.tokens_per_minute
-        if cap is None:
-            return None
-        over = sum(self.state.window.values()) - sum(self._gone.values()) + self.asked.tokens - cap
-        wait = 0.0
-        for slot in sorted(self.state.window.keys() - self._gone.keys()):
-            if over <= 0:
-                break
-            over -= self.state.window[slot]
-            wait = (slot + SLOTS) * SLOT_SECONDS - self.now
-        return Full(max(_SOONEST, wait), "tokens") if wait else None
-
-    def _places_full(self) -> Full | None:
-        cap = self.share.concurrent
-        if cap is None or len(self.state.holds) - len(self._expired) < cap:
-            return None
-        earliest = min(self.state.holds.values()) - self.now
-        return Full(max(_SOONEST, min(earliest, _PLACE_SECONDS)), "concurrent")
-
-    def _budget_full(self) -> Full | None:
-        budget = self.share.usd_per_month
-        if budget is None or not self.asked.usd or self._spent <= self._most_spent(budget):
-            return None
-        reserved = self._reserved
-        if reserved and self._spent - sum(reserved.values()) <= self._most_spent(budget):
-            leases_end = max(self.state.holds[call] for call in reserved) - self.now
-            return Full(max(_SOONEST, min(leases_end, _MONEY_SECONDS)), "reserved")
-        return Full(max(_SOONEST, end_of(self.month) - self.now), "budget")
+def money_units(usd: Decimal) -> int:
+    """Return an amount as those attributes hold it: a whole number, so that taking away what was added leaves 0."""
+    return int(usd.scaleb(_MONEY_DIGITS))
 
 
 def lease_from(now: float) -> int:
-    return math.ceil(now + LEASE_SECONDS)
+    """Return the second at which a lease runs out that is taken now."""
+    return math.ceil((now + LEASE_SECONDS) / _LEASE_STEP) * _LEASE_STEP
 
 
 def month_of(now: float) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
+from secrets import token_urlsafe
 from typing import Final
 
 import anyio
@@ -28,7 +29,7 @@ from spass.aws.limit_state import Asked, Caps, Full
 from spass.aws.table import ConditionFailed
 from spass.core.errors import StorageUnavailable
 
-__all__ = ["Caps", "Full", "Hold", "LimitTable", "SharedLimit", "keeping", "recount"]
+__all__ = ["Caps", "Full", "Hold", "LimitTable", "SharedLimit", "keeping", "new_call_id", "recount"]
 
 # A shard's part stays far larger than one call.
 _TOKENS_A_SHARD: Final = 1_000_000
@@ -37,6 +38,12 @@ _USD_A_SHARD: Final = 500
 _MOST_SHARDS: Final = 16
 
 _SMALLEST: Final = Decimal("1e-12")  # dollars
+
+
+def new_call_id() -> str:
+    """Return a name for a reservation. It is short because an item holds one for each call under way: of 1,000, one in seventy
+    million has another's name, and is then counted with that one."""
+    return token_urlsafe(5)[:6]
 
 
 class SharedLimit:

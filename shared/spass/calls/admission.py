@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from secrets import token_urlsafe
 from typing import Final
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.limits import Caps, Full, Hold, SharedLimit, keeping
+from spass.aws.limits import Caps, Full, Hold, SharedLimit, keeping, new_call_id
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
 from spass.core.errors import BudgetExceeded, RateLimited, SpassError
@@ -89,7 +88,7 @@ class Admission:
 
         async def reserved() -> Hold | Full:
             seconds = scope.deadline.remaining()
-            return await limit.reserve(token_urlsafe(9), tokens=expected.total_tokens, usd=cost.usd, seconds=seconds)
+            return await limit.reserve(new_call_id(), tokens=expected.total_tokens, usd=cost.usd, seconds=seconds)
 
         while isinstance(answer := await reserved(), Full):
             if answer.retry_after > patience:

@@ -1,6 +1,5 @@
 """What backends may take of this gateway, all its workers together, and how busy they are."""
 
-import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,7 +9,7 @@ from functools import partial
 import anyio
 
 from spass.aws.keys import backend_limit
-from spass.aws.limits import Caps, Full, Hold, LimitTable, SharedLimit, keeping
+from spass.aws.limits import Caps, Full, Hold, LimitTable, SharedLimit, keeping, new_call_id
 from spass.core.errors import StorageUnavailable
 from spass.llm.attempt import Attempt
 from spass.llm.errors import BackendFull, BackendUncounted
@@ -61,7 +60,7 @@ class BackendLimits:
         if limit is None:
             return None
         try:
-            answer = await limit.reserve(secrets.token_urlsafe(9), tokens=tokens, seconds=seconds)
+            answer = await limit.reserve(new_call_id(), tokens=tokens, seconds=seconds)
         except StorageUnavailable as error:
             raise BackendUncounted(error.message) from error
         if isinstance(answer, Full):

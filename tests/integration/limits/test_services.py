@@ -46,7 +46,7 @@ async def test_what_other_workers_hold_counts_and_a_failed_try_leaves_nothing(aw
         await ask()
     item = await aws.shared.get(backend_limit(name, 0))
     assert item is not None
-    assert (item["used"], item["holds"]) == (0, {})
+    assert (item["used"], item["active"]) == (0, 0)
     other = SharedLimit(aws.shared, lambda shard: backend_limit(name, shard), Caps(1000, 1))
     assert isinstance(await other.reserve("another worker's", tokens=1000), Hold)
     with pytest.raises(RateLimited):

@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from spass.aws.attributes import Item
 from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan
 from spass.aws.keys import Key, backend_limit
+from spass.aws.limit_state import State
 from spass.aws.limits import Caps, Full, Hold, SharedLimit
 from spass.aws.table import ConditionFailed
 from spass.core.errors import StorageUnavailable
@@ -109,6 +110,10 @@ class Call:
         return self.asked_usd
 
 
+def holds_of(item: Item) -> dict[str, int]:
+    return {call: lease for lease, calls in State.of(item).leases.items() for call in calls}
+
+
 @dataclass
 class Worker:
     limit: SharedLimit
@@ -137,7 +142,8 @@ class World:
 
     @property
     def holds(self) -> dict[str, int]:
-        return dict(cast("dict[str, int]", self.item.get("holds", {})))
+        """The calls under way, as the item has them: when the lease of each runs out."""
+        return holds_of(self.item)
 
     @property
     def spent(self) -> Decimal:
@@ -248,7 +254,7 @@ class World:
             await asyncio.sleep(0)
 
     def _watch(self, item: Item, _: Item) -> None:
-        before = cast("dict[str, int]", item.get("holds", {}))
+        before = holds_of(item)
         added, removed = self.holds.keys() - before.keys(), before.keys() - self.holds.keys()
         if not added:
             for name in removed:
@@ -262,7 +268,8 @@ class World:
                 self.calls[f"{name} before {self.time}"] = replace(call)
             call.admitted, call.settled_at = self.time, None
             assert len(self.holds) <= PLACES, "more calls at once than the limit"
-            assert self.spent <= BUDGET or self.spent == call.asked_usd, "the budget is overshot by more than one reservation"
+            within = self.spent <= BUDGET or self.spent == call.asked_usd or not call.asked_usd
+            assert within, "the budget is overshot by more than one reservation"
 
     def _check_admission(self, admitted: Call) -> None:
         assert admitted.admitted is not None

@@ -56,9 +56,12 @@ def _holds(condition: Condition, item: Item, names: Mapping[str, str], values: M
 def _term_holds(term: str, item: Item, names: Mapping[str, str], values: Mapping[str, Value]) -> bool:
     if found := re.fullmatch(r"attribute_(not_)?exists\((\S+)\)", term):
         return (_read(found[2], item, names) is not None) == (found[1] is None)
-    if found := re.fullmatch(r"size\((\S+)\) < (:\w+)", term):
+    if found := re.fullmatch(r"size\((\S+)\) = (:\w+)", term):
         held = _read(found[1], item, names)
-        return held is not None and len(cast("Mapping[str, Value]", held)) < cast(int, values[found[2]])
+        return held is not None and len(cast("frozenset[str]", held)) == cast(int, values[found[2]])
+    if found := re.fullmatch(r"(NOT )?contains\((\S+), (:\w+)\)", term):
+        members = cast("frozenset[str]", _read(found[2], item, names) or frozenset())
+        return (values[found[3]] in members) == (found[1] is None)
     found = re.fullmatch(r"(\S+) (=|<=) (:\w+)", term)
     assert found, f"an unknown condition: {term}"
     left, right = _read(found[1], item, names), values[found[3]]
@@ -68,7 +71,7 @@ def _term_holds(term: str, item: Item, names: Mapping[str, str], values: Mapping
 
 
 def _apply(expression: str, item: Item, names: Mapping[str, str], values: Mapping[str, Value]) -> None:
-    found = re.fullmatch(r"(?:SET (.+?))? ?(?:REMOVE (.+))?", expression)
+    found = re.fullmatch(r"(?:SET (.+?))? ?(?:REMOVE (.+?))? ?(?:ADD (.+?))? ?(?:DELETE (.+))?", expression)
     assert found, f"an unknown update: {expression}"
     before = deepcopy(item)
     changed: list[str] = []
@@ -87,8 +90,25 @@ def _apply(expression: str, item: Item, names: Mapping[str, str], values: Mappin
         holder, name = _holder(path, item, names)
         holder.pop(name, None)
         changed.append(path)
+    for addition in found[3].split(", ") if found[3] else []:
+        path, _, added = addition.partition(" ")
+        item[names[path]] = _sum(before.get(names[path]), values[added])
+        changed.append(path)
+    for deletion in found[4].split(", ") if found[4] else []:
+        path, _, deleted = deletion.partition(" ")
+        left = cast("frozenset[str]", before.get(names[path], frozenset())) - cast("frozenset[str]", values[deleted])
+        item.pop(names[path], None)
+        if left:
+            item[names[path]] = left
+        changed.append(path)
     assert not any(one != other and f"{one}.".startswith(f"{other}.") for one in changed for other in changed)
     assert len(changed) == len(set(changed)), f"two paths overlap: {expression}"
+
+
+def _sum(held: Value, added: Value) -> Value:
+    if isinstance(added, frozenset):
+        return added | cast("frozenset[str]", held or frozenset())
+    return cast(int, held or 0) + cast(int, added)
 
 
 def _read(path: str, item: Item, names: Mapping[str, str]) -> Value:

@@ -4,15 +4,17 @@ import asyncio
 from collections.abc import Iterator
 from decimal import Decimal
 from functools import partial
-from typing import cast
 
 import boto3
 import pytest
 from moto import mock_aws
 
-from spass.aws.attributes import Item
+from bench.meter import bytes_of_item
+from spass.aws.attributes import Item, Value, attribute_of
+from spass.aws.expression import Expression
 from spass.aws.keys import Key, backend_limit
-from spass.aws.limits import Caps, Full, Hold, LimitTable, SharedLimit, keeping, recount
+from spass.aws.limit_state import MOST_CALLS
+from spass.aws.limits import Caps, Full, Hold, LimitTable, SharedLimit, keeping, new_call_id, recount
 from spass.aws.shared import SharedTable
 from spass.aws.table import Update
 from spass.core.errors import StorageUnavailable
@@ -529,7 +531,69 @@ async def test_items_do_not_grow_with_calls_whose_workers_died() -> None:
         world.time += 5
     item = table.items[KEY]
     assert len(str(item)) < 2000
-    assert len(cast("dict[str, Decimal]", item["reserved"])) < 20
+    assert len(item) < 20
+
+
+async def test_an_item_takes_a_thousand_calls_at_once_and_stays_small() -> None:
+    table = MemoryTable()
+    world = World(table, Caps(tokens_per_minute=10_000, usd_per_month=Decimal(100)), spent="0")
+    for _ in range(MOST_CALLS):
+        assert isinstance(await world.worker.reserve(new_call_id(), tokens=1, usd=Decimal("0.001")), Hold)
+    item = table.items[KEY]
+    assert bytes_of_item({name: attribute_of(value) for name, value in item.items()}) < 8 * 1024
+    assert await world.refused(1, "0.001") == Full(1.0, "concurrent")
+    world.time += 80
+    await world.let_in(1, "0.001")
+    assert await world.worker.occupancy(max_age=0) == 1
+
+
+async def test_the_names_of_calls_under_way_are_told_apart() -> None:
+    names = [new_call_id() for _ in range(MOST_CALLS)]
+    assert {len(name) for name in names} == {6}
+    assert len(set(names)) >= MOST_CALLS - 1
+
+
+async def test_a_renewal_whose_reply_is_lost_keeps_the_place_and_settles_it(table: LimitTable) -> None:
+    forgetful = LosesReplies(table)
+    world = World(forgetful, Caps(1000, 1, Decimal(1)), spent="0")
+    hold = await world.let_in(1000, "1")
+    forgetful.losing = True
+    for _ in range(5):
+        world.time += 20
+        await hold.renew()
+        assert (await world.refused(worker=world.new_worker())).by == "concurrent"
+    await hold.settle(tokens=0, usd=Decimal("0.4"))
+    forgetful.losing = False
+    assert await world.worker.occupancy(max_age=0) == 0
+    await world.let_in(1000, "0.6")
+
+
+async def test_an_item_of_an_earlier_release_goes_on_counting_and_forgets_its_calls_with_their_leases(table: LimitTable) -> None:
+    world = World(table, Caps(1000, 2, Decimal(10)), spent="0")
+    start = Expression()
+    slot = int(world.time // 5)
+    stored: dict[str, Value] = {
+        "holds": {"old": int(world.time) + 50},
+        "reserved": {"old": Decimal(1)},
+        "window": {str(slot): 600},
+        "used": 600,
+        "slot": slot,
+        "month": "2027-01",
+        "budget": 10,
+        "spent": Decimal(4),
+    }
+    for name, value in stored.items():
+        start.set((name,), value)
+    start.require_presence(("pk",), present=False)
+    await table.write(start.update(KEY))
+    await world.let_in(400, "6")
+    assert (await world.refused(1)).by == "tokens"
+    assert (await world.refused(0, "0.1")).by == "reserved"
+    world.time += 66
+    await world.let_in(0)
+    item = await table.get(KEY)
+    assert item is not None
+    assert (item["holds"], item["reserved"]) == ({}, {})
 
 
 async def test_a_worker_whose_clock_is_behind_turns_nothing_back(table: LimitTable) -> None:
@@ -573,6 +637,7 @@ async def test_a_settlement_that_the_table_does_not_take_is_one_line_of_the_log(
     world = World(table, Caps(tokens_per_minute=1000))
     hold = await world.let_in(1000)
     table.down = True
+    world.time += 20
     await hold.renew()
     await hold.settle(tokens=1)
     assert [line.split('"event":"')[1] for line in capsys.readouterr().out.splitlines()] == [
@@ -599,12 +664,12 @@ class Forgetful(MemoryTable):
 async def test_a_reply_that_is_lost_once_is_asked_for_again_and_nothing_is_counted_twice() -> None:
     table = Forgetful()
     world = World(table, Caps(1000, 2, Decimal(1)))
-    table.items[KEY] = {"pk": KEY.pk, "sk": KEY.sk, "holds": {}}
+    table.items[KEY] = {"pk": KEY.pk, "sk": KEY.sk}
     for _ in range(2):
         hold = await world.let_in(500, "0.5")
         await hold.settle(tokens=400, usd=Decimal("0.4"))
     item = table.items[KEY]
-    assert (item["used"], item["spent"], item["holds"]) == (800, Decimal("0.8"), {})
+    assert (item["used"], item["spent"], item["active"]) == (800, Decimal("0.8"), 0)
 
 
 class Stuck(MemoryTable):
@@ -645,7 +710,7 @@ async def test_nobody_waits_longer_for_a_reservation_than_is_left_and_what_comes
     with pytest.raises(StorageUnavailable):
         await world.worker.reserve("late", tokens=1000, usd=Decimal(1), seconds=0.01)
     table.going_on.set()
-    while table.items[KEY]["holds"]:
+    while table.items[KEY]["active"]:
         await asyncio.sleep(0)
     await world.let_in(1000, "1")
 
@@ -664,6 +729,7 @@ async def test_a_hold_is_renewed_while_its_call_runs_and_not_longer() -> None:
     renewed = 0
     async with keeping(hold, every=0.001):
         while renewed < 3:
+            world.time += 20
             await asyncio.sleep(0.001)
     then = renewed
     await asyncio.sleep(0.005)

@@ -123,9 +123,9 @@ class World:
         return self.table.items[backend_limit(backend, 0)]["used"]
 
     def held(self, backend: str = "a") -> int:
-        holds = self.table.items[backend_limit(backend, 0)]["holds"]
-        assert isinstance(holds, dict)
-        return len(holds)
+        active = self.table.items[backend_limit(backend, 0)]["active"]
+        assert isinstance(active, int)
+        return active
 
 
 def spread(backends: Sequence[str | None]) -> dict[str | None, int]:

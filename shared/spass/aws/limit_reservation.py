@@ -1,0 +1,180 @@
+"""What one call would take of an item of a shared limit, and the write that takes it: no I/O."""
+
+from decimal import Decimal
+from typing import Final
+
+from spass.aws.expression import Expression
+from spass.aws.keys import Key
+from spass.aws.limit_state import (
+    MOST_CALLS,
+    SLOT_SECONDS,
+    SLOTS,
+    Asked,
+    Caps,
+    Full,
+    Opening,
+    State,
+    calls_of,
+    count_tokens,
+    end_of,
+    lease_from,
+    money_of,
+    money_units,
+    month_of,
+)
+from spass.aws.table import Update
+
+_PLACE_SECONDS: Final = 1.0  # when a place may fall free if all owners live: nobody knows, so one asks again soon
+_MONEY_SECONDS: Final = 5.0  # the same of money, for which whole calls have to end
+_SOONEST: Final = 0.05
+
+
+class Reservation:
+    """What one call would take of one shard, whose part of the caps is ``share``, and how that is written down at ``now`` if the
+    item is as ``state`` says. ``opening`` is what this month's spending begins with where the item does not count it yet."""
+
+    def __init__(self, share: Caps, asked: Asked, state: State, now: float, opening: Opening | None = None) -> None:
+        self.share = share
+        self.asked = asked
+        self.state = state
+        self.now = now
+        self.slot = state.current_slot(now)
+        self.month = max(state.month or "", month_of(now))
+        self.opening = opening if opening and opening.month == self.month else None
+        self.lease = lease_from(now)
+        self._gone = state.expired_buckets(now)
+        self._expired = {lease: calls for lease, calls in state.leases.items() if lease <= now}
+        self._freed = sum(map(len, self._expired.values()))
+
+    @property
+    def needs_opening(self) -> bool:
+        budget = self.share.usd_per_month
+        return budget is not None and self.opening is None and not self.state.counts_money_of(self.month, budget)
+
+    def full(self) -> Full | None:
+        """Why there is no room, if there is none; of several reasons the one that lasts longest."""
+        reasons = filter(None, (self._tokens_full(), self._places_full(), self._budget_full()))
+        return max(reasons, key=lambda reason: reason.retry_after, default=None)
+
+    def update(self, key: Key) -> Update:
+        """The one write that reserves it, on condition that there is room."""
+        expression = Expression()
+        expression.require_presence(("pk",), present=self.state.exists)
+        self._take_place(expression)
+        if self.share.tokens_per_minute is not None:
+            self._take_tokens(expression, self.share.tokens_per_minute)
+        if self.share.usd_per_month is not None:
+            self._take_money(expression, self.share.usd_per_month)
+        return expression.update(key)
+
+    def opened(self, key: Key) -> Update:
+        """The write that only begins to count the month's money, for a call that found no room."""
+        expression = Expression()
+        expression.require_presence(("pk",), present=self.state.exists)
+        if self.share.usd_per_month is not None:
+            self._begin_counting(expression, self.share.usd_per_month, Decimal(0))
+        return expression.update(key)
+
+    def _take_place(self, expression: Expression) -> None:
+        expression.insert(calls_of(self.lease), self.asked.call_id)
+        expression.require_member(calls_of(self.lease), self.asked.call_id, present=False)
+        for lease, calls in self._expired.items():
+            expression.remove((calls_of(lease),))
+            expression.require_size(calls_of(lease), len(calls))
+        if self.state.active is None:
+            expression.require_presence(("active",), present=False)
+            expression.set(("active",), 1)
+        else:
+            expression.require(("active",), "<=", self._places - 1 + self._freed)
+            expression.add(("active",), 1 - self._freed)
+        if self.state.old_leases_end is not None and self.state.old_leases_end <= self.now:
+            expression.set(("holds",), {})
+            expression.set(("reserved",), {})
+
+    def _take_tokens(self, expression: Expression, cap: int) -> None:
+        count_tokens(expression, self.state, self.now, self.asked.tokens)
+        if self.state.slot is not None:
+            expression.require(("used",), "<=", cap - self.asked.tokens + sum(self._gone.values()))
+
+    def _take_money(self, expression: Expression, budget: Decimal) -> None:
+        if not self.state.counts_money_of(self.month, budget):
+            self._begin_counting(expression, budget, self.asked.usd)
+        else:
+            expression.require(("month",), "=", self.month)
+            expression.require(("budget",), "=", budget)
+            if self.asked.usd:  # a call without a price passes a spent budget
+                expression.require(("spent",), "<=", self._most_spent(budget))
+                expression.add(("spent",), self.asked.usd)
+            self._reserve_money(expression, self.asked.usd)
+
+    def _begin_counting(self, expression: Expression, budget: Decimal, usd: Decimal) -> None:
+        if self.state.month is None:
+            expression.require_presence(("month",), present=False)
+        else:
+            expression.require(("month",), "=", self.state.month)
+            expression.require(("spent",), "=", self.state.spent)
+        expression.set(("month",), self.month)
+        expression.set(("budget",), budget)
+        expression.set(("spent",), self._spent + usd)
+        self._reserve_money(expression, usd)
+
+    def _reserve_money(self, expression: Expression, usd: Decimal) -> None:
+        """Note that this call may give back ``usd``, and forget what dead workers and the last month's calls may have."""
+        stale = self.state.reserved.keys() - self._reserved.keys()
+        for lease in stale - {self.lease}:
+            expression.remove((money_of(lease),))
+        if self.lease in stale:
+            expression.set((money_of(self.lease),), money_units(usd))
+        elif usd:
+            expression.count(money_of(self.lease), money_units(usd))
+
+    @property
+    def _reserved(self) -> dict[int, Decimal]:
+        """What calls under way may give back of this month's money, by lease."""
+        if self.state.month != self.month:
+            return {}
+        return {lease: usd for lease, usd in self.state.reserved.items() if lease > self.now}
+
+    @property
+    def _places(self) -> int:
+        """How many calls may be under way in this item."""
+        return MOST_CALLS if self.share.concurrent is None else min(self.share.concurrent, MOST_CALLS)
+
+    @property
+    def _spent(self) -> Decimal:
+        """This month's money, with what was spent before anybody counted it here."""
+        counted = self.state.spent if self.state.month == self.month else Decimal(0)
+        return max(counted, self.opening.usd if self.opening else Decimal(0))
+
+    def _most_spent(self, budget: Decimal) -> Decimal:
+        """What may have been spent for this to fit. A call that is dearer than the whole budget fits once, if there is one."""
+        return max(Decimal(0), budget - self.asked.usd) if budget else -self.asked.usd
+
+    def _tokens_full(self) -> Full | None:
+        cap = self.share.tokens_per_minute
+        if cap is None:
+            return None
+        over = sum(self.state.window.values()) - sum(self._gone.values()) + self.asked.tokens - cap
+        wait = 0.0
+        for slot in sorted(self.state.window.keys() - self._gone.keys()):
+            if over <= 0:
+                break
+            over -= self.state.window[slot]
+            wait = (slot + SLOTS) * SLOT_SECONDS - self.now
+        return Full(max(_SOONEST, wait), "tokens") if wait else None
+
+    def _places_full(self) -> Full | None:
+        if (self.state.active or 0) - self._freed < self._places:
+            return None
+        earliest = min(self.state.leases, default=self.now) - self.now
+        return Full(max(_SOONEST, min(earliest, _PLACE_SECONDS)), "concurrent")
+
+    def _budget_full(self) -> Full | None:
+        budget = self.share.usd_per_month
+        if budget is None or not self.asked.usd or self._spent <= self._most_spent(budget):
+            return None
+        reserved = self._reserved
+        if any(reserved.values()) and self._spent - sum(reserved.values()) <= self._most_spent(budget):
+            leases_end = max(reserved) - self.now
+            return Full(max(_SOONEST, min(leases_end, _MONEY_SECONDS)), "reserved")
+        return Full(max(_SOONEST, end_of(self.month) - self.now), "budget")
