@@ -13,11 +13,11 @@ router = api_router()
 
 @router.get("/v1/tools")
 async def list_tools(exchange: Current) -> Response:
-    """Every tool that the token may call, as a model sees it."""
+    """Every tool, as a model sees it."""
     toolbox = exchange.services.toolbox
     found: list[Json] = [
         {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}
-        for tool in toolbox.specs(toolbox.names, exchange.scope.caller.identity)
+        for tool in toolbox.specs(toolbox.names)
     ]
     return json_response({"tools": found})
 

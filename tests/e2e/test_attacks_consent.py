@@ -122,7 +122,6 @@ def test_a_user_writes_the_memory_by_no_way(stage: Stage) -> None:
         user.post("/a1/agents/clerk/chat", json={"message": f"Call {REMEMBER} and confirm it."}).raise_for_status()
         offered = {tool["function"]["name"] for chat in stage.model.chats for tool in chat["tools"]}
         assert offered == {"rag_doc_list", "memory_read"}
-        assert "memory_write" not in {tool["function"]["name"] for tool in user.get("/v1/tools").json()["tools"]}
         assert admin.get("/v1/tenant/config").json()["config"]["memory"] is None
         assert execute(admin, "memory_write", {**note, "confirm_token": granted}).is_success
 

@@ -31,9 +31,8 @@ def test_who_may_not_store_settings_may_not_write_the_memory(gateway: Gateway) -
     assert written.json["result"] == {"memory_size_bytes": len(NOTE["note"])}
 
 
-def test_the_list_holds_the_tools_that_the_token_may_call(gateway: Gateway) -> None:
-    assert tools_of(gateway, ADMIN) - tools_of(gateway, "demo-token") == {"memory_write"}
-    assert tools_of(gateway, "demo-token") < tools_of(gateway, ADMIN)
+def test_the_list_is_the_same_for_every_token(gateway: Gateway) -> None:
+    assert tools_of(gateway, "demo-token") == tools_of(gateway, ADMIN) >= {"memory_write", "calculator"}
 
 
 def test_the_memory_is_sent_to_a_model_as_data(gateway: Gateway) -> None:

@@ -90,14 +90,14 @@ class Toolbox:
     def names(self) -> tuple[str, ...]:
         return tuple(TOOLS)
 
-    def specs(self, names: Sequence[str], identity: Identity) -> tuple[ToolSpec, ...]:
-        """Return those of the tools ``names`` that ``identity`` may call, as a model sees them.
+    def specs(self, names: Sequence[str], identity: Identity | None = None) -> tuple[ToolSpec, ...]:
+        """Return the tools ``names`` as a model sees them. With ``identity``, return only those that it may call.
 
         Raises:
             ToolNotFound: one of the names is unknown.
         """
         tools = [_existing(name) for name in names]
-        return tuple(tool.spec() for tool in tools if identity.admin or not tool.for_admins)
+        return tuple(tool.spec() for tool in tools if identity is None or identity.admin or not tool.for_admins)
 
     async def execute(self, scope: Scope, call: ToolCall, *, allowed: Collection[str]) -> ToolCallFinished:
         """Runs ``call`` as the model wrote it. Tools outside ``allowed`` do not exist for it. Never raises for what the model
