@@ -25,6 +25,28 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply,
 from spass.tenancy.config import BackendConfig
 
 
+class _Events(SseParser):
+    """Parses the events of a stream, or one whole JSON answer: some servers overlook ``stream``, and agents always ask for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_json: bool | None = None  # until the first visible byte
+        self._whole: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        if self._is_json is None and (visible := chunk.lstrip()):
+            self._is_json = visible.startswith(b"{")
+        if not self._is_json:
+            return super().feed(chunk)
+        self._whole.append(chunk)
+        return []
+
+    def close(self) -> list[ServerSentEvent]:
+        if self._is_json:
+            return [ServerSentEvent("message", b"".join(self._whole).decode(errors="replace"))]
+        return super().close()
+
+
 def _is_done(event: ServerSentEvent) -> bool:
     return event.data.strip() == "[DONE]"
 
@@ -79,7 +101,7 @@ class OpenAiCompatible:
         reader = ChatReader()
         done = False
         async with aclosing(
-            self._connection.stream("/chat/completions", body, context, parser=SseParser(), is_last=_is_done)
+            self._connection.stream("/chat/completions", body, context, parser=_Events(), is_last=_is_done)
         ) as events:
             async for event in events:
                 done = _is_done(event)

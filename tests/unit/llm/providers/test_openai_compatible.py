@@ -377,6 +377,23 @@ async def test_what_follows_the_end_of_a_stream_is_not_read() -> None:
     assert (await reply_of(provider_at(Upstream(text(stream))), request(stream=True))).message.content == "Hi"
 
 
+@pytest.mark.parametrize("pieces", [1, 7])
+async def test_a_whole_answer_of_a_server_that_overlooks_stream_is_read_as_one(pieces: int) -> None:
+    body = (
+        b"\n "
+        + json.dumps({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}], "usage": USAGE}, indent=1).encode()
+    )
+    size = -(-len(body) // pieces)
+    answer = Answer(chunks=[body[at : at + size] for at in range(0, len(body), size)])
+    reply = await reply_of(provider_at(Upstream(answer)), request(stream=True))
+    assert (reply.message.content, reply.usage) == ("Hi", TokenUsage(11, 7))
+
+
+async def test_an_error_in_place_of_a_stream_is_the_failure_it_names() -> None:
+    with pytest.raises(BackendRateLimited, match="slow down"):
+        await deltas_of(provider_at(Upstream(whole({"error": {"code": 429, "message": "slow down"}}))), request(stream=True))
+
+
 async def test_an_error_inside_a_stream_is_the_failure_it_names() -> None:
     error: Payload = {"error": {"code": 429, "message": "slow down, sk-abc12345678"}}
     with pytest.raises(BackendRateLimited, match=r"^slow down, \[…\]$"):
