@@ -1,4 +1,4 @@
-"""Transactions that take effect once, however often they are sent and whoever writes after them.
+"""Commit a transaction once, and know it, although a reply was lost and other writers came after it.
 
 A writer that has lost the reply to a conditional write cannot tell from a failed condition whether its own write took effect:
 other writers may have changed the item any number of times since. So the transaction also puts a small item of its own, a marker,

@@ -1,4 +1,4 @@
-"""What one call would take of an item of a shared limit, and the write that takes it: no I/O."""
+"""Reserve room for one call in an item of a shared limit: the check and the write, without I/O."""
 
 from decimal import Decimal
 from typing import Final
@@ -24,8 +24,8 @@ from spass.aws.limit_state import (
 )
 from spass.aws.table import Update
 
-_PLACE_SECONDS: Final = 1.0  # when a place may fall free if all owners live: nobody knows, so one asks again soon
-_MONEY_SECONDS: Final = 5.0  # the same of money, for which whole calls have to end
+_PLACE_SECONDS: Final = 1.0  # until a retry when all places are taken: no one can know when a living call ends
+_MONEY_SECONDS: Final = 5.0  # until a retry when the budget is reserved: calls give money back only at their end
 _SOONEST: Final = 0.05
 
 
@@ -52,7 +52,7 @@ class Reservation:
         return budget is not None and self.opening is None and not self.state.counts_money_of(self.month, budget)
 
     def full(self) -> Full | None:
-        """Why there is no room, if there is none; of several reasons the one that lasts longest."""
+        """Return why there is no room, or None if there is; of several reasons the one that lasts longest."""
         reasons = filter(None, (self._tokens_full(), self._places_full(), self._budget_full()))
         return max(reasons, key=lambda reason: reason.retry_after, default=None)
 
@@ -130,14 +130,14 @@ class Reservation:
 
     @property
     def _reserved(self) -> dict[int, Decimal]:
-        """What calls under way may give back of this month's money, by lease."""
+        """Return what calls under way may give back of this month's money, by lease."""
         if self.state.month != self.month:
             return {}
         return {lease: usd for lease, usd in self.state.reserved.items() if lease > self.now}
 
     @property
     def _places(self) -> int:
-        """How many calls may be under way in this item."""
+        """Return how many calls may be under way in this item."""
         return MOST_CALLS if self.share.concurrent is None else min(self.share.concurrent, MOST_CALLS)
 
     @property
@@ -147,7 +147,8 @@ class Reservation:
         return max(counted, self.opening.usd if self.opening else Decimal(0))
 
     def _most_spent(self, budget: Decimal) -> Decimal:
-        """What may have been spent for this to fit. A call that is dearer than the whole budget fits once, if there is one."""
+        """Return the most that may be spent for this call to fit. A call dearer than the whole budget fits while nothing is
+        spent."""
         return max(Decimal(0), budget - self.asked.usd) if budget else -self.asked.usd
 
     def _tokens_full(self) -> Full | None:

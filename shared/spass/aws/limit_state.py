@@ -74,8 +74,8 @@ class Opening(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """An item as somebody last saw it. ``old_leases_end`` is when the last lease runs out of those that an earlier release wrote,
-    as a map of calls; they count for nothing here."""
+    """An item as it was last seen. ``old_leases_end`` is the second at which the last lease of an earlier release ends. Those
+    leases are a map of calls, and only that release counts them."""
 
     slot: int | None = None
     window: Mapping[int, int] = field(default_factory=dict)
