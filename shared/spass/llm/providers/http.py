@@ -14,6 +14,7 @@ from spass.llm.errors import BackendFailed, BackendRefused, BackendRejected, Bac
 from spass.llm.providers.failures import failure_of
 from spass.llm.providers.sse import EventTooLong
 from spass.llm.providers.transports import noting_whether_sent, transport_to
+from spass.llm.providers.unpacking import unpacked
 from spass.llm.serving import USUAL_CONNECTIONS
 from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig
@@ -279,10 +280,10 @@ class _Answer:
 
 
 def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The body as it comes, decompressed where it is packed."""
+    """Return the body as it comes, unpacked if it is compressed."""
     if isinstance(response.stream, httpx.AsyncByteStream) and "content-encoding" not in response.headers:
         return aiter(response.stream)
-    return response.aiter_bytes()
+    return unpacked(response)
 
 
 def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:

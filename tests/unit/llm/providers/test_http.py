@@ -6,7 +6,9 @@ import inspect
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -512,9 +514,52 @@ async def test_a_small_answer_that_unpacks_to_a_huge_one_is_given_up(monkeypatch
         await reply_of(provider_at(Upstream(bomb)))
 
 
-async def test_what_claims_to_be_packed_and_is_not_is_a_failure() -> None:
+async def peak_while_failing(answer: Answer) -> int:
+    """The most bytes of memory that reading ``answer``, which is a failure, took at a time."""
+    provider = provider_at(Upstream(answer))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BackendUnavailable):
+            await reply_of(provider)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_a_packed_answer_takes_no_more_memory_than_is_read_of_it(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.setattr(http, "LONGEST_BODY", 100_000)
+    bomb = gzip.compress(b" " * 50_000_000)
+    assert await peak_while_failing(Answer(status, [bomb], {"content-encoding": "gzip"})) < 5_000_000
+
+
+async def test_an_answer_that_is_packed_twice_is_a_failure() -> None:
+    bomb = gzip.compress(gzip.compress(b" " * 50_000_000))
+    assert await peak_while_failing(Answer(200, [bomb], {"content-encoding": "gzip, gzip"})) < 5_000_000
+
+
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("x-gzip", gzip.compress), ("deflate", zlib.compress)])
+@pytest.mark.parametrize("size", [1, 1000, 10**6])
+async def test_a_packed_answer_is_unpacked_in_whatever_pieces_it_comes(
+    coding: str, pack: Callable[[bytes], bytes], size: int
+) -> None:
+    said = "Tea. " * 100_000
+    packed = pack(json.dumps({"choices": [{"message": {"content": said}}]}).encode())
+    pieces = [packed[at : at + size] for at in range(0, len(packed), size)]
+    reply = await reply_of(provider_at(Upstream(Answer(chunks=pieces, headers={"content-encoding": coding}))))
+    assert reply.message.content == said
+
+
+async def test_what_follows_a_packed_answer_is_ignored() -> None:
+    packed = gzip.compress(b'{"choices": [{"message": {"content": "Tea"}}]}')
+    answer = Answer(chunks=[packed + b"x", b"y" * 1000], headers={"content-encoding": "gzip"})
+    assert (await reply_of(provider_at(Upstream(answer)))).message.content == "Tea"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br"])
+async def test_what_cannot_be_unpacked_is_a_failure(coding: str) -> None:
     with pytest.raises(BackendUnavailable):
-        await reply_of(provider_at(Upstream(Answer(chunks=[b"plain"], headers={"content-encoding": "gzip"}))))
+        await reply_of(provider_at(Upstream(Answer(chunks=[b"plain"], headers={"content-encoding": coding}))))
 
 
 async def test_an_endless_error_is_still_its_status() -> None:
