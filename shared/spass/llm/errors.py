@@ -1,7 +1,7 @@
 """How a single try at a backend can fail. The router turns what remains after retries into the product's errors.
 
 BackendFailed
-├── BackendTimedOut        no answer in time
+├── BackendTimedOut        no answer in time, also behind a proxy (504)
 ├── BackendUnavailable     not reachable, 5xx, or a stream that broke off
 ├── BackendRateLimited     429
 ├── BackendRefused         it refuses *us*: our key or our account

@@ -20,12 +20,14 @@ from spass.llm.errors import (
     BackendRateLimited,
     BackendRefused,
     BackendRejected,
+    BackendTimedOut,
     BackendTooDeep,
     BackendTooLarge,
     BackendUnavailable,
 )
 from spass.llm.scrub import scrub
 
+_TIMED_OUT: Final = frozenset({504, 524})  # 524 is Cloudflare's
 _TRANSIENT: Final = frozenset({408, 409, 425})
 _TOO_DEEP: Final = 508  # of a gateway like this one: each try again would be multiplied by every gateway on the way
 _OF_THE_REQUEST: Final = frozenset({400, 404, 413, 422})
@@ -101,6 +103,8 @@ def failure(status: int, words: Words, *, wait: float | None = None, secrets: Se
     message = scrub(words.message, secrets=secrets) or f"The provider answered {status}."
     if status == _TOO_DEEP:
         return BackendTooDeep(message, status=status)
+    if status in _TIMED_OUT:
+        return BackendTimedOut(message, status=status, retry_after=wait)
     if status in _TRANSIENT or status >= 500:
         return BackendUnavailable(message, status=status, retry_after=wait)
     if status in _OF_US or words.codes & _OUR_CODES or _OUR_SENTENCES.fullmatch(words.message):

@@ -166,7 +166,10 @@ class Connection:
             answer = _Answer(response, patience)
             try:
                 if not response.is_success:
-                    raise await self._failure(answer)
+                    failure = await self._failure(answer)
+                    # A proxy or the provider gave up the wait; the model may have written its answer all the same.
+                    context.attempt.sent |= isinstance(failure, BackendTimedOut)
+                    raise failure
                 context.attempt.sent = True
                 yield answer
             finally:

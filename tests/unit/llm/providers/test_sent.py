@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 
-from spass.llm.errors import BackendFailed
+from spass.llm.errors import BackendFailed, BackendTimedOut
 from spass.llm.providers.http import Connection
 from spass.llm.types import CallContext
 from tests.unit.llm.providers.test_over_sockets import Server, hang, serving, whole
-from tests.unit.llm.upstream import Answer, Upstream, backend, context
+from tests.unit.llm.upstream import Answer, Upstream, backend, context, provider_at, request
 from tests.unit.llm.upstream import whole as answering
 
 pytestmark = pytest.mark.anyio
@@ -113,6 +113,21 @@ async def test_a_request_that_is_cancelled_while_it_connects_was_not_sent(monkey
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert not one_try.attempt.sent
+
+
+@pytest.mark.parametrize("status", [504, 524])
+async def test_a_request_that_timed_out_behind_a_proxy_counts_as_sent(status: int) -> None:
+    assert (await posted("http://x", transport=Upstream(Answer(status)).transport)).attempt.sent
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "bedrock"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_model_that_timed_out_may_be_billed(provider: str, stream: bool) -> None:
+    timed_out = Answer(408, headers={"x-amzn-errortype": "ModelTimeoutException"}) if provider == "bedrock" else Answer(504)
+    one_try, asked = context(), provider_at(Upstream(timed_out), provider, base_url="http://x")
+    with pytest.raises(BackendTimedOut):
+        _ = [delta async for delta in asked.chat(request(stream=stream), one_try)]
+    assert one_try.attempt.sent
 
 
 @pytest.mark.parametrize(
