@@ -3,8 +3,10 @@
 import re
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import unquote
 from uuid import uuid4
 
+import httpx
 import pytest
 from langchain_core.vectorstores import VectorStore
 from langchain_tests.integration_tests import VectorStoreIntegrationTests
@@ -42,6 +44,26 @@ def test_scores_filters_and_batches(gateway: Gateway) -> None:
         assert store.similarity_search_with_relevance_scores("Entry number 299", k=1)[0][1] == pytest.approx(1)
         store.delete()
         assert store.similarity_search("Entry") == []
+
+
+@pytest.mark.parametrize("key", ["notes.md#1", "..", ".", "a/b", "a?b", "%2e%2e", "ü"])
+def test_an_id_stays_one_segment_of_the_path(key: str) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.raw_path.decode())
+        return httpx.Response(404, json={"error": {"code": "document_not_found"}})
+
+    with httpx.Client(base_url="http://gateway.test", transport=httpx.MockTransport(answer)) as client:
+        store = adapter()(client, "notes")
+        store.delete([key])
+        assert store.get_by_ids([key]) == []
+    assert len(asked) == 2
+    for path in asked:
+        above, _, segment = path.rpartition("/")
+        assert above == "/a1/rag/indices/notes/documents"
+        assert "?" not in segment
+        assert unquote(segment) == key
 
 
 def test_the_example_of_the_page_runs(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
