@@ -68,7 +68,7 @@ def test_the_answer_says_where_the_session_goes_on_and_what_it_all_cost(gateway:
 def test_the_audit_knows_whose_the_summary_and_whose_the_answer_was(gateway: Gateway) -> None:
     session = full_session(gateway)
     reply = say(gateway, session, "And then?")
-    tree = gateway.send("GET", f"/v1/audit/{reply.json['request_id']}").json
+    tree = gateway.send("GET", f"/v1/audit/{reply.json['request_id']}", headers={"SPASS-User-Id": "ada"}).json
     *summaries, answer = [call["session"] for call in tree["calls"]]
     assert set(summaries) == {session}
     assert answer == reply.json["session_id"]

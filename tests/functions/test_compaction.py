@@ -40,7 +40,7 @@ def test_what_it_cost_stands_in_the_headers_the_audit_and_the_usage(house: House
     assert said == {"usd": "0.00002", "eur": "0.00001", "source": "catalog", "sub-calls": "1"}
     looked_at = house.job(reply.json["job_id"])
     assert {name: looked_at.headers[f"spass-cost-{name}"] for name in said} == said
-    tree = house.gateway.send("GET", f"/v1/audit/{reply.headers['spass-request-id']}").json
+    tree = house.gateway.send("GET", f"/v1/audit/{reply.headers['spass-request-id']}", headers={"SPASS-User-Id": "ada"}).json
     (call,) = tree["calls"]
     shown = {name: call[name] for name in ("session", "agent", "user", "model", "status")}
     assert shown == {

@@ -30,7 +30,7 @@ def test_a_nested_request_is_recorded_as_such_and_goes_no_deeper_than_any_other(
     headers = {"SPASS-Caller-Depth": "2", "SPASS-Parent-Request-Id": "req_" + "0" * 26}
     reply = house.compact(session, headers)
     assert reply.status == 200
-    tree = house.gateway.send("GET", f"/v1/audit/{reply.headers['spass-request-id']}").json
+    tree = house.gateway.send("GET", f"/v1/audit/{reply.headers['spass-request-id']}", headers={"SPASS-User-Id": "ada"}).json
     (call,) = tree["calls"]
     assert (call["origin_request_id"], call["route"]) == ("req_" + "0" * 26, ROUTE)
     too_deep = house.compact(house.session(), {"SPASS-Caller-Depth": "3"})
