@@ -16,7 +16,7 @@ from spass.aws.keys import Key, backend_limit
 from spass.aws.limit_state import MOST_CALLS
 from spass.aws.limits import Caps, Full, Hold, LimitTable, SharedLimit, keeping, new_call_id, recount
 from spass.aws.shared import SharedTable
-from spass.aws.table import Update
+from spass.aws.table import ConditionFailed, Update
 from spass.core.errors import StorageUnavailable
 from tests.unit.aws.memory_table import MemoryTable
 
@@ -96,6 +96,27 @@ class LosesReplies:
             raise StorageUnavailable("not heard")
         self._lost = False
         return item
+
+
+class Overtaken:
+    """A table where another worker reserves after the first write that is refused."""
+
+    def __init__(self, table: LimitTable, other: SharedLimit) -> None:
+        self._table = table
+        self._other = other
+        self._overtaken = False
+
+    async def get(self, key: Key, *, consistent: bool = True) -> Item | None:
+        return await self._table.get(key, consistent=consistent)
+
+    async def write(self, write: Update) -> Item | None:
+        try:
+            return await self._table.write(write)
+        except ConditionFailed:
+            if not self._overtaken:
+                self._overtaken = True
+                assert isinstance(await self._other.reserve("other", tokens=0), Hold)
+            raise
 
 
 async def test_tokens_are_let_through_up_to_the_limit_whichever_worker_asks(table: LimitTable) -> None:
@@ -281,6 +302,19 @@ async def test_money_that_calls_under_way_may_give_back_is_worth_a_short_wait_an
     assert (await world.refused(usd="2")).by == "budget"
     await other.settle(tokens=0)
     await world.let_in(usd="1.5")
+
+
+async def test_two_workers_that_reclaim_the_same_dead_calls_count_them_once(table: LimitTable) -> None:
+    world = World(table, Caps(concurrent=3))
+    for _ in range(3):
+        await world.let_in()
+    world.time += 80
+    other = world.new_worker()
+    overtaken = SharedLimit(Overtaken(table, other), partial(backend_limit, "b"), world.caps, clock=lambda: world.time)
+    await world.let_in(worker=overtaken)
+    await world.let_in()
+    assert (await world.refused()).by == "concurrent"
+    assert await world.worker.occupancy(max_age=0) == 3
 
 
 async def test_money_of_a_dead_worker_is_waited_for_until_its_lease_has_run_out(table: LimitTable) -> None:
