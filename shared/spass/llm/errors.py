@@ -12,6 +12,7 @@ BackendFailed
 ├── BackendUnable          it has no such thing as the request asks for; another backend may
 └── BackendRejected        it refuses the request itself
     ├── BackendContextLength   because the prompt is too long
+    ├── BackendCannotStream    because it cannot stream this answer; it may give it as a whole
     └── BackendTooDeep         because gateways have called each other too often to get there
 """
 
@@ -85,6 +86,10 @@ class BackendRejected(BackendFailed):
 
 
 class BackendContextLength(BackendRejected):
+    pass
+
+
+class BackendCannotStream(BackendRejected):
     pass
 
 

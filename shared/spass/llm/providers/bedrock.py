@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -31,6 +32,7 @@ from spass.llm.providers.bedrock_wire import (
 from spass.llm.providers.failures import Words, failure, read_words, retry_after
 from spass.llm.providers.http import Connection, malformed
 from spass.llm.providers.texts import Texts, clean, parse
+from spass.llm.providers.unstreamed import stream_or_whole
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.tenancy.config import BackendConfig
 from spass.tenancy.providers import bedrock_region
@@ -69,9 +71,10 @@ class Bedrock:
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         body = converse_body(request)
-        if request.stream:
-            return self._stream(_path(request.model, "converse-stream"), body, context)
-        return self._answer(_path(request.model, "converse"), body, context)
+        if not request.stream:
+            return self._answer(_path(request.model, "converse"), body, context)
+        whole = partial(self.chat, replace(request, stream=False), context)
+        return stream_or_whole(self._stream(_path(request.model, "converse-stream"), body, context), whole, context)
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
         return await embed(self._connection, _path(request.model, "invoke"), request, context)

@@ -14,6 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 
 from spass.llm.errors import (
+    BackendCannotStream,
     BackendContextLength,
     BackendDenied,
     BackendFailed,
@@ -63,7 +64,14 @@ _SIZE_SENTENCES: Final = re.compile(
     r"Request too large for .{1,256} on (?:input |output )?tokens per \w+ \(\w+\): Limit \d+, Requested \d+\b"
     r"|Extra usage is required for long context requests\.\Z"
 )
-# How such messages begin. That ``max_tokens`` alone is above what a model writes is no such case: no shorter prompt mends it.
+# Bedrock says so of models that cannot stream tool calls, or cannot stream at all; OpenAI to organizations that are not verified.
+_CANNOT_STREAM_SENTENCES: Final = re.compile(
+    r"This model doesn't support tool use in streaming mode\.?\Z"
+    r"|The model is unsupported for streaming\.?\Z"
+    r"|Your organization must be verified to stream this model\."
+)
+# How messages about a prompt that is too long begin. A ``max_tokens`` above what a model writes is not such a case: no shorter
+# prompt mends it.
 _TOO_LONG_BEGINNINGS: Final = re.compile(
     r"(?:400 Bad Request: |The model returned the following errors: )?"
     r"(?:This (?:model|endpoint)'s maximum (?:context|prompt|input) length is \d"  # OpenAI, xAI, DeepSeek, vLLM, OpenRouter
@@ -114,6 +122,8 @@ def failure(status: int, words: Words, *, wait: float | None = None, secrets: Se
     if status == 429:
         return BackendRateLimited(message, status=status, retry_after=wait)
     if status in _OF_THE_REQUEST:
+        if _CANNOT_STREAM_SENTENCES.match(words.message):
+            return BackendCannotStream(message, status=status)
         is_too_long = words.codes & _TOO_LONG_CODES or _TOO_LONG_BEGINNINGS.match(words.message)
         return (BackendContextLength if is_too_long else BackendRejected)(message, status=status)
     if status == 403 and _CONTENT_SENTENCE.match(words.message):

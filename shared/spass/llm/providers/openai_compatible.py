@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import httpx
@@ -20,6 +22,7 @@ from spass.llm.providers.openai_wire import (
 )
 from spass.llm.providers.sse import ServerSentEvent, SseParser
 from spass.llm.providers.texts import parse
+from spass.llm.providers.unstreamed import stream_or_whole
 from spass.llm.providers.wishes import refuse_lacking
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig
@@ -81,7 +84,10 @@ class OpenAiCompatible:
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         body = self.body(request)
-        return self._stream(body, context) if request.stream else self._answer(body, context)
+        if not request.stream:
+            return self._answer(body, context)
+        whole = partial(self.chat, replace(request, stream=False), context)
+        return stream_or_whole(self._stream(body, context), whole, context)
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
         body = await self._connection.post("/embeddings", self.embedding_body(request), context)

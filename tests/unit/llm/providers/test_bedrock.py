@@ -595,6 +595,18 @@ async def test_each_exception_means_its_failure(
 
 
 @pytest.mark.parametrize(
+    "message", ["This model doesn't support tool use in streaming mode.", "The model is unsupported for streaming."]
+)
+async def test_a_model_that_bedrock_does_not_stream_answers_as_a_whole(message: str) -> None:
+    refusal = whole({"message": message}, 400, x_amzn_errortype="ValidationException")
+    upstream = Upstream(refusal, whole(BLOCKING))
+    asked = replace(request(stream=True), tools=(WEATHER,))
+    assert (await reply_of(bedrock(upstream), asked)).message.content == "In Köln 😀"
+    assert [one.url.rpartition("/")[2] for one in upstream.asked] == ["converse-stream", "converse"]
+    assert upstream.asked[0].body == upstream.asked[1].body
+
+
+@pytest.mark.parametrize(
     ("kind", "message", "failure"),
     [
         ("throttlingException", "Too many tokens.", BackendRateLimited),

@@ -21,6 +21,7 @@ import pytest
 from spass.core.errors import UpstreamError
 from spass.core.messages import Json
 from spass.llm.errors import (
+    BackendCannotStream,
     BackendContextLength,
     BackendDenied,
     BackendFailed,
@@ -173,6 +174,20 @@ def test_a_prompt_that_is_too_long_is_told_apart(body: str) -> None:
 )
 def test_a_prompt_that_leaves_no_room_for_the_answer_is_too_long_as_well(body: str) -> None:
     assert type(failure_of(400, {}, body.encode())) is BackendContextLength
+
+
+@pytest.mark.parametrize(
+    ("message", "failure"),
+    [
+        ("This model doesn't support tool use in streaming mode.", BackendCannotStream),
+        ("The model is unsupported for streaming.", BackendCannotStream),
+        ("Your organization must be verified to stream this model. Please go to: https://x and verify.", BackendCannotStream),
+        ("Invalid schema 'The model is unsupported for streaming.'", BackendRejected),
+        ("The model is unsupported for streaming. It said", BackendRejected),
+    ],
+)
+def test_a_model_that_cannot_stream_is_told_apart(message: str, failure: type[BackendFailed]) -> None:
+    assert type(failure_of(400, {}, json.dumps({"error": {"message": message}}).encode())) is failure
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import base64
 import json
 import struct
+from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall
-from spass.llm.errors import BackendFailed, BackendRateLimited, BackendUnavailable
+from spass.llm.errors import BackendCannotStream, BackendFailed, BackendRateLimited, BackendUnavailable
 from spass.llm.types import (
     ChatDelta,
     ChatReply,
@@ -392,6 +393,40 @@ async def test_a_whole_answer_of_a_server_that_overlooks_stream_is_read_as_one(p
 async def test_an_error_in_place_of_a_stream_is_the_failure_it_names() -> None:
     with pytest.raises(BackendRateLimited, match="slow down"):
         await deltas_of(provider_at(Upstream(whole({"error": {"code": 429, "message": "slow down"}}))), request(stream=True))
+
+
+UNVERIFIED: Payload = {
+    "error": {
+        "message": "Your organization must be verified to stream this model. Please go to: https://x.test and verify.",
+        "type": "invalid_request_error",
+        "param": "stream",
+        "code": "unsupported_value",
+    }
+}
+
+
+async def test_what_a_provider_does_not_stream_is_asked_for_as_a_whole() -> None:
+    upstream = Upstream(whole(UNVERIFIED, 400), whole(BLOCKING))
+    assert await reply_of(provider_at(upstream), request(stream=True)) == await reply_of(provider_at(Upstream(whole(BLOCKING))))
+    streamed, blocking = (asked.body for asked in upstream.asked)
+    assert (streamed["stream"], "stream" in blocking, "stream_options" in blocking) == (True, False, False)
+
+
+async def test_what_a_provider_refuses_both_ways_is_refused() -> None:
+    upstream = Upstream(whole(UNVERIFIED, 400))
+    with pytest.raises(BackendCannotStream):
+        await deltas_of(provider_at(upstream), request(stream=True))
+    assert len(upstream.asked) == 2
+
+
+async def test_a_stream_that_has_begun_is_not_followed_by_a_whole_answer() -> None:
+    error: Payload = {"error": {**cast(Payload, UNVERIFIED["error"]), "code": 400}}
+    upstream, one_try = Upstream(text(sse(chunk(content="Hi"), error)), whole(BLOCKING)), context()
+    with pytest.raises(BackendCannotStream):
+        async with aclosing(provider_at(upstream).chat(request(stream=True), one_try)) as deltas:
+            async for delta in deltas:
+                one_try.attempt.hear(delta.characters, delta.usage)
+    assert len(upstream.asked) == 1
 
 
 async def test_an_error_inside_a_stream_is_the_failure_it_names() -> None:
