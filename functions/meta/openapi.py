@@ -1,14 +1,13 @@
 """GET /openapi.json: the whole API, also where this function serves nothing else of it."""
 
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.web.functions import lambda_handler
+from spass.web.functions import lambda_handler, routers_of
 from spass.web.json import json_response
 from spass.web.routing import public_router
 
@@ -27,7 +26,7 @@ def _document() -> dict[str, Any]:
 
     folder = Path(__file__).parents[1]
     files = sorted(file for file in folder.glob("*/*.py") if file.parent.name != "workers")
-    return describe(import_module(f"functions.{file.parent.name}.{file.stem}").router for file in files)
+    return describe(routers_of(f"functions.{file.parent.name}.{file.stem}" for file in files))
 
 
 handler = lambda_handler(router)

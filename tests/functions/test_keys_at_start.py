@@ -1,6 +1,8 @@
 """A function that calls models reads their keys in one call while it starts, before its first request."""
 
 import json
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +14,7 @@ import pytest
 
 from infra.routes import ROUTES, Permission
 from infra.workers import WORKERS
+from tests.functions.gateway import event
 
 ROOT = Path(__file__).parents[2]
 CALLING = sorted(
@@ -109,4 +112,30 @@ def test_every_function_that_calls_models_reads_all_keys_in_one_call(store: Para
 
 def test_a_function_that_only_embeds_without_a_key_reads_none(store: ParameterStore, start: Start) -> None:
     start(["rag.query", "workers.jobs"], "all-minilm-l6-v2")
+    assert store.asked == []
+
+
+DESCRIBE = """
+import json, sys
+from spass.aws.clients import Aws
+connected = []
+Aws.connect = lambda aws: connected.append(aws)
+from functions.workers.shared import handler
+answer = handler(json.load(sys.stdin), None)
+print("ANSWER", answer["statusCode"], len(connected))
+"""
+
+
+def test_the_function_that_describes_the_api_starts_no_other_one(
+    store: ParameterStore, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It imports every route file, and anyone may call it: it must neither spend SSM's quota nor make the clients of them all."""
+    start([], "vectors")
+    served = [f"functions.{route.module}" for route in ROUTES if route.function_name == "meta-docs"]
+    monkeypatch.setenv("SPASS_ROUTES", ",".join(served))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'shared'}:{ROOT}")
+    asked = json.dumps(event("GET", "/openapi.json", "/openapi.json", {}, b""))
+    command = [sys.executable, "-W", "ignore", "-c", DESCRIBE]
+    done = subprocess.run(command, input=asked, check=False, capture_output=True, text=True)
+    assert "ANSWER 200 1\n" in done.stdout, done.stderr
     assert store.asked == []

@@ -9,9 +9,11 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
+from importlib import import_module
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 _REQUEST_CONTEXT: Final = b"x-amzn-request-context"
 _RESTORE_HOOK: Final = "AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH"
 _LAST_SECONDS: Final = 30.0  # of a worker's time, left to end in order
+_starts_functions: Final = ContextVar("starts_functions", default=True)
 
 
 Needs: TypeAlias = Callable[[Services], object]
@@ -59,6 +62,18 @@ def stream_app(router: APIRouter, services: Services | None = None, *, needs: Ne
 def worker_handler(work: Work, services: Services | None = None, *, needs: Needs | None = None) -> "WorkerFunction":
     """The Lambda handler of a worker: of what a queue, a state machine or a schedule calls."""
     return WorkerFunction(work, services, needs)
+
+
+def routers_of(modules: Iterable[str]) -> list[APIRouter]:
+    """Import route files and return their routers, without starting their own functions.
+
+    Each of those would read files, make clients and read provider keys that the function of this process does not use.
+    """
+    before = _starts_functions.set(False)
+    try:
+        return [import_module(module).router for module in modules]
+    finally:
+        _starts_functions.reset(before)
 
 
 def _in_lambda() -> bool:
@@ -125,7 +140,7 @@ class _Function:
         self._router = router
         self._services = services
         self._needs = needs
-        if _in_lambda():
+        if _in_lambda() and _starts_functions.get():
             # While a function starts it has a whole processor and is not yet keeping anybody waiting.
             with starting():
                 self._prepare()
