@@ -21,12 +21,15 @@ def estimated_tokens(characters: int) -> int:
 def expected_usage(request: ChatRequest, window: int) -> TokenUsage:
     """Return what ``request`` will probably take at most: reserved before the call, and settled for a try whose answer is lost.
 
-    Tools count as they are described to the model. The answer is as long as ``max_tokens`` allows, or ``USUAL_ANSWER``, but never
-    longer than the model's ``window`` of tokens: a larger number would only take the room of other calls.
+    Tools, and the schema of the answer, count as they are described to the model. The answer is as long as ``max_tokens`` allows,
+    or ``USUAL_ANSWER``, but never longer than the model's ``window`` of tokens: a larger number would only take the room of other
+    calls.
     """
     asked = sum(map(characters, request.messages))
     offered = sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in request.tools)
-    return TokenUsage(estimated_tokens(asked + offered), min(request.max_tokens or USUAL_ANSWER, window))
+    shape = request.response_format or {}
+    shaped = len(json.dumps(shape)) if shape.get("type") == "json_schema" else 0
+    return TokenUsage(estimated_tokens(asked + offered + shaped), min(request.max_tokens or USUAL_ANSWER, window))
 
 
 def characters(message: Message) -> int:

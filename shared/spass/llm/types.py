@@ -67,8 +67,9 @@ class ToolCallDelta:
 class ChatDelta:
     """A piece of an answer. A blocking call yields one delta that holds everything.
 
-    ``refusal`` is text too: what a model says in place of an answer, where its provider tells the two apart. A 0 in ``usage``
-    says that the provider did not count. ``lost`` is said by the pipeline: the part of ``usage`` that lost tries took.
+    ``refusal`` is text too: what a model says in place of an answer, where its provider tells the two apart. ``thought`` is the
+    number of characters of the model's reasoning, which is billed and not passed on. A 0 in ``usage`` says that the provider did
+    not count. ``lost`` is said by the pipeline: the part of ``usage`` that lost tries took.
     """
 
     content: str = ""
@@ -78,12 +79,13 @@ class ChatDelta:
     cost_usd: Decimal | None = None
     refusal: str = ""
     lost: TokenUsage = _NO_TOKENS
+    thought: int = 0
 
     @property
     def characters(self) -> int:
         """Return the length of all that the model wrote in this piece."""
         calls = sum(len(call.name or "") + len(call.arguments) for call in self.tool_calls)
-        return len(self.content) + len(self.refusal) + calls
+        return len(self.content) + len(self.refusal) + calls + self.thought
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,8 @@ class ReplyBuilder:
             self._calls.setdefault(piece.index, _PartialCall()).add(piece)
         self._finish_reason = delta.finish_reason or self._finish_reason
         self._usage = delta.usage or self._usage
-        self._cost_usd = delta.cost_usd if delta.cost_usd is not None else self._cost_usd
+        if delta.cost_usd is not None or delta.characters:  # a cost is that of the text up to it, and so not of what follows
+            self._cost_usd = delta.cost_usd
         self._lost += delta.lost
 
     @property

@@ -142,6 +142,14 @@ async def test_what_a_provider_did_not_count_is_estimated_and_priced(
     assert Decimal(str(record["cost_usd"])) == scope.tally.total.usd == price
 
 
+async def test_a_cost_that_was_said_before_the_text_is_not_that_of_the_answer(store: TenantStore) -> None:
+    scope = make_scope(store)
+    begun = ChatDelta("a", usage=TokenUsage(7, 1), cost_usd=Decimal("0.000001"))
+    calls = ScriptedProvider([begun, ChatDelta("b" * 4000, finish_reason=FinishReason.STOP)]).calls()
+    _ = [delta async for delta in calls.chat(scope, QUESTION)]
+    assert (scope.tally.total.usd, scope.tally.total.source) == (Decimal("0.001505"), CostSource.CATALOG)
+
+
 async def test_an_empty_answer_that_is_counted_as_none_is_no_estimate(store: TenantStore) -> None:
     await ask(ScriptedProvider([ChatDelta(usage=TokenUsage(30), cost_usd=Decimal(0))]), store)
     (record,) = await audit_of(store)

@@ -1,9 +1,10 @@
 """What a call probably takes, before anybody has counted."""
 
+import json
 from dataclasses import replace
 
 from spass.calls.estimate import expected_usage
-from spass.core.messages import Image, Message, Role, TokenUsage
+from spass.core.messages import Image, Json, Message, Role, TokenUsage
 from spass.llm.types import ChatRequest
 
 
@@ -20,3 +21,12 @@ def test_no_answer_is_expected_to_be_longer_than_what_its_model_can_hold() -> No
     assert expected_usage(asked, 5000) == TokenUsage(100, 5000)
     assert expected_usage(replace(asked, max_tokens=None), 5000) == TokenUsage(100, 1024)
     assert expected_usage(replace(asked, max_tokens=None), 256) == TokenUsage(100, 256)
+
+
+def test_the_schema_of_an_answer_is_part_of_the_prompt() -> None:
+    properties: Json = {f"field-{number}": {"type": "string"} for number in range(1000)}
+    schema: Json = {"type": "object", "properties": properties}
+    plain = ChatRequest("m", (Message(Role.USER, "a" * 400),), response_format={"type": "json_object"})
+    shaped = replace(plain, response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
+    assert expected_usage(plain, 5000).prompt_tokens == 100
+    assert expected_usage(shaped, 5000).prompt_tokens > 100 + len(json.dumps(schema)) // 4

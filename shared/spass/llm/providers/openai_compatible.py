@@ -134,4 +134,5 @@ def _merged(delta: ChatDelta, end: ChatDelta) -> ChatDelta:
         delta.usage,
         delta.cost_usd,
         delta.refusal + end.refusal,
+        thought=delta.thought + end.thought,
     )

@@ -41,6 +41,14 @@ def _money(value: object) -> Decimal | None:
 Money = Annotated[Decimal | None, BeforeValidator(_money)]
 
 
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+LenientText = Annotated[str, BeforeValidator(_text)]
+"""Reads anything but a text as an empty one."""
+
+
 class UsagePayload(BaseModel):
     prompt_tokens: Tokens = 0
     completion_tokens: Tokens = 0
@@ -82,11 +90,18 @@ class ToolCallPayload(BaseModel):
 
 
 class MessagePayload(BaseModel):
-    """A whole message or a delta of one."""
+    """A whole message or a delta of one. Servers differ in how they name the model's reasoning; some say it under both names."""
 
     content: str | None = None
     refusal: str | None = None
     tool_calls: list[ToolCallPayload] | None = None
+    reasoning: LenientText = ""
+    reasoning_content: LenientText = ""
+
+    @property
+    def thought(self) -> int:
+        """Return the number of characters of the reasoning."""
+        return max(len(self.reasoning), len(self.reasoning_content))
 
 
 class ChoicePayload(BaseModel):
@@ -183,11 +198,13 @@ class ChatReader:
         self._numbers: dict[tuple[int, str], int] = {}  # the provider's index and id of a call -> our index
         self._names: dict[int, str] = {}
         self._texts = Texts()
+        self._thought = 0  # characters of reasoning that no delta has counted yet
+        self._spoke = False
         self.finish_reason: FinishReason | None = None
         self.began = False
 
     def read(self, payload: ChatPayload) -> ChatDelta | None:
-        """What is new in ``payload``; None if nothing is."""
+        """Return what is new in ``payload``; None if nothing is. Reasoning begins no answer: it is counted with what follows."""
         self.began = True
         choice = payload.choices[0] if payload.choices else ChoicePayload()
         message = choice.message or choice.delta or MessagePayload()
@@ -196,9 +213,12 @@ class ChatReader:
         content = self._texts.content(message.content or "")
         refusal = self._texts.refusal(message.refusal or "")
         usage = payload.usage.tokens if payload.usage else None
-        if not (content or refusal or calls or finish or (usage and usage.total_tokens) or payload.cost_usd is not None):
+        self._thought += message.thought
+        says = content or refusal or calls or finish or (usage and usage.total_tokens) or payload.cost_usd is not None
+        if not says and not (self._spoke and self._thought):
             return None
-        return ChatDelta(content, calls, finish, usage, payload.cost_usd, refusal)
+        self._spoke = True
+        return ChatDelta(content, calls, finish, usage, payload.cost_usd, refusal, thought=self._take_thought())
 
     def end(self) -> ChatDelta | None:
         """What is left to say when the provider has said that it is done: half a character, a finish reason, if it gave none."""
@@ -206,8 +226,12 @@ class ChatReader:
             raise malformed("a tool call has no name")
         left = self._texts.end()
         if self.finish_reason is None:
-            return replace(left or ChatDelta(), finish_reason=self._finish("stop"))
+            return replace(left or ChatDelta(), finish_reason=self._finish("stop"), thought=self._take_thought())
         return left
+
+    def _take_thought(self) -> int:
+        thought, self._thought = self._thought, 0
+        return thought
 
     def _call(self, position: int, call: ToolCallPayload) -> ToolCallDelta:
         theirs = position if call.index is None else call.index

@@ -167,6 +167,32 @@ async def test_a_tool_choice_goes_along_only_with_tools(choice: ToolChoice) -> N
     assert not {"tool_choice", "parallel_tool_calls"} & set(upstream.body)
 
 
+REASONING = {"reasoning_content": "r" * 40, "reasoning": "r" * 40}  # some servers say it twice
+
+
+@pytest.mark.parametrize("names", [["reasoning_content"], ["reasoning"], ["reasoning_content", "reasoning"]])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_reasoning_is_counted_and_not_passed_on(names: list[str], stream: bool) -> None:
+    thought = {name: REASONING[name] for name in names}
+    streamed = sse(chunk(**thought), chunk(content="Tea"), chunk(**thought), chunk("stop"))
+    blocking = {"choices": [{"message": {"content": "Tea", **{name: 2 * said for name, said in thought.items()}}}]}
+    deltas = await deltas_of(provider_at(Upstream(text(streamed) if stream else whole(blocking))), request(stream=stream))
+    assert sum(delta.characters for delta in deltas) == 80 + len("Tea")
+    assert deltas[0].content == "Tea", "nothing has begun before the first text"
+    assert collect_deltas(deltas).message.content == "Tea"
+
+
+@pytest.mark.parametrize("reasoning", [None, 3, {"text": "hm"}, ["hm"]])
+async def test_reasoning_that_is_no_text_spoils_no_answer(reasoning: Json) -> None:
+    answered = whole({"choices": [{"message": {"content": "Tea", "reasoning": reasoning, "reasoning_content": reasoning}}]})
+    assert (await reply_of(provider_at(Upstream(answered)))).message.content == "Tea"
+
+
+async def test_an_answer_of_reasoning_alone_is_counted() -> None:
+    deltas = await deltas_of(provider_at(Upstream(text(sse(chunk(reasoning="r" * 40))))), request(stream=True))
+    assert [delta.characters for delta in deltas] == [40]
+
+
 async def test_openai_itself_and_reasoning_models_get_the_new_name_of_the_token_limit() -> None:
     upstream = Upstream(whole(answer({"content": "Hi"})))
     elsewhere = "http://127.0.0.1:9/v1"
