@@ -24,6 +24,20 @@ _FINISH_REASONS: Final = {
     "content_filter": FinishReason.CONTENT_FILTER,
 }
 
+# What an error inside a successful answer means, in the status that it would have had as an answer.
+_STATUSES: Final = {
+    "context_length_exceeded": 400,
+    "invalid_api_key": 401,
+    "insufficient_quota": 429,
+    "rate_limit_exceeded": 429,
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "rate_limit_error": 429,
+}
+_UNKNOWN_ERROR: Final = 502
+
 
 def _money(value: object) -> Decimal | None:
     """A price in US dollars, plain or as ``{"usd": …}``; a price that is none is no reason to lose the answer."""
@@ -299,10 +313,12 @@ def _join(rows: Sequence[bytes]) -> bytes:
 
 
 def error_status(error: object) -> int:
-    """The status that an error inside a successful answer stands for."""
-    code = error.get("code") or error.get("status") if isinstance(error, Mapping) else None
-    try:
-        status = int(str(code))
-    except ValueError:
-        return 502
-    return status if 400 <= status <= 599 else 502
+    """Return the status that an error inside a successful answer stands for: as a number if it says one, else by its code or
+    type."""
+    if not isinstance(error, Mapping):
+        return _UNKNOWN_ERROR
+    said = [error.get(name) for name in ("status_code", "code", "status", "type")]
+    names = [str(value).lower() for value in said if isinstance(value, str | int)]
+    numbers = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) == 3]
+    statuses = [*numbers, *(_STATUSES[name] for name in names if name in _STATUSES)]
+    return next((status for status in statuses if 400 <= status <= 599), _UNKNOWN_ERROR)

@@ -15,7 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall
-from spass.llm.errors import BackendCannotStream, BackendFailed, BackendRateLimited, BackendUnavailable
+from spass.llm.errors import (
+    BackendCannotStream,
+    BackendContextLength,
+    BackendFailed,
+    BackendRateLimited,
+    BackendRefused,
+    BackendRejected,
+    BackendUnavailable,
+)
 from spass.llm.types import (
     ChatDelta,
     ChatReply,
@@ -453,6 +461,32 @@ async def test_a_stream_that_has_begun_is_not_followed_by_a_whole_answer() -> No
             async for delta in deltas:
                 one_try.attempt.hear(delta.characters, delta.usage)
     assert len(upstream.asked) == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        ({"type": "invalid_request_error", "code": "tool_use_failed", "status_code": 400}, BackendRejected),  # Groq
+        ({"type": "invalid_request_error", "code": "json_validate_failed"}, BackendRejected),
+        ({"type": "invalid_request_error", "code": "context_length_exceeded"}, BackendContextLength),
+        ({"type": "BadRequestError", "code": "400"}, BackendRejected),  # vLLM
+        ({"type": "tokens", "code": "rate_limit_exceeded"}, BackendRateLimited),
+        ({"type": "insufficient_quota", "code": "insufficient_quota"}, BackendRefused),
+        ({"type": "invalid_request_error", "code": "invalid_api_key"}, BackendRefused),
+        ({"type": "server_error", "code": None}, BackendUnavailable),
+        ({"type": "invalid_request_error", "code": 500}, BackendUnavailable),
+        ({"type": ["invalid_request_error"], "code": {}}, BackendUnavailable),
+    ],
+)
+async def test_an_error_inside_an_answer_is_told_by_its_code_and_type(
+    error: Payload, failure: type[BackendFailed], stream: bool
+) -> None:
+    payload: Payload = {"error": {"message": "Failed to call a function.", **error}}
+    upstream = Upstream(text(sse(payload))) if stream else Upstream(whole(payload))
+    with pytest.raises(BackendFailed) as raised:
+        await deltas_of(provider_at(upstream), request(stream=stream))
+    assert type(raised.value) is failure
 
 
 async def test_an_error_inside_a_stream_is_the_failure_it_names() -> None:
