@@ -11,11 +11,11 @@ from itertools import chain
 from typing import Final
 
 _TAG_BRACKETS: Final = "<＜﹤≮"
-_OTHER_BRACKETS: Final = "‹«≪≺⋖⪡⪻⟨〈〈⟪《❮❬❰⦑⧼︿︽˂ᐸᚲ𐎗𝈶"
+_OTHER_BRACKETS: Final = "‹«≪⋘⫷≺⋖⪡⪻⟨\u2329\u3008⟪《❮❬❰⦑⦓⧼︿︽˂˱ᐸᚲ𐎗𝈶"  # editors turn U+2329 into U+3008
 """Most of them are also quotation marks, so they count only in a closing tag, or where an attribute follows."""
 _SLASH_LETTERS: Final = "ノ丿Ⳇ〳"  # ``_BETWEEN`` holds the others
 _SLASHES: Final = re.compile(rf"[/\\／＼﹨∕⁄⧸⧵╱⟋⁁᜵㇓⼃𝈺{_SLASH_LETTERS}]")
-_SIGNS_OF_LETTERS: Final = "\u2100-\u214f\u24b6-\u24e9⊤∨⋁○\u3372\U0001f110-\U0001f189\U0001f1e6-\U0001f1ff"
+_SIGNS_OF_LETTERS: Final = "\u2100-\u214f\u249c-\u24e9⊤∨⋁○\u3372\U0001f110-\U0001f189\U0001f1a5\U0001f1e6-\U0001f1ff"
 # Accents, what has no width, signs: what is neither ASCII nor a letter, digit or white space; and accents that have a width.
 _BETWEEN: Final = (
     rf"[^\w\s!-~{_OTHER_BRACKETS}{_TAG_BRACKETS}{_SIGNS_OF_LETTERS}]|[\u02b0-\u02ff\u037a\ufc5e-\ufc63\ufe70-\ufe7f\uff9e\uff9f]"
@@ -36,10 +36,15 @@ _CONFUSABLES: Final = {
     "v": "νѵᴠѴᏙꓦ∨⋁",
     "y": "уүγყỿʏУΥҮᎩꓬ",
 }
-_LATIN: Final = ((0x41, 0x250), (0x1D2C, 0x1D70), (0x1E00, 0x1F00), (0x2070, 0x20A0), (0x2100, 0x2190), (0x24B6, 0x24EA))
-_MORE_LATIN: Final = ((0xFF21, 0xFF5B), (0x1D400, 0x1D6A8), (0x1F110, 0x1F14A), (0x1F150, 0x1F16A), (0x1F170, 0x1F18A))
-_FLAGS: Final = (0x1F1E6, 0x1F200)
-_WITHOUT_DECOMPOSITION: Final = (0x1F150, 0x1F170, _FLAGS[0])  # alphabets of white letters on black, and of flags
+_READ_AS: Final = {alike: letter for letter, alikes in _CONFUSABLES.items() for alike in alikes}
+_LATIN: Final = ((0x41, 0x2B0), (0x1D2C, 0x1DC0), (0x1E00, 0x1F00), (0x2070, 0x20A0), (0x2100, 0x2190), (0x249C, 0x24EA))
+_MORE_LATIN: Final = ((0x2C60, 0x2C80), (0xA722, 0xA800), (0xAB30, 0xAB6C), (0xFF21, 0xFF5B), (0x10780, 0x107BB))
+_STYLED: Final = ((0x1D400, 0x1D6A8), (0x1DF00, 0x1DF2B), (0x1F110, 0x1F14A), (0x1F150, 0x1F16A), (0x1F170, 0x1F18A))
+_SQUARED_AND_FLAGS: Final = ((0x1F1A5, 0x1F1A6), (0x1F1E6, 0x1F200))
+_GREEK_AND_CYRILLIC: Final = ((0x370, 0x530), (0x1F00, 0x2000))
+_BLOCKS: Final = (*_LATIN, *_MORE_LATIN, *_STYLED, *_SQUARED_AND_FLAGS, *_GREEK_AND_CYRILLIC)
+_NAME: Final = re.compile(r"(?:.* )?(?:LATIN|MODIFIER|REGIONAL INDICATOR SYMBOL) (?:.* )?([A-Z])(?: WITH .*)?")
+"""The name of a Latin letter, however it is styled and whatever is on it."""
 
 
 class Tags:
@@ -87,12 +92,13 @@ def _letters(wanted: set[str]) -> dict[str, str]:
 
 
 def _codes() -> Iterator[int]:
-    return chain.from_iterable(range(*block) for block in (*_LATIN, *_MORE_LATIN, _FLAGS))
+    return chain.from_iterable(range(*block) for block in _BLOCKS)
 
 
 def _plain(code: int) -> str:
-    """Return the ASCII letter that the character is without its accents and its style, in lower case."""
-    for start in _WITHOUT_DECOMPOSITION:
-        if start <= code < start + 26:
-            return chr(ord("a") + code - start)
-    return unicodedata.normalize("NFKD", chr(code)).lower()[:1]
+    """Return the ASCII letter that the character looks like without its accents and its style, in lower case; empty if none."""
+    first = unicodedata.normalize("NFKD", chr(code)).lower()[:1]
+    if first.isascii() and first.isalpha():
+        return first
+    named = _NAME.fullmatch(unicodedata.name(chr(code), ""))
+    return _READ_AS.get(first) or (named[1].lower() if named else "")

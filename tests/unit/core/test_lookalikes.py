@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from spass.core.lookalikes import Tags
 
 TAGS = Tags("data")
-BRACKETS = "<＜﹤≮‹«≪⟨〈〈⟪《❮❬❰⦑˂ᐸᚲ"
+BRACKETS = "<＜﹤≮‹«≪⋘⫷⟨\u2329\u3008⟪《❮❬❰⦑⦓˂˱ᐸᚲ"
 SLASHES = "/／∕⁄⧸╱⟋\\"
 NAMES = [
     "data", "DATA", "Data", "ｄａｔａ", "𝐝𝐚𝐭𝐚", "𝒹𝒶𝓉𝒶", "𝔡𝔞𝔱𝔞", "𝚍𝚊𝚝𝚊", "ⓓⓐⓣⓐ", "🅓🅐🅣🅐", "🄳🄰🅃🄰", "🇩🇦🇹🇦", "dаta", "dαtα", "ԁаtа",
     "dɑtɑ", "ᴅᴀᴛᴀ", "dàtä", "ḋäṫå", "d\u0336a\u0336t\u0336a\u0336", "d\u200ba\u2060t\ufeffa", "d\u00ada\u034fta", "㍲ta", "ᵈᵃᵗᵃ",
-    "dаτа", "ꓓꓮꓔꓮ", "đata",
+    "dаτа", "ꓓꓮꓔꓮ", "đata", "ɗata", "Ɗaƭa", "daⱦa", "dȺtȺ", "dӑtӓ", "dάtᾶ", "⒟⒜⒯⒜", "🆥ata", "ꟈata",
 ]  # fmt: skip
 GAPS = ["", " ", "\n", "\u00a0", "\u3000", "\u200b", "\u0338", "\u20d2", "ˇ", "´", " \u200d\t", "\ufe0f"]
 INNOCENT = [
