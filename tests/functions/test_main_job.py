@@ -283,6 +283,9 @@ def test_the_description_names_every_route_and_the_page_finds_it_behind_the_stag
 
     document = ok(gateway.send("GET", "/openapi.json", token=None))
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert described == {(route.method, route.path) for route in ROUTES} - {("GET", "/openapi.json"), ("GET", "/docs")}
+    undescribed = {"/openapi.json", "/docs", "/docs/{file}"}
+    assert described == {(route.method, route.path) for route in ROUTES if route.path not in undescribed}
     assert document["servers"] == [{"url": f"/{STAGE}"}]
-    assert f"/{STAGE}/openapi.json" in gateway.send("GET", "/docs", token=None).text
+    page = gateway.send("GET", "/docs", token=None).text
+    assert f"/{STAGE}/openapi.json" in page
+    assert f"/{STAGE}/docs/swagger-ui-bundle.js" in page
