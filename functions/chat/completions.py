@@ -26,7 +26,7 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, exchange:
     if body.stream:
         replay = partial(replay_chunks, include_usage=body.include_usage)
         chunks = partial(completions.stream, scope, body, augment)
-        return await stream_once(exchange, chunks, collect=collect_chunks, replay=replay)
+        return await stream_once(exchange, request.receive, chunks, collect=collect_chunks, replay=replay)
 
     async def answered(_: Claim | None) -> Answer:
         return Answer(await completions.complete(scope, body, augment))

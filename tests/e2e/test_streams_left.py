@@ -2,12 +2,12 @@
 
 import hashlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -34,13 +34,21 @@ tenants:
 
 
 class EndlessUpstream(BaseHTTPRequestHandler):
-    """A provider whose answer ends only when nobody reads it any longer."""
+    """A provider whose answer ends only when nobody reads it any longer. To "Think." it says nothing."""
 
     protocol_version = "HTTP/1.1"
+    asked = threading.Event()
     left = threading.Event()
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        thinks = b"Think." in self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.set()
+        if thinks:
+            self.connection.settimeout(SECONDS)
+            with suppress(TimeoutError):
+                if not self.rfile.read(1):
+                    self.left.set()
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
@@ -59,8 +67,9 @@ class EndlessUpstream(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-@pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Gateway]:
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    tmp_path = tmp_path_factory.mktemp("streams")
     upstream = ThreadingHTTPServer(("127.0.0.1", 0), EndlessUpstream)
     upstream.daemon_threads = True
     serving = threading.Thread(target=upstream.serve_forever, daemon=True)
@@ -76,6 +85,22 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
     upstream.shutdown()
     serving.join()
     upstream.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _events() -> None:
+    EndlessUpstream.asked.clear()
+    EndlessUpstream.left.clear()
+
+
+def test_a_client_may_leave_before_the_first_word(gateway: Gateway) -> None:
+    body = {"model": "endless", "messages": [{"role": "user", "content": "Think."}], "stream": True}
+    with socket.create_connection(("127.0.0.1", httpx.URL(gateway.url).port or 0)) as client:
+        content = json.dumps(body).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(content)}"
+        client.sendall(head.encode() + b"\r\n\r\n" + content)
+        assert EndlessUpstream.asked.wait(SECONDS)
+    assert EndlessUpstream.left.wait(SECONDS / 2), "the gateway still waits for the model's answer"
 
 
 def test_the_model_is_not_read_on_and_the_audit_says_cancelled(gateway: Gateway) -> None:

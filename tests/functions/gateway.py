@@ -250,9 +250,9 @@ class Gateway:
             self._functions[route.module] = make(module.router, self.services)
         return self._functions[route.module]
 
-    def leave(self, target: str, headers: Mapping[str, str], body: object) -> list[Message]:
-        """A POST whose client goes away at once, and what was sent to it all the same. Returns half a second after the server is
-        done with it: whatever still ran has ended then."""
+    def leave(self, target: str, headers: Mapping[str, str], body: object, *, when: asyncio.Event | None = None) -> list[Message]:
+        """Send a POST whose client leaves at once, or ``when`` the event is set. Return what was sent to it all the same, half a
+        second after the server is done with it: whatever still ran has ended then."""
         route = route_of("POST", target)
         assert route is not None
         incoming: list[Message] = [
@@ -262,7 +262,11 @@ class Gateway:
         outgoing: list[Message] = []
 
         async def receive() -> Message:
-            return incoming.pop(0) if len(incoming) > 1 else incoming[0]
+            if len(incoming) > 1:
+                return incoming.pop(0)
+            if when is not None:
+                await when.wait()
+            return incoming[0]
 
         async def send(message: Message) -> None:
             outgoing.append(message)

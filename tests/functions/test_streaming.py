@@ -1,9 +1,14 @@
 """Streams of ``/v1/chat/completions``: what they hold, how they break, and how they are given again."""
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
+import pytest
+
 from spass.llm.errors import BackendFailed
+from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import Gateway, Reply
 
 BODY: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
@@ -77,9 +82,25 @@ def test_a_client_that_leaves_a_stream_finds_the_whole_answer_under_its_key(gate
     assert len(gateway.script.requests) == 1
 
 
-def test_a_client_that_leaves_a_stream_without_a_key_ends_it(gateway: Gateway) -> None:
-    gateway.script.pause = 60
-    gateway.leave("/v1/chat/completions", {}, BODY)
+@pytest.mark.parametrize("words", [[], ["Well "]], ids=["before the first word", "after it"])
+def test_a_client_that_leaves_a_stream_without_a_key_ends_it(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    leaves, read_on = asyncio.Event(), False
+
+    async def answer(_: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        nonlocal read_on
+        for word in words:
+            yield ChatDelta(word)
+        leaves.set()
+        await asyncio.sleep(3)
+        read_on = True
+        yield ChatDelta("too late")
+
+    monkeypatch.setattr(gateway.script, "answer", answer)
+    seen = gateway.leave("/v1/chat/completions", {}, BODY, when=leaves)
+    assert not read_on
+    assert b"[DONE]" not in b"".join(message.get("body", b"") for message in seen)
     (record,) = gateway.records()
     assert record["status"]["S"] == "cancelled"
     assert record["model"]["S"] == "small"

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive
 
 from spass.aws import idempotency
 from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer
@@ -110,6 +111,7 @@ async def once(
 
 async def stream_once(
     exchange: Exchange,
+    client: Receive,
     chunks: Callable[[], AsyncGenerator[Chunk, None]],
     *,
     collect: Callable[[Sequence[Chunk]], Mapping[str, Json]],
@@ -117,14 +119,16 @@ async def stream_once(
 ) -> Response:
     """The stream of ``chunks``, or a replay of the answer that an earlier one amounted to (``collect``).
 
-    A client that leaves ends the stream, unless it has named a key: then the answer is completed and kept for it.
+    A client that leaves, as ``client`` tells, ends the stream, unless it has named a key: then the answer is completed and kept
+    for it.
 
     Raises:
         IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
         SpassError: the work failed before its first chunk.
+        ClientDisconnect: the client left before it, and has named no key.
     """
     if exchange.idempotent is None:
-        return await stream_response(chunks(), exchange.request_id, hide=exchange.services.hide, until_client_leaves=True)
+        return await stream_response(chunks(), exchange.request_id, hide=exchange.services.hide, client=client)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
     if isinstance(claim, StoredAnswer):
         return await stream_response(_each(replay(claim.body)), exchange.request_id, headers={REPLAYED: "true"})

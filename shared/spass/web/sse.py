@@ -3,10 +3,11 @@
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html; ``[DONE]`` at the end is OpenAI's.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing
 from typing import Final
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -35,21 +36,52 @@ async def stream_response(
     *,
     headers: Mapping[str, str] | None = None,
     hide: Callable[[str], str] = hide,
-    until_client_leaves: bool = False,
+    client: Receive | None = None,
 ) -> StreamingResponse:
     """The chunks, each an event, and ``[DONE]``.
 
-    They are made in a task of their own. It runs to its end, or with ``until_client_leaves`` is cancelled when the server sees
-    that the client has gone. The first chunk is awaited here, so that what is refused before it is refused with its own status.
+    They are made in a task of their own. It runs to its end; with ``client``, from which the server tells that the client has
+    gone, it is cancelled then. The first chunk is awaited here, so that what is refused before it is refused with its own status.
 
     Raises:
         SpassError: the work failed before its first chunk.
+        ClientDisconnect: the client left before the first chunk.
     """
     running = Running(chunks)
-    async with aclosing(running.follow()) as begun:
-        await anext(begun, None)
+    if client is None:
+        await running.grown(0)
+    else:
+        await _begun(running, client)
+    if not running.events:
+        await running.result()
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})}
-    return _EventStream(render(running, request_id, hide=hide), headers, running if until_client_leaves else None)
+    return _EventStream(render(running, request_id, hide=hide), headers, running if client else None)
+
+
+async def _begun(work: Running[Chunk], client: Receive) -> None:
+    """Wait until the work has a chunk or has ended. Cancel it if the client leaves before.
+
+    Raises:
+        ClientDisconnect: the client left.
+    """
+    begun, left = asyncio.ensure_future(work.grown(0)), asyncio.ensure_future(_left(client))
+    try:
+        await asyncio.wait({begun, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not begun.done():
+            raise ClientDisconnect
+    except BaseException:
+        work.cancel()
+        raise
+    finally:
+        begun.cancel()
+        left.cancel()
+
+
+async def _left(client: Receive) -> None:
+    while True:
+        message = await client()
+        if message["type"] == "http.disconnect":
+            return
 
 
 class _EventStream(StreamingResponse):

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from spass.aws import keys, leases
 from spass.aws.clients import TenantStore
@@ -53,13 +54,19 @@ async def _plain(exchange: Exchange, work: Work) -> Any:
     return await once(exchange, answer)
 
 
+async def _never() -> Message:
+    """Tell nothing of the client, which stays."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 async def _streaming(exchange: Exchange, work: Work) -> Any:
     async def chunks() -> AsyncGenerator[dict[str, Any], None]:
         yield {"begun": True}
         await work()
         yield {"done": True}
 
-    response = await stream_once(exchange, chunks, collect=lambda seen: {"chunks": len(seen)}, replay=lambda _: ())
+    response = await stream_once(exchange, _never, chunks, collect=lambda seen: {"chunks": len(seen)}, replay=lambda _: ())
     body = b"".join([bytes(part) async for part in response.body_iterator])  # type: ignore[attr-defined]
     if b'"error"' in body:
         assert b"[DONE]" not in body
