@@ -1,4 +1,6 @@
-"""A model provider that bills every request it has read, and then answers badly: never, in part, or with false counts."""
+"""A model provider that bills every request it has read, and then answers badly: never, in part, or with false counts.
+
+A proxy in front of ``given-up`` ends the wait for it."""
 
 import json
 import threading
@@ -78,6 +80,8 @@ class _Handler(BaseHTTPRequestHandler):
         if model.startswith("hangs"):
             self.server.ended.wait(30)
             self.close_connection = True
+        elif model == "given-up":
+            self._head({"Content-Length": "0"}, status=504)
         elif model == "breaks-off":
             self._head({"Content-Length": "1000"})
             self.wfile.write(b'{"choices": [')
@@ -107,8 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._head({"Content-Type": "application/json", "Content-Length": str(len(body))})
         self.wfile.write(body)
 
-    def _head(self, headers: dict[str, str]) -> None:
-        self.send_response(200)
+    def _head(self, headers: dict[str, str], status: int = 200) -> None:
+        self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()

@@ -17,6 +17,7 @@ assert PIECE_SECONDS < TIMEOUT < PIECES * PIECE_SECONDS
 
 TENANTS: Final = {
     "hung": "{monthly_budget_usd: 5}",
+    "proxied": "{monthly_budget_usd: 5}",
     "broken": "{monthly_budget_usd: 5}",
     "embedder": "{}",
     "counted": "{}",
@@ -61,7 +62,7 @@ def upstream() -> Iterator[BillingUpstream]:
 @pytest.fixture(scope="module")
 def gateway(upstream: BillingUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("money")
-    models = ["hangs", "breaks-off", "slow", *USAGES]
+    models = ["hangs", "given-up", "breaks-off", "slow", *USAGES]
     priced = "{{name: {}, context_window: 100000, usd_per_mtok_in: 0, usd_per_mtok_out: 2000}}"
     tokens = {name: hashlib.sha256(f"{name}-token".encode()).hexdigest() for name in TENANTS}
     (folder / "gateway.yaml").write_text(
@@ -110,7 +111,9 @@ def total(client: httpx.Client) -> Any:
     return client.get("/v1/usage").json()["total"]
 
 
-@pytest.mark.parametrize(("model", "tenant", "attempts"), [("hangs", "hung", 1), ("breaks-off", "broken", 4)])
+@pytest.mark.parametrize(
+    ("model", "tenant", "attempts"), [("hangs", "hung", 1), ("given-up", "proxied", 1), ("breaks-off", "broken", 4)]
+)
 def test_lost_answers_are_billed_and_the_budget_ends_them(
     gateway: Gateway, upstream: BillingUpstream, model: str, tenant: str, attempts: int
 ) -> None:

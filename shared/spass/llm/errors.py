@@ -6,7 +6,7 @@ BackendFailed
 ├── BackendRateLimited     429
 ├── BackendRefused         it refuses *us*: our key or our account
 │   └── BackendDenied          it denies this request something, perhaps only the model; it says nothing about other requests
-├── BackendTooLarge        this request alone is above a rate limit of it; another backend may take it
+├── BackendTooLarge        this request alone is above a rate limit or our balance there; another backend may take it
 ├── BackendFull            our own limit of it is used up: nothing was sent
 ├── BackendUncounted       nobody knows whether our limit of it is used up: nothing was sent
 ├── BackendUnable          it has no such thing as the request asks for; another backend may

@@ -33,7 +33,7 @@ _TRANSIENT: Final = frozenset({408, 409, 425})
 _TOO_DEEP: Final = 508  # of a gateway like this one: each try again would be multiplied by every gateway on the way
 _OF_THE_REQUEST: Final = frozenset({400, 404, 413, 422})
 _OF_US: Final = frozenset({401, 402})
-_OF_ITS_SIZE: Final = frozenset({413, 429})
+_OF_ITS_SIZE: Final = frozenset({402, 413, 429})
 _DEEPEST: Final = 6  # objects inside each other in an error body
 
 # In lower case. OpenAI and those like it; Anthropic; Google; AWS, whose exceptions end with "exception" here or there.
@@ -59,10 +59,13 @@ _OUR_SENTENCES: Final = re.compile(
 )
 # xAI answers 403 to words that it does not like.
 _CONTENT_SENTENCE: Final = re.compile(r"Content violates usage guidelines\.")
-# OpenAI says so with 429, Groq with 413, and Anthropic of prompts past 200,000 tokens.
+# OpenAI says so with 429, Groq with 413, Anthropic of prompts past 200,000 tokens. OpenRouter says with 402 that the account has
+# money for smaller requests only.
 _SIZE_SENTENCES: Final = re.compile(
     r"Request too large for .{1,256} on (?:input |output )?tokens per \w+ \(\w+\): Limit \d+, Requested \d+\b"
     r"|Extra usage is required for long context requests\.\Z"
+    r"|This request requires more credits, or fewer max_tokens\. You requested up to \d+ tokens, but can only afford [1-9]"
+    r"|Prompt tokens limit exceeded: \d+ > [1-9]"
 )
 # Bedrock says so of models that cannot stream tool calls, or cannot stream at all; OpenAI to organizations that are not verified.
 _CANNOT_STREAM_SENTENCES: Final = re.compile(
@@ -115,10 +118,10 @@ def failure(status: int, words: Words, *, wait: float | None = None, secrets: Se
         return BackendTimedOut(message, status=status, retry_after=wait)
     if status in _TRANSIENT or status >= 500:
         return BackendUnavailable(message, status=status, retry_after=wait)
+    if status in _OF_ITS_SIZE and not words.codes & _OUR_CODES and _SIZE_SENTENCES.match(words.message):
+        return BackendTooLarge(message, status=status)
     if status in _OF_US or words.codes & _OUR_CODES or _OUR_SENTENCES.fullmatch(words.message):
         return BackendRefused(message, status=status)
-    if status in _OF_ITS_SIZE and _SIZE_SENTENCES.match(words.message):
-        return BackendTooLarge(message, status=status)
     if status == 429:
         return BackendRateLimited(message, status=status, retry_after=wait)
     if status in _OF_THE_REQUEST:

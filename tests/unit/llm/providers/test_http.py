@@ -290,11 +290,27 @@ def test_no_word_that_a_caller_wrote_makes_a_rate_limit_one_of_its_size(written:
             "Request too large for model `l` in organization `o` service tier `x` on tokens per day (TPD): Limit 1, Requested 2,",
         ),
         (429, "Extra usage is required for long context requests."),
+        (
+            402,
+            "This request requires more credits, or fewer max_tokens. You requested up to 65536 tokens, but can only afford 533",
+        ),
+        (
+            402,
+            "Prompt tokens limit exceeded: 64128 > 6964. To increase, visit https://openrouter.ai/settings/credits and upgrade",
+        ),
     ],
 )
 def test_a_request_above_a_rate_limit_is_told_apart_from_a_limit_that_is_used_up(status: int, message: str) -> None:
     body = {"error": {"message": message, "type": "tokens", "code": "rate_limit_exceeded"}}
     assert type(failure_of(status, {"retry-after": "60"}, json.dumps(body).encode())) is BackendTooLarge
+
+
+@pytest.mark.parametrize("afford", ["0", "-3"])
+def test_an_account_that_affords_nothing_is_no_matter_of_the_request(afford: str) -> None:
+    message = (
+        f"This request requires more credits, or fewer max_tokens. You requested up to 10 tokens, but can only afford {afford}."
+    )
+    assert type(failure_of(402, {}, json.dumps({"error": {"message": message, "code": 402}}).encode())) is BackendRefused
 
 
 @pytest.mark.parametrize("code", ["The caller does not have permission to execute the specified operation", "permission-denied"])
