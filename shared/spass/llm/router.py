@@ -15,9 +15,9 @@ from spass.llm.errors import (
     BackendDenied,
     BackendFailed,
     BackendFull,
-    BackendRateLimited,
     BackendRefused,
     BackendRejected,
+    BackendTimedOut,
     BackendTooLarge,
     BackendUnable,
     BackendUnavailable,
@@ -36,7 +36,6 @@ from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 R = TypeVar("R", ChatRequest, EmbeddingRequest)
 
 _NOTHING_SENT: Final = (BackendFull, BackendUncounted, BackendUnable)
-_REFUSALS: Final = (BackendRateLimited, BackendRefused, BackendRejected, BackendTooLarge)
 _OF_ONE_REQUEST: Final = (BackendDenied, BackendTooLarge)
 _SAMPLING: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
 
@@ -233,11 +232,13 @@ class Router:
 
 @contextmanager
 def _free_if_refused(attempt: Attempt) -> Iterator[None]:
-    """Take back that ``attempt`` may be billed if the answer, though of status 200, only says that the request is refused."""
+    """Take back that ``attempt`` may be billed if the answer, though of status 200, only names an error: a provider that is
+    overloaded often says so inside a stream. That its model took too long is no such error."""
     try:
         yield
-    except _REFUSALS:
-        attempt.sent = False
+    except BackendFailed as failure:
+        if failure.status is not None and not isinstance(failure, BackendTimedOut):
+            attempt.sent = False
         raise
 
 

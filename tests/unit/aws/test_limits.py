@@ -327,6 +327,17 @@ async def test_money_of_a_dead_worker_is_waited_for_until_its_lease_has_run_out(
     await world.let_in(usd="1")
 
 
+async def test_money_of_a_call_that_goes_on_is_waited_for_past_its_first_lease(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(200)), spent="0")
+    hold = await world.let_in(usd="199")
+    for _ in range(5):
+        world.time += 20
+        await hold.renew()
+    assert (await world.refused(usd="2")).by == "reserved"
+    await hold.settle(tokens=0, usd=Decimal(1))
+    await world.let_in(usd="199")
+
+
 async def test_a_call_that_fits_beside_no_other_hears_of_a_wait_only_if_it_fits_alone(table: LimitTable) -> None:
     world = World(table, Caps(usd_per_month=Decimal(10)), spent="6")
     await world.let_in(usd="1")

@@ -41,6 +41,7 @@ from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 from tests.unit.llm.router_world import BUSY, EXPECTED, HELLO, Scripted, World, failure_of, text_of, then
 
 pytestmark = pytest.mark.anyio
+GONE = BackendUnavailable("gone")
 
 
 async def test_the_first_backend_answers_and_the_record_says_so() -> None:
@@ -174,7 +175,7 @@ async def test_a_time_out_before_the_request_was_sent_is_repeated_and_costs_noth
 
 
 async def test_every_lost_answer_adds_up_with_the_one_that_came() -> None:
-    world = World(then(BUSY, BUSY, HELLO))
+    world = World(then(GONE, GONE, HELLO))
     world.sends()
     chat = world.chat()
     assert await text_of(chat) == "Hello"
@@ -182,13 +183,23 @@ async def test_every_lost_answer_adds_up_with_the_one_that_came() -> None:
     assert chat.route.usage == TokenUsage(30, 202)
 
 
-@pytest.mark.parametrize("failure", [BackendRateLimited("no"), BackendRefused("no"), BackendRejected("no")])
-async def test_an_answer_of_status_200_that_only_refuses_costs_nothing(failure: BackendFailed) -> None:
+@pytest.mark.parametrize(
+    ("failure", "lost"),
+    [
+        (BackendRateLimited("no", status=429), TokenUsage()),
+        (BackendRefused("no", status=401), TokenUsage()),
+        (BackendRejected("no", status=400), TokenUsage()),
+        (BackendUnavailable("overloaded", status=529), TokenUsage()),
+        (BackendTimedOut("slow", status=504), EXPECTED),
+        (GONE, EXPECTED),
+    ],
+)
+async def test_an_answer_of_status_200_that_only_names_an_error_costs_nothing(failure: BackendFailed, lost: TokenUsage) -> None:
     world = World(failure, retries=0)
     world.sends()
     chat = world.chat()
     await failure_of(chat)
-    assert (chat.route.usage, chat.route.estimated) == (TokenUsage(), False)
+    assert (chat.route.usage, chat.route.estimated) == (lost, lost == EXPECTED)
 
 
 async def test_vectors_that_are_none_and_those_that_never_come_were_paid_for() -> None:
@@ -496,10 +507,10 @@ async def test_wrong_vectors_never_get_through(bad: EmbeddingReply) -> None:
 
 
 failures = st.one_of(
-    st.builds(BackendUnavailable, st.just("x"), retry_after=st.none() | st.floats(0, 1e9)),
-    st.builds(BackendRateLimited, st.just("x"), retry_after=st.none() | st.floats(0, 1e9)),
-    st.builds(BackendTimedOut, st.just("x")),
-    st.builds(BackendRefused, st.just("x")),
+    st.builds(BackendUnavailable, st.just("x"), status=st.sampled_from([None, 503]), retry_after=st.none() | st.floats(0, 1e9)),
+    st.builds(BackendRateLimited, st.just("x"), status=st.just(429), retry_after=st.none() | st.floats(0, 1e9)),
+    st.builds(BackendTimedOut, st.just("x"), status=st.sampled_from([None, 504])),
+    st.builds(BackendRefused, st.just("x"), status=st.just(401)),
 )
 
 
@@ -540,7 +551,7 @@ def test_every_try_that_may_be_billed_is_counted_and_none_follows_a_time_out_of_
         chat = world.chat()
         await failure_of(chat)
         tried = [[*script, *[script[-1]] * tries][:tries] for script, tries in zip(scripts, world.tries.values(), strict=True)]
-        lost = [failure for row in tried for failure in row if isinstance(failure, BackendTimedOut | BackendUnavailable)]
+        lost = [failure for row in tried for failure in row if isinstance(failure, BackendTimedOut) or failure.status is None]
         assert chat.route.usage == sum([EXPECTED] * len(lost) * sent, TokenUsage())
         if sent:
             assert not any(isinstance(failure, BackendTimedOut) for row in tried for failure in row[:-1])

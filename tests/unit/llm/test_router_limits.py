@@ -171,18 +171,19 @@ async def test_too_many_here_and_a_provider_that_says_too_many_are_both_a_429() 
     ("failure", "taken"),
     [
         (BUSY, 0),
-        (BackendRateLimited("slow"), 0),
-        (BackendRefused("key"), 0),
-        (BackendRejected("no"), 0),
-        (BackendTimedOut("late"), 0),
+        (BackendRateLimited("slow", status=429), 0),
+        (BackendRefused("key", status=401), 0),
+        (BackendRejected("no", status=400), 0),
+        (BackendUnavailable("gone"), 100),
+        (BackendTimedOut("late"), 100),
+        (BackendTimedOut("late", status=504), 100),
     ],
 )
 @pytest.mark.parametrize("sent", [False, True])
 async def test_a_failed_try_gives_back_what_it_reserved_unless_it_may_be_billed(
     failure: BackendFailed, taken: int, sent: bool
 ) -> None:
-    if sent and isinstance(failure, BackendTimedOut | BackendUnavailable):
-        taken = 100
+    taken = taken if sent else 0
     world = World({"rate_limit_tpm": 1000, "max_concurrent": 1}, retries=0)
     world.models["a"].sent = sent
     world.models["a"].failures = [failure]
