@@ -311,6 +311,8 @@ def _bytes(value: Attribute) -> int:
             return (len(held.strip("-").replace(".", "").strip("0")) + 1) // 2 + 1
         case "B":
             return len(held)
+        case "SS":
+            return sum(map(_text_bytes, held))
         case "M":
             return 3 + sum(1 + _text_bytes(name) + _bytes(inner) for name, inner in held.items())
         case "L":

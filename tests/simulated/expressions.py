@@ -19,7 +19,7 @@ Read: TypeAlias = Callable[[Attributes, Attributes], Attribute | None]
 Holds: TypeAlias = Callable[[Attributes, Attributes], bool]
 
 _TOKEN: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[#:][A-Za-z0-9_]+|<=|>=|[=<>(),.+-])")
-_CLAUSES: Final = ("SET", "REMOVE", "ADD")
+_CLAUSES: Final = ("SET", "REMOVE", "ADD", "DELETE")
 _ORDERED: Final = ("S", "N", "B")
 
 
@@ -38,10 +38,11 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """``sets``, ``adds`` and ``removed`` are paths and what becomes of them, none of which lies in another."""
+    """``sets``, ``adds``, ``deletes`` and ``removed`` are paths and what becomes of them, none of which lies in another."""
 
     sets: Sequence[tuple[Path, Read]]
     adds: Sequence[tuple[Path, Read]]
+    deletes: Sequence[tuple[Path, Read]]
     removed: Sequence[Path]
     names: frozenset[str]
     values: frozenset[str]
@@ -57,6 +58,12 @@ class Update:
         written += [(path, _added(_at(path, item), _needed(read(item, values)))) for path, read in self.adds]
         for path, value in written:
             _holder(path, after)[path[-1]] = value
+        for path, members in self.deletes:
+            left = _without(_at(path, item), _needed(members(item, values)))
+            if left is None:
+                _holder(path, after).pop(path[-1], None)
+            else:
+                _holder(path, after)[path[-1]] = left
         for path in self.removed:
             _holder(path, after).pop(path[-1], None)
         return after
@@ -87,7 +94,8 @@ def update_of(text: str, names: tuple[tuple[str, str], ...]) -> Update:
     ), f"two paths overlap: {text}"
     removed = [path for path, _ in clauses.get("REMOVE", ())]
     names_used, values_used = frozenset(parser.used_names), frozenset(parser.used_values)
-    return Update(clauses.get("SET", ()), clauses.get("ADD", ()), removed, names_used, values_used)
+    sets, adds, deletes = (clauses.get(clause, ()) for clause in ("SET", "ADD", "DELETE"))
+    return Update(sets, adds, deletes, removed, names_used, values_used)
 
 
 class _Parser:
@@ -142,6 +150,14 @@ class _Parser:
             inner = self.either()
             self.take(")")
             return inner
+        if self.next == "NOT":
+            self.take()
+            negated = self._term()
+            return lambda item, values: not negated(item, values)
+        if self.next == "contains":
+            self.take()
+            held, member = self._arguments(2)
+            return lambda item, values: _contains(held(item, values), member(item, values))
         if self.next in ("attribute_exists", "attribute_not_exists"):
             wanted = self.take() == "attribute_exists"
             (path,) = self._arguments(1)
@@ -218,6 +234,7 @@ _ACTIONS: Final[Mapping[str, Callable[[_Parser], tuple[Path, Read]]]] = {
     "SET": _Parser.assignment,
     "REMOVE": _Parser.removal,
     "ADD": _Parser.addition,
+    "DELETE": _Parser.addition,
 }
 
 
@@ -266,20 +283,39 @@ def _sum(first: Attribute, second: Attribute, sign: int = 1) -> Attribute:
 
 
 def _added(held: Attribute | None, amount: Attribute) -> Attribute:
-    if "N" not in amount:
+    if "N" not in amount and "SS" not in amount:
         raise InvalidUpdate("Incorrect operand type for operator or function; operator: ADD")
     if held is None:
         return amount
-    if "N" not in held:
+    if "SS" in held and "SS" in amount:
+        return {"SS": sorted({*held["SS"], *amount["SS"]})}
+    if "N" not in held or "N" not in amount:
         raise InvalidUpdate("An operand in the update expression has an incorrect data type")
     return _sum(held, amount)
+
+
+def _without(held: Attribute | None, members: Attribute) -> Attribute | None:
+    """Return the set without ``members``; None if none are left, because the table has no empty sets."""
+    if "SS" not in members:
+        raise InvalidUpdate("Incorrect operand type for operator or function; operator: DELETE")
+    if held is None:
+        return None
+    if "SS" not in held:
+        raise InvalidUpdate("An operand in the update expression has an incorrect data type")
+    left = sorted({*held["SS"]} - {*members["SS"]})
+    return {"SS": left} if left else None
+
+
+def _contains(held: Attribute | None, member: Attribute | None) -> bool:
+    """Tell whether a set of strings holds a string. Our code asks this of no other container."""
+    return held is not None and member is not None and "SS" in held and member.get("S") in held["SS"]
 
 
 def _size(value: Attribute | None) -> Attribute | None:
     if value is None:
         return None
     ((kind, held),) = value.items()
-    if kind not in ("S", "B", "M", "L"):
+    if kind not in ("S", "B", "M", "L", "SS"):
         return None
     return {"N": str(len(held.encode() if kind == "S" else held))}
 

@@ -37,8 +37,11 @@ SIZED = st.one_of(TEXTS.map(lambda text: {"S": text}), st.lists(PLAIN, max_size=
 ORDERED = st.one_of(NUMBERS.map(lambda number: {"N": number}), TEXTS.map(lambda text: {"S": text}))
 MAPS = st.dictionaries(st.sampled_from(["x", "y", "owner"]), PLAIN, max_size=3).map(lambda held: {"M": held})
 VALUES = st.one_of(PLAIN, MAPS, st.lists(PLAIN, max_size=2).map(lambda held: {"L": held}))
+MEMBERS = st.sampled_from(["x", "y", "z"])
+SETS = st.frozensets(MEMBERS, min_size=1).map(lambda members: {"SS": sorted(members)})
 NAMES = ("a", "b", "ttl")
-# ``hold`` is a map or absent, ``n`` a number: into anything else the emulator writes, and adds, where the service refuses to.
+# ``hold`` is a map or absent, ``n`` a number, ``s`` a set: into anything else the emulator writes, and adds, where the service
+# refuses to.
 INNER = st.sampled_from([("hold", "x"), ("hold", "owner")])
 PATHS = st.one_of(st.sampled_from([(name,) for name in (*NAMES, "hold")]), INNER, st.just(("a", "x")))
 KEYS = st.tuples(st.sampled_from(["T#1", "T#2"]), st.sampled_from(["A", "B#1", "B#2", "B"]))
@@ -70,7 +73,9 @@ class Written:
 
 @st.composite
 def terms(draw: st.DrawFn, written: Written, depth: int = 0) -> str:
-    kind = draw(st.sampled_from(["exists", "compare", "compare", "size", "in", *(["or", "and"] if depth < 2 else [])]))
+    kind = draw(
+        st.sampled_from(["exists", "compare", "compare", "size", "in", "contains", *(["or", "and"] if depth < 2 else [])])
+    )
     match kind:
         case "or":
             return f"({draw(terms(written, depth + 1))} OR {draw(terms(written, depth + 1))})"
@@ -82,8 +87,12 @@ def terms(draw: st.DrawFn, written: Written, depth: int = 0) -> str:
         case "in":
             choices = [written.value(value) for value in draw(st.lists(PLAIN, min_size=1, max_size=3))]
             return f"{written.path(draw(PATHS))} IN ({', '.join(choices)})"
+        case "contains":
+            negation = draw(st.sampled_from(["", "NOT "]))
+            return f"{negation}contains({written.path(('s',))}, {written.value({'S': draw(MEMBERS)})})"
         case "size":
-            return f"size({written.path(('m',))}) {draw(st.sampled_from(['<', '=']))} {written.value({'N': draw(NUMBERS)})}"
+            measured = f"size({written.path((draw(st.sampled_from('ms')),))})"
+            return f"{measured} {draw(st.sampled_from(['<', '=']))} {written.value({'N': draw(NUMBERS)})}"
         case _:
             comparison = draw(st.sampled_from(["=", "<", "<=", ">", ">="]))
             value = draw(
@@ -102,6 +111,8 @@ def updates(draw: st.DrawFn, written: Written) -> str:
             clauses["SET"] = [f"{written.path(draw(INNER))} = {written.value(draw(PLAIN))}"]
         case "let go":
             clauses["REMOVE"] = [written.path(("hold",))]
+    if draw(st.booleans()):
+        clauses[draw(st.sampled_from(["ADD", "DELETE"]))] = [f"{written.path(('s',))} {written.value(draw(SETS))}"]
     for name in draw(st.lists(st.sampled_from((*NAMES, "n")), min_size=0 if clauses else 1, max_size=3, unique=True)):
         where = written.path((name,))
         match draw(st.sampled_from(["count", "add"] if name == "n" else ["set", "set", "sum", "default", "remove"])):
@@ -128,7 +139,7 @@ def writes(draw: st.DrawFn, kinds: Sequence[str] = ("Put", "Update", "Delete")) 
     kind, where, written = draw(st.sampled_from(kinds)), draw(KEYS), Written()
     call: dict[str, Any] = {"TableName": "spass"}
     if kind == "Put":
-        special = {"m": st.one_of(SIZED, MAPS), "hold": MAPS, "n": NUMBERS.map(lambda number: {"N": number})}
+        special = {"m": st.one_of(SIZED, MAPS), "hold": MAPS, "s": SETS, "n": NUMBERS.map(lambda number: {"N": number})}
         held = draw(st.fixed_dictionaries({}, optional=special))
         call["Item"] = draw(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3)) | held | key(where)
     else:
@@ -309,7 +320,8 @@ def test_a_transaction_has_a_hundred_actions_at_the_most_and_one_on_an_item() ->
 
 
 @pytest.mark.parametrize(
-    "condition", ["contains(a, :v)", "NOT a = :v", "a <> :v", "a = :v AND", "a BETWEEN :v AND :v", "a[0] = :v", "a = :v b"]
+    "condition",
+    ["begins_with(a, :v)", "attribute_type(a, :v)", "a <> :v", "a = :v AND", "a BETWEEN :v AND :v", "a[0] = :v", "a = :v b"],
 )
 def test_what_it_does_not_know_it_refuses(condition: str) -> None:
     call = put({}) | {"ConditionExpression": condition, "ExpressionAttributeValues": {":v": {"N": "1"}}}
