@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from spass.calls.invisible import visible
 from spass.core.ids import IndexId
 from spass.core.lookalikes import Tags
 from spass.rag.answers import Hit
@@ -18,5 +19,10 @@ def render_context(hits: Sequence[Hit], index_id: IndexId) -> str:
     """
     if not hits:
         return ""
-    documents = "\n".join(f'<document id="{hit.id}">\n{_TAGS.disarm(hit.text, "&lt;")}\n</document>' for hit in hits)
+    documents = "\n".join(f'<document id="{hit.id}">\n{_harmless(hit.text)}\n</document>' for hit in hits)
     return f'<retrieved index="{index_id}" for="the message that follows">\n{documents}\n</retrieved>'
+
+
+def _harmless(text: str) -> str:
+    # A character that the defence takes out later could hide a tag until then.
+    return _TAGS.disarm(visible(text), "&lt;")
