@@ -118,9 +118,9 @@ def _harmless_call(call: ToolCall) -> ToolCall:
                 arguments = json.dumps(harmless, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError):
             pass
-    identity = call.id and _clean_id(call.id)
-    unchanged = arguments is call.arguments and identity is call.id
-    return call if unchanged else replace(call, id=identity, arguments=arguments)
+    identity, name = call.id and _clean_id(call.id), _clean(call.name) or "tool"
+    unchanged = arguments is call.arguments and identity is call.id and name is call.name
+    return call if unchanged else replace(call, id=identity, name=name, arguments=arguments)
 
 
 def _clean_value(value: Json) -> Json:
