@@ -42,19 +42,23 @@ def defended(request: ChatRequest) -> Defended:
     """
     messages = [_harmless(message) for message in request.messages]
     tools = _harmless_tools(request.tools)
+    response_format = _harmless_format(request.response_format)
+    if tools is not request.tools or response_format is not request.response_format:
+        request = replace(request, tools=tools, response_format=response_format)
     if any(map(_is_data, messages)):
         mark = free_mark(text for message in messages for text in _texts(message))
         marked = [message.rewritten(lambda text: delimited(text, mark)) if _is_data(message) else message for message in messages]
-        return Defended(replace(request, messages=_with_note(marked), tools=tools), _Unmarked(mark))
-    if tools is request.tools and _same(messages, request.messages):
+        return Defended(replace(request, messages=_with_note(marked)), _Unmarked(mark))
+    if _same(messages, request.messages):
         return Defended(request)
-    return Defended(replace(request, messages=tuple(messages), tools=tools))
+    return Defended(replace(request, messages=tuple(messages)))
 
 
 def characters_of(request: ChatRequest) -> int:
     """Return how many characters ``defended`` looks at."""
     said = sum(len(text) for message in request.messages for text in _texts(message))
-    return said + sum(len(text) for tool in request.tools for text in (tool.description, *_descriptions(tool.parameters)))
+    described = (text for tool in request.tools for text in (tool.description, *_descriptions(tool.parameters)))
+    return said + sum(map(len, described)) + sum(map(len, _descriptions(request.response_format)))
 
 
 def _is_data(message: Message) -> bool:
@@ -140,8 +144,13 @@ def _harmless_tools(tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
 
 
 def _harmless_tool(tool: ToolSpec) -> ToolSpec:
-    parameters: Mapping[str, Json] = json.loads(json.dumps(tool.parameters), object_hook=_with_clean_description)
-    return replace(tool, description=_clean(tool.description), parameters=parameters)
+    return replace(tool, description=_clean(tool.description), parameters=_with_clean_descriptions(tool.parameters))
+
+
+def _harmless_format(wanted: Mapping[str, Json] | None) -> Mapping[str, Json] | None:
+    """``wanted`` with harmless descriptions: some chat templates write the schema of the answer into the prompt."""
+    described = "\n".join(_descriptions(wanted))
+    return wanted if wanted is None or _clean(described) is described else _with_clean_descriptions(wanted)
 
 
 def _descriptions(schema: Json) -> Iterator[str]:
@@ -154,6 +163,11 @@ def _descriptions(schema: Json) -> Iterator[str]:
             left += value.values()
         elif isinstance(value, list | tuple):
             left += value
+
+
+def _with_clean_descriptions(schema: Mapping[str, Json]) -> Mapping[str, Json]:
+    cleaned: Mapping[str, Json] = json.loads(json.dumps(schema), object_hook=_with_clean_description)
+    return cleaned
 
 
 def _with_clean_description(schema: dict[str, Json]) -> dict[str, Json]:
