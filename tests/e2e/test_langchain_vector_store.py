@@ -46,7 +46,7 @@ def test_scores_filters_and_batches(gateway: Gateway) -> None:
         assert store.similarity_search("Entry") == []
 
 
-@pytest.mark.parametrize("key", ["notes.md#1", "..", ".", "a/b", "a?b", "%2e%2e", "ü"])
+@pytest.mark.parametrize("key", ["notes.md#1", "...", "a/b", "a?b", "%2e%2e", "ü"])
 def test_an_id_stays_one_segment_of_the_path(key: str) -> None:
     asked: list[str] = []
 
@@ -66,7 +66,31 @@ def test_an_id_stays_one_segment_of_the_path(key: str) -> None:
         assert unquote(segment) == key
 
 
+@pytest.mark.parametrize("key", ["", ".", ".."])
+def test_an_id_that_no_path_can_hold_is_refused(gateway: Gateway, key: str) -> None:
+    with gateway.client() as client:
+        store = adapter().from_texts(["kept"], None, client=client, index=f"langchain-dots-{len(key)}")
+        for act in (store.delete, store.get_by_ids):
+            with pytest.raises(ValueError, match="id"):
+                act([key])
+        assert [found.page_content for found in store.similarity_search("kept")] == ["kept"]
+
+
+def test_an_error_shows_the_message_of_the_gateway(gateway: Gateway) -> None:
+    with gateway.client() as client, pytest.raises(httpx.HTTPStatusError, match="8192"):
+        adapter()(client, "langchain-errors").add_texts(["x" * 9000])
+
+
+def test_a_shortened_path_of_a_document_does_not_delete_the_index(gateway: Gateway) -> None:
+    """curl, urllib3 and Node shorten ``…/langchain-shortened/documents/..`` to this."""
+    with gateway.client() as client:
+        store = adapter().from_texts(["kept"], None, client=client, index="langchain-shortened")
+        answer = client.delete("/a1/rag/indices/langchain-shortened/")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "route_not_found")
+        assert [found.page_content for found in store.similarity_search("kept")] == ["kept"]
+
+
 def test_the_example_of_the_page_runs(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    example = BLOCKS[1].replace("http://127.0.0.1:3000", gateway.url).replace("berlin-info", "langchain-example")
+    example = BLOCKS[1].replace("http://127.0.0.1:3000", gateway.url).replace("berlin-parks", "langchain-example")
     exec(compile(BLOCKS[0] + example, "docs/langchain.md", "exec"), {"__name__": "docs.langchain"})
     assert "Tiergarten" in capsys.readouterr().out

@@ -398,8 +398,8 @@ def _from_event(answer: Mapping[str, Any]) -> Reply:
 
 
 async def _over_asgi(app: Any, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://gateway.test") as client:
-        answer = await client.request(method, target, headers=dict(headers), content=body)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
+        answer = await client.request(method, f"https://gateway.test{target}", headers=dict(headers), content=body)
     return Reply(answer.status_code, answer.headers, answer.text)
 
 

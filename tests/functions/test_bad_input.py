@@ -375,6 +375,18 @@ def test_every_get_answers_head_too_and_with_slashes_around_its_path(gateway: Ga
             assert reply.headers["content-length"] == get.headers["content-length"], target
 
 
+@pytest.mark.parametrize(("prefix", "suffix"), [("", "/"), ("", "//"), ("/", ""), ("/", "/")])
+def test_what_changes_data_takes_its_exact_path(gateway: Gateway, session: str, prefix: str, suffix: str) -> None:
+    """HTTP clients shorten ``…/indices/notes/documents/..`` to ``…/indices/notes/``, which must not delete the index."""
+    before = gateway.stored()
+    for route, path in cases(session):
+        if route.method in {"DELETE", "PATCH", "PUT"}:
+            reply = gateway.send(route.method, f"{prefix}{path}{suffix}", token="demo-admin-token", body={"text": "z"})
+            assert reply.code == "route_not_found", path
+            assert f"Use {path} " in reply.json["error"]["message"]
+    assert gateway.stored() == before
+
+
 @pytest.mark.parametrize(
     "query", ["limit=0", "limit=1001", "limit=x", "limit=", "cursor=x", "cursor=%00", "cursor=" + "A" * 4000]
 )

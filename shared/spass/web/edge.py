@@ -18,6 +18,8 @@ CLIENT_WENT_AWAY: Final = 499
 GATEWAYS_ID: Final = "spass.gateway_request_id"
 """Where an ASGI scope holds API Gateway's own id of a request, by which its access log can be matched with ours."""
 
+_MAX_SHOWN: Final = 300
+_CHANGES: Final = ("DELETE", "PATCH", "PUT")
 _ESCAPED: Final = re.compile(rb"%(5c|00)|^((?!/v1/models/).)*%2f", re.IGNORECASE | re.DOTALL)
 """``/``, ``\\`` and NUL, escaped in a path. Unescaped they would change the path. Only a model's name may hold a ``/``."""
 
@@ -38,9 +40,9 @@ class Edge:
         exchange = begin(scope)
         answer = _Answer(exchange, send, bodiless=method == "HEAD")
         try:
-            if _ESCAPED.search(scope.get("raw_path") or b""):
-                exchange.error = RouteNotFound.code
-                await error_response(no_such_route(), exchange.request_id)(scope, receive, answer.send)
+            if refusal := _refusal(method, scope):
+                exchange.error = refusal.code
+                await error_response(refusal, exchange.request_id)(scope, receive, answer.send)
             else:
                 await self._app(scope, receive, answer.send)
         except ClientDisconnect:
@@ -53,6 +55,25 @@ class Edge:
                 await response(scope, receive, answer.send)
         finally:
             write_line(_request_line(scope, method, exchange, answer.status))
+
+
+def _refusal(method: str, scope: Scope) -> RouteNotFound | None:
+    """Return why the path as it was sent leads to no route.
+
+    HTTP clients shorten ``/a1/rag/indices/notes/documents/..`` to ``/a1/rag/indices/notes/``. A DELETE of that would delete the
+    index, so requests that change what a path names take no such spelling.
+    """
+    raw_path: bytes = scope.get("raw_path") or b""
+    if _ESCAPED.search(raw_path):
+        return no_such_route()
+    sent = raw_path.decode("latin-1")
+    path = normal_path(sent)
+    if method not in _CHANGES or sent == path:
+        return None
+    return RouteNotFound(
+        f"The path of a {method} has no slash at its end and no two at its start. Use {path[:_MAX_SHOWN]} if you mean that. HTTP"
+        ' clients remove "." and ".." from a path, so an id that is one of these gets lost.'
+    )
 
 
 def normal_path(path: str) -> str:
