@@ -35,6 +35,9 @@ class Quoting:
             return 400, {"error": {"message": message, "type": "invalid_request_error", "param": "response_format", "code": None}}
         if asked["messages"][-1]["content"] == "large":
             return 429, {"error": {"message": TOO_LARGE, "type": "tokens", "param": None, "code": "rate_limit_exceeded"}}
+        if asked["messages"][-1]["content"] == "call badly":
+            error = {"message": "Failed to call a function.", "type": "invalid_request_error", "code": "tool_use_failed"}
+            return 200, {"error": error}
         said = {"role": "assistant", "content": "Hello"}
         return 200, {"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}
 
@@ -143,9 +146,16 @@ def test_a_request_above_a_rate_limit_cools_no_backend(world: World) -> None:
     assert {name: len(backend.asked) for name, backend in world.backends.items()} == {"first": 2, "second": 1}
 
 
+def test_an_error_inside_an_answer_about_a_callers_request_cools_no_backend(world: World) -> None:
+    status, answer = world.chat("mallory", user("call badly"))
+    assert (status, answer["error"]["code"]) == (400, "upstream_rejected")
+    assert world.chat("alice", user("Hi"))[0] == 200
+    assert {name: len(backend.asked) for name, backend in world.backends.items()} == {"first": 2, "second": 0}
+
+
 CLOSING: Final = [
     f"{bracket}{slash}{name}{end}"
-    for bracket in "<＜﹤‹〈⟨≮"
+    for bracket in "<＜﹤‹\u2329\u3008⟨≮"
     for slash in ("/", "／", "∕", " / ", "\u200b/", "\\/")
     for name, end in (
         ("data", ">"),
@@ -170,7 +180,7 @@ def test_no_look_alike_of_a_delimiter_reaches_a_model_in_data(world: World) -> N
     for text in told:
         inner = text.removeprefix('<data mark="ˆ">').removesuffix("</data>")
         assert inner.startswith("foundˆ["), ascii(inner)
-        assert not set(inner) & set("<＜﹤‹〈⟨≮")
+        assert not set(inner) & set("<＜﹤‹\u2329\u3008⟨≮")
     assert innocent == '<data mark="ˆ">aˆ<ˆbˆ/ˆc,ˆ«data»,ˆ‹data›,ˆ1ˆ<<ˆ2ˆ<ˆdata_rate</data>'
 
 
