@@ -666,6 +666,16 @@ async def test_a_worker_whose_clock_is_behind_does_not_bring_the_last_month_back
     await world.refused(usd="0.2")
 
 
+async def test_what_calls_of_the_last_month_reserved_is_not_waited_for_in_the_new_one(table: LimitTable) -> None:
+    world = World(table, Caps(usd_per_month=Decimal(10)), spent="0")
+    world.time = 1_801_440_000 - 5
+    await world.let_in(usd="9")
+    world.time += 5  # the month ends, and leases taken now run out together with that one
+    hold = await world.let_in(usd="1")
+    await hold.settle(tokens=0, usd=Decimal(1))
+    assert (await world.refused(usd="9.5")).by == "budget"
+
+
 class Down(MemoryTable):
     """A table that does not answer while ``down``."""
 
@@ -758,6 +768,21 @@ async def test_nobody_waits_longer_for_a_reservation_than_is_left_and_what_comes
     while table.items[KEY]["active"]:
         await asyncio.sleep(0)
     await world.let_in(1000, "1")
+
+
+async def test_tokens_of_a_reservation_that_was_long_under_way_count_for_a_minute_from_its_return() -> None:
+    class Slow(MemoryTable):
+        async def write(self, write: Update) -> Item | None:
+            item = await super().write(write)
+            if self.calls == 2:  # the first that takes effect
+                world.time += 6
+            return item
+
+    table = Slow()
+    world = World(table, Caps(tokens_per_minute=1000))
+    await world.let_in(1000)
+    world.time += 59.5
+    await world.refused(1)
 
 
 async def test_a_hold_is_renewed_while_its_call_runs_and_not_longer() -> None:
