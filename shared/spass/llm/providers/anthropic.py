@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 import httpx
 
-from spass.core.messages import Json
+from spass.core.messages import Json, TokenUsage
 from spass.llm.errors import BackendFailed, BackendRefused, BackendUnavailable
 from spass.llm.providers.anthropic_wire import (
     BlockPayload,
@@ -90,7 +90,8 @@ def _begun(index: int, block: BlockPayload, arguments: str = "") -> ToolCallDelt
 
 
 class _StreamReader:
-    """Turns the events of one stream into deltas. Usage comes in two halves and is said once, at the end."""
+    """Turns the events of one stream into deltas. The prompt's tokens are known from the beginning and said with the first delta:
+    whoever leaves then has taken them. So are characters of the reasoning, which begins no answer."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = secrets
@@ -99,8 +100,20 @@ class _StreamReader:
         self._stop_reason: str | None = None
         self._calls: dict[int, int] = {}  # content block -> number of the tool call
         self._silent: dict[int, BlockPayload] = {}  # tool calls whose arguments have not begun
+        self._spoke = False
+        self._thought = 0  # characters of reasoning that no delta has counted yet
 
     def read(self, event: ServerSentEvent) -> ChatDelta | None:
+        """Return what is new with ``event``; None if nothing is."""
+        delta = self._read(event)
+        if delta is None and not (self._spoke and self._thought):
+            return None
+        thought, self._thought = self._thought, 0
+        usage = None if self._spoke else TokenUsage(self._usage.tokens.prompt_tokens)
+        self._spoke = True
+        return replace(delta or ChatDelta(), thought=thought, usage=usage)
+
+    def _read(self, event: ServerSentEvent) -> ChatDelta | None:
         payload = parse(EventPayload, event.data)
         match payload.type:
             case "message_start" if payload.message is not None:
@@ -130,7 +143,7 @@ class _StreamReader:
         if self._stop_reason is None:
             raise BackendUnavailable("The provider's stream broke off before its end.")
         left = self._texts.end() or ChatDelta()
-        return replace(left, finish_reason=finish_reason(self._stop_reason), usage=self._usage.tokens)
+        return replace(left, finish_reason=finish_reason(self._stop_reason), usage=self._usage.tokens, thought=self._thought)
 
     def _block(self, index: int, block: BlockPayload) -> ChatDelta | None:
         if block.type == "tool_use":
@@ -143,6 +156,7 @@ class _StreamReader:
         delta = payload.delta
         if delta.type == "text_delta" and delta.text:
             return ChatDelta(self._texts.content(delta.text))
+        self._thought += len(delta.thinking)
         if delta.type == "input_json_delta" and delta.partial_json:
             if payload.index not in self._calls:
                 raise malformed("arguments without a tool call")

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolSpec
 from spass.llm.errors import BackendUnable
-from spass.llm.providers.texts import AnObject, Tokens
+from spass.llm.providers.texts import AnObject, LenientText, Tokens
 from spass.llm.providers.turns import (
     Block,
     CallIds,
@@ -83,6 +83,7 @@ class DeltaPayload(BaseModel):
 
     type: str = ""
     text: str = ""
+    thinking: LenientText = ""
     partial_json: str = ""
     stop_reason: str | None = None
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from spass.core.ids import new_id
 from spass.core.messages import FinishReason, Image, Json, Message, TokenUsage, ToolSpec
 from spass.llm.providers.http import malformed
-from spass.llm.providers.texts import AnObject, Texts, Tokens, clean
+from spass.llm.providers.texts import AnObject, LenientText, Texts, Tokens, clean
 from spass.llm.types import ChatDelta, ChatRequest, EmbeddingReply, NamedTool, ToolCallDelta, ToolChoice, pack_rows
 
 _FINISH_REASONS: Final = {
@@ -53,14 +53,6 @@ def _money(value: object) -> Decimal | None:
 
 
 Money = Annotated[Decimal | None, BeforeValidator(_money)]
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-LenientText = Annotated[str, BeforeValidator(_text)]
-"""Reads anything but a text as an empty one."""
 
 
 class UsagePayload(BaseModel):

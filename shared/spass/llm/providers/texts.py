@@ -28,6 +28,13 @@ def _object(value: object) -> object:
     return value if isinstance(value, dict) else None
 
 
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+LenientText = Annotated[str, BeforeValidator(_text)]
+"""Reads anything but a text as an empty one."""
+
 Tokens = Annotated[int, BeforeValidator(_count)]
 """A count of tokens as a provider says it; 0 if it says none that can be believed."""
 

@@ -116,6 +116,23 @@ STREAM = sse(
     end("tool_use"),
     STOP,
 )
+
+
+async def test_what_is_known_of_the_cost_comes_with_the_first_words() -> None:
+    """So that a caller who leaves then pays for it."""
+    thinking = [block(0, {"type": "thinking", "thinking": ""}), more(0, type="thinking_delta", thinking="t" * 40), stopped(0)]
+    later = more(2, type="thinking_delta", thinking="l" * 20)
+    words = [block(1, said("")), more(1, type="text_delta", text="Tea"), more(1, type="text_delta", text="!"), stopped(1), later]
+    stream = sse(start(), *thinking, *words, end("end_turn"), STOP)
+    deltas = await deltas_of(provider_at(Upstream(text(stream)), "anthropic"), request(stream=True))
+    assert [(delta.content, delta.characters, delta.usage) for delta in deltas] == [
+        ("Tea", 43, TokenUsage(113)),
+        ("!", 1, None),
+        ("", 20, None),
+        ("", 0, TokenUsage(113, 5)),
+    ]
+
+
 BLOCKING = answer(
     {"type": "thinking", "thinking": "hm", "signature": "xyz"},
     said("In Köln 😀"),
