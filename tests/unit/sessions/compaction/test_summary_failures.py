@@ -1,6 +1,7 @@
 """Whatever a summary model does wrong, there is no summary, and one error says so; what is not its fault passes as it is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from spass.core.errors import (
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm import errors as llm
-from spass.llm.types import ChatDelta, ChatRequest
+from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from tests.unit.calls.scripted import at_depth, audit_of, make_scope
 from tests.unit.sessions.compaction.writers import (
     FAILURES,
@@ -130,6 +131,37 @@ async def test_a_request_of_which_the_provider_reads_only_the_beginning_is_asked
     told = {line["user"] for request in heard for line in material(request) if "user" in line}
     assert told == {message.content for message in messages if message.role is Role.USER}
     assert len(model.requests) - len(heard) == 1
+
+
+@dataclass
+class LosesFirst(SummaryModel):
+    """A model whose first answer is lost."""
+
+    lost: bool = False
+
+    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        if not self.lost:
+            self.lost = context.attempt.sent = True
+            raise llm.BackendUnavailable("gone")
+        async with aclosing(super().chat(request, context)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+
+async def test_tokens_of_a_lost_try_do_not_hide_that_only_the_beginning_was_read(store: TenantStore) -> None:
+    window = 4096
+
+    def write(request: ChatRequest) -> Written:
+        tokens = sum(len(message.content) for message in request.messages) // 4
+        return [ChatDelta("Part.", finish_reason=FinishReason.STOP, usage=TokenUsage(min(tokens, window), 2))]
+
+    model, gateway = LosesFirst(write), config("vast")
+    gateway = gateway.model_copy(update={"llm": gateway.llm.model_copy(update={"retries": 1, "retry_base_delay": 0.01})})
+    messages = conversation(1000, 40)
+    await model.summarizer(gateway).summarise(make_scope(store), messages, earlier=None, masked=True, otherwise="own")
+    heard = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 <= window]
+    told = {line["user"] for request in heard for line in material(request) if "user" in line}
+    assert told == {message.content for message in messages if message.role is Role.USER}
 
 
 async def test_a_request_that_was_cut_off_where_a_window_ends_is_asked_for_in_parts_however_little_is_missing(
