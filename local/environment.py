@@ -10,9 +10,9 @@ from dotenv import load_dotenv
 from dotenv.parser import Binding, parse_stream
 
 from local.home import ROOT, LocalError
+from spass.core.texts import did_you_mean
 from spass.llm.serving import key_variables
 from spass.tenancy.config import GatewayConfig
-from spass.tenancy.yaml_source import did_you_mean
 
 DOTENV: Final = ROOT / ".env"
 _KEY: Final = re.compile(r"[!-~]+")

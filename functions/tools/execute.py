@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
 from spass.core.messages import Json
+from spass.tenancy.strict_body import StrictBody
 from spass.web.exchange import Current
 from spass.web.functions import stream_app
 from spass.web.idempotency import Answer, once
@@ -16,13 +17,11 @@ from spass.web.routing import api_router
 router = api_router()
 
 
-class ToolExecution(BaseModel):
+class ToolExecution(StrictBody):
     """Which tool, and with what. The tool itself says what arguments it takes."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
     name: Annotated[str, Field(min_length=1, max_length=64)]
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default={})
 
 
 @router.post("/v1/tools/execute")

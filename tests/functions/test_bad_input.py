@@ -323,6 +323,37 @@ def test_an_upload_that_cannot_be_is_refused_where_it_is_wrong(
     assert gateway.stored() == before
 
 
+@pytest.mark.parametrize(
+    ("target", "body", "param", "suggested"),
+    [
+        ("/a1/rag/indices/notes/query", {"query": "x", "topk": 1}, "topk", "top_k"),
+        ("/a1/rag/indices/notes/query", {"qery": "x"}, "qery", "query"),
+        ("/a1/rag/indices/notes/documents/append", {"documents": [{"id": "a", "txt": "x"}]}, "documents.0.txt", "text"),
+        ("/a1/rag/indices/notes/uploads", {"file_name": "a.md"}, "file_name", "filename"),
+        ("/a1/agents/plain/chat", {"mesage": "x"}, "mesage", "message"),
+        ("/a1/agents/plain/sessions", {"titel": "x"}, "titel", "title"),
+        ("/v1/tools/execute", {"nam": "calculator"}, "nam", "name"),
+        ("/v1/tools/execute", {"name": "calculator", "arguments": {"expresion": "1"}}, "arguments.expresion", "expression"),
+        ("/v1/embeddings", {"model": "mini-embed", "imput": "x"}, "imput", "input"),
+    ],
+)
+def test_a_misspelt_key_is_named_with_the_one_that_was_meant(
+    gateway: Gateway, session: str, target: str, body: object, param: str, suggested: str
+) -> None:
+    reply = gateway.send("POST", target, body=body)
+    assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", param)
+    assert f"did you mean '{suggested}'?" in reply.json["error"]["message"]
+    assert [found["type"] for found in reply.json["error"]["details"]["errors"]] == ["unknown_parameter"]
+
+
+def test_param_leads_to_the_wrong_part_of_a_tools_arguments(gateway: Gateway, session: str) -> None:
+    documents = [{"id": f"d{number}", "text": "x"} for number in range(3)]
+    for last, key in (({"id": "d3"}, "text"), ({"id": "d3", "text": 3}, "text"), ({"id": "-", "text": "x"}, "id")):
+        body = {"name": "rag_doc_append", "arguments": {"index_id": "notes", "documents": [*documents, last]}}
+        reply = gateway.send("POST", "/v1/tools/execute", body=body)
+        assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", f"arguments.documents.3.{key}")
+
+
 def test_no_path_does_harm(gateway: Gateway, session: str) -> None:
     before = gateway.stored()
     good: dict[str, Any] = {

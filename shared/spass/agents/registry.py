@@ -10,8 +10,9 @@ from spass.agents.spec import AgentSpec
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import AgentNotFound
 from spass.core.messages import Json
+from spass.core.texts import did_you_mean
 from spass.tenancy.config import GatewayConfig
-from spass.tenancy.yaml_source import ConfigError, Problem, YamlSource, did_you_mean, load_yaml, validate
+from spass.tenancy.yaml_source import ConfigError, Problem, YamlSource, load_yaml, validate
 
 _LIST: Final = "agents"  # one list for all: agents belong to no tenant
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")

@@ -10,6 +10,7 @@ from spass.core.ids import RAG_ID
 from spass.core.messages import Json
 from spass.core.texts import bounded, with_words
 from spass.llm.types import LONGEST_ANSWER
+from spass.tenancy.strict_body import StrictBody
 
 MAX_MESSAGE_BYTES: Final = 256 * 1024
 
@@ -54,10 +55,8 @@ class AgentSpec(BaseModel):
         return {**self.model_dump(mode="json"), "rag_top_k": self.rag_top_k or rag_top_k}
 
 
-class MessageBody(BaseModel):
+class MessageBody(StrictBody):
     """The body of a chat and of a session's turn."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     message: Annotated[
         str,

@@ -24,7 +24,7 @@ Only ``web`` knows that branches are HTTP statuses.
     └── Internal               InternalError
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from spass.core.messages import Json
@@ -57,6 +57,20 @@ class SpassError(Exception):
 def field_path(loc: Iterable[object]) -> str:
     """Return ``("documents", 3, "text")`` as ``documents.3.text``, with an empty name as ``""``, to show in a message."""
     return ".".join(str(part) or '""' for part in loc)
+
+
+def path_within(value: object, loc: Iterable[int | str], *, missing: bool) -> Iterator[int | str]:
+    """Yield the parts of ``loc`` that ``value`` has, and the last part if it is what is ``missing``. The others are names that
+    pydantic gives to the members of a union.
+    """
+    parts = tuple(loc)
+    for number, part in enumerate(parts, 1):
+        held = dict(enumerate(value)) if isinstance(value, list) else value if isinstance(value, dict) else {}
+        if part in held:
+            value = held[part]
+            yield part
+        elif missing and number == len(parts):
+            yield part
 
 
 class InvalidInput(SpassError):

@@ -1,7 +1,7 @@
 """What a text that somebody sends must be, where the type alone does not say it. Refusals are ``ValueError``s, as pydantic reads
 them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 def without_nul(text: str) -> str:
@@ -31,3 +31,13 @@ def bounded(limit: int) -> Callable[[str], str]:
         return text
 
     return check
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return what to add to "unknown name": the closest of ``known``, or all of them if they are few."""
+    import difflib  # only a mistake needs it
+
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    return f"; known: {', '.join(known)}" if 0 < len(known) <= 16 else ""

@@ -4,13 +4,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, FiniteFloat, JsonValue, model_validator
+from pydantic import AfterValidator, ConfigDict, FailFast, Field, FiniteFloat, JsonValue, model_validator
 from pydantic.config import JsonDict
 
 from spass.core.errors import DocumentTooLarge, DuplicateDocumentId, InvalidRequest, TooManyDocuments
 from spass.core.ids import RAG_ID, DocumentId
 from spass.core.messages import Json
 from spass.core.texts import bounded, with_words
+from spass.tenancy.strict_body import StrictBody
 
 MAX_DOCUMENTS: Final = 256
 MAX_TEXT_BYTES: Final = 8192
@@ -44,33 +45,29 @@ _TEXT_SCHEMA: Final[JsonDict] = {
 Text = Annotated[str, Field(min_length=1, json_schema_extra=_TEXT_SCHEMA), AfterValidator(with_words)]
 
 
-class NewDocument(BaseModel):
+class NewDocument(StrictBody):
     """A document as a client writes it. Its id is the client's."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     id: Annotated[str, Field(pattern=RAG_ID)]
     text: Text
-    metadata: dict[str, JsonValue] = {}
+    metadata: dict[str, JsonValue] = Field(default={})
 
     @property
     def document_id(self) -> DocumentId:
         return DocumentId(self.id)
 
 
-class WriteRequest(BaseModel):
+class WriteRequest(StrictBody):
     """The body of a replace and of an append."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     # More of them are refused later, with an error of its own.
     documents: Annotated[list[NewDocument], Field(min_length=1, json_schema_extra={"maxItems": MAX_DOCUMENTS}), FailFast()]
 
 
-class DocumentPatch(BaseModel):
+class DocumentPatch(StrictBody):
     """The body of a PATCH: a new text, new metadata, or both. What is not given stays."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, json_schema_extra={"minProperties": 1})
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     text: Text = Field(default_factory=str)
     metadata: dict[str, JsonValue] = Field(default_factory=dict, description="Takes the place of all that was there.")
@@ -90,10 +87,8 @@ class DocumentPatch(BaseModel):
         return self.metadata if "metadata" in self.model_fields_set else dict(metadata)
 
 
-class QueryRequest(BaseModel):
+class QueryRequest(StrictBody):
     """The body of a query."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     query: QueryText
     top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K)] = 5
@@ -108,10 +103,8 @@ class QueryRequest(BaseModel):
     min_score: Annotated[FiniteFloat | None, Field(description="Documents with a lower score are left out.")] = None
 
 
-class UploadRequest(BaseModel):
+class UploadRequest(StrictBody):
     """The body of a request for an upload: the file that is to come."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     filename: Annotated[str, Field(pattern=_FILENAME, description="Ends in `.jsonl`, `.csv`, `.txt` or `.md`.")]
     content_type: Annotated[str, Field(pattern=_MEDIA_TYPE)]

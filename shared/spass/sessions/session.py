@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from spass.aws.attributes import Item, Value
 from spass.calls.scope import Scope
@@ -14,15 +14,14 @@ from spass.core.ids import AgentName, SessionId, SummaryId, UserId
 from spass.core.messages import Json
 from spass.core.texts import without_nul
 from spass.core.time import Timestamp
+from spass.tenancy.strict_body import StrictBody
 
 CompactStrategy = Literal["auto", "manual", "off"]
 Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(without_nul)]
 
 
-class CreateSession(BaseModel):
+class CreateSession(StrictBody):
     """What a client may say when it creates a session; the rest comes from the tenant's settings and is fixed from then on."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     title: Title | None = None
     compact_strategy: CompactStrategy | None = None

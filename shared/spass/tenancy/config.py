@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticKnownError
 
 from spass.core.errors import ModelNotFound
-from spass.core.texts import bounded
+from spass.core.texts import bounded, did_you_mean
 from spass.tenancy.notices import worrying
 from spass.tenancy.providers import PROVIDERS
 from spass.tenancy.scalars import (
@@ -27,7 +27,7 @@ from spass.tenancy.scalars import (
     Sha256,
     TenantName,
 )
-from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, did_you_mean, load_yaml, validate
+from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, load_yaml, validate
 
 ANY_MODEL: Final = "*"
 

@@ -17,9 +17,10 @@ from spass.aws.table import Update
 from spass.core.errors import InvalidRequest
 from spass.core.ids import TenantId
 from spass.core.messages import Json
+from spass.core.texts import did_you_mean
 from spass.tenancy.config import GatewayConfig, TenantDefaults, unknown_names
 from spass.tenancy.scalars import Money
-from spass.tenancy.yaml_source import Loc, did_you_mean, dotted, plain_words
+from spass.tenancy.yaml_source import Loc, dotted, plain_words
 
 KEYS: Final = tuple(TenantDefaults.model_fields)
 _MAX_REPORTED: Final = 20

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from spass.core.messages import Json
+from spass.core.texts import did_you_mean
 
 Loc: TypeAlias = tuple[str | int, ...]
 """The way to a value: keys and list positions from the root."""
@@ -190,14 +191,6 @@ def validate(source: YamlSource, model: type[M]) -> M:
         return model.model_validate(source.data)
     except ValidationError as error:
         raise ConfigError([_translated(source, model, detail) for detail in error.errors(include_url=False)]) from None
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """What to add to "unknown name": the closest of ``known``, or all of them when there are few."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean '{close[0]}'?"
-    return f"; known: {', '.join(known)}" if 0 < len(known) <= 16 else ""
 
 
 def dotted(loc: Loc) -> str:

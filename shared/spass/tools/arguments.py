@@ -5,7 +5,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from spass.core.errors import field_path
+from spass.core.errors import field_path, path_within
 from spass.core.messages import Json
 from spass.core.strict_json import Unreadable, read_object
 from spass.tools.base import ToolError
@@ -50,13 +50,14 @@ def shown(text: str) -> Json:
         return text[:MAX_BYTES].encode("utf-8", "replace").decode()
 
 
-def explained(error: ValidationError) -> InvalidArguments:
-    """What pydantic found wrong, for the model: field by field."""
+def explained(error: ValidationError, arguments: Mapping[str, Json]) -> InvalidArguments:
+    """Return what pydantic found wrong with ``arguments``, for the model: field by field."""
     found = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_REPORTED]
     errors: list[Mapping[str, Json]] = []
     listed = []
     for detail in found:
-        loc: list[Json] = [part if isinstance(part, int) else part[:_MAX_LOC] for part in detail["loc"]]
+        path = path_within(arguments, detail["loc"], missing=detail["type"] == "missing")
+        loc: list[Json] = [part if isinstance(part, int) else part[:_MAX_LOC] for part in path]
         message = detail["msg"].removeprefix("Value error, ")[:_MAX_MESSAGE]
         errors.append({"loc": loc, "message": message, "type": detail["type"]})
         listed.append(f"{field_path(loc) or 'arguments'}: {message}")

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar, Final, Protocol
 
-from pydantic import BaseModel, ConfigDict
-
 from spass.aws.beside import Beside
 from spass.calls.scope import Scope
 from spass.core.ids import DocumentId, IndexId
@@ -20,6 +18,7 @@ from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSumma
 from spass.rag.documents import DocumentPatch, NewDocument
 from spass.rag.precondition import IfMatch, View
 from spass.tenancy.settings import Cascade
+from spass.tenancy.strict_body import StrictBody
 from spass.tools.ancestry import Ancestry
 from spass.tools.confirm import Confirmations, Keep
 
@@ -124,10 +123,8 @@ class ToolContext:
     ancestry: Callable[[], Ancestry] | None = None
 
 
-class Tool(BaseModel):
+class Tool(StrictBody):
     """One call of a tool, its arguments validated."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     tool_name: ClassVar[str]
     timeout: ClassVar[float] = 10.0

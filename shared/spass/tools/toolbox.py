@@ -280,7 +280,7 @@ def _call_of(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
     try:
         return tool.model_validate(arguments)
     except ValidationError as error:
-        raise tool_arguments.explained(error) from None
+        raise tool_arguments.explained(error, arguments) from None
 
 
 def _invalid_request(error: InvalidArguments) -> InvalidRequest:
@@ -288,8 +288,7 @@ def _invalid_request(error: InvalidArguments) -> InvalidRequest:
     found = error.errors or ({"loc": [], "message": error.message, "type": error.code},)
     places = [["arguments", *cast("list[Json]", one["loc"])] for one in found]
     errors: list[Json] = [{**one, "loc": ["body", *place]} for one, place in zip(found, places, strict=True)]
-    # Below the argument a place may name members of a union, which are not the caller's.
-    return InvalidRequest(error.message, param=".".join(map(str, places[0][:2])), details={"errors": errors})
+    return InvalidRequest(error.message, param=".".join(map(str, places[0])), details={"errors": errors})
 
 
 def _failed(error: ToolError | SpassError) -> _Attempt:

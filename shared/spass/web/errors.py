@@ -1,7 +1,7 @@
 """The tree of errors on the wire: which branch is which HTTP status, and the one envelope that every failure wears."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from fastapi.exceptions import RequestValidationError
@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from spass.aws.hidden import hide, hide_members
 from spass.core import errors
-from spass.core.errors import InvalidRequest, SpassError, field_path
+from spass.core.errors import InvalidRequest, SpassError, field_path, path_within
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.web.json import json_response
@@ -142,26 +142,13 @@ def _report(found: Mapping[str, Any], body: object) -> dict[str, Json]:
     loc = tuple(found["loc"])
     message = str(found["msg"]).removeprefix("Value error, ")
     if loc[0] == "body":
-        loc = ("body", *_of_the_body(loc[1:], body, missing=kind == "missing"))
+        loc = ("body", *path_within(body, loc[1:], missing=kind == "missing"))
     if kind in {"union_tag_invalid", "union_tag_not_found"}:  # pydantic's own words repeat the value
         context = found["ctx"]
         loc = (*loc, str(context["discriminator"]).strip("'"))
         message = f"must be one of {context['expected_tags']}" if "expected_tags" in context else "is missing"
     parts: list[Json] = [part if isinstance(part, int) else str(part)[:_MAX_LOC] for part in loc]
     return {"loc": parts, "message": message[:_MAX_MESSAGE], "type": kind}
-
-
-def _of_the_body(loc: Sequence[int | str], body: object, *, missing: bool) -> Iterator[int | str]:
-    """The parts of ``loc`` that ``body`` has, but its last if it is what is missing. The rest are names that pydantic gives to
-    the members of a union.
-    """
-    for number, part in enumerate(loc, 1):
-        held = dict(enumerate(body)) if isinstance(body, list) else body if isinstance(body, dict) else {}
-        if part in held:
-            body = held[part]
-            yield part
-        elif missing and number == len(loc):
-            yield part
 
 
 def no_such_route() -> errors.RouteNotFound:

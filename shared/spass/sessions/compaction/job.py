@@ -7,8 +7,6 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, Self, cast
 
-from pydantic import BaseModel, ConfigDict
-
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
@@ -23,6 +21,7 @@ from spass.core.time import Timestamp, epoch_s
 from spass.llm.scrub import scrub
 from spass.metering.cost import decimal_text
 from spass.sessions.compaction.model import Plan
+from spass.tenancy.strict_body import StrictBody
 
 KIND: Final = "compaction"
 JOB_SECONDS: Final = 3600
@@ -33,10 +32,8 @@ _NOTHING: Final = Cost()
 _KEPT_DETAILS: Final = ("reason", "successor_session_id")
 
 
-class CompactSession(BaseModel):
+class CompactSession(StrictBody):
     """What a client may say when it has a session compacted: nothing, as yet."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class JobStatus(StrEnum):

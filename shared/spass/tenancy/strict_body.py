@@ -1,0 +1,39 @@
+"""Objects that clients write, read strictly."""
+
+from itertools import islice
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from spass.core.texts import did_you_mean
+
+_MAX_SUGGESTIONS: Final = 20  # each compares the name with all known ones, and a body may hold very many names
+_LONGEST_NAME: Final = 64
+
+
+class StrictBody(BaseModel):
+    """An object that takes no unknown key, because a misspelt one would have no effect. Unknown keys are reported before all
+    other mistakes, with the key that was probably meant. Values are not converted.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_keys(cls, data: object) -> object:
+        known = cls.model_fields
+        if isinstance(data, dict) and (unknown := [name for name in data if name not in known]):
+            suggestions = [_suggestion(name, list(known)) for name in islice(unknown, _MAX_SUGGESTIONS)]
+            suggestions += [""] * (len(unknown) - len(suggestions))
+            raise ValidationError.from_exception_data(cls.__name__, list(map(_unknown, unknown, suggestions)))
+        return data
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    return did_you_mean(name, known) if len(name) <= _LONGEST_NAME else ""
+
+
+def _unknown(name: str, suggestion: str) -> InitErrorDetails:
+    reason = PydanticCustomError("unknown_parameter", "unknown parameter{suggestion}", {"suggestion": suggestion})
+    return InitErrorDetails(type=reason, loc=(name,), input=None)
