@@ -108,7 +108,8 @@ def _route_function(name: str) -> Started:
     modules = tuple(f"functions.{route.module}" for route in rows)
     if rows[0].long:
         # The server's own steps before it listens.
-        return Started(name, f"import uvicorn; uvicorn.Config('{modules[0]}:app').load()")
+        server = f"server = uvicorn.Config('{modules[0]}:app'); server.load(); server.get_loop_factory()"
+        return Started(name, f"import uvicorn; {server}")
     if len(modules) > 1:
         return Started(name, "import functions.workers.shared", modules)
     return Started(name, f"import {modules[0]}")

@@ -4,11 +4,10 @@ import importlib
 from types import FrameType
 from typing import Final
 
-import h11
 import uvicorn
 from fastapi import APIRouter
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from infra.routes import ROUTES
 from local.edge import LambdaEdge
@@ -21,6 +20,7 @@ from spass.web.errors import error_response
 from spass.web.services import Services
 
 _DRAIN_SECONDS: Final = 5
+_MAX_HEAD_BYTES: Final = 65_536
 
 
 def routers() -> list[APIRouter]:
@@ -67,14 +67,42 @@ class _Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
 
-class _Protocol(H11Protocol):
-    """HTTP/1.1, but that what is no HTTP is refused as everything else is."""
+class _Protocol(HttpToolsProtocol):
+    """HTTP/1.1. It bounds the size of headers, and refuses bad requests with our envelope."""
+
+    _head_bytes = 0
+    _in_head = True
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            # Until the headers are complete, the parser keeps all of them in memory, without a limit of its own.
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The request line and headers are too long.")
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._head_bytes = False, 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_head = True
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
+        current: RequestResponseCycle | None = self.cycle
+        if current and not current.more_body and not current.response_complete:
+            # The bad bytes follow a whole request, which keeps its answer. The connection ends with that.
+            current.keep_alive = False
+            self.flow.pause_reading()
+            return
         request_id = RequestId(new_id("req"))
         error = InvalidRequest(msg, details={"errors": [{"loc": ["header"], "message": msg, "type": InvalidRequest.code}]})
         response = error_response(error, request_id, {"SPASS-Request-Id": request_id, "Connection": "close"})
-        start = h11.Response(status_code=response.status_code, headers=response.raw_headers, reason=b"Bad Request")
-        for event in (start, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
+        headers = b"".join(b"%s: %s\r\n" % header for header in response.raw_headers)
+        self.transport.write(STATUS_LINE[response.status_code] + headers + b"\r\n" + bytes(response.body))
         self.transport.close()

@@ -219,6 +219,18 @@ def test_what_the_http_server_itself_refuses_has_the_envelope_too(gateway: Gatew
     assert _code(_refused(gateway, data, finish=True)) == (400, "invalid_request")
 
 
+def test_a_header_that_does_not_end_is_cut_off(gateway: Gateway) -> None:
+    """The connection stays open, so a server that reads on would let the client wait for an answer."""
+    _refused(gateway, GET_SESSIONS + b"X-Endless: " + b"x" * MIB)
+
+
+def test_a_request_keeps_its_own_answer_when_garbage_follows_it(gateway: Gateway) -> None:
+    answer = exchange(gateway.url, GET_SESSIONS + b"SPASS-User-Id: " + USER + b"\r\n\r\n" + b"\x00 no request\r\n\r\n")
+    assert answer is not None
+    assert_sound(answer, secrets=[TOKEN], successes=[200])
+    assert answer.status == 200
+
+
 def test_there_is_no_websocket_here(gateway: Gateway) -> None:
     upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: c3Bhc3M=\r\n\r\n"
     assert _code(_refused(gateway, b"GET /ws HTTP/1.1\r\nHost: gateway\r\n" + upgrade, finish=True)) == (404, "route_not_found")
