@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import subprocess
 import time
@@ -44,6 +45,11 @@ class Figures:
     @property
     def processor_ms(self) -> float:
         return 1000 * self.processor_seconds / self.requests
+
+    @property
+    def per_core_second(self) -> float:
+        """Requests per second and core; infinite if the system's clock was too coarse to see any processor time."""
+        return 1000 / self.processor_ms if self.processor_seconds else math.inf
 
 
 @dataclass(slots=True)

@@ -86,7 +86,7 @@ def report(kind: Kind, targets: list[Target]) -> None:
         p99 = statistics.quantiles(figures.milliseconds, n=100)[98]
         print(
             f"  {target.name:14} {p50(figures):8.2f} {p99:8.2f} {added(figures, bare):10.2f} "
-            f"{statistics.median(figures.first_word):11.2f} {figures.processor_ms:11.2f} {1000 / figures.processor_ms:11.0f}"
+            f"{statistics.median(figures.first_word):11.2f} {figures.processor_ms:11.2f} {figures.per_core_second:11.0f}"
         )
     print()
 
