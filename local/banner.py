@@ -67,6 +67,8 @@ def _models(config: GatewayConfig, choice: Choice) -> list[str]:
             "  (the stand-in is a small offline program, no language model; put a provider's key into .env, or run Ollama;",
             "   costs are shown by the catalogue's prices, and nothing is charged)",
         ]
+        if choice.stand_in_problem:
+            lines.append(f"  {choice.stand_in_problem}")
         if choice.ollama_models:
             name = choice.ollama_models[0]
             lines.append(

@@ -80,7 +80,7 @@ def main() -> int:
     parser.add_argument(
         "--url",
         type=_url,
-        help="walk through a gateway that runs already, such as http://127.0.0.1:3000. This REPLACES its indexes berlin-info and "
+        help="walk through a gateway that runs already, such as http://127.0.0.1:3000. This REPLACES its indices berlin-info and "
         "gateway-docs of the tenant demo, leaves two sessions there, and costs what its models cost; it fails where a model gets "
         "a fact wrong or a summary forgets it",
     )
@@ -92,7 +92,9 @@ def main() -> int:
             httpx.Client(base_url=base_url, headers=headers, timeout=300, trust_env=False) as client,
         ):
             if url:
-                print(f"Using the gateway on {url}: the indexes berlin-info and gateway-docs of the tenant demo are replaced,")
+                if not _is_gateway(url):
+                    raise DemoFailed(f"No gateway answers at {url}. Start one with `make run`.")
+                print(f"Using the gateway on {url}: the indices berlin-info and gateway-docs of the tenant demo are replaced,")
                 print(f"two sessions of the user {_USER} stay, and its models cost what they cost.")
             walk(client)
     except (DemoFailed, httpx.HTTPError) as error:

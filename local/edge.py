@@ -78,8 +78,13 @@ class LambdaEdge:
         for pattern, message in self._corrections:
             if pattern.fullmatch(path):
                 return message
+        if "//" not in path:
+            return None
+        lacking = [route.path for route, _ in self._routes if _pattern(route.path, empty=True).fullmatch(path)]
+        if lacking:
+            return f"No path has an empty segment (//). Use {lacking[0]}: the part between the slashes is empty."
         plain = re.sub("/{2,}", "/", path)
-        meant = dict.fromkeys(route.path for route, pattern in self._routes if plain != path and pattern.fullmatch(plain))
+        meant = dict.fromkeys(route.path for route, pattern in self._routes if pattern.fullmatch(plain))
         return f"No path has an empty segment (//). Use {' or '.join(meant)}." if meant else None
 
     async def _buffered(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,8 +161,9 @@ def _answer_bytes(answer: Iterable[Message]) -> int:
     return sum(event_bytes(message.get("body", b"")) for message in answer)
 
 
-def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\{\w+\}", "[^/]+", path))
+def _pattern(path: str, *, empty: bool = False) -> re.Pattern[str]:
+    """Match the paths of a route. With ``empty``, its variables may be empty."""
+    return re.compile(re.sub(r"\{\w+\}", "[^/]*" if empty else "[^/]+", path))
 
 
 async def _refuse(error: SpassError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -29,7 +29,8 @@ class Choice:
     ``unanswered`` maps each model that nothing serves here to the variables of which one with a key would change that.
     ``passed_over`` maps each configured backend that is not asked to the reason. ``substitutes`` maps each model that another
     one of Ollama answers for, because ``SPASS_OLLAMA_MODEL`` says so, to that one. ``ollama_models`` are the chat models of the
-    Ollama servers that were found.
+    Ollama servers that were found. ``stand_in_problem`` says why ``SPASS_OLLAMA_MODEL`` has no effect, if it names a model and
+    the stand-in answers.
     """
 
     backends: tuple[BackendConfig, ...]
@@ -39,6 +40,7 @@ class Choice:
     passed_over: Mapping[str, str]
     substitutes: Mapping[str, str]
     ollama_models: Sequence[str]
+    stand_in_problem: str | None
 
     def serving(self, model: str) -> tuple[str, ...]:
         """All backends that answer for ``model`` here, those of the lowest priority first."""
@@ -77,6 +79,7 @@ def choose(config: GatewayConfig, *, found: ollama.Found, standin_url: str, offl
         passed_over=passed_over,
         substitutes=substitutes,
         ollama_models=ollama.chat_models(found),
+        stand_in_problem=ollama.stand_in_problem(config, found) if STANDIN in kept and not offline else None,
     )
 
 
@@ -149,7 +152,8 @@ def _missing_ollama(backend: BackendConfig, config: GatewayConfig, found: ollama
     if ollama.narrow(backend, config, found).supported_models:
         return None
     lacks = ollama.missing(backend, config, found)
-    return f"Ollama lacks {', '.join(lacks)}: run ollama pull" if lacks else "the catalogue has no model for it"
+    pulls = " and ".join(f"`ollama pull {name}`" for name in lacks)
+    return f"{ollama.address(backend)} lacks {', '.join(lacks)}: run {pulls}" if lacks else "the catalogue has no model for it"
 
 
 def _standin_backend(url: str, models: Sequence[str]) -> BackendConfig:

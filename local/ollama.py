@@ -67,6 +67,18 @@ def stand_in(config: GatewayConfig, found: Found) -> tuple[BackendConfig, str] |
     return None
 
 
+def stand_in_problem(config: GatewayConfig, found: Found) -> str | None:
+    """Say why no Ollama answers with the model named in ``SPASS_OLLAMA_MODEL``. Return None if none is named."""
+    wanted = os.environ.get(STAND_IN)
+    if not wanted:
+        return None
+    if found:
+        reason = f"Ollama at {' and '.join(found)} has no model {wanted}"
+    else:
+        reason = f"no Ollama answers at {' or '.join(dict.fromkeys(map(address, backends(config))))}"
+    return f"{STAND_IN}={wanted} has no effect: {reason}"
+
+
 def extend(backend: BackendConfig, models: Iterable[str], name: str) -> BackendConfig:
     """Return ``backend`` with Ollama's model ``name`` as the answer for ``models`` too."""
     return _serving(backend, backend.model_names | dict.fromkeys(models, name))

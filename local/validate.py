@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 from local.ollama import PROVIDER as OLLAMA
 from spass.core.messages import Json
 from spass.llm.serving import serves
-from spass.tenancy.config import BackendConfig, GatewayConfig
+from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
+from spass.tools.registry import TOOLS
 from spass.web.services import Services
 
 _HERE: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})
@@ -21,7 +22,8 @@ _HERE: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})
 def main() -> int:
     services = Services()
     try:
-        config = services.config
+        # Loaded here, because the services would also log the notices.
+        services.config = config = load_gateway_config(services.settings.config, TOOLS)
         agents = services.agents.list().agents
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -30,7 +32,7 @@ def main() -> int:
         print(notice)
     if not config.tenants:
         print(f"{services.settings.config}: there are no tenants yet, so every request will be refused with 401")
-    print(f"{services.settings.config} and {len(agents)} agents in {services.settings.agents}/ are right.")
+    print(f"{services.settings.config} and {len(agents)} agents in {services.settings.agents}/ are valid.")
     return 0
 
 

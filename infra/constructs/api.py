@@ -78,6 +78,7 @@ def refusal_integration(
     """Return an integration that answers every request with this error, without a function: nothing is billed but the request."""
     headers = {_REQUEST_ID: "context.requestId"}
     if allow:
+        message = f"{_MESSAGES[code]} It answers to {', '.join(allow)}."
         headers["Allow"] = f"'{', '.join(allow)}'"
     return apigateway.MockIntegration(
         request_templates={"application/json": json.dumps({"statusCode": status})},

@@ -70,6 +70,7 @@ def test_a_call_of_a_model_that_no_backend_serves_tells_sdks_not_to_retry(catalo
     answer = catalogue.send("POST", "/v1/chat/completions", body=body, token="demo-admin-token")
     assert (answer.status, answer.code) == (503, "no_backend_available")
     assert answer.headers["x-should-retry"] == "false"
+    assert "its key may be missing" in answer.json["error"]["message"]
 
 
 def test_a_call_that_came_through_too_many_gateways_tells_sdks_not_to_retry(gateway: Gateway) -> None:

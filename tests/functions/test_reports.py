@@ -161,6 +161,7 @@ def test_another_users_request_looks_like_an_absent_one_but_to_an_admin(
     made = gateway.send("POST", "/v1/chat/completions", body=CHAT, headers=_as(sender)).headers["spass-request-id"]
     theirs, none = (gateway.send("GET", f"/v1/audit/{one}", headers=_as(stranger)) for one in (made, NOBODY))
     assert (theirs.status, theirs.code) == (404, "request_not_found")
+    assert "for the user that SPASS-User-Id names" in theirs.json["error"]["message"]
     assert {**theirs.json["error"], "param": None, "message": ""} == {**none.json["error"], "param": None, "message": ""}
     for sees in (
         gateway.send("GET", f"/v1/audit/{made}", headers=_as(sender)),

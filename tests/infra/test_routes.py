@@ -131,6 +131,7 @@ def test_every_method_but_those_of_the_table_is_refused_in_the_gateways_envelope
             allowed = ", ".join(sorted(one for one, at in routes if at == path))
             assert (answer["StatusCode"], body["error"]["code"]) == ("405", "method_not_allowed")
             assert answer["ResponseParameters"]["method.response.header.Allow"] == f"'{allowed}'"
+            assert body["error"]["message"] == f"This route does not answer to this method. It answers to {allowed}."
         else:
             assert (answer["StatusCode"], body["error"]["code"]) == ("404", "route_not_found")
             assert body["error"]["type"] == "not_found_error"

@@ -41,7 +41,10 @@ class ProviderPool:
             NoBackendAvailable, StorageUnavailable: there are none; why.
         """
         if not serving:
-            raise NoBackendAvailable(f"No backend is configured for the model '{model[:128]}'.", param="model")
+            raise NoBackendAvailable(
+                f"No backend in service serves the model '{model[:128]}'. If gateway.yaml names one, its key may be missing.",
+                param="model",
+            )
         available: list[BackendConfig] = []
         trouble: StorageUnavailable | None = None
         for backend in serving:

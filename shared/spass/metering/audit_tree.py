@@ -34,7 +34,9 @@ async def tree(store: TenantStore, caller: Caller, request_id: RequestId) -> dic
     partition = keys.audit_partition(store.tenant, request_id)
     items = await store.table.query(partition, limit=MAX_RECORDS + 1)
     if not items or not (caller.identity.admin or items[0].get("user") == caller.user):
-        raise RequestNotFound("No calls of this request are recorded. Records are kept for 90 days.")
+        raise RequestNotFound(
+            "No calls of this request are recorded for the user that SPASS-User-Id names. Records are kept for 90 days."
+        )
     roots: list[Json] = []
     below: dict[str, list[Json]] = {}
     shown = items[:MAX_RECORDS]

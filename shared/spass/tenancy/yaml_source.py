@@ -234,7 +234,8 @@ def _translated(source: YamlSource, model: type[BaseModel], detail: ErrorDetails
         return Problem(source.file, source.line_of(loc[:-1]), _at(loc[:-1], f"the key '{loc[-1]}' is missing"))
     if kind == "literal_error":
         expected = str(detail.get("ctx", {}).get("expected", ""))
-        message = f"must be {expected}{_closest(detail['input'], expected)}"
+        one_of = "one of " if "'," in expected else ""
+        message = f"must be {one_of}{expected}{_closest(detail['input'], expected)}"
     advice = "; put it in quotes" if kind == "string_type" else ""
     return source.problem(loc, plain_words(kind, message) + advice)
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from spass.aws.log import failure_line, write_line
-from spass.core.errors import InternalError, SpassError, StorageUnavailable
+from spass.core.errors import InternalError, MethodNotAllowed, SpassError, StorageUnavailable
 from spass.web.edge import Edge
 from spass.web.errors import error_response, from_http, from_validation
 from spass.web.exchange import exchange_of
@@ -71,7 +71,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
         case HTTPException():
             known = from_http(error)
             if error.status_code == 405:
-                headers["Allow"] = ", ".join(_allowed(request))
+                headers["Allow"] = allowed = ", ".join(_allowed(request))
+                known = MethodNotAllowed(f"This route does not answer to this method. It answers to {allowed}.")
         case _:
             raise error
     exchange.error = known.code

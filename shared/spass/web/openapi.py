@@ -13,6 +13,11 @@ from spass.web.answers import BODIES, SCHEMAS, SUCCESSES
 from spass.web.app import TITLE
 from spass.web.routing import CallerRoute
 
+_DESCRIPTION: Final = (
+    "One endpoint for the LLM agents of many tenants: OpenAI's protocol under `/v1`, agents, sessions and retrieval under `/a1`. "
+    "Send `Authorization: Bearer <token>` with a token of your tenant; under `/a1`, send the user in `SPASS-User-Id` too."
+)
+_TAGS: Final = ("health", "models", "chat", "embeddings", "tools", "tenant", "usage", "audit", "agents", "jobs", "rag")
 VERSION: Final = "0.1.0"
 
 _FAILURE: Final = {
@@ -73,7 +78,8 @@ _AUGMENT: Final = {
 def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
     """The document for all routes of ``routers``."""
     routes = [route for router in routers for route in router.routes]
-    document = get_openapi(title=TITLE, version=VERSION, routes=routes)
+    document = get_openapi(title=TITLE, version=VERSION, description=_DESCRIPTION, routes=routes)
+    document["tags"] = [{"name": tag} for tag in _TAGS]
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
@@ -87,6 +93,8 @@ def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
             operation["requestBody"]["content"]["application/json"]["schema"] = {"$ref": f"#/components/schemas/{name}"}
         if isinstance(route, CallerRoute):
             _add_caller(route.path, method, operation)
+        else:
+            operation["tags"] = ["health"]
     return document
 
 

@@ -128,3 +128,15 @@ def test_it_says_which_model_answers_in_place_of_another_one(monkeypatch: pytest
     shown = shown_of(MANY, tmp_path, found=HERE)
     assert "  ollama answers for scout, small with llama3.2:latest (SPASS_OLLAMA_MODEL)\n" in shown
     assert "stand-in" not in shown
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [(HERE, "Ollama at http://localhost:11434 has no model phi3"), ({}, "no Ollama answers at http://localhost:11434")],
+)
+def test_it_says_that_no_ollama_has_the_model_that_should_take_the_stand_ins_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: Found, reason: str
+) -> None:
+    monkeypatch.setenv("SPASS_OLLAMA_MODEL", "phi3")
+    monkeypatch.delenv("OLLAMA_BASE_URL", raising=False)
+    assert f"  SPASS_OLLAMA_MODEL=phi3 has no effect: {reason}\n" in shown_of(MANY, tmp_path, found=found)

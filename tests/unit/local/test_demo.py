@@ -5,8 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
-from local.demo import own_environment
+from local.demo import main, own_environment
 from local.demo_walk import DemoFailed, Walk
+from local.processes import free_port
 
 
 def walk(status: int, body: dict[str, Any]) -> Walk:
@@ -72,3 +73,10 @@ def test_its_own_gateway_sees_no_key_and_nobodys_data() -> None:
     theirs = {"OPENAI_API_KEY": "sk-1", "MY_APIKEY": "2", "AWS_ENDPOINT_URL": "http://stack", "SPASS_CONFIG": "mine.yaml"}
     seen = own_environment({**theirs, "SPASS_HOME": "mine", "PATH": "/bin"}, "thrown-away")
     assert seen == {"SPASS_HOME": "thrown-away", "PATH": "/bin"}
+
+
+def test_it_says_that_no_gateway_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setattr("sys.argv", ["demo", "--url", url])
+    assert main() == 1
+    assert f"No gateway answers at {url}. Start one with `make run`." in capsys.readouterr().err

@@ -107,6 +107,22 @@ async def test_an_empty_segment_is_told_the_route_that_was_meant() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("method", "path", "route"),
+    [
+        ("GET", "/a1/rag/indices//documents", "/a1/rag/indices/{index_id}/documents"),
+        ("POST", "/a1/agents/concise-de/sessions//messages", "/a1/agents/{name}/sessions/{session_id}/messages"),
+        ("POST", "/a1/agents//chat", "/a1/agents/{name}/chat"),
+        ("POST", "/a1/agents//sessions//messages", "/a1/agents/{name}/sessions/{session_id}/messages"),
+    ],
+)
+async def test_an_empty_variable_is_told_the_route_that_it_is_missing_in(method: str, path: str, route: str) -> None:
+    answer = await ask(app(), method, path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "route_not_found")
+    assert answer.json()["error"]["message"].endswith(f"Use {route}: the part between the slashes is empty.")
+
+
+@pytest.mark.anyio
 async def test_a_long_route_has_its_time_whatever_slashes_are_around_its_path() -> None:
     slow = app(seconds=0.2)
     for path in ("/v1/chat/completions/", "//v1/chat/completions"):

@@ -100,7 +100,7 @@ def test_a_model_that_ollama_lacks_is_not_answered_by_another_one_of_its_own(shi
     choice, served = choice_of(shipped, {USUAL: ["llama3.2:latest", "nomic-embed-text:latest"]}, tmp_path)
     assert set(choice.by_model.values()) == {"stand-in"}
     assert "ollama" not in served
-    assert choice.passed_over["ollama"] == "Ollama lacks llama4:scout: run ollama pull"
+    assert choice.passed_over["ollama"] == f"{USUAL} lacks llama4:scout: run `ollama pull llama4:scout`"
     assert choice.ollama_models == ["llama3.2:latest"]
 
 

@@ -48,3 +48,12 @@ def test_it_says_nothing_of_a_model_that_another_backend_serves(
     assert "backend mine on this machine. What fails there: small, so compact_summary_model of tenant acme. Before" in shown
     config.write_text(OTHER.replace("http://localhost:8000/v1", "https://llm.example.com/v1"))
     assert "No function" not in validated(monkeypatch, capsys, config, agents)
+
+
+def test_it_says_each_notice_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "gateway.yaml"
+    config.write_text(OTHER.replace("http://localhost:8000/v1", 'http://llm.example.com/v1", api_key_env: "MINE_KEY'))
+    (tmp_path / "agents").mkdir()
+    shown = validated(monkeypatch, capsys, config, tmp_path / "agents")
+    assert shown.count("in the clear") == 1
+    assert shown.endswith("are valid.\n")

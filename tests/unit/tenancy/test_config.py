@@ -165,7 +165,7 @@ def test_a_bad_line_is_named_with_what_it_must_be(tmp_path: Path, line: str, com
 
 def test_an_unknown_provider_gets_the_known_ones(tmp_path: Path) -> None:
     (complaint,) = complaints(tmp_path, VALID.replace("provider: openai", "provider: opnai"))
-    assert complaint.startswith("gateway.yaml:3: llm.backends[0].provider: must be 'xai', 'anthropic', 'openai'")
+    assert complaint.startswith("gateway.yaml:3: llm.backends[0].provider: must be one of 'xai', 'anthropic', 'openai'")
     assert complaint.endswith("did you mean 'openai'?")
 
 
@@ -173,7 +173,7 @@ def test_an_unknown_provider_gets_the_known_ones(tmp_path: Path) -> None:
 def test_a_strategy_is_one_of_three(tmp_path: Path, strategy: str) -> None:
     assert load(tmp_path, VALID.replace("llm:\n", f"llm:\n  strategy: {strategy}\n")).llm.strategy == strategy
     (complaint,) = complaints(tmp_path, VALID.replace("llm:\n", f"llm:\n  strategy: {strategy}s\n"))
-    assert complaint.startswith("gateway.yaml:2: llm.strategy: must be 'failover', 'round-robin' or 'least-loaded'")
+    assert complaint.startswith("gateway.yaml:2: llm.strategy: must be one of 'failover', 'round-robin' or 'least-loaded'")
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_lines(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_an_embedding_model_needs_dimensions_and_a_chat_model_has_none(tmp_path:
             "{compact_summary_model: all-minilm-l6-v2}",
             "'all-minilm-l6-v2' is no chat model of the catalogue; known: llama-4-scout",
         ),
-        ("{compact_strategy: atuo}", "must be 'auto', 'manual' or 'off'; did you mean 'auto'?"),
+        ("{compact_strategy: atuo}", "must be one of 'auto', 'manual' or 'off'; did you mean 'auto'?"),
         ("{compact_keep_last_n: 201}", "must be less than or equal to 200"),
         ("{rag_top_k: 0}", "must be greater than or equal to 1"),
     ],

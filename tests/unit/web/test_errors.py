@@ -134,6 +134,7 @@ async def test_a_method_that_is_not_there_names_all_that_are(client: httpx.Async
     response = await client.put("/a1/agents/a/sessions/b")
     assert (response.status_code, envelope_of(response)) == (405, "method_not_allowed")
     assert response.headers["allow"] == "DELETE, GET, HEAD"
+    assert response.json()["error"]["message"] == "This route does not answer to this method. It answers to DELETE, GET, HEAD."
     response = await client.head("/v1/echo")
     assert (response.status_code, response.content, response.headers["allow"]) == (405, b"", "POST")
 

@@ -100,3 +100,10 @@ def test_a_route_with_a_caller_documents_the_refusals_that_it_can_always_give(do
         for status, response in operation["responses"].items():
             if status == "default" or int(status) >= 400:
                 assert response["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Error"}
+
+
+def test_it_says_how_to_authenticate_and_names_its_groups_in_order(document: Mapping[str, Any]) -> None:
+    assert "Authorization: Bearer" in document["info"]["description"]
+    listed = [tag["name"] for tag in document["tags"]]
+    used = [tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]]
+    assert (listed[0], listed[-1], set(listed)) == ("health", "rag", set(used))
