@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import signal
 import socket
 import threading
 import time
@@ -115,6 +116,20 @@ def test_the_model_is_not_read_on_and_the_audit_says_cancelled(gateway: Gateway)
     assert record["status"] == "cancelled"
     assert record["completion_tokens"] > 0
     assert float(record["cost_usd"]) > 0
+
+
+def test_a_server_that_stops_ends_its_streams_with_an_error(gateway: Gateway) -> None:
+    """The last test: it stops the gateway."""
+    body = {"model": "endless", "messages": [{"role": "user", "content": "Count."}], "stream": True}
+    with gateway.client(TOKEN) as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        lines = (line for line in answer.iter_lines() if line)
+        assert next(lines)
+        assert gateway.process is not None
+        gateway.process.send_signal(signal.SIGINT)
+        *_, last = lines
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "internal_error"
+    assert gateway.process.wait(SECONDS) == 0
+    assert "CancelledError" not in gateway.output
 
 
 def recorded(client: httpx.Client, request_id: str) -> dict[str, Any]:

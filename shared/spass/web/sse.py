@@ -94,6 +94,8 @@ class _EventStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
+        except asyncio.CancelledError:
+            pass  # the server stops; ``render`` has told the client
         finally:
             if self._work is not None:
                 self._work.cancel()
@@ -122,6 +124,10 @@ async def render(
         if isinstance(error, InternalError | StorageUnavailable):
             write_line(failure_line(error, request_id))
         yield _event(envelope(error, request_id, hide))
+    except asyncio.CancelledError:  # the server stops, or the client has left
+        yield _event(
+            envelope(InternalError("The gateway was stopped before the answer ended. Send the request again."), request_id)
+        )
     except Exception as error:  # noqa: BLE001 (the edge: the status has left, so the stream itself must say that it broke)
         write_line(failure_line(error, request_id))
         yield _event(envelope(InternalError("Something went wrong on our side."), request_id))

@@ -113,3 +113,25 @@ async def test_a_reader_that_goes_away_stops_nothing() -> None:
     await anext(reader)
     await reader.aclose()  # type: ignore[attr-defined]  # an async generator
     await asyncio.wait_for(ended.wait(), 5)
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_a_stopping_server_cancels_ends_with_an_error() -> None:
+    async def says_one_word() -> AsyncIterator[Chunk]:
+        yield {"text": "one"}
+        await asyncio.Event().wait()
+
+    said: list[bytes] = []
+    begun = asyncio.Event()
+
+    async def read() -> None:
+        async for part in render(Running(says_one_word()), REQUEST):
+            said.append(part)
+            begun.set()
+
+    reading = asyncio.create_task(read())
+    await begun.wait()
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert len(said) == 2
+    assert json.loads(said[1].removeprefix(b"data: "))["error"]["code"] == "internal_error"
