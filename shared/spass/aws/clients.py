@@ -10,7 +10,6 @@ import boto3
 from botocore.config import Config
 from botocore.credentials import Credentials
 
-from spass.aws.http_session import use_http_session
 from spass.aws.jobs import TenantJobs
 from spass.aws.objects import TenantObjects
 from spass.aws.places import NOWHERE, WorkPlaces
@@ -28,11 +27,9 @@ if TYPE_CHECKING:
     from mypy_boto3_stepfunctions import SFNClient
 
 # A table call answers in milliseconds: what takes seconds is lost, and three more tries with jittered back-off find another host.
-_TABLE_CONNECT_SECONDS: Final = 1
-_TABLE_READ_SECONDS: Final = 3
 _TABLE_CONFIG: Final = Config(
-    connect_timeout=_TABLE_CONNECT_SECONDS,
-    read_timeout=_TABLE_READ_SECONDS,
+    connect_timeout=1,
+    read_timeout=3,
     retries={"mode": "standard", "total_max_attempts": 4},
     max_pool_connections=50,
     tcp_keepalive=True,
@@ -81,9 +78,7 @@ class Aws:
 
     @cached_property
     def _dynamodb(self) -> "DynamoDBClient":
-        client = self._session.client("dynamodb", config=_TABLE_CONFIG)
-        use_http_session(client, connect_timeout=_TABLE_CONNECT_SECONDS, read_timeout=_TABLE_READ_SECONDS)
-        return client
+        return self._session.client("dynamodb", config=_TABLE_CONFIG)
 
     @cached_property
     def _s3(self) -> "S3Client":
