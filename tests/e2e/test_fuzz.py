@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode, Response
 from schemathesis.checks import CheckFunction, not_a_server_error
@@ -256,6 +256,7 @@ def test_broken_requests_are_refused_in_the_one_envelope(fuzzed: Fuzzed, route: 
 
 @examples(60, soak=2000)
 @given(method=METHODS, target=st.lists(segments(()), max_size=7), query=queries())
+@example(method=b"GET", target=[b"x" * 70_000], query=b"")
 def test_paths_of_no_route_are_refused_in_the_one_envelope(
     fuzzed: Fuzzed, method: bytes, target: list[bytes], query: bytes
 ) -> None:
@@ -263,7 +264,8 @@ def test_paths_of_no_route_are_refused_in_the_one_envelope(
     answer = exchange(fuzzed.url, request_bytes(method, path, token_headers()), method=method.decode())
     assert answer is not None
     assert_sound(answer, secrets=fuzzed.secrets, successes=[], bodiless=method == b"HEAD")
-    assert answer.status in {404, 405, 413}
+    # A request line of more than 64 KiB is not read to its end, so its path is not known.
+    assert answer.status in ({400, 413} if len(path) > 60_000 else {404, 405, 413})
 
 
 def test_the_log_tells_of_no_failure_and_no_token(fuzzed: Fuzzed, log_before: int) -> None:
