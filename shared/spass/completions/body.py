@@ -29,3 +29,4 @@ class Body(StrictBody):
     safety_identifier: Any = _NO_EFFECT
     prompt_cache_key: Any = _NO_EFFECT
     prompt_cache_retention: Any = _NO_EFFECT
+    cache_control: Any = _NO_EFFECT

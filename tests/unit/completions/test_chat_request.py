@@ -120,7 +120,10 @@ def test_null_is_as_good_as_absent() -> None:
     ("fields", "expected"),
     [
         ({"temprature": 1}, "temprature: unknown parameter; did you mean 'temperature'?"),
-        ({"top_k": 1, "cache_control": {}}, "top_k: unknown parameter; did you mean 'top_p'?\ncache_control: unknown parameter"),
+        (
+            {"top_k": 1, "cache_controls": {}},
+            "top_k: unknown parameter; did you mean 'top_p'?\ncache_controls: unknown parameter; did you mean 'cache_control'?",
+        ),
         ({"": 1}, ": unknown parameter"),
         ({"messages": []}, "messages: List should have at least 1 item"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "does not match any of the expected tags"),

@@ -91,7 +91,16 @@ def test_the_second_turn_of_a_clients_tool_loop_is_the_conversation_alone(client
     assert request.messages == (ASKED, CALLED, ANSWERED)
 
 
-PARAMETERS = ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"]
+PARAMETERS = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "cache_control",
+]
 
 
 @pytest.mark.parametrize("value", [None, True, 5, "text", ["list"], {"user_id": {"deep": 1}}])
