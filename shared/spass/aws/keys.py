@@ -65,7 +65,7 @@ def idempotency(tenant: TenantId, digest: str) -> Key:
 
 
 def commit_marker(tenant: TenantId, name: str) -> Key:
-    """What a transaction puts to show that it took effect."""
+    """Return the key of the marker that a transaction puts: it exists if and only if the transaction took effect."""
     return Key(f"{tenant_prefix(tenant)}COMMIT#{name}", "COMMIT")
 
 

@@ -30,8 +30,9 @@ _SOONEST: Final = 0.05
 
 
 class Reservation:
-    """What one call would take of one shard, whose part of the caps is ``share``, and how that is written down at ``now`` if the
-    item is as ``state`` says. ``opening`` is what this month's spending begins with where the item does not count it yet."""
+    """The reservation of one call in one shard, whose part of the caps is ``share``: whether it fits, and the write that makes it
+    at ``now`` if the item still is as ``state`` says. ``opening`` is the month's spending so far, for an item that does not count
+    this month yet."""
 
     def __init__(self, share: Caps, asked: Asked, state: State, now: float, opening: Opening | None = None) -> None:
         self.share = share

@@ -74,8 +74,8 @@ class ProviderKeys:
             return self._current(self._path).get(self._path + name) or None
 
     def _current(self, path: str) -> Mapping[str, str]:
-        """Return the values. Try once to read them anew when they are stale, and keep them if that fails: a request must not wait
-        for a key that may never be set."""
+        """Return the values. If they are stale, read them once more, and keep them if that fails: a request must not wait for
+        a key that may never be set."""
         if self._values is None:
             return self._read(path, _REQUEST_SECONDS)
         if self._pace.clock() < self._stale_at:

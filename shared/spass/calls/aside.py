@@ -1,4 +1,4 @@
-"""Work on a long text keeps nobody else waiting: it is done beside the event loop."""
+"""Work on long texts in a thread, so that the event loop stays free for other requests."""
 
 import asyncio
 from collections.abc import Callable

@@ -67,7 +67,7 @@ def _has_single_blanks_only(text: str) -> bool:
 
 
 def read(text: str) -> str:
-    """Return ``text`` as it was before data in it was marked: what a program reads that is no model."""
+    """Return ``text`` without the marks that ``marked`` puts around and into data."""
     end = text.rfind("</data>") + 7  # of an opening without an end, a search would read all that follows
     found = _DELIMITED.sub(lambda data: _unmarked(data.group(2), data.group(1)), text[:end])
     return found + text[end:]

@@ -54,8 +54,7 @@ _STAYS: Final = {
         f"{_BLACK_FLAG}{tags[:at]}(?={tags[at:]})" for tags in _FLAG_TAGS for at in range(1, len(tags) + 1)
     ),
 }
-"""What says how the letter or emoji before it is written, or joins it to what follows: the characters that may, and where each
-stays."""
+"""Invisible characters that select the form of the letter or emoji before them or join it to the next, and where each stays."""
 # The character comes first and is judged by what is behind it, so that a search runs from one such character to the next.
 _GOES: Final = _UNSEEN + "".join(
     f"(?:(?<!{kind})|{''.join(f'(?<!{place})' for place in places)})" for kind, places in _STAYS.items()

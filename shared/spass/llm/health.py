@@ -36,8 +36,8 @@ class Health:
         self._troubles: dict[str, _Trouble] = {}
 
     def down_until(self, backend: str, size: int) -> float | None:
-        """Return the moment at which ``backend`` may be tried again, or None if it may be now. While another request probes it,
-        nobody knows that moment: it is some time later."""
+        """Return the moment at which ``backend`` may be tried again, or None if it may be tried now. While another request probes
+        it, that moment is not known, and the one returned lies some time ahead."""
         trouble = self._trouble(backend, size)
         if trouble is None:
             return None

@@ -90,7 +90,7 @@ class ChatDelta:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """A whole answer. ``usage`` and ``cost_usd`` are None where the provider said none. ``refusal`` is no part of ``message``.
+    """A whole answer. ``usage`` and ``cost_usd`` are None where the provider said none. ``refusal`` is not part of ``message``.
     ``lost`` is the part of ``usage`` that earlier tries took whose answers were lost."""
 
     message: Message

@@ -61,7 +61,7 @@ class OneDocument:
 
 @dataclass(frozen=True, slots=True)
 class ExistingIds:
-    """Which of ``documents`` the index holds."""
+    """The view of an append: those of ``documents`` that the index holds already."""
 
     documents: Sequence[DocumentId]
 

@@ -120,7 +120,7 @@ class ModelConfig(_Section):
 
 
 class RequestLimits(_Section):
-    """How much one request may ask for."""
+    """Limits of one request."""
 
     embedding_inputs: Annotated[int, Field(ge=1, le=MAX_EMBEDDING_INPUTS, strict=True)] = 256
 

@@ -174,7 +174,7 @@ def _item(store: TenantStore, token: str) -> keys.Key:
 
 
 def unsigned(token: str) -> Unsigned:
-    """Return the part of ``token`` that ``Confirmations.sign`` makes the whole of. It confirms nothing by itself."""
+    """Return ``token`` without its signature. It confirms nothing until ``Confirmations.sign`` adds the signature again."""
     return Unsigned(base64.urlsafe_b64encode(base64.urlsafe_b64decode(token)[: _EXPIRY_BYTES + _NONCE_BYTES]).decode())
 
 

@@ -90,8 +90,8 @@ class ConfirmedTool(Tool):
             raise await context.confirmations.refusal(context.scope, redemption) from None
 
     def record_of(self, preview: Mapping[str, Json]) -> tuple[Mapping[str, Json], int]:
-        """Return what may be stored of the first call's answer, and the last second in which its token is good. The token is
-        stored without its signature, so that whoever reads the table cannot use it."""
+        """Return the first call's answer as it may be stored, and the last second in which its token is good. The stored token
+        has no signature, so that a reader of the table cannot use it."""
         token = str(preview["confirm_token"])
         return {**preview, "confirm_token": unsigned(token)}, expiry_of(token)
 

@@ -62,7 +62,7 @@ _RAISED_TO_CALLERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """What a tool called directly answers. ``result`` is JSON that ``bounded`` has cut. ``kept``: it stands under the
+    """The answer of a tool that was called directly. ``result`` is JSON that ``bounded`` has cut. ``kept``: it stands under the
     claim of its request already, together with what the tool changed. ``record`` is what an Idempotency-Key keeps in place of it.
     """
 

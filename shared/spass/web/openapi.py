@@ -29,7 +29,7 @@ _REFUSALS: Final = {
     "401": "There is no token, or it is unknown.",
     "508": f"The request came through {MAX_DEPTH} gateways or more.",
 }
-"""Status to description of the errors that every route with a caller can answer. ``default`` stands for the others."""
+"""Status to description of the errors that every route with a caller can answer. ``default`` covers the others."""
 _USER: Final = {
     "name": "SPASS-User-Id",
     "in": "header",

@@ -90,8 +90,8 @@ def _begun(index: int, block: BlockPayload, arguments: str = "") -> ToolCallDelt
 
 
 class _StreamReader:
-    """Turns the events of one stream into deltas. The prompt's tokens are known from the beginning and said with the first delta:
-    whoever leaves then has taken them. So are characters of the reasoning, which begins no answer."""
+    """Turn the events of one stream into deltas. The first delta has the prompt's tokens, so that a caller who leaves early is
+    charged for them. Characters of reasoning are counted too, but do not begin an answer."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = secrets

@@ -97,8 +97,8 @@ _TOO_LONG_BEGINNINGS: Final = re.compile(
 
 
 class Words(NamedTuple):
-    """What an error body says: its message, empty where there is none, and its codes in lower case. ``codes`` are the provider's
-    own constants and quote nothing."""
+    """The words of an error body: its message, empty if there is none, and its codes in lower case. ``codes`` are the provider's
+    own constants; they never quote a request."""
 
     message: str = ""
     codes: frozenset[str] = frozenset()

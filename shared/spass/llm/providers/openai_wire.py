@@ -305,7 +305,7 @@ def _join(rows: Sequence[bytes]) -> bytes:
 
 
 def error_status(error: object) -> int:
-    """Return the status that an error inside a successful answer stands for: as a number if it says one, else by its code or
+    """Return the HTTP status that fits an error inside a successful answer: the number in it, or else the one of its code or
     type."""
     if not isinstance(error, Mapping):
         return _UNKNOWN_ERROR
