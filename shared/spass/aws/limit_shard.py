@@ -167,33 +167,42 @@ class Hold:
         lease = self._shard.lease()
         if lease == self._lease:
             return
-        try:
-            await self._shard.write(self._shard.change(self._renewal(lease)))
-        except StorageUnavailable:
-            self._log("limit_not_renewed")
-        except ConditionFailed as failed:
-            found = State.of(failed.item).lease_of(self._asked.call_id)
-            if found is None:
-                self._log("limit_lease_lost")
+        refused: State | None = None
+        for _ in range(2):
+            try:
+                await self._shard.write(self._shard.change(self._renewal(refused, lease)))
+            except StorageUnavailable:
+                self._log("limit_not_renewed")
+                return
+            except ConditionFailed as failed:
+                refused = State.of(failed.item)
+                found = refused.lease_of(self._asked.call_id)
+                if found is None:
+                    self._log("limit_lease_lost")
+                    return
+                if found != self._lease:
+                    self._lease = found  # a reply was lost, of this try or an earlier one
+                    return
+                # The month ended meanwhile, and with it what the call reserved of its money.
             else:
-                self._lease = found  # a reply was lost, of this try or an earlier one
-        else:
-            self._lease = lease
+                self._lease = lease
+                return
 
-    def _renewal(self, lease: int) -> Expression:
+    def _renewal(self, state: State | None, lease: int) -> Expression:
         expression = Expression()
-        self._release(expression, self._lease)
+        self._release(expression, state)
         expression.insert(calls_of(lease), self._asked.call_id)
-        if self._reserved_money:
+        if self._may_give_back(state):
             expression.count(money_of(lease), money_units(self._asked.usd))
         return expression
 
-    def _release(self, expression: Expression, lease: int) -> None:
-        """Take the call out of the calls of ``lease``, where it must be."""
-        expression.require_member(calls_of(lease), self._asked.call_id, present=True)
-        expression.discard(calls_of(lease), self._asked.call_id)
-        if self._reserved_money:
-            expression.count(money_of(lease), -money_units(self._asked.usd))
+    def _release(self, expression: Expression, state: State | None) -> None:
+        """Take the call out of the calls of its lease, where it must be, and its money out of what they may give back."""
+        expression.require_member(calls_of(self._lease), self._asked.call_id, present=True)
+        expression.discard(calls_of(self._lease), self._asked.call_id)
+        if self._may_give_back(state):
+            expression.require(("month",), "=", self._month)
+            expression.count(money_of(self._lease), -money_units(self._asked.usd))
 
     async def settle(self, *, tokens: int, usd: Decimal = Decimal(0)) -> None:
         """Replace what was reserved by what the call really took, and free its place. Do it once; never raise: if the table does
@@ -222,12 +231,13 @@ class Hold:
         takes bucket and month of the reservation for unchanged."""
         caps = self._shard.share
         expression = Expression()
-        self._release(expression, self._lease)
+        self._release(expression, state)
         expression.add(("active",), -1)
         if caps.tokens_per_minute is not None:
             self._settle_tokens(expression, state, tokens - self._asked.tokens)
         if caps.usd_per_month is not None and usd != self._asked.usd and (state is None or state.month == self._month):
-            expression.require(("month",), "=", self._month)
+            if not self._may_give_back(state):
+                expression.require(("month",), "=", self._month)
             expression.add(("spent",), usd - self._asked.usd)
         return expression
 
@@ -242,11 +252,14 @@ class Hold:
             expression.add(bucket, more)
             expression.add(("used",), more)
 
-    @property
-    def _reserved_money(self) -> bool:
-        """Tell whether the item knows what the call may give back: it forgets that with the month."""
-        caps = self._shard.share
-        return caps.usd_per_month is not None and bool(self._asked.usd) and self._shard.seen.month == self._month
+    def _may_give_back(self, state: State | None) -> bool:
+        """Tell whether the item counts what the call reserved of the month's money: it forgets that with the month.
+
+        ``state`` is the item that refused the last try. The first try, with None, takes the month for unchanged, on that
+        condition. What this worker saw last does not decide: replies may arrive out of order.
+        """
+        money = self._shard.share.usd_per_month is not None and bool(self._asked.usd)
+        return money and (state is None or state.month == self._month)
 
     def _log(self, event: str) -> None:
         write_line({"at": now(), "level": "warning", "event": event})

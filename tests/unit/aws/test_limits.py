@@ -810,3 +810,42 @@ def test_no_limit_reaches_beyond_its_part_of_the_table() -> None:
     client = boto3.client("dynamodb", region_name="eu-central-1", aws_access_key_id="x", aws_secret_access_key="x")
     with pytest.raises(PermissionError):
         asyncio.run(SharedTable(client, "t").get(Key("T#demo#RAG", "LIMIT")))
+
+
+class SlowReplies(MemoryTable):
+    """Delivers its first reply when ``first`` is set, and begins its fourth write when ``fourth`` is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.fourth = asyncio.Event(), asyncio.Event()
+        self.writes = 0
+
+    async def write(self, write: Update) -> Item | None:
+        self.writes += 1
+        number = self.writes
+        if number == 4:
+            await self.fourth.wait()
+        try:
+            return await super().write(write)
+        finally:
+            if number == 1:
+                await self.first.wait()
+
+
+async def test_a_refusal_that_arrives_late_leaves_no_money_reserved() -> None:
+    table = SlowReplies()
+    limit = SharedLimit(table, partial(backend_limit, "b"), Caps(usd_per_month=Decimal(1)), clock=lambda: 1_800_000_000.0)
+    waiting = asyncio.create_task(limit.reserve("one", tokens=0, usd=Decimal("0.6")))
+    await asyncio.sleep(0.01)
+    two = await limit.reserve("two", tokens=0, usd=Decimal("0.3"))
+    assert isinstance(two, Hold)
+    table.first.set()  # says that there is no item
+    await asyncio.sleep(0.01)
+    await two.settle(tokens=0, usd=Decimal("0.3"))
+    table.fourth.set()
+    one = await waiting
+    assert isinstance(one, Hold)
+    await one.settle(tokens=0, usd=Decimal("0.6"))
+    full = await limit.reserve("three", tokens=0, usd=Decimal("0.2"))
+    assert isinstance(full, Full)
+    assert full.by == "budget"
