@@ -116,7 +116,7 @@ def _route_function(name: str) -> Started:
 
 
 def start(interpreter: Path, started: Started, bundles: Bundles, figures: Figures) -> None:
-    """Start a function once and add what it took."""
+    """Start a function once and add its processor time and memory to ``figures``."""
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": f"{bundles.code}{os.pathsep}{bundles.runtime / 'python'}",

@@ -35,7 +35,7 @@ tenants:
 
 
 class EndlessUpstream(BaseHTTPRequestHandler):
-    """A provider whose answer ends only when nobody reads it any longer. To "Think." it says nothing."""
+    """A provider whose answer ends only when its reader leaves. It does not answer "Think." at all."""
 
     protocol_version = "HTTP/1.1"
     asked = threading.Event()

@@ -37,7 +37,7 @@ class Attempt:
 
     @property
     def usage(self) -> TokenUsage:
-        """Return what it took: as the provider counted, and by the length of the text where it did not.
+        """Return the tokens of this try: the provider's counts, and an estimate by the length of the text for the rest.
 
         An answer that was lost counts as expected, because the provider may have written all of it. A request that was refused or
         never sent took nothing.

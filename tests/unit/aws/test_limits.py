@@ -849,3 +849,17 @@ async def test_a_refusal_that_arrives_late_leaves_no_money_reserved() -> None:
     full = await limit.reserve("three", tokens=0, usd=Decimal("0.2"))
     assert isinstance(full, Full)
     assert full.by == "budget"
+
+
+async def test_a_call_that_goes_on_into_a_new_month_keeps_its_place(table: LimitTable) -> None:
+    world = World(table, Caps(concurrent=1, usd_per_month=Decimal(1)))
+    world.time = float(1_798_761_600 - 30)  # half a minute before 2027 begins
+    hold = await world.worker.reserve("one", tokens=0, usd=Decimal("0.6"))
+    assert isinstance(hold, Hold)
+    world.time += 50
+    assert isinstance(
+        await world.new_worker(Caps(concurrent=2, usd_per_month=Decimal(1))).reserve("two", tokens=0, usd=Decimal("0.1")), Hold
+    )
+    await hold.renew()
+    world.time += 45
+    assert await world.new_worker().occupancy() == 2
