@@ -21,7 +21,7 @@ ARGS ?=
 
 export PYTHONPATH := shared:.
 
-.PHONY: help run demo test test-infra test-clients soak dev check format bench bench-env validate synth template lock clean node
+.PHONY: help run demo test test-infra test-clients soak dev check format bench bench-env validate openapi synth template lock clean node
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ bench: bench-env ## measure overhead, cold start, AWS calls, sessions, search an
 
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
 	@$(PY) -m local.validate
+
+openapi: $(ENV)/local.stamp ## write docs/openapi.json anew from the routes
+	$(PY) -m local.openapi
 
 synth: $(INFRA_ENV)/infra.stamp node_modules/.stamp ## validate, then synthesize the CDK app of every environment into cdk.out/
 	PATH="$(abspath $(INFRA_ENV))/bin:$$PATH" npx --no-install cdk synth --quiet $(ARGS)

@@ -17,11 +17,11 @@ router = public_router()
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> Response:
     root: str = request.scope.get("root_path", "")
-    return json_response({**_document(), "servers": [{"url": root or "/"}]})
+    return json_response({**document(), "servers": [{"url": root or "/"}]})
 
 
 @cache
-def _document() -> dict[str, Any]:
+def document() -> dict[str, Any]:
     from spass.web.openapi import describe
 
     folder = Path(__file__).parents[1]

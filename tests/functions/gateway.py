@@ -343,7 +343,7 @@ def assert_described(route: Route, reply: Reply) -> None:
 @cache
 def described() -> dict[str, Any]:
     """The OpenAPI document."""
-    document: dict[str, Any] = importlib.import_module("functions.meta.openapi")._document()
+    document: dict[str, Any] = importlib.import_module("functions.meta.openapi").document()
     return document
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from infra.routes import ROUTES
+from local.openapi import FILE, text
 from spass.web.openapi import describe
 
 Schema = Mapping[str, Any]
@@ -107,3 +108,7 @@ def test_it_says_how_to_authenticate_and_names_its_groups_in_order(document: Map
     listed = [tag["name"] for tag in document["tags"]]
     used = [tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]]
     assert (listed[0], listed[-1], set(listed)) == ("health", "rag", set(used))
+
+
+def test_the_committed_description_is_that_of_the_routes() -> None:
+    assert FILE.read_text(encoding="utf-8") == text(), "the contract has changed; if that is meant, run `make openapi`"
