@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
 from botocore.exceptions import ClientError
 
+from spass.aws import writes
 from spass.aws.attributes import Item, Value, attribute_of, item_of
+from spass.aws.dynamodb import parameters_of
 from spass.aws.faults import AwsCall, invoke
 from spass.aws.keys import Key, tenant_prefix
 from spass.aws.translate import storage_errors
@@ -77,7 +79,7 @@ class Check:
     condition: Condition
 
 
-Write: TypeAlias = Put | Update | Delete | Check
+Write: TypeAlias = Put | Update | Delete | Check | writes.Write
 
 
 class ConditionFailed(Exception):
@@ -165,7 +167,7 @@ class GuardedTable:
             if start is None or (limit is not None and len(items) >= limit):
                 return items
 
-    async def write(self, write: Put | Update | Delete) -> Item | None:
+    async def write(self, write: Put | Update | Delete | writes.Put | writes.Update | writes.Delete) -> Item | None:
         """Do one write. An Update answers the item after it, a Delete the item that was there, a Put nothing. Conflicts with
         transactions under way are retried.
 
@@ -174,9 +176,9 @@ class GuardedTable:
             StorageUnavailable: throttled or unreachable; whether the write took effect is unknown.
         """
         method: Callable[..., object]
-        if isinstance(write, Put):
+        if isinstance(write, Put | writes.Put):
             operation, method, returns = "PutItem", self._client.put_item, "NONE"
-        elif isinstance(write, Update):
+        elif isinstance(write, Update | writes.Update):
             operation, method, returns = "UpdateItem", self._client.update_item, "ALL_NEW"
         else:
             operation, method, returns = "DeleteItem", self._client.delete_item, "ALL_OLD"
@@ -252,6 +254,9 @@ class GuardedTable:
         return {"pk": {"S": self._guard(key.pk)}, "sk": {"S": key.sk}}
 
     def _parameters(self, write: Write) -> dict[str, object]:
+        if isinstance(write, writes.Put | writes.Update | writes.Delete | writes.Check):
+            self._guard(write.key.pk)
+            return parameters_of(write)
         parameters: dict[str, object] = {}
         names: dict[str, str] = {}
         values: dict[str, Value] = {}
@@ -276,7 +281,7 @@ class GuardedTable:
         return parameters
 
     def _transact_item(self, write: Write) -> "TransactWriteItemTypeDef":
-        kind = "ConditionCheck" if isinstance(write, Check) else type(write).__name__
+        kind = "ConditionCheck" if isinstance(write, Check | writes.Check) else type(write).__name__
         return cast("TransactWriteItemTypeDef", {kind: self._parameters(write) | {"TableName": self._name}})
 
 

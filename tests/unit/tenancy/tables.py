@@ -10,7 +10,7 @@ from spass.aws.jobs import TenantJobs
 from spass.aws.keys import Key, tenant_config
 from spass.aws.objects import TenantObjects
 from spass.aws.places import NOWHERE
-from spass.aws.table import ConditionFailed, Delete, Put, TenantTable, Update
+from spass.aws.table import ConditionFailed, TenantTable, Update, Write
 from spass.aws.uploads import TenantUploads
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
@@ -57,7 +57,7 @@ class LaggingTable(TenantTable):
             raise StorageUnavailable("The table does not answer.")
         return self.row.as_of(self.row.clock.now - (0.0 if consistent else self.lag()))
 
-    async def write(self, write: Put | Update | Delete) -> Item | None:
+    async def write(self, write: Write) -> Item | None:
         """An update as ``change_of`` writes it: SET, REMOVE, ADD #version."""
         assert isinstance(write, Update)
         if self.silent:

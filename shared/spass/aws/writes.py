@@ -1,0 +1,157 @@
+"""Writes to the table and their conditions, as data.
+
+``spass.aws.dynamodb`` renders them as DynamoDB's expressions; a table in memory evaluates them directly. A path is the name of an
+attribute, or, with dots, of an entry of a map: ``hold.owner``. No attribute's own name contains a dot.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from spass.aws.attributes import Value
+from spass.aws.keys import Key
+
+
+class Condition:
+    """What must hold of the stored item for a write to take effect. ``a & b`` needs both, ``a | b`` one of them."""
+
+    __slots__ = ()
+
+    def __and__(self, other: "Condition") -> "AllOf":
+        return AllOf((self, other))
+
+    def __or__(self, other: "Condition") -> "AnyOf":
+        return AnyOf((self, other))
+
+
+@dataclass(frozen=True, slots=True)
+class _Presence(Condition):
+    path: str
+
+
+class Exists(_Presence):
+    """The attribute is there."""
+
+    __slots__ = ()
+
+
+class Absent(_Presence):
+    """The attribute is not there."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison(Condition):
+    """A comparison never holds of an attribute that is not there, except ``Lacks``."""
+
+    path: str
+    value: Value
+
+
+class Equals(_Comparison):
+    """The attribute equals ``value``."""
+
+    __slots__ = ()
+
+
+class OneOf(_Comparison):
+    """The attribute equals one of the list ``value``."""
+
+    __slots__ = ()
+
+
+class AtMost(_Comparison):
+    """The attribute has the type of ``value`` (a number or text) and is at most ``value``."""
+
+    __slots__ = ()
+
+
+class Contains(_Comparison):
+    """The attribute is a set that contains the text ``value``."""
+
+    __slots__ = ()
+
+
+class Lacks(_Comparison):
+    """The attribute is not a set that contains the text ``value``."""
+
+    __slots__ = ()
+
+
+class HasSize(_Comparison):
+    """The attribute is a set with ``value`` members."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Combination(Condition):
+    conditions: tuple[Condition, ...]
+
+
+class AllOf(_Combination):
+    """Every one of ``conditions`` holds."""
+
+    __slots__ = ()
+
+
+class AnyOf(_Combination):
+    """At least one of ``conditions`` holds."""
+
+    __slots__ = ()
+
+
+ITEM_EXISTS: Final = Exists("pk")
+ITEM_ABSENT: Final = Absent("pk")
+"""There is no item under the key. An expired item that DynamoDB has not removed yet is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Replace the whole item."""
+
+    key: Key
+    attributes: Mapping[str, Value]
+    when: Condition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Change an item, which is created if it is absent. No path may be named twice, nor lie within another.
+
+    Attributes:
+        set: the paths that get a value.
+        default: the paths that get a value only if they are absent.
+        add: the numbers that are increased, or the members that are added to sets of text. An absent attribute counts as 0 or
+            as empty; an absent entry of a map is an error.
+        discard: the members that are removed from sets. The table has no empty sets: the attribute goes with the last member.
+        remove: the paths that are removed.
+    """
+
+    key: Key
+    set: Mapping[str, Value] = field(default_factory=dict)
+    default: Mapping[str, Value] = field(default_factory=dict)
+    add: Mapping[str, Value] = field(default_factory=dict)
+    discard: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    remove: tuple[str, ...] = ()
+    when: Condition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove the item, if there is one."""
+
+    key: Key
+    when: Condition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Only check a condition, as part of a transaction."""
+
+    key: Key
+    when: Condition
+
+
+Write: TypeAlias = Put | Update | Delete | Check
