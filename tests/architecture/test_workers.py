@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.workers import WORKERS, Worker
-from spass.rag.ingest.worker import MAX_RECEIVES
+from spass.core.jobs import MAX_RECEIVES
 from spass.sessions.compaction.job import JOB_SECONDS
 from spass.web.functions import WorkerFunction
 

@@ -42,12 +42,12 @@ def message(**fields: object) -> str:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("{secret", "the message is no JSON"),
-        ("[" * 100_000, "the message is no JSON"),
-        ('"secret"', "the message is of no known kind"),
-        (message(job="secret"), "the message is of no known kind"),
-        (message(id="job_secret"), "the message is of no known kind"),
-        (message(id=7), "the message is of no known kind"),
+        ("{secret", "the message is not JSON"),
+        ("[" * 100_000, "the message is not JSON"),
+        ('"secret"', "the message is not a known job"),
+        (message(job="secret"), "the message is not a known job"),
+        (message(id="job_secret"), "the message is not a known job"),
+        (message(id=7), "the message is not a known job"),
         (message(tenant="secret"), "the tenant is not known"),
     ],
 )

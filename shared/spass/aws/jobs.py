@@ -11,6 +11,7 @@ from spass.aws.places import WorkPlaces
 from spass.aws.translate import storage_errors
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import IndexId, JobId, TenantId, UploadId
+from spass.core.jobs import CompactSession, Job, body_of
 from spass.core.messages import Json
 
 if TYPE_CHECKING:
@@ -36,27 +37,18 @@ class TenantJobs:
         """Whether there is a state machine that ingests the parts of a large file side by side."""
         return self._places.ingest_machine is not None
 
-    async def merge(self, index: IndexId) -> None:
-        """Ask for the segments of ``index`` to be merged.
+    async def send(self, job: Job) -> None:
+        """Send ``job`` to its queue.
 
         Raises:
-            StorageUnavailable: the queue does not answer; it may or may not have been asked.
+            StorageUnavailable: the queue does not answer, or there is none; the job may or may not have been sent.
         """
-        await self._send({"job": "merge", "tenant": self._tenant, "index": index})
-
-    async def ingest(self, index: IndexId, upload: UploadId) -> None:
-        """Ask for an upload to be worked on from where it stands; raises as ``merge``."""
-        await self._send({"job": "ingest", "tenant": self._tenant, "index": index, "upload": upload})
-
-    async def account(self, record: Mapping[str, str | int]) -> None:
-        """Ask for the record of a call to be accounted for, which could not be done when the call ended.
-
-        Raises:
-            StorageUnavailable: the queue does not answer, or there is none.
-        """
-        if self._places.queue is None:
-            raise StorageUnavailable("There is no queue of jobs.")
-        await self._send({"job": "account", "tenant": self._tenant, "record": record})
+        if job.tenant != self._tenant:
+            raise PermissionError("a job of another tenant")
+        url = self._places.compaction_queue if isinstance(job, CompactSession) else self._places.queue
+        if url is None:
+            raise StorageUnavailable("There is no queue for this job.")
+        await _call("sqs", "SendMessage", self._sqs().send_message, {"QueueUrl": url, "MessageBody": body_of(job)})
 
     async def start_parts(self, index: IndexId, upload: UploadId, parts: Sequence[int], *, failures: int = 0) -> None:
         """Start the state machine on the parts of an upload, after so many ``failures`` of earlier executions: after each there
@@ -73,16 +65,6 @@ class TenantJobs:
             "parts": list(parts),
         }
         await self._start(self._places.ingest_machine, f"{upload}_{failures}" if failures else upload, work)
-
-    async def compact(self, job: JobId) -> None:
-        """Ask for a compaction to be carried out whose record stands.
-
-        Raises:
-            StorageUnavailable: the queue does not answer, or there is none; it may or may not have been asked.
-        """
-        if self._places.compaction_queue is None:
-            raise StorageUnavailable("There is no queue of compactions.")
-        await self._send({"job": "compact", "tenant": self._tenant, "id": job}, self._places.compaction_queue)
 
     async def start_compaction(self, job: JobId) -> None:
         """Start the state machine on a compaction; however often it is started, it runs once.
@@ -101,12 +83,6 @@ class TenantJobs:
         except ClientError as error:
             if error.response["Error"]["Code"] != "ExecutionAlreadyExists":
                 raise
-
-    async def _send(self, body: Mapping[str, Json], queue: str | None = None) -> None:
-        url = queue or self._places.queue
-        if url is not None:
-            parameters = {"QueueUrl": url, "MessageBody": json.dumps(body)}
-            await _call("sqs", "SendMessage", self._sqs().send_message, parameters)
 
 
 async def _call(service: str, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:

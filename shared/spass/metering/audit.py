@@ -12,6 +12,7 @@ from spass.aws.table import ABSENT, TTL, ConditionFailed, Put, TransactionFailed
 from spass.core.cost import Cost
 from spass.core.errors import InternalError, StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
+from spass.core.jobs import AccountCall
 from spass.core.messages import Json, TokenUsage
 from spass.core.time import Timestamp, epoch_s, now
 from spass.metering import usage
@@ -101,7 +102,7 @@ async def account(store: TenantStore, record: Mapping[str, str | int]) -> None:
 
 async def _leave(store: TenantStore, record: Mapping[str, str | int]) -> None:
     try:
-        await store.jobs.account(record)
+        await store.jobs.send(AccountCall(store.tenant, record))
         how = "audit_queued"
     except (StorageUnavailable, InternalError):
         how = "audit_not_stored"

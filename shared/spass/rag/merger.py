@@ -18,6 +18,7 @@ from spass.aws.objects import ObjectMissing
 from spass.aws.table import TTL, Condition, ConditionFailed, Delete, Put, Update
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.ids import IndexId, random_suffix
+from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline, now_s
 from spass.rag.bitmap import Bitmap
 from spass.rag.cache import ObjectCache
@@ -55,7 +56,7 @@ async def merge(store: TenantStore, cache: ObjectCache, index_id: IndexId, deadl
                     raise StorageUnavailable("The index has a segment that is not whole.", retry_after=60) from None
                 gone = names
     if alone and merge_due(await read_manifest(store, index_id)):
-        await store.jobs.merge(index_id)
+        await store.jobs.send(MergeSegments(store.tenant, index_id))
     return merged
 
 

@@ -18,6 +18,7 @@ from spass.aws.objects import ObjectMissing
 from spass.aws.table import Write
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.ids import IndexId, random_suffix
+from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline
 from spass.rag.answers import WriteAnswer
 from spass.rag.manifest import Manifest, manifest_of, swap_write, unchanged
@@ -116,4 +117,4 @@ async def swap(
 
 async def _ask_for_merge(store: TenantStore, index: IndexId) -> None:
     with suppress(SpassError):  # the write is done; the next one asks again, and so does the sweep
-        await store.jobs.merge(index)
+        await store.jobs.send(MergeSegments(store.tenant, index))

@@ -15,6 +15,7 @@ from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.table import Condition, ConditionFailed, Update
 from spass.core.ids import IndexId
+from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline
 from spass.rag.manifest import Manifest, manifest_of, retired_entries
 from spass.rag.merge import merge_due
@@ -53,7 +54,7 @@ async def sweep(store: TenantStore, at: int, deadline: Deadline) -> Swept:
             break
         retired += await _sweep_retired(store, index, item, at)
         if merge_due(manifest_of(item)):
-            await store.jobs.merge(index)
+            await store.jobs.send(MergeSegments(store.tenant, index))
             merges += 1
     return Swept(retired, await _sweep_orphans(store, at, deadline), merges)
 

@@ -10,24 +10,23 @@ from spass.aws.faults import Fault, FaultPlan, inject
 from spass.aws.places import WorkPlaces
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
+from spass.core.jobs import Delivery
 from spass.core.time import Deadline
+from spass.jobs.background import background_handler
+from spass.jobs.dispatch import Dispatcher
 from spass.metering.audit import keep
 from spass.metering.usage import UsageQuery, usage
-from spass.rag.ingest.dispatch import Dispatch
-from spass.rag.ingest.worker import Delivery, Ingest
+from spass.rag.cache import ObjectCache
+from spass.rag.service import Rag
 from tests.unit.metering.ledger import Books, call
 
 pytestmark = pytest.mark.anyio
 
 
-async def no_merge(*_: object) -> None:
-    raise AssertionError("nothing here is merged")
-
-
 @pytest.fixture
-def dispatch(books: Books) -> Dispatch:
+def dispatcher(books: Books) -> Dispatcher:
     aws = Aws(table="spass", bucket="spass", places=WorkPlaces(queue=books.queue))
-    return Dispatch({TenantId("acme")}, aws.for_tenant, cast(Ingest, None), no_merge)
+    return Dispatcher({TenantId("acme")}, aws.for_tenant, background_handler(cast(Rag, None), ObjectCache()))
 
 
 async def left(books: Books) -> str:
@@ -43,31 +42,31 @@ async def requests_of(books: Books) -> Any:
     return answer["total"]["requests"]
 
 
-async def deliver(dispatch: Dispatch, body: str) -> bool:
-    return await dispatch.message(body, Delivery("m-1", 1), Deadline.after(60))
+async def deliver(dispatcher: Dispatcher, body: str) -> bool:
+    return await dispatcher.message(body, Delivery("m-1", 1), Deadline.after(60))
 
 
-async def test_a_delivered_call_is_accounted_for_once(books: Books, dispatch: Dispatch) -> None:
+async def test_a_delivered_call_is_accounted_for_once(books: Books, dispatcher: Dispatcher) -> None:
     body = await left(books)
     assert await requests_of(books) == 0
     for _ in range(3):
-        assert await deliver(dispatch, body)
+        assert await deliver(dispatcher, body)
     assert await requests_of(books) == 1
 
 
-async def test_a_call_that_the_table_still_does_not_take_is_delivered_again(books: Books, dispatch: Dispatch) -> None:
+async def test_a_call_that_the_table_still_does_not_take_is_delivered_again(books: Books, dispatcher: Dispatcher) -> None:
     body = await left(books)
     with inject(FaultPlan(Fault.LOST_REPLY)), pytest.raises(StorageUnavailable):
-        await deliver(dispatch, body)
-    assert await deliver(dispatch, body)
+        await deliver(dispatcher, body)
+    assert await deliver(dispatcher, body)
     assert await requests_of(books) == 1
 
 
 async def test_a_call_of_a_tenant_that_is_not_known_is_dropped(
-    books: Books, dispatch: Dispatch, capsys: pytest.CaptureFixture[str]
+    books: Books, dispatcher: Dispatcher, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (await left(books)).replace('"acme"', '"gone"')
     capsys.readouterr()
-    assert await deliver(dispatch, body)
+    assert await deliver(dispatcher, body)
     assert json.loads(capsys.readouterr().out)["event"] == "job_dropped"
     assert await requests_of(books) == 0

@@ -14,6 +14,7 @@ from spass.aws.leases import LEASE_SECONDS
 from spass.aws.places import NOWHERE
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
+from spass.core.jobs import Job, MergeSegments
 from spass.core.time import Deadline, now_s
 from spass.rag.cache import ObjectCache
 from spass.rag.manifest import INLINE_DEAD_BYTES
@@ -44,8 +45,9 @@ class Asked(TenantJobs):
         self.merges: list[IndexId] = []
         self.broken = broken
 
-    async def merge(self, index: IndexId) -> None:
-        self.merges.append(index)
+    async def send(self, job: Job) -> None:
+        assert isinstance(job, MergeSegments)
+        self.merges.append(job.index)
         if self.broken:
             raise StorageUnavailable("no answer")
 

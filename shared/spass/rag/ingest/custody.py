@@ -18,10 +18,9 @@ from spass.aws.table import TTL, Condition, ConditionFailed, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import IndexId, UploadId, random_suffix
 from spass.core.time import now, now_s
-from spass.rag.ingest.events import ObjectPut
-from spass.rag.ingest.location import Location
 from spass.rag.ingest.plan import Plan
 from spass.rag.ingest.record import KEEP_SECONDS, MAX_ERRORS, Status, UploadError, UploadRecord, record_of, updated
+from spass.rag.ingest.uploaded_file import UploadedFile
 
 _ACTIVE: Final = (Status.QUEUED, Status.RUNNING)
 
@@ -42,17 +41,16 @@ class Standing(Enum):
     HELD_FOR_THIS = auto()  # somebody has held it for this very message not long ago
 
 
-async def take_put(store: TenantStore, location: Location, put: ObjectPut, hand: Hand) -> UploadRecord | Standing:
-    """Take the upload that ``put`` is: the one a form was given out for, or, where that has another object by now (a form can be
+async def take_put(store: TenantStore, file: UploadedFile, hand: Hand) -> UploadRecord | Standing:
+    """Take the upload that ``file`` is: the one a form was given out for, or, where that has another object by now (a form can be
     used twice) or there was none, one of its own. Each (key, revision) is one upload, however often it is taken."""
-    if location.upload is not None:
-        waiting: dict[str, Value] = {":waiting": Status.WAITING.value, ":key": location.key}
+    if file.form_upload is not None:
+        waiting: dict[str, Value] = {":waiting": Status.WAITING.value, ":key": file.key}
         waits = Condition("(#status = :waiting AND #key = :key)", _names("status", "key"), waiting)
-        taken = await _take_put(store, location, location.upload, put, hand, waits)
+        taken = await _take_put(store, file, file.form_upload, hand, waits)
         if taken is not None:
             return taken
-    own = location.upload_of(put.revision)
-    taken = await _take_put(store, location, own, put, hand, Condition("attribute_not_exists(pk)"))
+    taken = await _take_put(store, file, file.own_upload, hand, Condition("attribute_not_exists(pk)"))
     return taken or Standing.ENDED
 
 
@@ -67,7 +65,7 @@ async def take(store: TenantStore, index: IndexId, upload: UploadId, hand: Hand)
 
 
 async def _take_put(
-    store: TenantStore, location: Location, upload: UploadId, put: ObjectPut, hand: Hand, or_else: Condition
+    store: TenantStore, file: UploadedFile, upload: UploadId, hand: Hand, or_else: Condition
 ) -> UploadRecord | Standing | None:
     """None when the upload is that of another object."""
     free = _takeable(hand)
@@ -77,19 +75,19 @@ async def _take_put(
         {**free.values, **or_else.values},
     )
     always: dict[str, Value] = {
-        "index": location.index,
-        "key": location.key,
-        "revision": put.revision,
-        "version": put.version,
-        "filename": location.filename,
+        "index": file.index,
+        "key": file.key,
+        "revision": file.revision,
+        "version": file.version,
+        "filename": file.filename,
     }
-    if put.sequencer:
-        always["sequencer"] = put.sequencer
+    if file.sequencer:
+        always["sequencer"] = file.sequencer
     try:
-        return await _take(store, location.index, upload, hand, always, {"created_at": now()}, condition)
+        return await _take(store, file.index, upload, hand, always, {"created_at": now()}, condition)
     except ConditionFailed as failure:
         item = failure.item
-        if item is None or (item.get("key"), item.get("revision")) != (location.key, put.revision):
+        if item is None or (item.get("key"), item.get("revision")) != (file.key, file.revision):
             return None
         return _standing(item, hand)
 

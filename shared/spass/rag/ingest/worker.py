@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import Final
 
 from spass.aws.clients import TenantStore
@@ -13,24 +12,22 @@ from spass.aws.log import write_line
 from spass.aws.objects import ObjectMissing
 from spass.core.errors import Internal, InternalError, Limited, SpassError, StorageUnavailable, TimedOut, Unavailable, Upstream
 from spass.core.ids import IndexId, UploadId
+from spass.core.jobs import Delivery, IngestUpload
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
 from spass.rag.documents import MAX_UPLOAD_BYTES
 from spass.rag.ingest import custody
 from spass.rag.ingest.custody import Hand, Standing
-from spass.rag.ingest.events import ObjectPut
-from spass.rag.ingest.location import Location
 from spass.rag.ingest.newest import check_newest, note_newest
 from spass.rag.ingest.part import LAST_SECONDS, PartEnd, PartRun
 from spass.rag.ingest.plan import FileRefused, kind_of
 from spass.rag.ingest.progress import first_errors, put_parts
 from spass.rag.ingest.reading import survey
 from spass.rag.ingest.record import UploadError, UploadRecord, read_record
+from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.service import Rag
 from spass.rag.swap import read_manifest
 
-MAX_RECEIVES: Final = 5
-"""So often the queue hands out a message before it gives up on it."""
 SMALL_BYTES: Final = 16 * 2**20
 """A file up to this size is one part: its worker is done with it sooner than a state machine has started."""
 PART_BYTES: Final = 8 * 2**20
@@ -52,18 +49,6 @@ class SurveyTooLong(TimedOut):
     code = SURVEY_TIMEOUT
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A message of the queue, received for the ``receives``-th time (from 1)."""
-
-    message: str
-    receives: int
-
-    @property
-    def last(self) -> bool:
-        return self.receives >= MAX_RECEIVES
-
-
 class Ingest:
     """Ingests files for whoever hands out messages. Every method answers whether the message is done with; if not, it shall be
     delivered again."""
@@ -71,14 +56,14 @@ class Ingest:
     def __init__(self, rag: Rag) -> None:
         self._rag = rag
 
-    async def put(self, store: TenantStore, location: Location, put: ObjectPut, delivery: Delivery, deadline: Deadline) -> bool:
+    async def file(self, store: TenantStore, file: UploadedFile, delivery: Delivery, deadline: Deadline) -> bool:
         """Ingest the object that was put, unless that was done, or is being done, already. An older one under its key is not
         gone on with."""
-        await note_newest(store, location.index, location.key, put.sequencer)
-        taken = await custody.take_put(store, location, put, Hand(delivery.message))
+        await note_newest(store, file.index, file.key, file.sequencer)
+        taken = await custody.take_put(store, file, Hand(delivery.message))
         return await self._work(store, taken, delivery, deadline)
 
-    async def go_on(self, store: TenantStore, index: IndexId, upload: UploadId, delivery: Delivery, deadline: Deadline) -> bool:
+    async def upload(self, store: TenantStore, index: IndexId, upload: UploadId, delivery: Delivery, deadline: Deadline) -> bool:
         """Go on with an upload that was begun."""
         taken = await custody.take(store, index, upload, Hand(delivery.message))
         return await self._work(store, taken, delivery, deadline)
@@ -142,7 +127,7 @@ class Ingest:
         for number in parts:
             if await run.run(number, record.owner) is PartEnd.TIME_UP:
                 await custody.put_back(store, record)
-                await store.jobs.ingest(record.index, record.id)
+                await store.jobs.send(IngestUpload(store.tenant, record.index, record.id))
                 return True
         await finish(store, record.index, record.id)
         return True

@@ -21,6 +21,7 @@ from spass.aws.table import ABSENT, Condition, Put, TransactionFailed, Update
 from spass.calls.scope import Scope
 from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, SpassError, StorageUnavailable
 from spass.core.ids import AgentName, JobId, SessionId, new_id
+from spass.core.jobs import CompactSession
 from spass.core.messages import Json
 from spass.core.time import timestamp
 from spass.sessions.compaction.cut import plan_of
@@ -199,7 +200,7 @@ class CompactionJobs:
     async def _ask(self, store: TenantStore, job: Job) -> None:
         """Leave the job to the queue, or end it."""
         try:
-            await again(lambda: store.jobs.compact(job.id))
+            await again(lambda: store.jobs.send(CompactSession(store.tenant, job.id)))
         except StorageUnavailable:
             with suppress(StorageUnavailable):
                 await fail(store, job, GIVEN_UP, self._clock())

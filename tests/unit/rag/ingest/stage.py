@@ -12,15 +12,15 @@ import boto3
 from spass.aws.clients import Aws, TenantStore
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, RequestId, TenantId, UploadId, UserId, random_suffix
+from spass.core.jobs import Delivery
 from spass.core.messages import TokenUsage
 from spass.core.time import Deadline
+from spass.jobs.background import background_handler
+from spass.jobs.dispatch import Dispatcher
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.cache import ObjectCache
-from spass.rag.ingest.dispatch import Dispatch
 from spass.rag.ingest.steps import Steps
 from spass.rag.ingest.uploads import Upload, Uploads
-from spass.rag.ingest.worker import Delivery, Ingest
-from spass.rag.merger import merge
 from spass.rag.service import Rag
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.identity import Caller, Identity
@@ -106,11 +106,12 @@ class Stage:
 
     async def deliver(self, body: str, *, message: str = "", receives: int = 1, seconds: float = 870) -> bool:
         """Hand a message to a worker; whether that is done with it. Without a name it is a message of its own."""
-        dispatch = Dispatch({self.tenant}, self.aws.for_tenant, Ingest(self.rag), self._merge)
-        return await dispatch.message(body, Delivery(message or random_suffix(), receives), Deadline.after(seconds))
+        delivery = Delivery(message or random_suffix(), receives)
+        return await self.dispatcher.message(body, delivery, Deadline.after(seconds))
 
-    async def _merge(self, store: TenantStore, index: IndexId, deadline: Deadline) -> None:
-        await merge(store, ObjectCache(), index, deadline)
+    @property
+    def dispatcher(self) -> Dispatcher:
+        return Dispatcher({self.tenant}, self.aws.for_tenant, background_handler(self.rag, ObjectCache()))
 
     async def only_upload(self, index: IndexId = INDEX) -> Upload:
         (upload,) = (await self.uploads.list(self.scope, index)).uploads

@@ -12,11 +12,10 @@ from spass.aws.uploads import TenantUploads
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, RateLimited, TooManyDocuments, UpstreamError, UpstreamRejected, UpstreamTimeout
 from spass.core.ids import DocumentId, IndexId
+from spass.core.jobs import Delivery
 from spass.core.time import Deadline, now_s
 from spass.llm.types import EmbeddingReply
 from spass.rag.documents import DocumentPatch, NewDocument
-from spass.rag.ingest.dispatch import Dispatch
-from spass.rag.ingest.worker import Delivery, Ingest
 from tests.unit.rag.ingest.stage import INDEX, Calls, Stage, config_with, file_of, lines, numbered, put_event
 
 pytestmark = pytest.mark.anyio
@@ -375,8 +374,7 @@ async def test_no_batch_is_begun_that_may_take_longer_than_there_is_time(stage: 
         Clock.left -= 250
 
     stage.calls.before = take_long
-    dispatch = Dispatch({stage.tenant}, stage.aws.for_tenant, Ingest(stage.rag), stage._merge)
-    assert await dispatch.message(stage.put(PATH, file_of(numbered(20))), Delivery("m", 1), Clock(0))
+    assert await stage.dispatcher.message(stage.put(PATH, file_of(numbered(20))), Delivery("m", 1), Clock(0))
     assert (Clock.left, (await stage.only_upload()).documents_ingested) == (200, 8)
     assert len(stage.queued()) == 1
 
@@ -396,8 +394,7 @@ async def test_a_file_that_a_whole_workers_time_is_too_short_to_look_through_is_
             yield b""
 
     monkeypatch.setattr(TenantUploads, "blocks", slow)
-    dispatch = Dispatch({stage.tenant}, stage.aws.for_tenant, Ingest(stage.rag), stage._merge)
-    assert await dispatch.message(stage.put(PATH, file_of(numbered(3))), Delivery("m", 1), Clock(0)) is ends
+    assert await stage.dispatcher.message(stage.put(PATH, file_of(numbered(3))), Delivery("m", 1), Clock(0)) is ends
     upload = await stage.only_upload()
     expected = ("failed", ["survey_timeout"]) if ends else ("queued", [])
     assert (upload.status, [error.code for error in upload.errors]) == expected

@@ -6,23 +6,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.core.ids import IndexId, TenantId, UploadId
-from spass.rag.ingest.events import IngestJob, MergeJob, ObjectPut, Unknown, jobs_of
-from spass.rag.ingest.location import locate, upload_key
+from spass.core.ids import IndexId, JobId, TenantId, UploadId
+from spass.core.jobs import AccountCall, CompactSession, IngestUpload, Job, MergeSegments, body_of
+from spass.jobs.messages import Unknown, parse
+from spass.rag.ingest.uploaded_file import UploadedFile, upload_key, uploaded_file
 from tests.unit.rag.ingest.stage import put_event
 
 UPLOAD = UploadId("upl_01k9s3f5k2abcdefghjkmnpqrs")
 
 
+TENANT, BOOKS = TenantId("t"), IndexId("books")
+
+
+def file_of(body: str) -> UploadedFile:
+    (task,) = parse(body)
+    assert isinstance(task, UploadedFile)
+    return task
+
+
+def locate(key: str) -> UploadedFile | None:
+    return uploaded_file(key, None, "")
+
+
 def test_an_event_names_the_object_by_its_key_unescaped_and_its_version() -> None:
-    (job,) = jobs_of(put_event("uploads/t/books/große Datei+1.md", "v1"))
-    assert job == ObjectPut("uploads/t/books/große Datei+1.md", "v1", "v1", size=1)
+    file = file_of(put_event("uploads/t/books/große Datei+1.md", "v1", sequencer="-"))
+    assert file == UploadedFile(TENANT, BOOKS, "books/große Datei+1.md", None, "große Datei+1.md", "v1", "v1")
 
 
 @pytest.mark.parametrize("version", [None, "null", ""])
 def test_an_object_without_a_version_is_told_by_the_events_order(version: str | None) -> None:
-    (job,) = jobs_of(put_event("uploads/t/books/a.md", version, "tag"))
-    assert job == ObjectPut("uploads/t/books/a.md", None, "00tag", size=1)
+    file = file_of(put_event("uploads/t/books/a.md", version, "tag"))
+    assert (file.version, file.revision) == (None, "00tag")
 
 
 @given(st.text("0123456789ABCDEF", min_size=1, max_size=20), st.text("0123456789ABCDEF", min_size=1, max_size=20))
@@ -41,9 +55,7 @@ def test_what_is_no_sequencer_orders_nothing(sequencer: str) -> None:
 
 
 def _sequencer(sequencer: str) -> str:
-    (job,) = jobs_of(put_event("uploads/t/books/a.md", "v", sequencer=sequencer))
-    assert isinstance(job, ObjectPut)
-    return job.sequencer
+    return file_of(put_event("uploads/t/books/a.md", "v", sequencer=sequencer)).sequencer
 
 
 @pytest.mark.parametrize(
@@ -57,25 +69,38 @@ def _sequencer(sequencer: str) -> str:
     ],
 )
 def test_a_folder_of_the_console_is_a_key_with_a_slash_at_its_end_and_nothing_in_it(key: str, size: int, folder: bool) -> None:
-    (job,) = jobs_of(put_event(key, "v", size=size))
-    assert isinstance(job, ObjectPut)
-    assert job.is_folder is folder
+    assert (parse(put_event(key, "v", size=size)) == []) is folder
 
 
 def test_a_message_may_hold_several_events() -> None:
     records = [json.loads(put_event(f"uploads/t/books/{n}.md", "v"))["Records"][0] for n in range(3)]
-    jobs = jobs_of(json.dumps({"Records": records}))
-    assert [job.key for job in jobs if isinstance(job, ObjectPut)] == [f"uploads/t/books/{n}.md" for n in range(3)]
+    files = parse(json.dumps({"Records": records}))
+    assert [f"uploads/t/{file.key}" for file in files if isinstance(file, UploadedFile)] == [
+        f"uploads/t/books/{n}.md" for n in range(3)
+    ]
 
 
-def test_what_our_own_functions_ask_for_is_understood() -> None:
-    assert jobs_of('{"job": "merge", "tenant": "t", "index": "i"}') == [MergeJob(TenantId("t"), IndexId("i"))]
-    asked = {"job": "ingest", "tenant": "t", "index": "i", "upload": UPLOAD}
-    assert jobs_of(json.dumps(asked)) == [IngestJob(TenantId("t"), IndexId("i"), UPLOAD)]
+@pytest.mark.parametrize(
+    "job",
+    [
+        MergeSegments(TENANT, BOOKS),
+        IngestUpload(TENANT, BOOKS, UPLOAD),
+        AccountCall(TENANT, {"request_id": "req_1", "input_tokens": 7}),
+        CompactSession(TENANT, JobId("job_" + "0" * 26)),
+    ],
+    ids=lambda job: type(job).__name__,
+)
+def test_a_job_that_is_sent_is_the_job_that_arrives(job: Job) -> None:
+    assert parse(body_of(job)) == [job]
+
+
+def test_the_form_of_a_job_that_an_operator_sends_by_hand_is_fixed() -> None:
+    body = {"job": "ingest", "tenant": "t", "index": "books", "upload": UPLOAD}
+    assert parse(json.dumps(body)) == [IngestUpload(TENANT, BOOKS, UPLOAD)]
 
 
 def test_the_buckets_greeting_asks_for_nothing() -> None:
-    assert jobs_of('{"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "spass"}') == []
+    assert parse('{"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "spass"}') == []
 
 
 @pytest.mark.parametrize(
@@ -98,25 +123,25 @@ def test_the_buckets_greeting_asks_for_nothing() -> None:
     ],
 )
 def test_what_nobody_understands_is_said_to_be_unknown_and_raises_nothing(body: str) -> None:
-    (job,) = jobs_of(body)
-    assert isinstance(job, Unknown)
+    (task,) = parse(body)
+    assert isinstance(task, Unknown)
 
 
 @given(st.text())
 def test_no_body_whatever_raises(body: str) -> None:
-    assert all(isinstance(job, Unknown) for job in jobs_of(body))
+    assert all(isinstance(task, Unknown) for task in parse(body))
 
 
 def test_a_key_leads_to_tenant_index_and_file() -> None:
     form = locate(f"uploads/t/{upload_key(IndexId('books'), UPLOAD, 'a.md')}")
     assert form is not None
-    assert (form.tenant, form.index, form.upload, form.filename) == ("t", "books", UPLOAD, "a.md")
+    assert (form.tenant, form.index, form.form_upload, form.filename) == ("t", "books", UPLOAD, "a.md")
     free = locate("uploads/t/books/2026/may/a.md")
     assert free is not None
-    assert (free.key, free.upload, free.filename) == ("books/2026/may/a.md", None, "2026/may/a.md")
+    assert (free.key, free.form_upload, free.filename) == ("books/2026/may/a.md", None, "2026/may/a.md")
     deep = locate(f"uploads/t/books/{UPLOAD}/b/a.md")
     assert deep is not None
-    assert (deep.upload, deep.filename) == (None, f"{UPLOAD}/b/a.md")
+    assert (deep.form_upload, deep.filename) == (None, f"{UPLOAD}/b/a.md")
 
 
 @pytest.mark.parametrize("key", ["uploads/t/books/", "uploads/t/books/2026/"])
@@ -149,7 +174,7 @@ def test_a_key_without_a_tenant_or_an_index_leads_nowhere(key: str) -> None:
 
 
 def test_every_revision_of_a_key_has_an_upload_of_its_own() -> None:
-    places = [locate(f"uploads/t/books/{name}.md") for name in ("a", "b")]
-    found = {place.upload_of(revision) for place in places if place for revision in ("", "v1", "v2")}
+    files = [uploaded_file(f"uploads/t/books/{name}.md", None, revision) for name in "ab" for revision in ("", "v1", "v2")]
+    found = {file.own_upload for file in files if file}
     assert len(found) == 6
     assert all(len(upload) == len(UPLOAD) and upload < UPLOAD for upload in found)

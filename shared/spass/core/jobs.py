@@ -1,0 +1,92 @@
+"""Jobs that one worker leaves to another: the types, and the form of each as the body of a queue's message.
+
+Rooms of every floor send jobs (``aws/jobs.py``), and ``spass.jobs`` dispatches what arrives, so the form stands below both.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final, TypeAlias
+
+from spass.core.ids import IndexId, JobId, TenantId, UploadId
+
+MAX_RECEIVES: Final = 5
+"""Deliveries of a message of the queue of jobs before the queue moves it to the dead letters."""
+_COMPACTION: Final = re.compile(r"job_[0-9a-z]{26}")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message of a queue, received for the ``receives``-th time (from 1). Other deliveries have the same ``message`` id only if
+    they are of the same message."""
+
+    message: str
+    receives: int
+
+    @property
+    def last(self) -> bool:
+        """Return True if the queue of jobs will not deliver the message again."""
+        return self.receives >= MAX_RECEIVES
+
+
+@dataclass(frozen=True, slots=True)
+class IngestUpload:
+    """Continue an upload."""
+
+    tenant: TenantId
+    index: IndexId
+    upload: UploadId
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSegments:
+    """Merge segments of an index."""
+
+    tenant: TenantId
+    index: IndexId
+
+
+@dataclass(frozen=True, slots=True)
+class AccountCall:
+    """Store the audit record of a call, which could not be stored when the call ended."""
+
+    tenant: TenantId
+    record: Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactSession:
+    """Start the state machine on the compaction job ``id``."""
+
+    tenant: TenantId
+    id: JobId
+
+
+Job: TypeAlias = IngestUpload | MergeSegments | AccountCall | CompactSession
+
+_NAMES: Final[Mapping[type[Job], str]] = {
+    IngestUpload: "ingest",
+    MergeSegments: "merge",
+    AccountCall: "account",
+    CompactSession: "compact",
+}
+
+
+def body_of(job: Job) -> str:
+    """Return the body of the message that asks for ``job``."""
+    return json.dumps({"job": _NAMES[type(job)], **asdict(job)})
+
+
+def job_of(message: object) -> Job | None:
+    """Return the job that a decoded body asks for, or None if it is not in the form of ``body_of``."""
+    match message:
+        case {"job": "ingest", "tenant": str(tenant), "index": str(index), "upload": str(upload)}:
+            return IngestUpload(TenantId(tenant), IndexId(index), UploadId(upload))
+        case {"job": "merge", "tenant": str(tenant), "index": str(index)}:
+            return MergeSegments(TenantId(tenant), IndexId(index))
+        case {"job": "account", "tenant": str(tenant), "record": dict(record)}:
+            return AccountCall(TenantId(tenant), record)
+        case {"job": "compact", "tenant": str(tenant), "id": str(id)} if _COMPACTION.fullmatch(id):
+            return CompactSession(TenantId(tenant), JobId(id))
+    return None

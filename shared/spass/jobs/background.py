@@ -1,0 +1,34 @@
+"""The queue of jobs: uploaded files, parts of them, segments to merge, calls to account for."""
+
+from spass.aws.clients import TenantStore
+from spass.core.jobs import AccountCall, CompactSession, Delivery, IngestUpload, MergeSegments
+from spass.core.time import Deadline
+from spass.jobs.dispatch import Handler, NotHandled
+from spass.jobs.messages import Task
+from spass.metering import audit
+from spass.rag.cache import ObjectCache
+from spass.rag.ingest.uploaded_file import UploadedFile
+from spass.rag.ingest.worker import Ingest
+from spass.rag.merger import merge
+from spass.rag.service import Rag
+
+
+def background_handler(rag: Rag, cache: ObjectCache) -> Handler:
+    """Return the handler of the queue of jobs."""
+    ingest = Ingest(rag)
+
+    async def handle(store: TenantStore, task: Task, delivery: Delivery, deadline: Deadline) -> bool:
+        match task:
+            case UploadedFile():
+                return await ingest.file(store, task, delivery, deadline)
+            case IngestUpload():
+                return await ingest.upload(store, task.index, task.upload, delivery, deadline)
+            case MergeSegments():
+                await merge(store, cache, task.index, deadline)
+            case AccountCall():
+                await audit.account(store, task.record)
+            case CompactSession():
+                raise NotHandled("compactions have a queue of their own")
+        return True
+
+    return handle

@@ -1,0 +1,15 @@
+"""The queue of compactions: each message starts the state machine on one job."""
+
+from spass.aws.clients import TenantStore
+from spass.core.jobs import CompactSession, Delivery
+from spass.core.time import Deadline
+from spass.jobs.dispatch import NotHandled
+from spass.jobs.messages import Task
+
+
+async def start_compaction(store: TenantStore, task: Task, _delivery: Delivery, _deadline: Deadline) -> bool:
+    """Start the state machine on the compaction that ``task`` names; raises as ``Handler``."""
+    if not isinstance(task, CompactSession):
+        raise NotHandled("only compactions come over this queue")
+    await store.jobs.start_compaction(task.id)
+    return True

@@ -1,0 +1,79 @@
+"""Dispatch of a queue's messages: each is handled alone, and those to deliver again are named in the answer."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from spass.aws.clients import TenantStore
+from spass.aws.log import failure_line, write_line
+from spass.core.ids import TenantId
+from spass.core.jobs import Delivery
+from spass.core.messages import Json
+from spass.core.time import Deadline, now
+from spass.jobs.messages import Task, Unknown, parse
+
+
+class NotHandled(Exception):
+    """No worker of this queue can handle the task. The text says why, and holds nothing of the message."""
+
+
+Handler: TypeAlias = Callable[[TenantStore, Task, Delivery, Deadline], Awaitable[bool]]
+"""Handles a task for its tenant. Returns True if it is done, False if its message must be delivered again.
+
+Raises:
+    NotHandled: tasks of this type do not come over this queue.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher:
+    """Dispatches messages for the known ``tenants``. A message that cannot be handled leaves a line in the log and is done:
+    it must not keep the queue busy."""
+
+    tenants: Collection[TenantId]
+    store_of: Callable[[TenantId], TenantStore]
+    handle: Handler
+
+    async def batch(self, event: Mapping[str, Any], deadline: Deadline) -> Json:
+        """Handle the messages of a Lambda event; return what Lambda must know to deliver again those that are not done.
+
+        Source: https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html
+        """
+        failed: list[Json] = []
+        for record in event["Records"]:
+            delivery = Delivery(record["messageId"], int(record["attributes"]["ApproximateReceiveCount"]))
+            try:
+                done = await self.message(record["body"], delivery, deadline)
+            except Exception as error:  # noqa: BLE001 (one message's failure must not stop the next one)
+                write_line({**failure_line(error, ""), "event": "job_failed", "message_id": delivery.message})
+                done = False
+            if not done:
+                failed.append({"itemIdentifier": delivery.message})
+        return {"batchItemFailures": failed}
+
+    async def message(self, body: str, delivery: Delivery, deadline: Deadline) -> bool:
+        """Return True if the message is done, False if it must be delivered again.
+
+        Raises:
+            Exception: the first unexpected failure of one of its tasks, after the others were handled.
+        """
+        done = True
+        failures: list[Exception] = []
+        for task in parse(body):
+            try:
+                done = await self._task(task, delivery, deadline) and done
+            except NotHandled as error:
+                line: dict[str, Json] = {"at": now(), "level": "warning", "event": "job_dropped", "message_id": delivery.message}
+                write_line(line | {"why": str(error)})
+            except Exception as failure:  # noqa: BLE001 (one event's failure must not stop the next one)
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+        return done
+
+    async def _task(self, task: Task | Unknown, delivery: Delivery, deadline: Deadline) -> bool:
+        if isinstance(task, Unknown):
+            raise NotHandled(task.why)
+        if task.tenant not in self.tenants:
+            raise NotHandled("the tenant is not known")
+        return await self.handle(self.store_of(task.tenant), task, delivery, deadline)
