@@ -91,7 +91,9 @@ def build(folder: Path, compiler: Path) -> dict[bool, Bundles]:
         bundles = Bundles(folder / f"code-{with_bytecode}", folder / f"runtime-{with_bytecode}", config, model)
         chosen = compiler if with_bytecode else None
         sources, starter = [ROOT / "functions", ROOT / "shared" / "spass"], ROOT / "infra" / "assets" / "run.sh"
-        bundling.function_code(bundles.code, sources=sources, starter=starter, compiler=chosen)
+        bundling.function_code(
+            bundles.code, sources=sources, left_out=ROOT / "shared" / "spass" / "testing", starter=starter, compiler=chosen
+        )
         bundling.runtime_layer(bundles.runtime, ROOT / "requirements" / "runtime.txt", compiler=chosen, target=target)
         built[with_bytecode] = bundles
     return built

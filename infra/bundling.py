@@ -87,8 +87,10 @@ def compiler(target: Target = LAMBDA) -> Path:
     return found
 
 
-def function_code(output: Path, *, sources: Sequence[Path], starter: Path, compiler: Path | None) -> None:
+def function_code(output: Path, *, sources: Sequence[Path], left_out: Path, starter: Path, compiler: Path | None) -> None:
     """Copy the Python files of each source folder, under the folder's name, and the script that starts a streaming function.
+
+    The folder ``left_out``, in one of the sources, is not copied.
 
     ``compiler`` is the interpreter that adds byte code; None adds none.
 
@@ -96,7 +98,7 @@ def function_code(output: Path, *, sources: Sequence[Path], starter: Path, compi
         BundlingFailed: a file does not compile.
     """
     for source in sources:
-        shutil.copytree(source, output / source.name, ignore=_all_but(".py"))
+        shutil.copytree(source, output / source.name, ignore=_all_but(".py", left_out=left_out))
     target = output / starter.name
     shutil.copyfile(starter, target)
     target.chmod(0o755)
@@ -210,10 +212,13 @@ def _compile(folder: Path, compiler: Path | None) -> None:
         raise BundlingFailed(f"{compiler} could not compile every module:\n{done.stdout}")
 
 
-def _all_but(suffix: str) -> Callable[[str, list[str]], list[str]]:
-    """Return the callback that makes ``shutil.copytree`` copy only files with this suffix."""
+def _all_but(suffix: str, left_out: Path | None = None) -> Callable[[str, list[str]], list[str]]:
+    """Return the callback that makes ``shutil.copytree`` copy only files with this suffix, and not the folder ``left_out``."""
+
+    def ignore(name: str, path: Path) -> bool:
+        return name == "__pycache__" or path == left_out or not (name.endswith(suffix) or path.is_dir())
 
     def ignored(folder: str, names: list[str]) -> list[str]:
-        return [name for name in names if name == "__pycache__" or not (name.endswith(suffix) or Path(folder, name).is_dir())]
+        return [name for name in names if ignore(name, Path(folder, name))]
 
     return ignored

@@ -21,6 +21,8 @@ ARCHITECTURE: Final = lambda_.Architecture.ARM_64
 RUNTIME: Final = lambda_.Runtime.PYTHON_3_13
 
 SOURCES: Final = (ROOT / "functions", ROOT / "shared" / "spass")
+# What only tests import is not deployed.
+LEFT_OUT: Final = ROOT / "shared" / "spass" / "testing"
 STARTER: Final = ROOT / "infra" / "assets" / "run.sh"
 # The folder that an asset names does not fill it. The CDK only looks at it where bundling is switched off, as in tests.
 _ASSETS: Final = STARTER.parent
@@ -82,11 +84,14 @@ def function_code(scope: Construct) -> lambda_.AssetCode:
 
     Every commit changes it and it is small, so it is not a layer.
     """
-    inputs = [STARTER, *(path for source in SOURCES for path in source.rglob("*.py"))]
+    deployed = (path for source in SOURCES for path in source.rglob("*.py") if not path.is_relative_to(LEFT_OUT))
+    inputs = [STARTER, *deployed]
     return _compiled_asset(
         scope,
         inputs,
-        lambda output, compiler: bundling.function_code(output, sources=SOURCES, starter=STARTER, compiler=compiler),
+        lambda output, compiler: bundling.function_code(
+            output, sources=SOURCES, left_out=LEFT_OUT, starter=STARTER, compiler=compiler
+        ),
     )
 
 

@@ -1,16 +1,98 @@
-"""A started gateway whose models are in a mood, and what its clients do with sessions."""
+"""A started gateway whose models are in a mood, and what its clients do with sessions.
+
+The model ``condenser`` writes summaries. Of all others, the next answers may be that the prompt is too long.
+"""
 
 import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
-from tests.e2e.conftest import Gateway
-from tests.e2e.moody_upstream import CONDENSER, Moods, moody_upstream
+from spass.testing.http_server import HttpAnswer, json_answer
+from spass.testing.model_server import Body, Completion, serve_model
+from tests.e2e.conftest import Gateway, running_gateway
+from tests.e2e.scripted_gateway import reply
+
+CONDENSER: Final = "condenser"
+SUMMARY: Final = "Marty moves to Berlin on 3 May and pays 1200 Euro."
+_HANGS_SECONDS: Final = 4.0
+_USAGE: Final = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+
+TOO_LONG: Final = {
+    "error": {
+        "message": "This model's maximum context length is 500 tokens.",
+        "type": "invalid_request_error",
+        "param": "messages",
+        "code": "context_length_exceeded",
+    }
+}
+_CALL: Final = {"id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": "{}"}}
+SAID: Final[dict[str, tuple[dict[str, Any], str]]] = {
+    "fine": ({"content": SUMMARY}, "stop"),
+    "empty": ({"content": ""}, "stop"),
+    "blank": ({"content": " \n\t "}, "stop"),
+    "a tool call": ({"tool_calls": [_CALL]}, "tool_calls"),
+    "a refusal": ({"refusal": "I cannot help with that."}, "stop"),
+    "filtered": ({"content": "Marty moves"}, "content_filter"),
+    "cut off": ({"content": "Marty moves to"}, "length"),
+}
+"""What the condenser may say, and how it ends."""
+BROKEN: Final = ("status 500", "status 401", "status 400", "garbage", "an empty stream", "an error in a 200", "gone", "slow")
+"""What may go wrong with its answer."""
+
+
+@dataclass
+class Moods:
+    """What the upstream does next, and what it was asked."""
+
+    summary: str = "fine"
+    too_long: int = 0
+    delay: float = 0
+    asked: list[Body] = field(default_factory=list)
+
+    def answer(self, body: Body) -> Completion | HttpAnswer | None:
+        self.asked.append(body)
+        if body["model"] == CONDENSER:
+            time.sleep(self.delay)
+            return self._summary()
+        if self.too_long:
+            self.too_long -= 1
+            return json_answer(TOO_LONG, 400)
+        return Completion(reply(body), usage=_USAGE)
+
+    def _summary(self) -> Completion | HttpAnswer | None:
+        if said := SAID.get(self.summary):
+            return Completion(*said, usage=_USAGE)
+        match self.summary:
+            case "status 500":
+                return json_answer({"error": {"message": "Internal error."}}, 500)
+            case "status 401":
+                return json_answer({"error": {"message": "Incorrect API key provided: sk-secret."}}, 401)
+            case "status 400":
+                return json_answer({"error": {"message": "Unsupported parameter.", "code": "unsupported_parameter"}}, 400)
+            case "garbage":
+                return HttpAnswer(b"<html>It works!</html>", content_type="text/html")
+            case "an empty stream":
+                return HttpAnswer(b"data: [DONE]\n\n", content_type="text/event-stream")
+            case "an error in a 200":
+                error = b'data: {"error": {"message": "Overloaded.", "code": 500}}\n\ndata: [DONE]\n\n'
+                return HttpAnswer(error, content_type="text/event-stream")
+            case "gone":
+                return None
+            case "slow":
+                time.sleep(_HANGS_SECONDS)
+                return None
+        raise LookupError(self.summary)
+
+    @property
+    def summaries(self) -> list[Body]:
+        return [asked for asked in self.asked if asked["model"] == CONDENSER]
+
 
 TOKENS: Final = {"acme": "acme-token", "rival": "rival-token"}
 SECONDS: Final = 30.0
@@ -26,22 +108,18 @@ LONG: Final = "Marty is a zebra who moves to Berlin on 3 May. " * 40
 @contextmanager
 def moody_gateway(folder: Path, moods: Moods) -> Iterator[Gateway]:
     """Serves the agents ``plain``, ``narrow`` and ``searching`` to two tenants until the block ends."""
-    (folder / "agents").mkdir()
-    for name, text in AGENTS.items():
-        (folder / "agents" / f"{name}.yaml").write_text(text)
     tenants = "\n".join(
         f"  - {{id: {tenant}, tokens: [{{id: {tenant}, sha256: {hashlib.sha256(token.encode()).hexdigest()}, "
         "allowed_models: [talker, narrow]}]}"
         for tenant, token in TOKENS.items()
     )
-    with moody_upstream(moods) as upstream:
-        (folder / "gateway.yaml").write_text(
-            f"""
+    with serve_model(moods.answer) as upstream:
+        config = f"""
 llm:
   retries: 1
   retry_base_delay: 0.01
   backends:
-    - {{name: moody, provider: openai, base_url: "{upstream}", supported_models: [talker, narrow, {CONDENSER}], timeout: 1}}
+    - {{name: moody, provider: openai, base_url: "{upstream}/v1", supported_models: [talker, narrow, {CONDENSER}], timeout: 1}}
 models:
   - {{name: talker, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
   - {{name: narrow, context_window: 500, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
@@ -51,14 +129,8 @@ defaults: {{compact_summary_model: {CONDENSER}}}
 tenants:
 {tenants}
 """
-        )
-        environment = {"SPASS_CONFIG": str(folder / "gateway.yaml"), "SPASS_AGENTS": str(folder / "agents")}
-        gateway = Gateway(folder / "home", environment=environment)
-        gateway.start()
-        try:
+        with running_gateway(folder, config, AGENTS) as gateway:
             yield gateway
-        finally:
-            gateway.stop()
 
 
 def at(session: str, below: str = "", agent: str = "plain") -> str:

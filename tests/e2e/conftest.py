@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,6 +82,24 @@ class Gateway:
         nobody = {"OLLAMA_BASE_URL": "http://127.0.0.1:9"}
         paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])}
         return ours | keys | nobody | paths | {"PORT": str(self.port), "SPASS_HOME": str(self.home)} | dict(self.environment)
+
+
+@contextmanager
+def running_gateway(folder: Path, config: str, agents: Mapping[str, str] | None = None) -> Iterator[Gateway]:
+    """Run a gateway with this gateway.yaml and these agents (files by name) until the block ends. Its state is in ``folder``."""
+    (folder / "gateway.yaml").write_text(config)
+    (folder / "agents").mkdir()
+    for name, text in (agents or {}).items():
+        (folder / "agents" / f"{name}.yaml").write_text(text)
+    environment = {"SPASS_CONFIG": str(folder / "gateway.yaml"), "SPASS_AGENTS": str(folder / "agents")}
+    gateway = Gateway(folder / "home", environment=environment)
+    gateway.start()
+    try:
+        yield gateway
+    finally:
+        assert gateway.process is not None
+        if gateway.process.poll() is None:
+            gateway.stop()
 
 
 def _token(token: str) -> dict[str, object]:

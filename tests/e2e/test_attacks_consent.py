@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 
-from tests.e2e.conftest import Gateway
+from tests.e2e.conftest import Gateway, running_gateway
 from tests.functions.obedient import DIMENSIONS, Obedient, serving
 
 ADMIN: Final = "consent-admin-token"
@@ -47,28 +46,21 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    folder = tmp_path_factory.mktemp("consent")
-    with serving(Recorder()) as model:
-        assert isinstance(model, Recorder)
-        gateway = Gateway(folder / "home", environment=_configured(folder, model.port))
-        gateway.start()
-        try:
-            yield Stage(gateway, model)
-        finally:
-            gateway.stop()
+    model = Recorder()
+    agents = {"clerk": "name: clerk\nmodel: small\ntools: [memory_write, memory_read]\n"}
+    with serving(model) as url, running_gateway(tmp_path_factory.mktemp("consent"), _config(url), agents) as gateway:
+        yield Stage(gateway, model)
 
 
-def _configured(folder: Path, port: int) -> Mapping[str, str]:
+def _config(url: str) -> str:
     tokens = [
         f"{{id: {token}, sha256: {hashlib.sha256(token.encode()).hexdigest()}, admin: {str(token == ADMIN).lower()}}}"
         for token in (ADMIN, USER)
     ]
-    (folder / "gateway.yaml").write_text(
-        f"""
+    return f"""
 llm:
   backends:
-    - {{name: obedient, provider: openai, base_url: "http://127.0.0.1:{port}/v1", api_key_env: OBEDIENT_KEY,
-        supported_models: [small, mini-embed]}}
+    - {{name: obedient, provider: openai, base_url: "{url}/v1", supported_models: [small, mini-embed]}}
 models:
   - {{name: small, context_window: 100000}}
   - {{name: mini-embed, kind: embedding, dimensions: {DIMENSIONS}, context_window: 8192}}
@@ -77,12 +69,6 @@ tenants:
   - id: consent
     tokens: [{", ".join(tokens)}]
 """
-    )
-    agents = folder / "agents"
-    agents.mkdir()
-    (agents / "clerk.yaml").write_text("name: clerk\nmodel: small\ntools: [memory_write, memory_read]\n")
-    paths = {"SPASS_CONFIG": str(folder / "gateway.yaml"), "SPASS_AGENTS": str(agents)}
-    return {**paths, "OBEDIENT_KEY": "any", "OPENAI_API_KEY": ""}
 
 
 def execute(client: httpx.Client, name: str, arguments: Mapping[str, Any], **headers: str) -> httpx.Response:

@@ -6,17 +6,15 @@ seconds shows from when on its tokens count.
 """
 
 import hashlib
-import json
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.e2e.conftest import Gateway
+from spass.testing.model_server import Body, Completion, serve_model
+from tests.e2e.conftest import Gateway, running_gateway
 
 CALL_SECONDS: Final = 12
 CAP: Final = 1000
@@ -38,44 +36,19 @@ tenants:
 """
 
 
-class SlowUpstream(BaseHTTPRequestHandler):
-    """A provider that takes its time, heeds no ``max_tokens`` and counts 33 times the cap."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(CALL_SECONDS)
-        choice = {"index": 0, "message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}
-        usage = {"prompt_tokens": 2, "completion_tokens": 33 * CAP, "total_tokens": 33 * CAP + 2}
-        answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "slow", "choices": [choice]}
-        body = json.dumps({**answer, "usage": usage}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class says so)
-        """Log nothing."""
+def slow_answer(body: Body) -> Completion:
+    """Take some time, heed no ``max_tokens`` and count 33 times the cap."""
+    time.sleep(CALL_SECONDS)
+    usage = {"prompt_tokens": 2, "completion_tokens": 33 * CAP, "total_tokens": 33 * CAP + 2}
+    return Completion({"content": "Hello."}, usage=usage)
 
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
-    upstream = ThreadingHTTPServer(("127.0.0.1", 0), SlowUpstream)
-    serving = threading.Thread(target=upstream.serve_forever, daemon=True)
-    serving.start()
-    url = f"http://127.0.0.1:{upstream.server_port}/v1"
-    (tmp_path / "gateway.yaml").write_text(CONFIG.format(url=url, cap=CAP, digest=hashlib.sha256(TOKEN.encode()).hexdigest()))
-    (tmp_path / "agents").mkdir()
-    paths = {"SPASS_CONFIG": str(tmp_path / "gateway.yaml"), "SPASS_AGENTS": str(tmp_path / "agents")}
-    gateway = Gateway(tmp_path / "home", environment=paths)
-    gateway.start()
-    yield gateway
-    gateway.stop()
-    upstream.shutdown()
-    serving.join()
-    upstream.server_close()
+    with serve_model(slow_answer) as upstream:
+        config = CONFIG.format(url=f"{upstream}/v1", cap=CAP, digest=hashlib.sha256(TOKEN.encode()).hexdigest())
+        with running_gateway(tmp_path, config) as gateway:
+            yield gateway
 
 
 def test_tokens_beyond_the_reservation_are_refused_for_a_minute_from_the_end_of_the_call(gateway: Gateway) -> None:

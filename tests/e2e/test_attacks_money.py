@@ -1,17 +1,39 @@
-"""Attacks on the money of a started gateway: its provider bills what it never answers, and counts falsely."""
+"""Attacks on the money of a started gateway: its provider bills every request that it has read, and then answers badly: never, in
+part, or with false counts. A proxy in front of ``given-up`` ends the wait for it."""
 
 import hashlib
 import json
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
 import httpx
 import pytest
 
-from tests.e2e.billing_upstream import ANSWER, PIECE_SECONDS, PIECES, USAGES, BillingUpstream, billing_upstream
-from tests.e2e.conftest import Gateway
+from spass.testing.http_server import HttpAnswer
+from spass.testing.model_server import Body, Completion, serve_model
+from tests.e2e.conftest import Gateway, running_gateway
 
+ANSWER: Final = "This is an answer of forty characters.  "
+PIECES: Final = 8
+PIECE_SECONDS: Final = 0.25
+"""A whole answer in pieces takes longer than ``TIMEOUT``, each piece less."""
+
+USAGES: Final[dict[str, object]] = {
+    "empty": {},
+    "zeros": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    "total-alone": {"total_tokens": 30},
+    "no-completion": {"prompt_tokens": 20},
+    "zero-cost": {"prompt_tokens": 0, "completion_tokens": 0, "cost": 0},
+    "negative": {"prompt_tokens": -5, "completion_tokens": -7, "total_tokens": -12, "cost": -3},
+    "absurd": {"prompt_tokens": 10**13, "completion_tokens": 10**15, "total_tokens": 10**16, "cost": 1e12},
+    "no-numbers": {"prompt_tokens": "many", "completion_tokens": 1.5, "total_tokens": [], "cost": "NaN"},
+    "no-object": "lots",
+}
+"""The usage that the model of that name claims."""
 TIMEOUT: Final = 1.0
 assert PIECE_SECONDS < TIMEOUT < PIECES * PIECE_SECONDS
 
@@ -53,37 +75,63 @@ tenants:
 """
 
 
+@dataclass
+class BillingUpstream:
+    """``billed`` counts the requests for each model that were read whole."""
+
+    url: str = ""
+    billed: Counter[str] = field(default_factory=Counter)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def answer(self, body: Body) -> Completion | HttpAnswer | None:
+        model = body["model"]
+        self.billed[model] += 1
+        if model == "hangs":
+            self.hang()
+            return None
+        if model == "given-up":
+            return HttpAnswer(status=504)
+        if model == "breaks-off":
+            return HttpAnswer(b'{"choices": [', length=1000)
+        content = PIECES * ANSWER if body.get("stream") else ANSWER
+        pause = PIECE_SECONDS if model == "slow" else 0
+        return Completion({"content": content}, usage=USAGES.get(model), pieces=[ANSWER] * PIECES, pause=pause)
+
+    def embed(self, text: str) -> list[float]:
+        self.billed["hangs-embed"] += 1
+        self.hang()
+        return []
+
+    def hang(self) -> None:
+        self.ended.wait(30)
+
+
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[BillingUpstream]:
-    with billing_upstream() as upstream:
+    upstream = BillingUpstream()
+    with serve_model(upstream.answer, embed=upstream.embed) as upstream.url:
         yield upstream
+        upstream.ended.set()
 
 
 @pytest.fixture(scope="module")
 def gateway(upstream: BillingUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    folder = tmp_path_factory.mktemp("money")
     models = ["hangs", "given-up", "breaks-off", "slow", *USAGES]
     priced = "{{name: {}, context_window: 100000, usd_per_mtok_in: 0, usd_per_mtok_out: 2000}}"
     tokens = {name: hashlib.sha256(f"{name}-token".encode()).hexdigest() for name in TENANTS}
-    (folder / "gateway.yaml").write_text(
-        CONFIG.format(
-            url=upstream.url,
-            timeout=TIMEOUT,
-            models=", ".join(models),
-            catalogue="\n".join(f"  - {priced.format(name)}" for name in models),
-            tenants="\n".join(
-                f"  - {{id: {name}, defaults: {defaults}, tokens: [{{id: {name}, sha256: {tokens[name]}}}]}}"
-                for name, defaults in TENANTS.items()
-            ),
-        )
+    config = CONFIG.format(
+        url=f"{upstream.url}/v1",
+        timeout=TIMEOUT,
+        models=", ".join(models),
+        catalogue="\n".join(f"  - {priced.format(name)}" for name in models),
+        tenants="\n".join(
+            f"  - {{id: {name}, defaults: {defaults}, tokens: [{{id: {name}, sha256: {tokens[name]}}}]}}"
+            for name, defaults in TENANTS.items()
+        ),
     )
-    (folder / "agents").mkdir()
-    (folder / "agents" / "talker.yaml").write_text("name: talker\nmodel: slow\ndescription: Talks.\n")
-    environment = {"SPASS_CONFIG": str(folder / "gateway.yaml"), "SPASS_AGENTS": str(folder / "agents")}
-    gateway = Gateway(folder / "home", environment=environment)
-    gateway.start()
-    yield gateway
-    gateway.stop()
+    agents = {"talker": "name: talker\nmodel: slow\ndescription: Talks.\n"}
+    with running_gateway(tmp_path_factory.mktemp("money"), config, agents) as gateway:
+        yield gateway
 
 
 def ask(client: httpx.Client, model: str, **fields: object) -> httpx.Response:

@@ -2,18 +2,18 @@
 
 import hashlib
 import json
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
 
-from tests.e2e.conftest import Gateway
+from spass.testing.http_server import HttpAnswer, json_answer
+from spass.testing.model_server import Body, Completion, serve_model
+from tests.e2e.conftest import Gateway, running_gateway
 
 TENANTS: Final = ("mallory", "alice")
 BACKENDS: Final = ("first", "second")
@@ -26,20 +26,21 @@ TOO_LARGE: Final = (
 class Quoting:
     """A provider that quotes a schema's name in its error, and finds a message that says "large" too large for its rate limit."""
 
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[Body] = field(default_factory=list)
 
-    def answer(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def answer(self, asked: Body) -> Completion | HttpAnswer:
         self.asked.append(asked)
         if schema := asked.get("response_format", {}).get("json_schema"):
             message = f"Invalid schema for response_format '{schema['name']}': it has no type."
-            return 400, {"error": {"message": message, "type": "invalid_request_error", "param": "response_format", "code": None}}
+            error = {"message": message, "type": "invalid_request_error", "param": "response_format", "code": None}
+            return json_answer({"error": error}, 400)
         if asked["messages"][-1]["content"] == "large":
-            return 429, {"error": {"message": TOO_LARGE, "type": "tokens", "param": None, "code": "rate_limit_exceeded"}}
+            error = {"message": TOO_LARGE, "type": "tokens", "param": None, "code": "rate_limit_exceeded"}
+            return replace(json_answer({"error": error}, 429), headers={"Retry-After": "600"})
         if asked["messages"][-1]["content"] == "call badly":
-            error = {"message": "Failed to call a function.", "type": "invalid_request_error", "code": "tool_use_failed"}
-            return 200, {"error": error}
-        said = {"role": "assistant", "content": "Hello"}
-        return 200, {"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}
+            refused = {"message": "Failed to call a function.", "type": "invalid_request_error", "code": "tool_use_failed"}
+            return json_answer({"error": refused})
+        return Completion({"content": "Hello"}, usage=None)
 
 
 @dataclass
@@ -53,49 +54,27 @@ class World:
             return answer.status_code, answer.json()
 
 
-def served(backend: Quoting) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            status, answer = backend.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            body = json.dumps(answer).encode()
-            if answer.get("choices"):
-                chunk = {"choices": [{"index": 0, "delta": answer["choices"][0]["message"], "finish_reason": "stop"}]}
-                if backend.asked[-1].get("stream"):
-                    body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "text/event-stream" if body.startswith(b"data:") else "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            if status == 429:
-                self.send_header("Retry-After", "600")
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder: Path = tmp_path_factory.mktemp("attacks")
     backends = {name: Quoting() for name in BACKENDS}
-    servers = {name: served(backend) for name, backend in backends.items()}
-    config = {
+    with ExitStack() as stack:
+        urls = {name: stack.enter_context(serve_model(backend.answer)) for name, backend in backends.items()}
+        gateway = stack.enter_context(running_gateway(tmp_path_factory.mktemp("attacks"), json.dumps(_config(urls))))
+        yield World(gateway, backends)
+
+
+def _config(urls: Mapping[str, str]) -> dict[str, object]:
+    return {
         "llm": {
             "backends": [
                 {
                     "name": name,
                     "provider": "openai",
-                    "base_url": f"http://127.0.0.1:{server.server_port}/v1",
+                    "base_url": f"{url}/v1",
                     "supported_models": ["m"],
                     "priority": number,
                 }
-                for number, (name, server) in enumerate(servers.items(), 1)
+                for number, (name, url) in enumerate(urls.items(), 1)
             ]
         },
         "models": [
@@ -108,16 +87,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             for name in TENANTS
         ],
     }
-    (folder / "gateway.yaml").write_text(json.dumps(config))
-    (folder / "agents").mkdir()
-    environment = {"SPASS_CONFIG": str(folder / "gateway.yaml"), "SPASS_AGENTS": str(folder / "agents")}
-    gateway = Gateway(folder / "home", environment=environment)
-    gateway.start()
-    yield World(gateway, backends)
-    gateway.stop()
-    for server in servers.values():
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.fixture(autouse=True)

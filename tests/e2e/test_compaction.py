@@ -12,10 +12,25 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.compacting import LONG, at, chain_of, code, compact, ended, moody_gateway, say, seen, started
+from tests.e2e.compacting import (
+    BROKEN,
+    CONDENSER,
+    LONG,
+    SAID,
+    SUMMARY,
+    Moods,
+    at,
+    chain_of,
+    code,
+    compact,
+    ended,
+    moody_gateway,
+    say,
+    seen,
+    started,
+)
 from tests.e2e.conftest import Gateway
-from tests.e2e.moody_upstream import BROKEN, CONDENSER, SAID, SUMMARY, Moods
-from tests.e2e.scripted_upstream import TEXT
+from tests.e2e.scripted_gateway import TEXT
 from tests.e2e.wire import exchange, request_bytes
 
 

@@ -7,14 +7,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 import httpx
 import pytest
 
-from tests.e2e.conftest import Gateway
+from spass.testing.http_server import HttpAnswer, HttpRequest, serve
+from tests.e2e.conftest import Gateway, running_gateway
 
 TOKEN: Final = "leaving-token"
 SECONDS: Final = 20
@@ -34,84 +33,72 @@ tenants:
 """
 
 
-class EndlessUpstream(BaseHTTPRequestHandler):
+class EndlessUpstream:
     """A provider whose answer ends only when its reader leaves. It does not answer "Think." at all."""
 
-    protocol_version = "HTTP/1.1"
-    asked = threading.Event()
-    left = threading.Event()
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.left = threading.Event()
 
-    def do_POST(self) -> None:
-        thinks = b"Think." in self.rfile.read(int(self.headers["Content-Length"]))
+    def answer(self, request: HttpRequest) -> HttpAnswer | None:
         self.asked.set()
-        if thinks:
-            self.connection.settimeout(SECONDS)
-            with suppress(TimeoutError):
-                if not self.rfile.read(1):
-                    self.left.set()
-            return
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.end_headers()
+        if b"Think." not in request.body:
+            return HttpAnswer(self._words(), content_type="text/event-stream")
+        if request.client_leaves(SECONDS):
+            self.left.set()
+        return None
+
+    def _words(self) -> Iterator[bytes]:
         choice = {"index": 0, "delta": {"content": "word "}, "finish_reason": None}
         chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "endless", "choices": [choice]}
-        event = b"data: " + json.dumps(chunk).encode() + b"\n\n"
-        with suppress(BrokenPipeError, ConnectionResetError):
+        try:
             for _ in range(SECONDS * 20):
-                self.wfile.write(event)
+                yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
                 time.sleep(0.05)
-            return
-        self.left.set()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class says so)
-        """Log nothing."""
+        except GeneratorExit:
+            self.left.set()
+            raise
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    tmp_path = tmp_path_factory.mktemp("streams")
-    upstream = ThreadingHTTPServer(("127.0.0.1", 0), EndlessUpstream)
-    upstream.daemon_threads = True
-    serving = threading.Thread(target=upstream.serve_forever, daemon=True)
-    serving.start()
-    url = f"http://127.0.0.1:{upstream.server_port}/v1"
-    (tmp_path / "gateway.yaml").write_text(CONFIG.format(url=url, digest=hashlib.sha256(TOKEN.encode()).hexdigest()))
-    (tmp_path / "agents").mkdir()
-    paths = {"SPASS_CONFIG": str(tmp_path / "gateway.yaml"), "SPASS_AGENTS": str(tmp_path / "agents")}
-    gateway = Gateway(tmp_path / "home", environment=paths)
-    gateway.start()
-    yield gateway
-    gateway.stop()
-    upstream.shutdown()
-    serving.join()
-    upstream.server_close()
+def endless_upstream() -> EndlessUpstream:
+    return EndlessUpstream()
 
 
-@pytest.fixture(autouse=True)
-def _events() -> None:
-    EndlessUpstream.asked.clear()
-    EndlessUpstream.left.clear()
+@pytest.fixture(scope="module")
+def gateway(endless_upstream: EndlessUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with serve(endless_upstream.answer) as url:
+        config = CONFIG.format(url=f"{url}/v1", digest=hashlib.sha256(TOKEN.encode()).hexdigest())
+        with running_gateway(tmp_path_factory.mktemp("streams"), config) as gateway:
+            yield gateway
 
 
-def test_a_client_may_leave_before_the_first_word(gateway: Gateway) -> None:
+@pytest.fixture
+def upstream(endless_upstream: EndlessUpstream) -> EndlessUpstream:
+    """The provider, with its events cleared."""
+    endless_upstream.asked.clear()
+    endless_upstream.left.clear()
+    return endless_upstream
+
+
+def test_a_client_may_leave_before_the_first_word(gateway: Gateway, upstream: EndlessUpstream) -> None:
     body = {"model": "endless", "messages": [{"role": "user", "content": "Think."}], "stream": True}
     with socket.create_connection(("127.0.0.1", httpx.URL(gateway.url).port or 0)) as client:
         content = json.dumps(body).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(content)}"
         client.sendall(head.encode() + b"\r\n\r\n" + content)
-        assert EndlessUpstream.asked.wait(SECONDS)
-    assert EndlessUpstream.left.wait(SECONDS / 2), "the gateway still waits for the model's answer"
+        assert upstream.asked.wait(SECONDS)
+    assert upstream.left.wait(SECONDS / 2), "the gateway still waits for the model's answer"
 
 
-def test_the_model_is_not_read_on_and_the_audit_says_cancelled(gateway: Gateway) -> None:
+def test_the_model_is_not_read_on_and_the_audit_says_cancelled(gateway: Gateway, upstream: EndlessUpstream) -> None:
     body = {"model": "endless", "messages": [{"role": "user", "content": "Count."}], "stream": True}
     with gateway.client(TOKEN) as client:
         with client.stream("POST", "/v1/chat/completions", json=body) as answer:
             request_id = answer.headers["SPASS-Request-Id"]
             words = (line for line in answer.iter_lines() if '"content":"word ' in line)
             assert [next(words) for _ in range(3)]
-        assert EndlessUpstream.left.wait(SECONDS), "the gateway still reads the model's answer"
+        assert upstream.left.wait(SECONDS), "the gateway still reads the model's answer"
         record = recorded(client, request_id)
     assert record["status"] == "cancelled"
     assert record["completion_tokens"] > 0

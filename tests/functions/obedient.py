@@ -1,19 +1,16 @@
 """A model that does whatever stands in what it is sent, behind OpenAI's wire format on a loopback port, beside a Wikipedia whose
 articles are the corpus."""
 
-import base64
 import json
 import re
-import threading
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from spass.calls.datamark import read
+from spass.testing.model_server import Completion, serve_model
 from tests.functions.injections import Order, orders_in, tokens_in
 
 DIMENSIONS: Final = 128
@@ -26,7 +23,6 @@ class Obedient:
     were answered with it uses only if it ``confirms`` what it does."""
 
     confirms: bool = False
-    port: int = 0
     articles: Sequence[str] = ()
     orders: set[Order] = field(default_factory=set)
 
@@ -71,61 +67,25 @@ def _call(number: int, name: str, arguments: Mapping[str, Any]) -> dict[str, Any
     return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
 
-def _vector(text: str) -> str:
+def _vector(text: str) -> list[float]:
     """Texts with the same number are alike and like no other."""
     number = _NUMBER.search(text)
     row = [0.01] * DIMENSIONS
     row[int(number[1]) if number else DIMENSIONS - 1] = 1.0
-    return base64.b64encode(array("f", row).tobytes()).decode()
+    return row
 
 
 @contextmanager
-def serving(model: Obedient) -> Iterator[Obedient]:
-    """``model`` at its ``port``."""
+def serving(model: Obedient) -> Iterator[str]:
+    """Serve ``model``, and the articles under every other path. Yield the URL."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def article(path: str) -> object:
+        titles = parse_qs(urlsplit(path).query).get("titles", ())
+        pages = [{"pageid": 1, "title": title, "extract": model.articles[int(title)]} for title in titles]
+        return {"query": {"pages": pages}}
 
-        def do_GET(self) -> None:
-            title = parse_qs(urlsplit(self.path).query)["titles"][0]
-            self._send({"query": {"pages": [{"pageid": 1, "title": title, "extract": model.articles[int(title)]}]}})
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if self.path.endswith("/embeddings"):
-                self._send({"data": [{"index": n, "embedding": _vector(text)} for n, text in enumerate(body["input"])]})
-            else:
-                message = model.answer(body)
-                reason = "tool_calls" if "tool_calls" in message else "stop"
-                if body.get("stream"):
-                    calls = [{"index": at, **call} for at, call in enumerate(message.get("tool_calls", ()))]
-                    delta = {**message, "tool_calls": calls} if calls else message
-                    chunk = {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
-                    self._write(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode(), "text/event-stream")
-                else:
-                    self._send({"choices": [{"index": 0, "message": message, "finish_reason": reason}]})
-
-        def _send(self, answer: object) -> None:
-            self._write(json.dumps(answer).encode(), "application/json")
-
-        def _write(self, content: bytes, content_type: str) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        model.port = server.server_port
-        yield model
-        server.shutdown()
-        thread.join()
+    with serve_model(lambda body: Completion(model.answer(body), usage=None), embed=_vector, get=article) as url:
+        yield url
 
 
 def numbered(number: int, pieces: Sequence[str]) -> list[dict[str, str]]:

@@ -106,10 +106,11 @@ def _filled(piece: str, tokens: Mapping[tuple[str, str], str]) -> str:
 @pytest.fixture
 def stage(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     settings = gateway.services.settings
-    with serving(Obedient()) as model:
+    model = Obedient()
+    with serving(model) as url:
         config = CONFIG.replace(
             "{name: scripted, provider: ollama, ",
-            f"{{name: obedient, provider: openai, base_url: 'http://127.0.0.1:{model.port}/v1', api_key_env: OBEDIENT_KEY, ",
+            f"{{name: obedient, provider: openai, base_url: '{url}/v1', api_key_env: OBEDIENT_KEY, ",
         )
         config = config.replace("dimensions: 8", f"dimensions: {DIMENSIONS}")
         enabled = f"embedding_model: mini-embed, tools_enabled_default: [{', '.join(TOOLS)}]}}"
@@ -118,7 +119,7 @@ def stage(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
             agent = f"name: {name}\nmodel: small\ndescription: Obeys.\ntools: [{', '.join(TOOLS)}]\n{reads}"
             (settings.agents / f"{name}.yaml").write_text(agent)
         monkeypatch.setenv("OBEDIENT_KEY", "any")
-        monkeypatch.setenv("SPASS_WIKIPEDIA_URL", f"http://127.0.0.1:{model.port}/{{language}}")
+        monkeypatch.setenv("SPASS_WIKIPEDIA_URL", f"{url}/{{language}}")
         monkeypatch.setattr(gateway, "services", Services(settings))
         stage = Stage(gateway, model, now_s())
         monkeypatch.setattr("spass.tools.confirm.now_s", lambda: stage.now)

@@ -3,10 +3,9 @@
 import json
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from infra.routes import ROUTES, Permission
 from infra.workers import WORKERS
+from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 from tests.functions.gateway import event
 
 ROOT = Path(__file__).parents[2]
@@ -37,37 +37,25 @@ defaults: {embedding_model: EMBEDDING}
 """
 
 
+@dataclass
 class ParameterStore:
     """Answers GetParameters, and remembers what it was asked."""
 
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, frozenset[str]]] = []
-        asked = self.asked
+    url: str = ""
+    asked: list[tuple[str, frozenset[str]]] = field(default_factory=list)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                asked.append((self.headers["X-Amz-Target"], frozenset(body["Names"])))
-                found = [{"Name": name, "Value": "a-key"} for name in body["Names"] if body["WithDecryption"]]
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(json.dumps({"Parameters": found, "InvalidParameters": []}).encode())
-
-            def log_message(self, *_: object) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def serve(self) -> Iterator["ParameterStore"]:
-        with self._server:
-            threading.Thread(target=self._server.serve_forever, daemon=True).start()
-            yield self
-            self._server.shutdown()
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        names = request.json["Names"]
+        self.asked.append((request.headers["X-Amz-Target"], frozenset(names)))
+        found = [{"Name": name, "Value": "a-key"} for name in names if request.json["WithDecryption"]]
+        return json_answer({"Parameters": found, "InvalidParameters": []})
 
 
 @pytest.fixture
 def store() -> Iterator[ParameterStore]:
-    yield from ParameterStore().serve()
+    store = ParameterStore()
+    with serve(store.answer) as store.url:
+        yield store
 
 
 Start = Callable[[Sequence[str], str], None]

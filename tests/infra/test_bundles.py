@@ -20,7 +20,7 @@ from aws_cdk import App, Stack
 
 from infra import bundling
 from infra.bundling import LAMBDA, BundlingFailed, Target
-from infra.constructs.layer import SOURCES, STARTER, Layers, function_code
+from infra.constructs.layer import LEFT_OUT, SOURCES, STARTER, Layers, function_code
 from infra.interpreter import find_interpreter
 from infra.operators_file import ROOT
 
@@ -60,7 +60,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Bundles:
         target = replace(LAMBDA, python=f"{sys.version_info.major}.{sys.version_info.minor}")
         compiler = Path(sys.executable)
     built = Bundles(target, compiler, folder / "code", folder / "runtime")
-    bundling.function_code(built.code, sources=SOURCES, starter=STARTER, compiler=compiler)
+    bundling.function_code(built.code, sources=SOURCES, left_out=LEFT_OUT, starter=STARTER, compiler=compiler)
     bundling.runtime_layer(built.runtime, ROOT / "requirements" / "runtime.txt", compiler=compiler, target=target)
     return built
 
@@ -127,7 +127,9 @@ def test_a_module_that_does_not_compile_fails_the_bundle_and_is_named(bundles: B
     (source / "right.py").write_text("right = True\n")
     (source / "wrong.py").write_text("def wrong(:\n")
     with pytest.raises(BundlingFailed, match=r"wrong\.py"):
-        bundling.function_code(tmp_path / "output", sources=[source], starter=STARTER, compiler=bundles.compiler)
+        bundling.function_code(
+            tmp_path / "output", sources=[source], left_out=LEFT_OUT, starter=STARTER, compiler=bundles.compiler
+        )
 
 
 def test_synthesis_without_a_fitting_interpreter_fails_and_says_what_to_do(no_other_python: Path) -> None:
@@ -234,6 +236,11 @@ def _top_level(distribution: Path) -> set[str]:
     """Return the names that a distribution is imported by."""
     files = [line.split(",")[0] for line in (distribution / "RECORD").read_text(encoding="utf-8").splitlines()]
     return {re.split(r"[/.]", file)[0] for file in files if not file.startswith(("..", distribution.name))}
+
+
+def test_what_only_tests_import_is_not_deployed(bundles: Bundles) -> None:
+    assert LEFT_OUT.is_dir()
+    assert not [file for file in bundles.code.rglob("*.py") if LEFT_OUT.name in file.parts]
 
 
 def test_the_layer_holds_every_package_that_a_function_imports(imports: dict[str, dict[str, str]]) -> None:

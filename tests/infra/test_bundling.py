@@ -76,10 +76,12 @@ def test_packages_are_built_for_the_python_that_functions_run_on() -> None:
 def test_a_functions_code_is_its_python_files_and_a_start_script_that_lambda_can_execute(tmp_path: Path) -> None:
     source = tmp_path / "functions"
     (source / "rag" / "__pycache__").mkdir(parents=True)
-    for name in ("rag/query.py", "rag/notes.md", "rag/__pycache__/query.cpython-311.pyc"):
+    (source / "testing").mkdir()
+    for name in ("rag/query.py", "rag/notes.md", "rag/__pycache__/query.cpython-311.pyc", "testing/table.py"):
         (source / name).write_text("")
     output = tmp_path / "output"
-    bundling.function_code(output, sources=[source], starter=ROOT / "infra" / "assets" / "run.sh", compiler=None)
+    starter = ROOT / "infra" / "assets" / "run.sh"
+    bundling.function_code(output, sources=[source], left_out=source / "testing", starter=starter, compiler=None)
     files = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()}
     assert files == {"functions/rag/query.py", "run.sh"}
     assert os.access(output / "run.sh", os.X_OK)

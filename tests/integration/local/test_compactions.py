@@ -21,10 +21,10 @@ from local.home import Home
 from local.server import routers
 from spass.core.messages import Json
 from spass.core.time import Deadline
+from spass.testing.model_server import Completion, serve_model
 from spass.web.app import create_app
 from spass.web.functions import worker_handler
 from spass.web.services import Services
-from tests.e2e.scripted_upstream import TEXT, scripted_upstream
 from tests.integration.local.laptop import emulated, execution
 
 CONFIG = """
@@ -48,8 +48,9 @@ SESSIONS = "/a1/agents/plain/sessions"
 
 @dataclass
 class Troubles:
-    """How often each step still fails before it does what it shall, and how often it was called."""
+    """How often each step still fails before it does what it shall, how often it was called, and what the model answers."""
 
+    says: str = "The number is 42."
     left: Counter[str] = field(default_factory=Counter)
     called: Counter[str] = field(default_factory=Counter)
 
@@ -89,12 +90,12 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
         answer: Json = await step(services, event, deadline)
         return answer
 
-    with pytest.MonkeyPatch.context() as patch, scripted_upstream() as url:
+    with pytest.MonkeyPatch.context() as patch, serve_model(lambda body: Completion({"content": troubles.says})) as url:
         patch.setenv("SFN_WAIT_SCALE", "0.001")
         patch.setattr(module, "handler", worker_handler(work))
         environment = os.environ  # the emulator's clients get another one
         with emulated(Home(folder / "home")) as (stores, workers):
-            for name, value in {**_operators_files(folder, url), **stores.variables()}.items():
+            for name, value in {**_operators_files(folder, f"{url}/v1"), **stores.variables()}.items():
                 patch.setitem(environment, name, value)
             with workers.serving(stores.queues):
                 yield Laptop(stores, troubles)
@@ -151,13 +152,13 @@ async def test_who_waits_has_the_successor_in_a_moment(laptop: Laptop) -> None:
         assert answered.status_code == 200, answered.text
         made = answered.json()
         assert took < 5, "it takes a third of a second on a machine that has nothing else to do"
-        assert (made["summary_text"], made["summary_model"]) == (TEXT, "small")
+        assert (made["summary_text"], made["summary_model"]) == (laptop.troubles.says, "small")
         assert (made["compacted_message_count"], made["kept_message_count"]) == (2, 2)
         assert laptop.outcome(made["job_id"]) == "SUCCEEDED"
         assert laptop.troubles.called == {"plan": 1, "summarise": 1, "commit": 1}
         successor = f"{SESSIONS}/{made['successor_session_id']}"
         said = [message["content"] for message in (await client.get(f"{successor}/messages")).json()["messages"]]
-        assert said[1:] == ["The number is 1.", TEXT]
+        assert said[1:] == ["The number is 1.", laptop.troubles.says]
         redirected = await client.post(f"{path}/messages", json={"message": "And now?"})
         assert (redirected.status_code, redirected.headers["Location"]) == (308, f"{successor}/messages")
 
@@ -197,14 +198,12 @@ async def _outcome_at_last(laptop: Laptop, job: str) -> tuple[str, str | None]:
     return found["status"], found.get("error")
 
 
-async def test_a_model_that_writes_no_summary_is_no_trouble_of_the_machine(
-    laptop: Laptop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_that_writes_no_summary_is_no_trouble_of_the_machine(laptop: Laptop) -> None:
     async with gateway(laptop) as client:
         path = await conversation(client)
-        with monkeypatch.context() as patch:
-            patch.setattr("tests.e2e.scripted_upstream.TEXT", "  ")
-            answered = await client.post(f"{path}/compact")
+        laptop.troubles.says = "  "
+        answered = await client.post(f"{path}/compact")
+        laptop.troubles.says = Troubles.says
         assert (answered.status_code, answered.json()["error"]["code"]) == (502, "summary_failed")
         job = answered.json()["error"]["details"]["job_id"]
         assert await _outcome_at_last(laptop, job) == ("SUCCEEDED", None)

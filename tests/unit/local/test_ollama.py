@@ -1,10 +1,7 @@
 """Each Ollama is asked at its own address, serves what its backend says, and never answers for a model as another one."""
 
-import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +13,7 @@ from local.models import Choice, choose, overlay
 from local.ollama import Found, find
 from spass.llm.serving import serves
 from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
+from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 
 CLOUDS: Final = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "GROQ_API_KEY")
 USUAL: Final = "http://localhost:11434"
@@ -179,19 +177,11 @@ def servers() -> Iterator[Callable[[Sequence[str], str | None], str]]:
     with ExitStack() as stack:
 
         def start(models: Sequence[str], key: str | None = None) -> str:
-            class Handler(BaseHTTPRequestHandler):
-                def do_GET(self) -> None:
-                    known = self.path == "/api/tags" and (key is None or self.headers["Authorization"] == f"Bearer {key}")
-                    self.send_response(200 if known else 401)
-                    self.end_headers()
-                    self.wfile.write(json.dumps({"models": [{"name": name} for name in models]}).encode())
+            def answer(request: HttpRequest) -> HttpAnswer:
+                known = request.path == "/api/tags" and (key is None or request.headers["Authorization"] == f"Bearer {key}")
+                return json_answer({"models": [{"name": name} for name in models]}, 200 if known else 401)
 
-                def log_message(self, *_: object) -> None: ...
-
-            server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            stack.callback(server.shutdown)
-            return f"http://127.0.0.1:{server.server_port}"
+            return stack.enter_context(serve(answer))
 
         yield start
 

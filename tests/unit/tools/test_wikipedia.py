@@ -1,16 +1,15 @@
 """The Wikipedia tools against a server that speaks as MediaWiki does."""
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from pydantic import ValidationError
 
 from spass.core.messages import Json
+from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.tools.base import ToolError
 from spass.tools.builtin import mediawiki
 from spass.tools.builtin.wikipedia_search import WikipediaSearch
@@ -31,6 +30,13 @@ class Wiki:
     queries: list[dict[str, list[str]]] = field(default_factory=list)
     agents: list[str] = field(default_factory=list)
 
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        parts = urlsplit(request.path)
+        self.paths.append(parts.path)
+        self.queries.append(parse_qs(parts.query))
+        self.agents.append(request.headers["User-Agent"])
+        return HttpAnswer(self.body, self.status)
+
     def says(self, answer: Json) -> None:
         self.body = json.dumps(answer).encode()
 
@@ -38,28 +44,9 @@ class Wiki:
 @pytest.fixture
 def wiki(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wiki]:
     state = Wiki()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            parts = urlsplit(self.path)
-            state.paths.append(parts.path)
-            state.queries.append(parse_qs(parts.query))
-            state.agents.append(self.headers["User-Agent"])
-            self.send_response(state.status)
-            self.send_header("Content-Length", str(len(state.body)))
-            self.end_headers()
-            self.wfile.write(state.body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        monkeypatch.setenv("SPASS_WIKIPEDIA_URL", f"http://127.0.0.1:{server.server_port}/{{language}}")
+    with serve(state.answer) as url:
+        monkeypatch.setenv("SPASS_WIKIPEDIA_URL", f"{url}/{{language}}")
         yield state
-        server.shutdown()
-        thread.join()
 
 
 def page(**fields: Json) -> Json:

@@ -3,11 +3,8 @@
 import json
 import random
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
 
 import httpx
 import pytest
@@ -16,7 +13,7 @@ from starlette.responses import Response
 
 from spass.aws.keys import Key
 from spass.core.ids import TenantId
-from spass.core.messages import Json
+from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 from spass.web.functions import StreamApp, stream_app
 from spass.web.json import json_response
 from spass.web.routing import public_router
@@ -42,36 +39,18 @@ class Aws:
     key: str = "first"
     signed: list[tuple[str, str]] = field(default_factory=list)
 
-    def answer(self, operation: str, authorization: str) -> Json:
-        signer = re.search(r"Credential=([^/]+)/", authorization)
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        operation = request.headers["X-Amz-Target"].rpartition(".")[2]
+        signer = re.search(r"Credential=([^/]+)/", request.headers["Authorization"])
         self.signed.append((operation, signer[1] if signer else ""))
-        return {"Parameters": [{"Name": KEY, "Value": self.key}]} if operation == "GetParameters" else {}
+        return json_answer({"Parameters": [{"Name": KEY, "Value": self.key}]} if operation == "GetParameters" else {})
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
+def aws() -> Iterator[Aws]:
     aws = Aws()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            answer = aws.answer(self.headers["X-Amz-Target"].rpartition(".")[2], self.headers["Authorization"])
-            body = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        aws.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serve(aws.answer) as aws.url:
         yield aws
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

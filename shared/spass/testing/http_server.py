@@ -1,0 +1,122 @@
+"""An HTTP server on a loopback port whose answers are a function of the request."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, TypeAlias
+
+import httpx
+
+JSON: Final = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request. ``path`` includes the query."""
+
+    method: str
+    path: str
+    headers: httpx.Headers
+    body: bytes
+    connection: socket.socket
+
+    @property
+    def json(self) -> Any:  # noqa: ANN401 (as json.loads)
+        """Decode the body, which must be JSON."""
+        return json.loads(self.body)
+
+    def client_leaves(self, seconds: float) -> bool:
+        """Wait for the client to close the connection. Return False if it has not within ``seconds``."""
+        self.connection.settimeout(seconds)
+        with suppress(TimeoutError):
+            return not self.connection.recv(1)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer. A ``body`` of several pieces is sent piece by piece until the connection closes. ``length`` declares another
+    number of bytes than the body has; the connection closes after it."""
+
+    body: bytes | Iterator[bytes] = b""
+    status: int = 200
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+    length: int | None = None
+
+
+Respond: TypeAlias = Callable[[HttpRequest], HttpAnswer | None]
+"""Return the answer to a request, or None to close the connection. It runs in a thread of the request's own and may wait."""
+
+
+def json_answer(value: object, status: int = 200) -> HttpAnswer:
+    """Return an answer whose body is ``value`` as JSON."""
+    return HttpAnswer(json.dumps(value).encode(), status)
+
+
+@contextmanager
+def serve(respond: Respond) -> Iterator[str]:
+    """Serve on a free loopback port until the block ends. Yield the base URL, without a slash at its end."""
+
+    class Handler(_Handler):
+        def respond(self, request: HttpRequest) -> HttpAnswer | None:
+            return respond(request)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        server.block_on_close = False  # a request that waits must not hold the test
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def respond(self, request: HttpRequest) -> HttpAnswer | None:
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        self._exchange()
+
+    def do_POST(self) -> None:
+        self._exchange()
+
+    def _exchange(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        answer = self.respond(
+            HttpRequest(self.command, self.path, httpx.Headers(list(self.headers.items())), body, self.connection)
+        )
+        try:
+            if answer is None:
+                self.close_connection = True
+            else:
+                self._send(answer)
+        except ConnectionError:  # the client has left
+            self.close_connection = True
+
+    def _send(self, answer: HttpAnswer) -> None:
+        whole = isinstance(answer.body, bytes)
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        if isinstance(answer.body, bytes):
+            self.send_header("Content-Length", str(len(answer.body) if answer.length is None else answer.length))
+        if not whole or answer.length is not None:
+            self.send_header("Connection", "close")  # sets close_connection, too
+        self.end_headers()
+        for piece in [answer.body] if isinstance(answer.body, bytes) else answer.body:
+            self.wfile.write(piece)
+            self.wfile.flush()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class's name)
+        """Log nothing."""
