@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
     from mypy_boto3_stepfunctions import SFNClient
 
-# A table call answers in milliseconds: what takes seconds is lost, and three more tries with jittered back-off find another host.
+# A table call answers in milliseconds: what takes seconds is lost, and two more tries with jittered backoff find another host.
+# The table retries all of this once.
 _TABLE_CONFIG: Final = Config(
     connect_timeout=1,
     read_timeout=3,
-    retries={"mode": "standard", "total_max_attempts": 4},
+    retries={"mode": "standard", "total_max_attempts": 3},
     max_pool_connections=50,
     tcp_keepalive=True,
     parameter_validation=False,  # what is sent is typed here, and the service looks at it anyway

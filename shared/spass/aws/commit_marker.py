@@ -11,12 +11,13 @@ from typing import Final
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
-from spass.aws.table import ABSENT, TTL, Put, TransactionFailed, Write
+from spass.aws.table import TTL, TransactionFailed, Write
+from spass.aws.writes import ITEM_ABSENT, Put
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import random_suffix
 from spass.core.time import now_s
 
-_SENDS: Final = 3
+_SENDS: Final = 2
 _KEEP_SECONDS: Final = 3600  # longer than any process lives that may still ask
 
 
@@ -29,7 +30,7 @@ async def commit(store: TenantStore, writes: Sequence[Write]) -> Mapping[int, It
     """
     name = random_suffix()
     key = keys.commit_marker(store.tenant, name)
-    marked = [*writes, Put(key, {TTL: now_s() + _KEEP_SECONDS}, ABSENT)]
+    marked = [*writes, Put(key, {TTL: now_s() + _KEEP_SECONDS}, ITEM_ABSENT)]
     for _ in range(_SENDS):
         try:
             await store.table.transact(marked, token=name)

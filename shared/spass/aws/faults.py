@@ -49,13 +49,15 @@ class AwsCall:
 
 @dataclass(slots=True)
 class FaultPlan:
-    """Makes call number ``at`` (from 0) go wrong with ``fault``; without a fault it only records.
+    """Makes call number ``at`` (from 0) and the ``times`` - 1 calls after it go wrong with ``fault``; without a fault it only
+    records. The table retries once, so a caller hears of a fault that happens twice.
 
     ``calls`` are the calls begun so far and ``capacity`` the capacity units the table said they used, call by call.
     """
 
     fault: Fault | None = None
     at: int = 0
+    times: int = 1
     calls: list[AwsCall] = field(default_factory=list)
     capacity: list[float] = field(default_factory=list)
     crashed: bool = False
@@ -65,7 +67,7 @@ class FaultPlan:
             raise Crash
         number = len(self.calls)
         self.calls.append(call)
-        fault = self.fault if number == self.at else None
+        fault = self.fault if self.at <= number < self.at + self.times else None
         match fault:
             case Fault.CRASH_BEFORE:
                 self.crashed = True

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from spass.aws import keys
-from spass.aws.again import again
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
-from spass.aws.table import TTL, Condition, ConditionFailed, Delete, Put, Update
+from spass.aws.table import TTL, ConditionFailed
+from spass.aws.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Put, Update
 from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
 from spass.core.ids import random_suffix
 from spass.core.messages import Json
@@ -57,9 +57,8 @@ async def read(store: TenantStore, request: IdempotentRequest) -> StoredAnswer |
 
 
 async def record(store: TenantStore, request: IdempotentRequest, answer: StoredAnswer) -> Put:
-    """The write that keeps ``answer``, for the transaction that makes it true. It fails if the key has an answer already."""
-    expired = Condition("attribute_not_exists(pk) OR #ttl <= :now", {"#ttl": TTL}, {":now": now_s()})
-    return await _completion(store, request, answer, expired)
+    """Return the write that keeps ``answer``, for the transaction that makes it true. It fails if the key has an answer."""
+    return await _completion(store, request, answer, None, _absent(now_s()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,9 @@ class Claim:
     owner: str
 
     async def completion(self, answer: StoredAnswer) -> Put:
-        """The write that keeps ``answer`` and ends the claim, for the transaction that makes it true. It fails if it was lost."""
-        return await _completion(self.store, self.request, answer, self._mine())
+        """Return the write that keeps ``answer`` and ends the claim, for the transaction that makes it true. It fails if the
+        claim was lost."""
+        return await _completion(self.store, self.request, answer, self.owner, self._mine())
 
     async def complete(self, answer: StoredAnswer) -> None:
         """Keep ``answer`` where no other state changes with it.
@@ -81,8 +81,7 @@ class Claim:
             LeaseLost: the claim has passed to another try.
         """
         try:
-            completion = await again(lambda: self.completion(answer))
-            await again(lambda: self.store.table.write(completion))
+            await self.store.table.write(await self.completion(answer))
         except ConditionFailed as failure:
             if not failure.item or failure.item.get("owner") != self.owner:
                 raise LeaseLost("Another try of this request has taken over; try again.", retry_after=1) from None
@@ -93,9 +92,7 @@ class Claim:
         Raises:
             ConditionFailed: it was lost.
         """
-        until = now_s() + LEASE_SECONDS
-        renewed = Update(self.key, "SET expires_at = :until", values={":until": until}, condition=self._mine())
-        await again(lambda: self.store.table.write(renewed))
+        await self.store.table.write(Update(self.key, set={"expires_at": now_s() + LEASE_SECONDS}, when=self._mine()))
 
     async def release(self) -> None:
         """Give the claim up after a failure, so that the same key may try again."""
@@ -109,10 +106,7 @@ class Claim:
         return keys.idempotency(self.store.tenant, self.request.digest)
 
     def _mine(self) -> Condition:
-        return Condition("#state = :running AND #owner = :owner", _NAMES, {":running": "running", ":owner": self.owner})
-
-
-_NAMES: Final = {"#state": "state", "#owner": "owner"}
+        return Equals("state", "running") & Equals("owner", self.owner)
 
 
 async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | StoredAnswer:
@@ -131,11 +125,7 @@ async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | Sto
         "expires_at": now + LEASE_SECONDS,
         TTL: now + _KEEP_SECONDS,
     }
-    free = Condition(
-        "attribute_not_exists(pk) OR #ttl <= :now OR (#state = :running AND expires_at <= :now)",
-        {"#ttl": TTL, "#state": "state"},
-        {":now": now, ":running": "running"},
-    )
+    free = _absent(now) | (Equals("state", "running") & AtMost("expires_at", now))
     try:
         await store.table.write(Put(claim.key, attributes, free))
     except ConditionFailed as failure:
@@ -151,6 +141,11 @@ async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | Sto
     return claim
 
 
+def _absent(now: int) -> Condition:
+    """Require that there is no record. The table hides an expired one from readers, but not from conditions."""
+    return ITEM_ABSENT | AtMost(TTL, now)
+
+
 async def _answer(store: TenantStore, request: IdempotentRequest, item: Item) -> StoredAnswer | None:
     if item.get("body_hash") != request.body_hash:
         raise IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
@@ -163,15 +158,16 @@ async def _answer(store: TenantStore, request: IdempotentRequest, item: Item) ->
     return StoredAnswer(answer["body"], answer["headers"], answer.get("status"))
 
 
-async def _completion(store: TenantStore, request: IdempotentRequest, answer: StoredAnswer, condition: Condition) -> Put:
+async def _completion(
+    store: TenantStore, request: IdempotentRequest, answer: StoredAnswer, owner: str | None, when: Condition
+) -> Put:
     kept: dict[str, Json] = {"body": answer.body, "headers": dict(answer.headers)}
     if answer.status is not None:
         kept["status"] = answer.status
     text = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
-    owner = condition.values.get(":owner")
     attributes: dict[str, Value] = {
         "state": "done",
-        "owner": owner if isinstance(owner, str) else None,
+        "owner": owner,
         "body_hash": request.body_hash,
         TTL: answer.expires_at or now_s() + _KEEP_SECONDS,
     }
@@ -181,4 +177,4 @@ async def _completion(store: TenantStore, request: IdempotentRequest, answer: St
     else:
         attributes["answer_object"] = f"idempotency/{request.digest}/{random_suffix()}"
         await store.objects.put(str(attributes["answer_object"]), encoded, transient=True)
-    return Put(keys.idempotency(store.tenant, request.digest), attributes, condition)
+    return Put(keys.idempotency(store.tenant, request.digest), attributes, when)

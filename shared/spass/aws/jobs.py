@@ -8,6 +8,7 @@ from botocore.exceptions import ClientError
 
 from spass.aws.faults import AwsCall, invoke
 from spass.aws.places import WorkPlaces
+from spass.aws.retry import retry_once
 from spass.aws.translate import storage_errors
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import IndexId, JobId, TenantId, UploadId
@@ -90,4 +91,4 @@ async def _call(service: str, operation: str, method: Callable[..., T], paramete
         with storage_errors():
             return method(**parameters)
 
-    return await invoke(AwsCall(service, operation, parameters), run)
+    return await retry_once(lambda: invoke(AwsCall(service, operation, parameters), run))

@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
-from functools import partial
 from typing import Final, Protocol
 
 import anyio
 
-from spass.aws.again import again
 from spass.aws.attributes import Item
 from spass.aws.expression import Expression
 from spass.aws.keys import Key
@@ -101,7 +99,7 @@ class Shard:
 
     async def write(self, update: Update) -> State:
         """Raises ConditionFailed and StorageUnavailable, the latter after a second try, which a hold makes harmless."""
-        return self.remember(await again(partial(self._table.write, update)))
+        return self.remember(await self._table.write(update))
 
     async def occupancy(self, max_age: float) -> int:
         now = self._clock()

@@ -20,7 +20,6 @@ from typing import Final
 
 import anyio
 
-from spass.aws.again import again
 from spass.aws.endings import together
 from spass.aws.expression import Expression
 from spass.aws.keys import Key
@@ -154,7 +153,7 @@ async def recount(table: LimitTable, partition: Callable[[int], Key]) -> None:
         expression.require_presence(("budget",), present=True)
         expression.remove(("budget",))
         with suppress(ConditionFailed):
-            await again(partial(table.write, expression.update(partition(number))))
+            await table.write(expression.update(partition(number)))
 
     await together([forget(number) for number in range(_MOST_SHARDS)])
 

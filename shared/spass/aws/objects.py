@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
 from spass.aws.faults import AwsCall, invoke
+from spass.aws.retry import retry_once
 from spass.aws.translate import storage_errors
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
@@ -108,7 +109,8 @@ class TenantObjects(Folder):
         parameters: dict[str, object] = {"Body": body}
         if transient:
             parameters["Tagging"] = "lifetime=days"
-        await self._call("PutObject", self._client().put_object, {"Key": self._prefix + key} | parameters)
+        parameters = {"Key": self._prefix + key} | parameters
+        await retry_once(lambda: self._call("PutObject", self._client().put_object, parameters))
 
     async def get(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
         """The object's bytes, or those from ``start`` up to but not including ``end``.

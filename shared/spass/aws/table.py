@@ -13,6 +13,7 @@ from spass.aws.attributes import Item, Value, attribute_of, item_of
 from spass.aws.dynamodb import parameters_of
 from spass.aws.faults import AwsCall, invoke
 from spass.aws.keys import Key, tenant_prefix
+from spass.aws.retry import retry_once
 from spass.aws.translate import storage_errors
 from spass.core.errors import InternalError, StorageUnavailable
 from spass.core.ids import TenantId
@@ -243,7 +244,7 @@ class GuardedTable:
             with storage_errors():
                 return method(**parameters)
 
-        return await invoke(AwsCall("dynamodb", operation, parameters), run)
+        return await retry_once(lambda: invoke(AwsCall("dynamodb", operation, parameters), run))
 
     def _guard(self, partition: str) -> str:
         if not partition.startswith(self._prefix):

@@ -8,7 +8,8 @@ from typing import Final
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.log import write_line
-from spass.aws.table import ABSENT, TTL, ConditionFailed, Put, TransactionFailed
+from spass.aws.table import TTL, ConditionFailed, TransactionFailed
+from spass.aws.writes import ITEM_ABSENT, Put
 from spass.core.cost import Cost
 from spass.core.errors import InternalError, StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
@@ -88,7 +89,7 @@ async def account(store: TenantStore, record: Mapping[str, str | int]) -> None:
     """
     at = Timestamp(str(record["at"]))
     key = keys.audit(store.tenant, RequestId(str(record["outer_request_id"])), at, RequestId(str(record["request_id"])))
-    put = Put(key, {**record, TTL: epoch_s(at) + KEEP_SECONDS}, ABSENT)
+    put = Put(key, {**record, TTL: epoch_s(at) + KEEP_SECONDS}, ITEM_ABSENT)
     with _shards.free() as shard:
         counted = usage.added(store.tenant, record, shard)
         try:

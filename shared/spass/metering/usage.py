@@ -12,12 +12,12 @@ from decimal import Decimal
 from typing import Final, Literal, TypeAlias, cast
 
 from spass.aws import keys
-from spass.aws.again import again
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.endings import together
 from spass.aws.keys import Key
-from spass.aws.table import TTL, Condition, ConditionFailed, Update
+from spass.aws.table import TTL, ConditionFailed
+from spass.aws.writes import AllOf, Equals, Update
 from spass.core.errors import InvalidRequest
 from spass.core.ids import AgentName, TenantId
 from spass.core.messages import Json
@@ -31,6 +31,7 @@ _DIGITS: Final = 12  # a row counts money in millionths of a millionth of a doll
 _PAGE: Final = 1000
 _AT_ONCE: Final = 8  # months that are read, and rows that are reset
 _DAY_SECONDS: Final = 24 * 3600
+_SUMS: Final = ("requests", "prompt_tokens", "completion_tokens", "cost")
 
 GroupBy: TypeAlias = Literal["agent", "model", "user", "day"]
 
@@ -113,9 +114,8 @@ def added(tenant: TenantId, record: Mapping[str, Value], shard: int) -> Update |
     sums: dict[str, Value] = {"requests": 1, "prompt_tokens": tokens[0], "completion_tokens": tokens[1], "cost": cost}
     return Update(
         keys.usage(tenant, day, said.get("agent", ""), said.get("model", ""), said.get("user", ""), shard),
-        f"SET {', '.join(f'#{name} = :{name}' for name in fixed)} ADD {', '.join(f'#{name} :{name}' for name in sums)}",
-        names={f"#{name}": name for name in (*fixed, *sums)},
-        values={f":{name}": value for name, value in (fixed | sums).items()},
+        set=fixed,
+        add=sums,
     )
 
 
@@ -148,19 +148,21 @@ class _Sum:
 
 
 async def _reset_row(store: TenantStore, row: Item, slots: asyncio.Semaphore) -> None:
-    names = ("cost", "requests", "prompt_tokens", "completion_tokens")
-    kept = "cost_before_reset = if_not_exists(cost_before_reset, :none) + cost"
-    update = Update(
-        Key(cast(str, row["pk"]), cast(str, row["sk"])),
-        f"SET {kept}, {', '.join(f'{name} = :none' for name in names)}",
-        values={":none": 0},
-        condition=Condition("requests > :none"),
-    )
+    """Compare and swap, so that a call that ends meanwhile is counted before or after the reset, as a whole."""
     async with slots:
-        try:
-            await again(lambda: store.table.write(update))
-        except ConditionFailed:  # another reset, or this one the first time
-            return
+        while row["requests"]:  # 0 after another reset, or after this one if its reply was lost
+            update = Update(
+                Key(cast(str, row["pk"]), cast(str, row["sk"])),
+                set=dict.fromkeys(_SUMS, 0),
+                add={"cost_before_reset": row["cost"]},
+                when=AllOf(tuple(Equals(name, row[name]) for name in _SUMS)),
+            )
+            try:
+                await store.table.write(update)
+            except ConditionFailed as failure:
+                row = failure.item or {"requests": 0}
+            else:
+                return
 
 
 def _days(query: UsageQuery) -> tuple[date, date]:

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from spass.aws.attributes import Item, Value
 from spass.aws.keys import rag_manifest
-from spass.aws.table import ABSENT, Check, Condition, Put
+from spass.aws.writes import ITEM_ABSENT, Check, Condition, Equals, Put
 from spass.core.errors import InternalError
 from spass.core.ids import IndexId, TenantId
 from spass.core.time import Timestamp
@@ -159,16 +159,12 @@ def _still(before: Manifest) -> Condition:
     """That ``before`` is in force. While tombstones stand its revision alone would say so; but where an item was removed or
     restored by hand, revisions begin anew, and then the generation keeps a writer of the old life out of the new one."""
     if before.revision:
-        count, value = "revision", before.revision
+        count = Equals("revision", before.revision)
     elif before.version:
-        count, value = "version", before.version  # written before there were revisions, when each swap made a version
+        count = Equals("version", before.version)  # written before there were revisions, when each swap made a version
     else:
-        return ABSENT
-    return Condition(
-        "#generation = :generation AND #count = :count",
-        {"#generation": "generation", "#count": count},
-        {":generation": before.generation, ":count": value},
-    )
+        return ITEM_ABSENT
+    return Equals("generation", before.generation) & count
 
 
 def _entry(segment: Segment) -> dict[str, str | int]:

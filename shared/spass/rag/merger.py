@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from spass.aws.again import again
 from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
 from spass.aws.keys import rag_merge
 from spass.aws.leases import LEASE_SECONDS, renewing
 from spass.aws.objects import ObjectMissing
-from spass.aws.table import TTL, Condition, ConditionFailed, Delete, Put, Update
+from spass.aws.table import TTL, ConditionFailed
+from spass.aws.writes import ITEM_ABSENT, AtMost, Delete, Equals, Put, Update
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.ids import IndexId, random_suffix
 from spass.core.jobs import MergeSegments
@@ -118,10 +118,9 @@ async def _alone(store: TenantStore, index_id: IndexId) -> AsyncIterator[bool]:
     """Whether nobody else merges this index, for as long as the body runs."""
     key, owner, at = rag_merge(store.tenant, index_id), random_suffix(), now_s()
     attributes: dict[str, Value] = {"owner": owner, "expires_at": at + LEASE_SECONDS, TTL: at + 2 * LEASE_SECONDS}
-    free = Condition("attribute_not_exists(pk) OR expires_at <= :now", values={":now": at})
-    mine = Condition("#owner = :owner", {"#owner": "owner"}, {":owner": owner})
+    free, mine = ITEM_ABSENT | AtMost("expires_at", at), Equals("owner", owner)
     try:
-        await again(lambda: store.table.write(Put(key, attributes, free)))
+        await store.table.write(Put(key, attributes, free))
     except ConditionFailed as failure:
         if not failure.item or failure.item.get("owner") != owner:
             yield False
@@ -129,9 +128,7 @@ async def _alone(store: TenantStore, index_id: IndexId) -> AsyncIterator[bool]:
 
     async def renew() -> None:
         until = now_s() + LEASE_SECONDS
-        values = {":until": until, ":ttl": until + LEASE_SECONDS}
-        renewed = Update(key, "SET expires_at = :until, #ttl = :ttl", {"#ttl": TTL}, values, mine)
-        await again(lambda: store.table.write(renewed))
+        await store.table.write(Update(key, set={"expires_at": until, TTL: until + LEASE_SECONDS}, when=mine))
 
     try:
         async with renewing(renew):

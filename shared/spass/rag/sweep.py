@@ -13,7 +13,8 @@ from typing import Final
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
-from spass.aws.table import Condition, ConditionFailed, Update
+from spass.aws.table import ConditionFailed
+from spass.aws.writes import Equals, Update
 from spass.core.ids import IndexId
 from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline
@@ -84,10 +85,8 @@ async def _sweep_retired(store: TenantStore, index: IndexId, item: Item, at: int
     left = [entry for entry in manifest.retired if entry not in due]
     unlist = Update(
         keys.rag_manifest(store.tenant, index),
-        "SET #retired = :left",
-        {"#retired": "retired"},
-        {":left": retired_entries(left)},
-        Condition("#retired = :seen", values={":seen": item["retired"]}),
+        set={"retired": retired_entries(left)},
+        when=Equals("retired", item["retired"]),
     )
     with suppress(ConditionFailed):  # a writer retired more meanwhile: the next sweep takes these out too
         await store.table.write(unlist)

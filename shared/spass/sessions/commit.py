@@ -8,38 +8,38 @@ from contextlib import suppress
 from typing import Final
 
 from spass.aws import keys
-from spass.aws.again import again
 from spass.aws.clients import TenantStore
-from spass.aws.table import ABSENT, Put, TransactionFailed, Update, Write
+from spass.aws.table import TransactionFailed
+from spass.aws.writes import ITEM_ABSENT, Put, Update, Write
 from spass.core.errors import SessionBusy, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId
 from spass.sessions.hold import gone, held_by, release
 from spass.sessions.record import TurnRecord, overflow_of, store_body
 from spass.sessions.session import Session
 
-_COMMIT_ATTEMPTS: Final = 3
+_COMMIT_ATTEMPTS: Final = 2
 _COMMIT_DELAY: Final = 0.1  # seconds; doubled per attempt, full jitter
 
 
-async def commit_turn(store: TenantStore, session: Session, turn: TurnRecord, beside: Sequence[Write] = ()) -> None:
+async def commit_turn(store: TenantStore, session: Session, turn: TurnRecord, with_effect: Sequence[Write] = ()) -> None:
     """Record ``turn`` in the session that it holds under its own id, and let that go. ``session`` is as it will be then;
-    ``beside`` are writes that take place with it.
+    the writes ``with_effect`` join the transaction.
 
     Raises:
         SessionNotFound, SessionBusy: the hold was lost; nothing was recorded and nothing will be.
         StorageUnavailable: we cannot know, or nothing was recorded.
     """
-    body = await again(lambda: store_body(store, session.id, turn))
+    body = await store_body(store, session.id, turn)
     writes: list[Write] = [
-        Put(keys.session_turn(store.tenant, session.id, turn.first_seq), body, ABSENT),
+        Put(keys.session_turn(store.tenant, session.id, turn.first_seq), body, ITEM_ABSENT),
         Update(
             keys.session_head(store.tenant, session.id),
-            "SET next_seq = :next, updated_at = :at REMOVE #hold",
-            values={":next": session.next_seq, ":at": session.updated_at},
-            condition=held_by(turn.id),
+            set={"next_seq": session.next_seq, "updated_at": session.updated_at},
+            remove=("hold",),
+            when=held_by(turn.id),
         ),
         Put(keys.user_session(store.tenant, session.user, session.agent, session.id), session.entry()),
-        *beside,
+        *with_effect,
     ]
     if refused := await _transact(store, session.id, turn, writes):
         if key := overflow_of(dict(body)):

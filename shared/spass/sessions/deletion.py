@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from spass.aws import keys
-from spass.aws.again import again
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
-from spass.aws.table import Condition, ConditionFailed, Delete, TransactionFailed, Update
+from spass.aws.table import ConditionFailed, TransactionFailed
+from spass.aws.writes import Absent, Delete, Equals, Update
 from spass.core.ids import AgentName, SessionId, UserId, random_suffix
 from spass.core.time import timestamp
 from spass.sessions.hold import free, refusal
@@ -21,7 +21,7 @@ from spass.sessions.session import owned
 
 _ITEMS_AT_ONCE: Final = 25
 _DELETES_AT_ONCE: Final = 16
-_IN_NO_CHAIN: Final = Condition("attribute_not_exists(parent_session_id) AND attribute_not_exists(successor_session_id)")
+_IN_NO_CHAIN: Final = Absent("parent_session_id") & Absent("successor_session_id")
 
 
 async def delete_session(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, now: float) -> None:
@@ -38,25 +38,20 @@ async def delete_session(store: TenantStore, session: SessionId, agent: AgentNam
     try:
         await store.table.write(Delete(head, _IN_NO_CHAIN))
     except ConditionFailed:
-        await store.table.write(Update(head, "SET removed = :yes", values={":yes": True}))
+        await store.table.write(Update(head, set={"removed": True}))
 
 
 async def _mark(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, now: float) -> None:
-    vacant = free(now)
     mark = Update(
         keys.session_head(store.tenant, session),
-        "SET deleted_at = :at REMOVE #hold, title",
-        values={":at": timestamp(now)},
-        condition=Condition(
-            "#user = :user AND #agent = :agent AND attribute_not_exists(deleted_at) AND " + vacant.expression,
-            {**vacant.names, "#user": "user", "#agent": "agent"},
-            {**vacant.values, ":user": user, ":agent": agent},
-        ),
+        set={"deleted_at": timestamp(now)},
+        remove=("hold", "title"),
+        when=Equals("user", user) & Equals("agent", agent) & Absent("deleted_at") & free(now),
     )
     unlist = Delete(keys.user_session(store.tenant, user, agent, session))
     token = random_suffix()
     try:
-        await again(lambda: store.table.transact([mark, unlist], token=token))
+        await store.table.transact([mark, unlist], token=token)
     except TransactionFailed as failure:
         item = failure.failures.get(0)
         if item is None or not _unfinished(item, agent, user):

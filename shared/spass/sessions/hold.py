@@ -1,15 +1,14 @@
 """Holding a session: at most one turn or job at a time may go on to write to it."""
 
 from contextlib import suppress
-from typing import Final
 
 from spass.aws import keys
-from spass.aws.again import again
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS
-from spass.aws.table import Condition, ConditionFailed, Update
+from spass.aws.table import ConditionFailed
+from spass.aws.writes import Absent, AnyOf, AtMost, Equals, Update
 from spass.core.errors import (
     CompactionInProgress,
     IdempotencyInProgress,
@@ -21,8 +20,6 @@ from spass.core.errors import (
 )
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.sessions.session import Hold, HoldKind, Session, owned, session_of
-
-_NAMES: Final = {"#hold": "hold", "#owner": "owner"}
 
 
 def turn_hold(turn_id: str, request: IdempotentRequest | None, now: float) -> Hold:
@@ -36,18 +33,14 @@ def job_hold(job_id: str, key_hash: str | None, body_hash: str | None, now: floa
     return Hold(job_id, HoldKind.JOB, int(now) + LEASE_SECONDS, key_hash, body_hash)
 
 
-def free(now: float, owner: str = "") -> Condition:
-    """Nobody but ``owner`` holds the session."""
-    return Condition(
-        "(attribute_not_exists(#hold) OR #hold.expires_at <= :now OR #hold.#owner = :owner)",
-        _NAMES,
-        {":now": int(now), ":owner": owner},
-    )
+def free(now: float, owner: str = "") -> AnyOf:
+    """Require that nobody but ``owner`` holds the session."""
+    return AnyOf((Absent("hold"), AtMost("hold.expires_at", int(now)), held_by(owner)))
 
 
-def held_by(owner: str) -> Condition:
-    """``owner`` holds the session still, whatever the clock says."""
-    return Condition("#hold.#owner = :owner", _NAMES, {":owner": owner})
+def held_by(owner: str) -> Equals:
+    """Require that ``owner`` still holds the session, whatever the clock says."""
+    return Equals("hold.owner", owner)
 
 
 async def take(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, hold: Hold, now: float) -> Session:
@@ -59,20 +52,14 @@ async def take(store: TenantStore, session: SessionId, agent: AgentName, user: U
         SessionBusy, CompactionInProgress, IdempotencyInProgress, IdempotencyKeyReused: somebody else holds it.
         StorageUnavailable: we cannot know; what we may hold falls free by itself.
     """
-    vacant = free(now, hold.owner)
+    mine = Equals("user", user) & Equals("agent", agent)
     write = Update(
         keys.session_head(store.tenant, session),
-        "SET #hold = :hold",
-        values={":hold": hold.attributes()},
-        condition=Condition(
-            "#user = :user AND #agent = :agent AND attribute_not_exists(deleted_at) AND attribute_not_exists(archived_at) AND "
-            + vacant.expression,
-            {**vacant.names, "#user": "user", "#agent": "agent"},
-            {**vacant.values, ":user": user, ":agent": agent},
-        ),
+        set={"hold": hold.attributes()},
+        when=mine & Absent("deleted_at") & Absent("archived_at") & free(now, hold.owner),
     )
     try:
-        head = await again(lambda: store.table.write(write))
+        head = await store.table.write(write)
     except ConditionFailed as failure:
         raise refusal(owned(failure.item, agent, user), hold.key_hash, hold.body_hash, now) from None
     except StorageUnavailable:
@@ -89,14 +76,12 @@ async def renew(store: TenantStore, session: SessionId, owner: str, now: float) 
         ConditionFailed: the hold was lost.
         StorageUnavailable: we cannot know.
     """
-    mine = held_by(owner)
     write = Update(
         keys.session_head(store.tenant, session),
-        "SET #hold.expires_at = :until",
-        values={":until": int(now) + LEASE_SECONDS},
-        condition=mine,
+        set={"hold.expires_at": int(now) + LEASE_SECONDS},
+        when=held_by(owner),
     )
-    await again(lambda: store.table.write(write))
+    await store.table.write(write)
 
 
 async def release(store: TenantStore, session: SessionId, owner: str) -> None:
@@ -105,7 +90,7 @@ async def release(store: TenantStore, session: SessionId, owner: str) -> None:
     Raises:
         StorageUnavailable: it may be held until it expires.
     """
-    write = Update(keys.session_head(store.tenant, session), "REMOVE #hold", condition=held_by(owner))
+    write = Update(keys.session_head(store.tenant, session), remove=("hold",), when=held_by(owner))
     with suppress(ConditionFailed):
         await store.table.write(write)
 

@@ -18,12 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from spass.aws import idempotency
-from spass.aws.again import again
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.aws.leases import renewing
 from spass.aws.objects import ObjectMissing
-from spass.aws.table import Write
+from spass.aws.writes import Write
 from spass.core.errors import CompactionInProgress, IdempotencyInProgress, InternalError, SessionArchived, SessionBusy, SpassError
 from spass.core.events import Event, Failed, Outcome, TurnFinished
 from spass.core.ids import AgentName, SessionId, UserId, new_id
@@ -217,7 +216,7 @@ class Turn:
         session = replace(held.session, next_seq=turn.next_seq, updated_at=timestamp(self._clock()), hold=None)
         answer = self._render(Recorded(session, turn, recorder.outcome, compactor.compacted, compactor.error))
         requests = [self._request.idempotency, self._redirected(session.id) if compactor.compacted else None]
-        kept: list[Write] = [await again(partial(idempotency.record, store, request, answer)) for request in requests if request]
+        kept: list[Write] = [await idempotency.record(store, request, answer) for request in requests if request]
         await commit_turn(store, session, turn, kept)
         held.ended()
         self._answer = TurnAnswer(answer, replayed=False)

@@ -9,7 +9,6 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from spass.aws.again import again
 from spass.aws.keys import tenant_config, tenant_limit
 from spass.aws.log import write_line
 from spass.core.errors import StorageUnavailable
@@ -136,7 +135,7 @@ class Cascade:
             await recount(store.table, partial(tenant_limit, store.tenant))
         write, asked = change_of(store.tenant, changes, checked), self._clock()
         try:
-            item = await again(lambda: store.table.write(write))
+            item = await store.table.write(write)
         except (StorageUnavailable, asyncio.CancelledError):
             self._doubt(store.tenant)
             raise

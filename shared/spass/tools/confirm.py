@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Final, NewType, TypeAlias
 
 from spass.aws import keys
-from spass.aws.again import again
 from spass.aws.clients import TenantStore
-from spass.aws.table import ABSENT, TTL, Condition, ConditionFailed, Delete, Put, Write
+from spass.aws.table import TTL, ConditionFailed
+from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Delete, Put, Write
 from spass.calls.scope import Scope
 from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid, InternalError, SpassError
 from spass.core.ids import DocumentId, IndexId, TenantId
@@ -35,7 +35,6 @@ _NONCE_BYTES: Final = 16
 _KEY_BYTES: Final = 32
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{72}")  # 54 bytes fill it to the last bit, so no two texts are the same token
 _KEPT_SECONDS: Final = 3600  # after its expiry: a call confirmed in time may take until its deadline
-_UNUSED: Final = Condition("attribute_exists(pk)")
 
 Written: TypeAlias = WriteAnswer | Document | Noted | bool
 """What a confirmed write comes to; ``bool`` says whether something was deleted."""
@@ -80,7 +79,7 @@ class Redemption:
 
     async def writes(self, written: Written, /) -> Sequence[Write]:
         kept = await self.keep(result_of(written)) if self.keep else ()
-        return [Delete(self.token, _UNUSED), *kept]
+        return [Delete(self.token, ITEM_EXISTS), *kept]
 
     def refused(self) -> SpassError:
         return _invalid()
@@ -103,7 +102,7 @@ class Confirmations:
         head = expires_at.to_bytes(_EXPIRY_BYTES, "big") + os.urandom(_NONCE_BYTES)
         token = await self._signed(scope, operation, head)
         put = Put(_item(scope.store, token), {"state": state, TTL: expires_at + _KEPT_SECONDS})
-        await again(lambda: scope.store.table.write(put))
+        await scope.store.table.write(put)
         return token
 
     async def sign(self, scope: Scope, operation: Operation, unsigned: Unsigned) -> str:
@@ -156,9 +155,9 @@ async def _stored_key(store: TenantStore) -> bytes:
     item = await store.table.get(where)
     if item is None:
         made = os.urandom(_KEY_BYTES)
-        put = Put(where, {"key": made}, ABSENT)
+        put = Put(where, {"key": made}, ITEM_ABSENT)
         try:
-            await again(lambda: store.table.write(put))
+            await store.table.write(put)
         except ConditionFailed as failure:
             item = failure.item or {}
         else:

@@ -12,7 +12,7 @@ from typing import Final, TypeGuard, cast
 from pydantic import ValidationError
 
 from spass.aws.idempotency import Claim, StoredAnswer
-from spass.aws.table import Write
+from spass.aws.writes import Write
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.errors import (

@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 from spass.aws.attributes import Item, Value, attribute_of, item_of
 from spass.aws.faults import AwsCall, FaultPlan
 from spass.aws.keys import Key
+from spass.aws.retry import retry_once
 from spass.aws.table import Condition, ConditionFailed, Update
 
 T = TypeVar("T")
@@ -31,8 +32,11 @@ class MemoryTable:
         return await self._call("UpdateItem", lambda: self._update(write))
 
     async def _call(self, operation: str, run: Callable[[], T]) -> T:
-        self.calls += 1
-        return await self.plan.around(AwsCall("dynamodb", operation, {}), run) if self.plan else run()
+        async def call() -> T:
+            self.calls += 1
+            return await self.plan.around(AwsCall("dynamodb", operation, {}), run) if self.plan else run()
+
+        return await retry_once(call)
 
     def _update(self, write: Update) -> Item:
         before = self.items.get(write.key)

@@ -31,7 +31,7 @@ def dispatcher(books: Books) -> Dispatcher:
 
 async def left(books: Books) -> str:
     """The body of the message that a call left whose table did not answer."""
-    with inject(FaultPlan(Fault.THROTTLE)):
+    with inject(FaultPlan(Fault.THROTTLE, times=2)):
         await keep(books.store, call())
     (message,) = books.queued()
     return json.dumps(message)
@@ -56,7 +56,7 @@ async def test_a_delivered_call_is_accounted_for_once(books: Books, dispatcher: 
 
 async def test_a_call_that_the_table_still_does_not_take_is_delivered_again(books: Books, dispatcher: Dispatcher) -> None:
     body = await left(books)
-    with inject(FaultPlan(Fault.LOST_REPLY)), pytest.raises(StorageUnavailable):
+    with inject(FaultPlan(Fault.TIMEOUT, times=2)), pytest.raises(StorageUnavailable):
         await deliver(dispatcher, body)
     assert await deliver(dispatcher, body)
     assert await requests_of(books) == 1

@@ -111,7 +111,7 @@ async def test_whatever_goes_wrong_the_audit_and_the_usage_agree(books: Books, f
 
 async def test_what_finds_no_place_is_left_to_the_queue_of_jobs(books: Books, capsys: pytest.CaptureFixture[str]) -> None:
     record = call()
-    with inject(FaultPlan(Fault.THROTTLE)):
+    with inject(FaultPlan(Fault.THROTTLE, times=2)):
         await keep(books.store, record)
     assert books.queued() == [{"job": "account", "tenant": "acme", "record": audit.attributes(record)}]
     said, queued = lines(capsys)
@@ -131,7 +131,7 @@ async def test_what_the_queue_does_not_take_either_stands_in_the_log(books: Book
 
 async def test_where_there_is_no_queue_the_log_says_so(books: Books, capsys: pytest.CaptureFixture[str]) -> None:
     jobless = Aws(table="spass", bucket="spass").for_tenant(books.store.tenant)
-    with inject(FaultPlan(Fault.THROTTLE)):
+    with inject(FaultPlan(Fault.THROTTLE, times=2)):
         await keep(jobless, call())
     assert [line["event"] for line in lines(capsys)] == ["call", "audit_not_stored"]
 

@@ -53,9 +53,9 @@ class Counter:
         (None, None, 1, 1),
         (Mishap.CRASH_BEFORE, Crash, 0, 0),
         (Mishap.CRASH_AFTER, Crash, 1, 1),
-        (Mishap.THROTTLE, StorageUnavailable, 0, 0),
-        (Mishap.LOST_REPLY, StorageUnavailable, 1, 1),
-        (Mishap.LATE, StorageUnavailable, 0, 1),
+        (Mishap.THROTTLE, StorageUnavailable, 0, 0),  # at the retry too, like every mishap
+        (Mishap.LOST_REPLY, StorageUnavailable, 2, 2),
+        (Mishap.LATE, StorageUnavailable, 0, 2),
         (Mishap.REPEATED, None, 2, 2),
         (Mishap.GHOST, None, 1, 2),
         (Mishap.CONFLICT, StorageUnavailable, 0, 0),  # at each of eight tries

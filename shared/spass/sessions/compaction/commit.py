@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from spass.aws import keys
-from spass.aws.again import again
 from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
 from spass.aws.objects import ObjectMissing
-from spass.aws.table import ABSENT, Condition, Put, TransactionFailed, Update, Write
+from spass.aws.table import TransactionFailed
+from spass.aws.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
 from spass.core.errors import (
     InternalError,
     SessionArchived,
@@ -57,18 +57,18 @@ async def commit(  # one compaction's parts, all named
     owner: str,
     at: float,
     hold: Hold | None = None,
-    beside: Callable[[Compacted], Sequence[Write]] = lambda _: (),
+    with_effect: Callable[[Compacted], Sequence[Write]] = lambda _: (),
 ) -> Compacted:
     """Archive ``source``, as it was read under the hold of ``owner``, and let its successor begin with ``summary`` and the
     messages from ``plan.kept_from`` on. ``live`` are all its turns. The source is let go; the successor begins held by ``hold``.
-    ``beside`` makes writes that take place with it or not at all. ``at`` is in seconds since the epoch.
+    The writes that ``with_effect`` makes join the transaction. ``at`` is in seconds since the epoch.
 
     A commit of the same plan that took place before, whoever made it, is answered as it was made then.
 
     Raises:
         SessionArchived: the source went on as another session.
         SessionNotFound: it was deleted.
-        SessionBusy: the owner's hold was lost, it grew, or a condition of ``beside`` does not hold; nothing took place.
+        SessionBusy: the owner's hold was lost, it grew, or a condition of ``with_effect`` does not hold; nothing took place.
         SummaryFailed: the summary is too large to be kept.
         NotBegun: see there.
         StorageUnavailable: we cannot know; the hold may be gone.
@@ -80,7 +80,10 @@ async def commit(  # one compaction's parts, all named
     successor = _successor(source, plan, first, at_wire, hold)
     attempt = _Attempt(store, source, plan, owner, Compacted(successor, first, record))
     body = await _stored(attempt)
-    writes = [*_writes(attempt, Put(keys.session_turn(store.tenant, successor.id, 1), body, ABSENT)), *beside(attempt.made)]
+    writes = [
+        *_writes(attempt, Put(keys.session_turn(store.tenant, successor.id, 1), body, ITEM_ABSENT)),
+        *with_effect(attempt.made),
+    ]
     end = await _end(attempt, writes)
     if (key := overflow_of(dict(body))) and _never_any_more(end, first):
         with suppress(StorageUnavailable):
@@ -93,7 +96,7 @@ async def commit(  # one compaction's parts, all named
 async def _stored(attempt: _Attempt) -> dict[str, Value]:
     made = attempt.made
     try:
-        return await again(lambda: store_body(attempt.store, made.session.id, made.first))
+        return await store_body(attempt.store, made.session.id, made.first)
     except StorageUnavailable as error:
         raise NotBegun(error.message, retry_after=error.retry_after) from error
 
@@ -106,12 +109,12 @@ async def _end(attempt: _Attempt, writes: Sequence[Write]) -> Compacted | SpassE
     """
     token = random_suffix()
     try:
-        await again(lambda: attempt.store.table.transact(writes, token=token))
+        await attempt.store.table.transact(writes, token=token)
     except TransactionFailed:
         return await _settled(attempt)
     except StorageUnavailable:
         # A try may still be on its way. Without the hold it can no longer take effect, so what we read then is final.
-        await again(lambda: release(attempt.store, attempt.source.id, attempt.owner))
+        await release(attempt.store, attempt.source.id, attempt.owner)
         end = await _settled(attempt)
         if isinstance(end, SessionBusy):
             return StorageUnavailable("The compaction could not be recorded; try again.", retry_after=1)
@@ -192,23 +195,23 @@ def _writes(attempt: _Attempt, first: Put) -> list[Write]:
         compacted_before=plan.kept_from,
         hold=None,
     )
-    mine = held_by(attempt.owner)
-    unchanged = Condition(
-        mine.expression + " AND next_seq = :next_seq AND attribute_not_exists(archived_at) AND attribute_not_exists(deleted_at)",
-        mine.names,
-        {**mine.values, ":next_seq": source.next_seq},
-    )
+    unchanged = held_by(attempt.owner) & Equals("next_seq", source.next_seq) & Absent("archived_at") & Absent("deleted_at")
     return [
         Update(
             keys.session_head(tenant, source.id),
-            "SET archived_at = :at, updated_at = :at, archived_by = :by, successor_session_id = :successor, "
-            "compacted_before = :kept_from REMOVE #hold",
-            values={":at": at, ":by": attempt.owner, ":successor": successor.id, ":kept_from": plan.kept_from},
-            condition=unchanged,
+            set={
+                "archived_at": at,
+                "updated_at": at,
+                "archived_by": attempt.owner,
+                "successor_session_id": successor.id,
+                "compacted_before": plan.kept_from,
+            },
+            remove=("hold",),
+            when=unchanged,
         ),
-        Put(keys.session_head(tenant, successor.id), successor.attributes(), ABSENT),
+        Put(keys.session_head(tenant, successor.id), successor.attributes(), ITEM_ABSENT),
         first,
-        Put(keys.session_summary(tenant, successor.id, plan.summary), summary_attributes(attempt.made.summary), ABSENT),
+        Put(keys.session_summary(tenant, successor.id, plan.summary), summary_attributes(attempt.made.summary), ITEM_ABSENT),
         Put(keys.user_session(tenant, source.user, source.agent, source.id), archived.entry()),
         Put(keys.user_session(tenant, source.user, source.agent, successor.id), successor.entry()),
     ]
@@ -221,7 +224,7 @@ async def _settled(attempt: _Attempt) -> Compacted | SpassError:
         StorageUnavailable: we cannot know.
     """
     store, plan = attempt.store, attempt.plan
-    head = await again(lambda: store.table.get(keys.session_head(store.tenant, plan.source)))
+    head = await store.table.get(keys.session_head(store.tenant, plan.source))
     source = session_of(head) if head is not None else None
     if source is not None and (source.archived_by, source.successor_session_id) == (attempt.owner, plan.successor):
         return await _as_made(attempt)
@@ -239,12 +242,12 @@ async def _as_made(attempt: _Attempt) -> Compacted:
     """The compaction with the ids and times that it got when it took place, which may have been in another process. If the
     successor has been deleted since, with ours."""
     store, plan, made = attempt.store, attempt.plan, attempt.made
-    head = await again(lambda: store.table.get(keys.session_head(store.tenant, plan.successor)))
+    head = await store.table.get(keys.session_head(store.tenant, plan.successor))
     if head is None or gone(head):
         return made
     try:
-        turns = await again(lambda: load_turns(store, plan.successor, 1, limit=1))
+        turns = await load_turns(store, plan.successor, 1, limit=1)
     except ObjectMissing:
         return made
-    record = await again(lambda: read_summary(store, plan.successor, plan.summary))
+    record = await read_summary(store, plan.successor, plan.summary)
     return Compacted(session_of(head), turns[0], record) if turns and record is not None else made

@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Final
 
 from spass.aws import keys
-from spass.aws.again import again
 from spass.aws.clients import TenantStore
-from spass.aws.table import Delete, TransactionFailed, Write
+from spass.aws.table import TransactionFailed
+from spass.aws.writes import Delete, Write
 from spass.core.cost import Cost
 from spass.core.errors import SessionBusy, StorageUnavailable, UpstreamTimeout
 from spass.core.ids import random_suffix
@@ -45,8 +45,8 @@ async def fail(store: TenantStore, job: Job, failure: Failure, at: float, *, cos
     writes: list[Write] = [changed(store, job, ended), Delete(keys.job_draft(store.tenant, job.id))]
     token = random_suffix()
     try:
-        await again(lambda: store.table.transact(writes, token=token))
+        await store.table.transact(writes, token=token)
     except TransactionFailed:  # by our own first try, whose reply was lost, or by somebody else
         ended = await read_job(store, job.id) or ended
-    await again(lambda: release(store, job.plan.source, job.id))
+    await release(store, job.plan.source, job.id)
     return ended

@@ -11,7 +11,8 @@ from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest
-from spass.aws.table import TTL, Condition, Update
+from spass.aws.table import TTL
+from spass.aws.writes import OneOf, Update
 from spass.core import errors
 from spass.core.cost import Cost, CostSource
 from spass.core.errors import SpassError, SummaryFailed
@@ -224,20 +225,10 @@ async def read_job(store: TenantStore, job: JobId) -> Job | None:
 
 
 def changed(store: TenantStore, before: Job, after: Job) -> Update:
-    """The write that makes a job ``after`` what it was ``before``. It fails if the job has ended meanwhile."""
+    """Return the write that changes the job ``before`` into ``after``. It fails if the job has ended meanwhile."""
     old = before.attributes()
     new = {name: value for name, value in after.attributes().items() if old.get(name) != value}
-    return Update(
-        keys.job(store.tenant, before.id),
-        "SET " + ", ".join(f"#{name} = :{name}" for name in new),
-        {f"#{name}": name for name in new},
-        {f":{name}": value for name, value in new.items()},
-        Condition(
-            "(#status = :not_begun OR #status = :under_way)",
-            {"#status": "status"},
-            {":not_begun": JobStatus.QUEUED.value, ":under_way": JobStatus.RUNNING.value},
-        ),
-    )
+    return Update(keys.job(store.tenant, before.id), set=new, when=OneOf("status", [JobStatus.QUEUED, JobStatus.RUNNING]))
 
 
 def _cost_attributes(cost: Cost) -> dict[str, Value]:

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Final
 
 from spass.aws import keys
-from spass.aws.again import again
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.objects import ObjectMissing
-from spass.aws.table import ABSENT, Condition, Put, TransactionFailed, Update
+from spass.aws.table import TransactionFailed
+from spass.aws.writes import ITEM_ABSENT, Absent, Equals, Put, Update
 from spass.calls.scope import Scope
 from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, SpassError, StorageUnavailable
 from spass.core.ids import AgentName, JobId, SessionId, new_id
@@ -115,7 +115,7 @@ class CompactionJobs:
         """
         if job.status is not JobStatus.SUCCEEDED:
             return None
-        summary = await again(lambda: read_summary(scope.store, job.plan.successor, job.plan.summary))
+        summary = await read_summary(scope.store, job.plan.successor, job.plan.summary)
         return job.result(summary.text if summary is not None else None)
 
     async def _source(self, scope: Scope, agent: AgentName, session: SessionId) -> Session:
@@ -174,21 +174,15 @@ class CompactionJobs:
     async def _hold(self, store: TenantStore, source: Session, job: Job, now: float) -> None:
         """Hold the session for the job, as it was read, and put the job's record: both or neither."""
         hold = job_hold(job.id, job.asker.key_hash, job.asker.body_hash, now)
-        vacant = free(now, job.id)
+        unchanged = Equals("next_seq", source.next_seq) & Absent("deleted_at") & Absent("archived_at")
         take = Update(
             keys.session_head(store.tenant, source.id),
-            "SET #hold = :hold",
-            values={":hold": hold.attributes()},
-            condition=Condition(
-                "next_seq = :next_seq AND attribute_not_exists(deleted_at) AND attribute_not_exists(archived_at) AND "
-                + vacant.expression,
-                vacant.names,
-                {**vacant.values, ":next_seq": source.next_seq},
-            ),
+            set={"hold": hold.attributes()},
+            when=unchanged & free(now, job.id),
         )
-        record = Put(keys.job(store.tenant, job.id), job.attributes(), ABSENT)
+        record = Put(keys.job(store.tenant, job.id), job.attributes(), ITEM_ABSENT)
         try:
-            await again(lambda: store.table.transact([take, record], token=job.id))
+            await store.table.transact([take, record], token=job.id)
         except TransactionFailed as failure:
             if 1 not in failure.failures:  # else the record stands there, so this is our own first try
                 raise _refused(failure.failures[0], source, now) from None
@@ -200,7 +194,7 @@ class CompactionJobs:
     async def _ask(self, store: TenantStore, job: Job) -> None:
         """Leave the job to the queue, or end it."""
         try:
-            await again(lambda: store.jobs.send(CompactSession(store.tenant, job.id)))
+            await store.jobs.send(CompactSession(store.tenant, job.id))
         except StorageUnavailable:
             with suppress(StorageUnavailable):
                 await fail(store, job, GIVEN_UP, self._clock())

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spass.aws import keys
-from spass.aws.again import again
 from spass.aws.clients import TenantStore
 from spass.aws.leases import renewing
-from spass.aws.table import TTL, ConditionFailed, Delete, Put, TransactionFailed, Write
+from spass.aws.table import TTL, ConditionFailed, TransactionFailed
+from spass.aws.writes import Delete, Put, Write
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
 from spass.core.errors import (
@@ -69,7 +69,7 @@ class CompactionSteps:
             return
         write = changed(store, taken.job, replace(taken.job, status=JobStatus.RUNNING))
         try:
-            await again(lambda: store.table.write(write))
+            await store.table.write(write)
         except ConditionFailed:
             await self._let_go_if_ended(store, taken.job)
 
@@ -114,7 +114,7 @@ class CompactionSteps:
             return [changed(store, job, after), Delete(keys.job_draft(store.tenant, job.id))]
 
         try:
-            await commit(store, session, live, job.plan, summary, owner=job.id, at=self._clock(), beside=ended)
+            await commit(store, session, live, job.plan, summary, owner=job.id, at=self._clock(), with_effect=ended)
         except (SessionArchived, SessionNotFound) as error:
             await fail(store, job, Failure.of(error), self._clock())
         except SessionBusy:
@@ -167,7 +167,7 @@ class CompactionSteps:
         ]
         token = random_suffix()
         try:
-            await again(lambda: store.table.transact(writes, token=token))
+            await store.table.transact(writes, token=token)
         except TransactionFailed:
             await self._let_go_if_ended(store, job)
 

@@ -500,7 +500,7 @@ async def test_a_hand_over_that_may_not_have_been_heard_brings_the_message_back(
     stage.queued()
     other = IndexId("other")
     event = stage.put(f"{other}/a.jsonl", file_of(numbered(6)))
-    with inject(FaultPlan(fault, at=at)):
+    with inject(FaultPlan(fault, at=at, times=2)):
         assert not await stage.deliver(event, seconds=1)
     for body in (*stage.queued(), event):
         assert await stage.deliver(body)

@@ -10,7 +10,8 @@ from botocore.exceptions import ClientError
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.faults import AwsCall, FaultPlan, inject
-from spass.aws.table import Check, Condition, ConditionFailed
+from spass.aws.table import ConditionFailed
+from spass.aws.writes import ITEM_EXISTS, Check
 from spass.core.errors import (
     InternalError,
     SessionArchived,
@@ -217,10 +218,10 @@ async def test_messages_that_are_not_at_hand_are_not_lost(compaction: Compaction
     assert (await compaction.head(session)).archived_at is None
 
 
-async def test_a_write_beside_it_that_is_refused_refuses_it_all(compaction: Compaction) -> None:
+async def test_a_refused_effect_refuses_the_whole_commit(compaction: Compaction) -> None:
     session = await compaction.said("one")
     source, live = await compaction.hold(session), await compaction.live(session)
-    ended = Check(keys.job(compaction.store.tenant, JobId(OWNER)), Condition("attribute_exists(pk)"))
+    ended = Check(keys.job(compaction.store.tenant, JobId(OWNER)), ITEM_EXISTS)
     before = compaction.house.stored_items()
     with pytest.raises(SessionBusy):
         await commit(
@@ -231,7 +232,7 @@ async def test_a_write_beside_it_that_is_refused_refuses_it_all(compaction: Comp
             SUMMARY,
             owner=OWNER,
             at=compaction.house.now,
-            beside=lambda _: [ended],
+            with_effect=lambda _: [ended],
         )
     assert compaction.house.stored_items() == before
 

@@ -286,7 +286,7 @@ async def test_what_is_not_the_models_fault_passes_as_it_is(store: TenantStore, 
 
     fine = SummaryModel(lambda _: said("Ana."))
     assert await raised(fine, depth=3) is RecursionDepthExceeded
-    with inject(FaultPlan(Fault.THROTTLE, at=0)):
+    with inject(FaultPlan(Fault.THROTTLE, at=0, times=2)):
         assert await raised(fine) is StorageUnavailable
     assert fine.requests == []
 
