@@ -23,7 +23,7 @@ from typing import TypeVar
 
 import httpx
 
-from bench.stage import ADMIN_TOKEN, TOKEN, USER, emulated_aws, quiet, server, write_config
+from bench.processes import ADMIN_TOKEN, TOKEN, USER, emulated_aws, server, silence_logs, write_config
 from infra.routes import ROUTES, Route
 from spass.aws.faults import AwsCall, FaultPlan, inject
 
@@ -55,7 +55,7 @@ class Recorder(FaultPlan):
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Fixtures:
     session: str
     grown: str  # a session that can be compacted
     job: str
@@ -115,23 +115,23 @@ async def measure() -> None:
             await show(client, route, world, "limits")
 
 
-async def prepare(client: httpx.AsyncClient) -> World:
+async def prepare(client: httpx.AsyncClient) -> Fixtures:
     (await client.post("/a1/rag/indices/bench/documents", json=BODIES["rag.replace"])).raise_for_status()
     session = await client.post(SESSIONS, json={})
     upload = await client.post("/a1/rag/indices/bench/uploads", json=BODIES["rag.uploads_create"])
     query = await client.post("/a1/rag/indices/bench/query", json=BODIES["rag.query"])
     request = query.raise_for_status().headers["SPASS-Request-Id"]
-    job = await client.post(f"{SESSIONS}/{await grown(client)}/compact", headers=AT_ONCE)
-    return World(
+    job = await client.post(f"{SESSIONS}/{await create_long_session(client)}/compact", headers=AT_ONCE)
+    return Fixtures(
         session.raise_for_status().json()["id"],
-        await grown(client),
+        await create_long_session(client),
         job.raise_for_status().json()["job_id"],
         upload.raise_for_status().json()["upload_id"],
         request,
     )
 
 
-async def grown(client: httpx.AsyncClient) -> str:
+async def create_long_session(client: httpx.AsyncClient) -> str:
     """A session with one turn, which its compaction would not keep."""
     session = await client.post(SESSIONS, json={"compact_keep_last_n": 0})
     name: str = session.raise_for_status().json()["id"]
@@ -140,7 +140,7 @@ async def grown(client: httpx.AsyncClient) -> str:
 
 
 async def show(
-    client: httpx.AsyncClient, route: Route, world: World, note: str | None = None, headers: dict[str, str] | None = None
+    client: httpx.AsyncClient, route: Route, world: Fixtures, note: str | None = None, headers: dict[str, str] | None = None
 ) -> None:
     path, body = world.path(route), BODIES.get(route.module)
     who = AS_ADMIN if route.module in BY_ADMINS else {}
@@ -173,7 +173,7 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         upstream = stack.enter_context(server("bench.upstream:upstream", {}))
         os.environ |= stack.enter_context(emulated_aws()) | write_config(folder, upstream)
-        stack.enter_context(quiet())
+        stack.enter_context(silence_logs())
         asyncio.run(measure())
 
 

@@ -55,7 +55,7 @@ class Bundles:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class FunctionStart:
     """A function: the statements that start it, and the modules of the routes that it serves if it serves several."""
 
     name: str
@@ -64,7 +64,7 @@ class Started:
 
 
 @dataclass(slots=True)
-class Figures:
+class ColdStartFigures:
     """One function with one bundle: milliseconds and MiB of each start, and the heavy packages that it imports."""
 
     milliseconds: list[float] = field(default_factory=list)
@@ -99,25 +99,25 @@ def build(folder: Path, compiler: Path) -> dict[bool, Bundles]:
     return built
 
 
-def functions() -> list[Started]:
+def functions() -> list[FunctionStart]:
     """Return every function of a deployment, as Lambda starts it."""
     found = [_route_function(name) for name in dict.fromkeys(route.function_name for route in ROUTES)]
-    return [*found, *(Started(worker.function_name, f"import functions.workers.{worker.module}") for worker in WORKERS)]
+    return [*found, *(FunctionStart(worker.function_name, f"import functions.workers.{worker.module}") for worker in WORKERS)]
 
 
-def _route_function(name: str) -> Started:
+def _route_function(name: str) -> FunctionStart:
     rows = [route for route in ROUTES if route.function_name == name]
     modules = tuple(f"functions.{route.module}" for route in rows)
     if rows[0].long:
         # The server's own steps before it listens.
         server = f"server = uvicorn.Config('{modules[0]}:app'); server.load(); server.get_loop_factory()"
-        return Started(name, f"import uvicorn; {server}")
+        return FunctionStart(name, f"import uvicorn; {server}")
     if len(modules) > 1:
-        return Started(name, "import functions.workers.shared", modules)
-    return Started(name, f"import {modules[0]}")
+        return FunctionStart(name, "import functions.workers.shared", modules)
+    return FunctionStart(name, f"import {modules[0]}")
 
 
-def start(interpreter: Path, started: Started, bundles: Bundles, figures: Figures) -> None:
+def start(interpreter: Path, started: FunctionStart, bundles: Bundles, figures: ColdStartFigures) -> None:
     """Start a function once and add its processor time and memory to ``figures``."""
     environment = {
         "PATH": os.environ["PATH"],
@@ -142,9 +142,11 @@ def start(interpreter: Path, started: Started, bundles: Bundles, figures: Figure
     figures.mebibytes.append(memory)
 
 
-def measure(chosen: Sequence[Started], rounds: int) -> dict[str, dict[bool, Figures]]:
+def measure(chosen: Sequence[FunctionStart], rounds: int) -> dict[str, dict[bool, ColdStartFigures]]:
     """Return the figures of each function by name and by whether it had byte code."""
-    figures: dict[str, dict[bool, Figures]] = {started.name: {True: Figures(), False: Figures()} for started in chosen}
+    figures: dict[str, dict[bool, ColdStartFigures]] = {
+        started.name: {True: ColdStartFigures(), False: ColdStartFigures()} for started in chosen
+    }
     interpreter = bundling.compiler()
     with TemporaryDirectory() as folder:
         built = build(Path(folder), interpreter)
@@ -169,7 +171,7 @@ def main() -> None:
     if unknown := set(arguments.functions) - {one.name for one in every}:
         parser.error(f"there is no function {', '.join(sorted(unknown))}; there are {', '.join(one.name for one in every)}")
     try:
-        figures = measure([Started(BASELINE, BASELINE_START), *chosen], arguments.rounds)
+        figures = measure([FunctionStart(BASELINE, BASELINE_START), *chosen], arguments.rounds)
     except bundling.BundlingFailed as error:
         raise SystemExit(str(error)) from None
     base = figures.pop(BASELINE)

@@ -15,10 +15,10 @@ from typing import Any, Final, TypeVar, cast
 import boto3
 import httpx
 
-from bench.histories import AGENT, KEPT, Histories, Past
-from bench.meter import Meter, metered
-from bench.prices import Taken
-from bench.stage import ROOT, TOKEN, USER, quiet
+from bench.meter import Meter, record_calls
+from bench.prices import ResourceUsage
+from bench.processes import ROOT, TOKEN, USER, silence_logs
+from bench.session_data import AGENT, KEPT, HistoryShape, SessionWriter
 from infra.routes import ROUTES, Route
 from infra.workers import WORKERS, Worker
 from spass.core.ids import AgentName, SessionId
@@ -27,8 +27,10 @@ from spass.web.services import Services
 
 T = TypeVar("T")
 
-PAST: Final = Past("100 live turns", 100)
-CROWDED: Final = Past("100 live turns of a model with a small window", 100, agent=AgentName("bench-small"), strategy="auto")
+PAST: Final = HistoryShape("100 live turns", 100)
+CROWDED: Final = HistoryShape(
+    "100 live turns of a model with a small window", 100, agent=AgentName("bench-small"), strategy="auto"
+)
 TIMES: Final = 1_000  # compactions that the dollars are of
 HEADERS: Final = {"Authorization": f"Bearer {TOKEN}", "SPASS-User-Id": USER}
 # Lambda's event source asks the queue for the message and takes it away.
@@ -37,7 +39,7 @@ _MIB_IN_GB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Invocation:
     """One invocation: what it took of AWS, and how long, with how much memory."""
 
     name: str
@@ -87,27 +89,29 @@ class Compaction:
         self._services = services
         self._machine = machine
 
-    async def asynchronous(self, session: SessionId) -> Sequence[Part]:
+    async def asynchronous(self, session: SessionId) -> Sequence[Invocation]:
         """A client that asks for it, and for the job once it is done."""
         asked, answer = await self._asked(session, {"Prefer": "respond-async"})
         expect(answer, 202)
         worked = await self._worked()
-        told, state = await part("GET …/jobs/…", memory("jobs.get"), self._client.get(f"/a1/jobs/{answer.json()['job_id']}"))
+        told, state = await run_invocation(
+            "GET …/jobs/…", memory("jobs.get"), self._client.get(f"/a1/jobs/{answer.json()['job_id']}")
+        )
         expect(state, 200)
         if state.json()["status"] != "succeeded":
             raise SystemExit(f"a compaction ended as {state.text}")
         return [asked, *worked, told]
 
-    async def waiting(self, session: SessionId) -> Sequence[Part]:
+    async def waiting(self, session: SessionId) -> Sequence[Invocation]:
         """A client that waits for the end."""
         (asked, answer), worked = await asyncio.gather(self._asked(session, {}), self._worked())
         expect(answer, 200)
         return [asked, *worked]
 
-    async def before_a_turn(self, session: SessionId) -> Sequence[Part]:
+    async def before_a_turn(self, session: SessionId) -> Sequence[Invocation]:
         """A turn whose session does not fit its model any more."""
         path = f"/a1/agents/{CROWDED.agent}/sessions/{session}/messages"
-        turn, answer = await part(
+        turn, answer = await run_invocation(
             "POST …/messages", memory("sessions.append"), self._client.post(path, json={"message": "Hello"})
         )
         expect(answer, 200)
@@ -115,18 +119,20 @@ class Compaction:
             raise SystemExit("a turn did not compact its session")
         return [turn]
 
-    async def _asked(self, session: SessionId, headers: Mapping[str, str]) -> tuple[Part, httpx.Response]:
+    async def _asked(self, session: SessionId, headers: Mapping[str, str]) -> tuple[Invocation, httpx.Response]:
         path = f"/a1/agents/{AGENT}/sessions/{session}/compact"
-        return await part("POST …/compact", memory("sessions.compact"), self._client.post(path, headers=dict(headers)))
+        return await run_invocation("POST …/compact", memory("sessions.compact"), self._client.post(path, headers=dict(headers)))
 
-    async def _worked(self) -> list[Part]:
+    async def _worked(self) -> list[Invocation]:
         """What the queue and the state machine start."""
         event = {"Records": [await asyncio.to_thread(message)]}
-        started, _ = await part("worker of the queue", memory("compactions"), self._invoked("compactions", event))
+        started, _ = await run_invocation("worker of the queue", memory("compactions"), self._invoked("compactions", event))
         [call] = [call for call in started.meter.calls if call.operation == "StartExecution"]
         parts = [started]
         for step in self._machine.steps(json.loads(str(call.parameters["input"]))):
-            made, _ = await part(f"step {step['step']}", memory("compaction_step"), self._invoked("compaction_step", step))
+            made, _ = await run_invocation(
+                f"step {step['step']}", memory("compaction_step"), self._invoked("compaction_step", step)
+            )
             parts.append(made)
         return parts
 
@@ -136,12 +142,12 @@ class Compaction:
         return cast("Coroutine[object, object, object]", work(self._services, event, Deadline.after(seconds)))
 
 
-async def part(name: str, memory: int, work: Coroutine[object, object, T]) -> tuple[Part, T]:
+async def run_invocation(name: str, memory: int, work: Coroutine[object, object, T]) -> tuple[Invocation, T]:
     """``work`` as one invocation, and what it gives."""
-    with metered() as meter:
+    with record_calls() as meter:
         began = time.perf_counter()
         given = await work
-        return Part(name, memory, meter, time.perf_counter() - began), given
+        return Invocation(name, memory, meter, time.perf_counter() - began), given
 
 
 def memory(module: str) -> int:
@@ -163,10 +169,10 @@ def expect(answer: httpx.Response, status: int) -> None:
         raise SystemExit(f"a compaction was answered {answer.status_code}: {answer.text}")
 
 
-def taken(parts: Sequence[Part], transitions: int) -> Taken:
+def total_usage(parts: Sequence[Invocation], transitions: int) -> ResourceUsage:
     """All parts together."""
     calls = Counter(call for one in parts for call in one.meter.counted().elements())
-    return Taken(
+    return ResourceUsage(
         read_units=sum(one.meter.read_units for one in parts),
         write_units=sum(one.meter.write_units for one in parts),
         gb_seconds=sum(one.gb_seconds for one in parts),
@@ -179,14 +185,14 @@ def taken(parts: Sequence[Part], transitions: int) -> Taken:
     )
 
 
-def report(title: str, parts: Sequence[Part], transitions: int) -> None:
+def report(title: str, parts: Sequence[Invocation], transitions: int) -> None:
     print(f"\n{title}\n")
     print(f"  {'part':22} {'MiB':>5} {'seconds':>8} {'read':>6} {'write':>6} units  calls")
     for one in parts:
         calls = ", ".join(f"{name}{f' ×{count}' if count > 1 else ''}" for (_, name), count in one.meter.counted().items())
         units = f"{one.meter.read_units:6.1f} {one.meter.write_units:6.1f}"
         print(f"  {one.name:22} {one.memory:5} {one.seconds:8.2f} {units}        {calls or 'none'}")
-    total = taken(parts, transitions)
+    total = total_usage(parts, transitions)
     print(
         f"  {sum(len(one.meter.made) for one in parts)} AWS calls, {total.read_units:.0f} read and {total.write_units:.0f} write "
         f"units, {total.transitions} transitions, {total.invocations} invocations, {total.gb_seconds:.1f} GB-seconds"
@@ -201,7 +207,7 @@ async def compactions(model_seconds: float) -> None:
     from bench.gateway import app
 
     machine = Machine(json.loads((ROOT / "infra/compaction.asl.json").read_text()))
-    histories, services = Histories(), Services()
+    histories, services = SessionWriter(), Services()
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://gateway", headers=HEADERS, timeout=60
     ) as client:
@@ -216,7 +222,7 @@ async def compactions(model_seconds: float) -> None:
             f"the model takes {model_seconds:g} s for the summary"
         )
         for title, way, past, transitions in ways:
-            with quiet():
+            with silence_logs():
                 await way(await histories.session(past))  # not measured: connections, imports
                 parts = await way(await histories.session(past))
             report(title, parts, transitions)

@@ -24,14 +24,14 @@ from functools import partial
 from typing import Final
 
 from bench.meter import bytes_of_item
-from bench.stage import emulated_aws
+from bench.processes import emulated_aws
 from spass.aws.attributes import Item, attribute_of
 from spass.aws.clients import Aws
 from spass.aws.faults import FaultPlan, inject
 from spass.aws.keys import Key, backend_limit
 from spass.aws.leases import RENEW_SECONDS
-from spass.aws.limits import Caps, Full, Hold, LimitTable, SharedLimit, new_call_id
 from spass.aws.table import ConditionFailed, Update
+from spass.limits.shared_limit import Caps, LimitTable, NoCapacity, Reservation, SharedLimit, new_call_id
 
 TO_REACH: Final = 2.0
 AT_ONCE: Final = 16
@@ -59,7 +59,7 @@ class Result:
 async def admit(limit: SharedLimit, number: int) -> float:
     began = time.perf_counter()
     hold = await limit.reserve(f"call-{number}", tokens=TOKENS, usd=USD)
-    if isinstance(hold, Full):
+    if isinstance(hold, NoCapacity):
         raise SystemExit(f"the limit was to have room, and says {hold}")
     await hold.settle(tokens=TOKENS, usd=USD)
     return time.perf_counter() - began
@@ -113,7 +113,7 @@ async def units_per_second(table: LimitTable, under_way: int, seconds: float = 6
     caps = Caps(1_999_999, None, Decimal(999))
     partition = partial(backend_limit, f"under-way-{under_way}")
     workers = [SharedLimit(metered, partition, caps, clock=lambda: now) for _ in range(under_way)]
-    holds: dict[int, Hold] = {}
+    holds: dict[int, Reservation] = {}
     events = [(BEGINNING + CALL_SECONDS * number / under_way, number, False) for number in range(under_way)]
     heapq.heapify(events)
     units_before = 0
@@ -127,7 +127,7 @@ async def units_per_second(table: LimitTable, under_way: int, seconds: float = 6
         if number in holds:
             await holds[number].settle(tokens=TOKENS, usd=USD)
         hold = await workers[number].reserve(new_call_id(), tokens=TOKENS, usd=USD)
-        if isinstance(hold, Full):
+        if isinstance(hold, NoCapacity):
             raise SystemExit(f"the limit was to have room, and says {hold}")
         holds[number] = hold
         heapq.heappush(events, (now + RENEW_SECONDS, number, True))

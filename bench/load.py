@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from bench.stage import Served
+from bench.processes import RunningServer
 
 FIRST_WORD: Final = b"Four"
 _END: Final = b"\r\n0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class LoadProfile:
     """One way of asking: whole answers or streams, over so many connections at once."""
 
     streaming: bool
@@ -30,7 +30,7 @@ class Kind:
 
 
 @dataclass(slots=True)
-class Figures:
+class LoadResult:
     """What the requests of one kind came to; milliseconds, and seconds of processor time."""
 
     milliseconds: list[float] = field(default_factory=list)
@@ -57,19 +57,19 @@ class Target:
     """A server under load. ``headers`` go out with each request."""
 
     name: str
-    served: Served
+    served: RunningServer
     headers: Mapping[str, str]
-    figures: dict[Kind, Figures] = field(default_factory=dict)
+    figures: dict[LoadProfile, LoadResult] = field(default_factory=dict)
 
-    def burst(self, kind: Kind, requests: int) -> None:
+    def burst(self, kind: LoadProfile, requests: int) -> None:
         """So many requests, spread over the connections of ``kind``."""
-        figures = self.figures.setdefault(kind, Figures())
+        figures = self.figures.setdefault(kind, LoadResult())
         before, began = processor_seconds(self.served.pid), time.perf_counter()
         asyncio.run(self._burst(kind, requests, figures))
         figures.seconds += time.perf_counter() - began
         figures.processor_seconds += processor_seconds(self.served.pid) - before
 
-    async def _burst(self, kind: Kind, requests: int, figures: Figures) -> None:
+    async def _burst(self, kind: LoadProfile, requests: int, figures: LoadResult) -> None:
         address = urlsplit(self.served.base).netloc
         body = request_body(streaming=kind.streaming)
         headers = {"Host": address, "Content-Type": "application/json", "Content-Length": str(len(body)), **self.headers}
@@ -118,7 +118,7 @@ def request_body(*, streaming: bool) -> bytes:
 def processor_seconds(pid: int) -> float:
     """What a process and all below it have used so far, those that have ended included where the system keeps count (Linux)."""
     if not Path("/proc/self/stat").exists():
-        return _told_by_ps(pid)
+        return _seconds_from_ps(pid)
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -132,7 +132,7 @@ def processor_seconds(pid: int) -> float:
     return _sum_below(pid, parents, used)
 
 
-def _told_by_ps(pid: int) -> float:
+def _seconds_from_ps(pid: int) -> float:
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,time="], capture_output=True, text=True, check=True).stdout
     rows = [line.split() for line in listed.splitlines()]
     seconds = {

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from bench.processes import with_one_thread
 from bench.search import normal_rows
-from bench.stage import with_one_thread
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.objects import TenantObjects
 from spass.core.ids import DocumentId, IndexId, TenantId
-from spass.rag.cache import ObjectCache
-from spass.rag.columns import encode_meta
-from spass.rag.filters import parse_filter
-from spass.rag.ids import IdRow, encode_ids
-from spass.rag.kill import find_all, live_ids
-from spass.rag.manifest import MAX_SEGMENTS, Segment
-from spass.rag.nearest import Question, nearest
-from spass.rag.objects import IDS, META, VECTORS, SegmentObjects
-from spass.rag.segments import encode_array, json_line
+from spass.rag.index.cache import ObjectCache
+from spass.rag.index.columns import encode_meta
+from spass.rag.index.filters import parse_filter
+from spass.rag.index.ids import IdRow, encode_ids
+from spass.rag.index.manifest import MAX_SEGMENTS, Segment
+from spass.rag.index.objects import IDS, META, VECTORS, SegmentObjects
+from spass.rag.index.segments import encode_array, json_line
+from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
+from spass.rag.write.deleted_rows import load_live_ids, locate_documents
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -38,7 +38,7 @@ TO_REACH: Final = 1.2
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-class MadeUp(TenantObjects):
+class RandomSegments(TenantObjects):
     """A bucket of random vectors. The last segment's are remembered, since they are asked for in ranges."""
 
     def __init__(self, rows: int, dimensions: int) -> None:
@@ -81,7 +81,7 @@ async def measure(rows: int, dimensions: int) -> None:
     segments = [Segment(str(number), at_once, 0, 2**30) for number in range(MAX_SEGMENTS)]
     vectors = at_once * MAX_SEGMENTS * dimensions * 4
     cache = ObjectCache(budget=2 * vectors + 2**28)
-    bucket = MadeUp(at_once, dimensions)
+    bucket = RandomSegments(at_once, dimensions)
     real = Aws(table="", bucket="").for_tenant(TenantId("bench"))
     objects = SegmentObjects(
         TenantStore(real.tenant, real.table, bucket, real.uploads, real.jobs), IndexId("bench"), "gen", cache
@@ -89,21 +89,21 @@ async def measure(rows: int, dimensions: int) -> None:
     query = normal_rows(1, seed=3, dimensions=dimensions)[0]
     before = resident()
     began = time.perf_counter()
-    await nearest(objects, segments, Question(query, 10))
+    await find_nearest(objects, segments, VectorQuery(query, 10))
     bucket.vectors.clear()
     show("vectors", cache.held, resident() - before, vectors, rows)
     print(f"  made up and read in {time.perf_counter() - began:.1f} s; ", end="")
     began = time.perf_counter()
-    await nearest(objects, segments, Question(query, 10))
+    await find_nearest(objects, segments, VectorQuery(query, 10))
     print(f"a warm query takes {(time.perf_counter() - began) * 1000:.1f} ms")
-    find_all(await live_ids(objects, segments), [DocumentId("none")])
+    locate_documents(await load_live_ids(objects, segments), [DocumentId("none")])
     show("and every id", cache.held, resident() - before, vectors, rows)
     began = time.perf_counter()
-    asked = Question(query, 10, parse_filter({"lang": "de", "n": {"$gte": 100}}))
-    await nearest(objects, segments, asked)
+    asked = VectorQuery(query, 10, parse_filter({"lang": "de", "n": {"$gte": 100}}))
+    await find_nearest(objects, segments, asked)
     show("and two fields of a filter", cache.held, resident() - before, vectors, rows)
     began = time.perf_counter()
-    await nearest(objects, segments, asked)
+    await find_nearest(objects, segments, asked)
     print(f"  a warm query with that filter takes {(time.perf_counter() - began) * 1000:.1f} ms")
 
 

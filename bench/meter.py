@@ -17,7 +17,7 @@ _NUMBER_BYTES: Final = 2  # per pair of digits, and one more
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MeteredCall:
     """One call and the units it used: of reading, or of writing."""
 
     service: str
@@ -37,13 +37,13 @@ class Meter(FaultPlan):
     CapacityUnitCalculations.html): the emulator says 1 for each, however large. Writes are as the emulator says, by size.
     """
 
-    made: list[Made] = field(default_factory=list)
+    made: list[MeteredCall] = field(default_factory=list)
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         # Named, not super(): a slotted dataclass is made anew by its decorator, and super() would look in the class before that.
         result = await FaultPlan.around(self, call, run)
         said = self.capacity[-1]
-        self.made.append(Made(call.service, call.operation, _read_units(result) if call.operation in READS else said))
+        self.made.append(MeteredCall(call.service, call.operation, _read_units(result) if call.operation in READS else said))
         return result
 
     @property
@@ -59,7 +59,7 @@ class Meter(FaultPlan):
 
 
 @contextmanager
-def metered() -> Iterator[Meter]:
+def record_calls() -> Iterator[Meter]:
     """Records what is done inside."""
     meter = Meter()
     with inject(meter):

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from bench import proxies
-from bench.load import Figures, Kind, Target
-from bench.stage import TOKEN, emulated_aws, served, write_config
+from bench.load import LoadProfile, LoadResult, Target
+from bench.processes import TOKEN, emulated_aws, served, write_config
 
-KINDS: Final = (Kind(False, 1), Kind(False, 16), Kind(True, 1), Kind(True, 16))
+KINDS: Final = (LoadProfile(False, 1), LoadProfile(False, 16), LoadProfile(True, 1), LoadProfile(True, 16))
 TIMES_LITELLM: Final = 5.0
 PART_OF_LITELLM: Final = 1 / 3
 FIRST_WORD_MS: Final = 2.0
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="of the targets besides the upstream only these")
     options = parser.parse_args()
     with ExitStack() as stack:
-        targets = started(stack, options.only)
+        targets = start_targets(stack, options.only)
         for target in targets:
             for kind in KINDS:
                 target.burst(kind, 32)
@@ -47,7 +47,7 @@ def main() -> None:
         compare({target.name: target for target in targets})
 
 
-def started(stack: ExitStack, only: list[str]) -> list[Target]:
+def start_targets(stack: ExitStack, only: list[str]) -> list[Target]:
     """The targets, the upstream first."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     upstream = stack.enter_context(served("bench.upstream:upstream", {}))
@@ -75,7 +75,7 @@ def started(stack: ExitStack, only: list[str]) -> list[Target]:
     return targets
 
 
-def report(kind: Kind, targets: list[Target]) -> None:
+def report(kind: LoadProfile, targets: list[Target]) -> None:
     bare = targets[0].figures[kind]
     print(f"{kind}, {bare.requests} requests each")
     print(
@@ -97,23 +97,27 @@ def compare(targets: dict[str, Target]) -> None:
         ours, theirs, bare = (targets[name].figures[kind] for name in ("gateway", "litellm", "upstream"))
         print(kind)
         times = theirs.processor_ms / ours.processor_ms
-        said(f"{times:.1f} times LiteLLM's requests per second per core", f"{TIMES_LITELLM:.0f}", met=times >= TIMES_LITELLM)
+        format_result(
+            f"{times:.1f} times LiteLLM's requests per second per core", f"{TIMES_LITELLM:.0f}", met=times >= TIMES_LITELLM
+        )
         part = added(ours, bare) / added(theirs, bare)
-        said(f"{part:.2f} of its added p50", f"under {PART_OF_LITELLM:.2f}", met=part < PART_OF_LITELLM)
+        format_result(f"{part:.2f} of its added p50", f"under {PART_OF_LITELLM:.2f}", met=part < PART_OF_LITELLM)
         if kind.streaming and kind.connections == 1:
             later = statistics.median(ours.first_word) - statistics.median(bare.first_word)
-            said(f"first word {later:.2f} ms after the upstream's", f"within {FIRST_WORD_MS:.0f}", met=later <= FIRST_WORD_MS)
+            format_result(
+                f"first word {later:.2f} ms after the upstream's", f"within {FIRST_WORD_MS:.0f}", met=later <= FIRST_WORD_MS
+            )
 
 
-def said(what: str, to_reach: str, *, met: bool) -> None:
+def format_result(what: str, to_reach: str, *, met: bool) -> None:
     print(f"  {what} (to reach: {to_reach}): {'met' if met else 'NOT met'}")
 
 
-def p50(figures: Figures) -> float:
+def p50(figures: LoadResult) -> float:
     return statistics.median(figures.milliseconds)
 
 
-def added(figures: Figures, bare: Figures) -> float:
+def added(figures: LoadResult, bare: LoadResult) -> float:
     return p50(figures) - p50(bare)
 
 

@@ -18,7 +18,7 @@ BUCKET_GET: Final = Decimal("0.00043") / 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ResourceUsage:
     """What a piece of work takes of AWS. A model's tokens are not in it, nor logs, traffic and what is stored."""
 
     read_units: float

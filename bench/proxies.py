@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.stage import ROOT, TOKEN, Served, free_port, process
+from bench.processes import ROOT, TOKEN, RunningServer, free_port, process
 
 _LITELLM: Final = ROOT / ".venv-peers" / "bin" / "litellm"
 _PORTKEY: Final = ROOT / "bench" / "peers" / "node_modules" / "@portkey-ai" / "gateway" / "build" / "start-server.js"
@@ -22,7 +22,7 @@ def installed() -> bool:
 
 
 @contextmanager
-def litellm(folder: Path, upstream: str) -> Iterator[Served]:
+def litellm(folder: Path, upstream: str) -> Iterator[RunningServer]:
     config = folder / "litellm.yaml"
     config.write_text(
         f"""
@@ -43,7 +43,7 @@ general_settings: {{master_key: {TOKEN}}}
 
 
 @contextmanager
-def portkey() -> Iterator[Served]:
+def portkey() -> Iterator[RunningServer]:
     port = free_port()
     node = shutil.which("node") or sys.exit("there is no node")
     with process([node, str(_PORTKEY), f"--port={port}", "--headless"], port, {"NODE_ENV": "production"}) as running:

@@ -24,22 +24,22 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from bench.processes import TOKEN, USER, emulated_aws, server, with_one_thread, write_config
 from bench.search import normal_rows
-from bench.stage import TOKEN, USER, emulated_aws, server, with_one_thread, write_config
 from spass.aws.clients import TenantStore
 from spass.aws.faults import AwsCall, FaultPlan, inject
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, TenantId, new_id
 from spass.core.time import Deadline, now, now_s
-from spass.rag.addition import put_segment
-from spass.rag.cache import ObjectCache
-from spass.rag.ids import IdRow
-from spass.rag.manifest import Manifest
-from spass.rag.nearest import Question, nearest
-from spass.rag.objects import SegmentObjects
-from spass.rag.segments import Rows, json_line
+from spass.rag.index.cache import ObjectCache
+from spass.rag.index.ids import IdRow
+from spass.rag.index.manifest import Manifest
+from spass.rag.index.objects import SegmentObjects
+from spass.rag.index.segments import Rows, json_line
+from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
 from spass.rag.service import Rag
-from spass.rag.swap import Step, read_manifest, swap
+from spass.rag.write.swap import NextVersion, read_manifest, swap
+from spass.rag.write.upsert import put_segment
 from spass.web.services import Services
 
 T = TypeVar("T")
@@ -108,10 +108,10 @@ async def write_index(store: TenantStore, index: IndexId, documents: int) -> Non
     starts = range(0, documents, SEGMENT_ROWS)
     segments = [await put_segment(objects, rows(start, min(start + SEGMENT_ROWS, documents))) for start in starts]
 
-    async def plan(before: Manifest, _: str) -> Step[None]:
+    async def plan(before: Manifest, _: str) -> NextVersion[None]:
         first = Manifest(objects.generation, embedding_model="bench-embedding", dimensions=768, created_at=now())
-        after = before.followed_by(first.with_segments(segments, now()), retired=[], at=now_s())
-        return Step(None, after)
+        after = before.next_version(first.with_segments(segments, now()), retired=[], at=now_s())
+        return NextVersion(None, after)
 
     await swap(store, index, Deadline.after(60), plan)
 
@@ -133,7 +133,7 @@ async def measure(gateway: Http, documents: int, queries: int) -> None:
     index = IndexId(f"docs-{documents}")
     await write_index(store, index, documents)
     manifest = await read_manifest(store, index)
-    scope = Scope.of_job(store, Deadline.after(3600), route="bench")
+    scope = Scope.for_job(store, Deadline.after(3600), route="bench")
     vector = normal_rows(1, seed=99)[0]
     objects = SegmentObjects(store, index, manifest.generation, services.object_cache)
     by_http, in_process = Timed("POST …/query"), Timed("the same query as a call in this process")
@@ -148,7 +148,7 @@ async def measure(gateway: Http, documents: int, queries: int) -> None:
         await by_http.once(asyncio.to_thread(gateway.post, path, {"query": query, "top_k": 5}))
         await in_process.once(services.rag.query(scope, index, query, 5))
         await table.once(read_manifest(store, index))
-        await search.once(nearest(objects, manifest.segments, Question(vector, 5)))
+        await search.once(find_nearest(objects, manifest.segments, VectorQuery(vector, 5)))
     print(f"{documents} documents of 768 numbers{'':23} {'p50 ms':>8} {'p99 ms':>8}")
     print(by_http, in_process, table, search, sep="\n")
     print(f"  HTTP adds {by_http.p50 - in_process.p50:.2f} ms at the median (to reach: under {TO_REACH_MS:.0f})")

@@ -17,8 +17,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bench.planted import PROJECTS, Fact, facts_of, talk
-from bench.stage import emulated_aws, quiet
+from bench.planted_facts import PROJECTS, Fact, facts_of, talk
+from bench.processes import emulated_aws, silence_logs
 from local.standin.provider import StandIn
 from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
@@ -30,19 +30,19 @@ from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFi
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role
 from spass.llm.router import Router
-from spass.rag.cache import ObjectCache
+from spass.rag.index.cache import ObjectCache
 from spass.rag.service import Rag
-from spass.sessions.compaction.model import SummaryRecord
 from spass.sessions.compaction.summary import Summarizer
-from spass.sessions.lineage_search import LineageSearch
+from spass.sessions.compaction.types import SummaryRecord
+from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
-from spass.sessions.turn import Recorded, Relief
+from spass.sessions.turn import CommittedTurn, ShortenHistory
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
-from spass.tools.ancestry import LINEAGE_SEARCH
+from spass.tools.lineage_searcher import LINEAGE_SEARCH
 from spass.tools.toolbox import Toolbox
 
 GENERATIONS: Final = 5
@@ -70,7 +70,7 @@ CONFIG: Final = GatewayConfig.model_validate(
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
+class RecallScore:
     """How many of so many facts are in the summary, how many are there or found by a search, and how many an agent tells who is
     asked, and may search."""
 
@@ -91,21 +91,21 @@ class Generation:
     number: int
     words_said: int
     summary: SummaryRecord
-    recall: Sequence[Recall]
+    recall: Sequence[RecallScore]
 
     @property
     def words(self) -> int:
         return len(self.summary.text.split())
 
     @property
-    def total(self) -> Recall:
+    def total(self) -> RecallScore:
         """Of the facts of all generations so far."""
         of_all = ((one.facts, one.by_summary, one.by_either, one.answered) for one in self.recall)
-        return Recall(*map(sum, zip(*of_all, strict=True)))
+        return RecallScore(*map(sum, zip(*of_all, strict=True)))
 
 
 @dataclass
-class Recaller:
+class RecallBench:
     """One session, talked to and compacted generation after generation."""
 
     aws: Aws
@@ -123,7 +123,7 @@ class Recaller:
         self._store = self.aws.for_tenant(TENANT)
         self._sessions = Sessions(cascade, lambda: summarizer)
         rag = Rag(calls, CONFIG, ObjectCache())
-        self._engine = Engine(calls, Toolbox(rag, cascade, LineageSearch), rag, cascade)
+        self._engine = Engine(calls, Toolbox(rag, cascade, SessionLineageSearcher), rag, cascade)
 
     async def generations(self, count: int = GENERATIONS) -> list[Generation]:
         """Talk and compact, ``count`` times, at most ``GENERATIONS``."""
@@ -143,20 +143,20 @@ class Recaller:
             done.append(Generation(number, words, summary, recall))
         return done
 
-    async def _recall(self, facts: Sequence[Fact], session: SessionId, summary: str) -> Recall:
+    async def _recall(self, facts: Sequence[Fact], session: SessionId, summary: str) -> RecallScore:
         remembered = {fact.question for fact in facts if fact.known_by(summary)}
         searched = {fact.question for fact in facts if fact.question not in remembered and await self._is_found(fact, session)}
         answered = [fact.known_by(await self._answer(fact.question, session)) for fact in facts]
-        return Recall(len(facts), len(remembered), len(remembered | searched), sum(answered))
+        return RecallScore(len(facts), len(remembered), len(remembered | searched), sum(answered))
 
     async def _is_found(self, fact: Fact, session: SessionId) -> bool:
-        found = await LineageSearch().search(self._scope().within(AGENT, session), fact.question, _FOUND)
+        found = await SessionLineageSearcher().search(self._scope().for_agent(AGENT, session), fact.question, _FOUND)
         return any(fact.known_by(one.excerpt) for one in found.results)
 
     async def _answer(self, question: str, session: SessionId) -> str:
         """What the agent says in a turn that is not recorded."""
         history = [stored.message for turn in await load_turns(self._store, session, 1) for stored in turn.messages]
-        scope = self._scope().within(AGENT, session)
+        scope = self._scope().for_agent(AGENT, session)
         async with aclosing(self._engine.run(scope, SPEC, history, question)) as events:
             return collect([event async for event in events]).content
 
@@ -164,14 +164,14 @@ class Recaller:
         """One turn; the summary, if ``window`` is so small that it begins with a compaction."""
         summary: SummaryRecord | None = None
 
-        async def respond(_history: Sequence[Message], _relief: Relief) -> AsyncGenerator[Event, None]:
+        async def respond(_history: Sequence[Message], _relief: ShortenHistory) -> AsyncGenerator[Event, None]:
             reply = Message(Role.ASSISTANT, agent)
             yield TurnStarted()
             yield InferenceStarted(1)
             yield InferenceFinished(reply, FinishReason.STOP)
             yield TurnFinished(FinishReason.STOP)
 
-        def render(recorded: Recorded) -> StoredAnswer:
+        def render(recorded: CommittedTurn) -> StoredAnswer:
             nonlocal summary
             if recorded.compaction_error:
                 raise recorded.compaction_error
@@ -209,8 +209,8 @@ def main() -> None:
     with emulated_aws() as environment:
         os.environ.update(environment)
         print(f"The offline stand-in, {TURNS} turns a generation, fourteen facts in each (seed {seed}):\n")
-        with quiet():
-            generations = asyncio.run(Recaller(Aws(table="spass", bucket="spass"), seed).generations())
+        with silence_logs():
+            generations = asyncio.run(RecallBench(Aws(table="spass", bucket="spass"), seed).generations())
         print(*report(generations), sep="\n")
 
 

@@ -19,12 +19,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from bench.stage import with_one_thread
-from spass.rag.manifest import MAX_SEGMENTS, Segment
-from spass.rag.merge import MERGE_ROWS
-from spass.rag.objects import blocks
-from spass.rag.search import Part, best
-from spass.rag.segments import decode_rows, encode_array
+from bench.processes import with_one_thread
+from spass.rag.index.manifest import MAX_SEGMENTS, Segment
+from spass.rag.index.objects import blocks
+from spass.rag.index.segments import decode_rows, encode_array
+from spass.rag.search.scan import ScanBlock, scan_top_k
+from spass.rag.write.merge_policy import MERGE_ROWS
 
 Vectors = npt.NDArray[np.float32]
 Answer = Callable[[Vectors], Sequence[int]]
@@ -74,21 +74,21 @@ def normal_rows(count: int, seed: int, dimensions: int = DIMENSIONS) -> Vectors:
     return rows
 
 
-def as_held(vectors: Vectors) -> Iterator[Part]:
+def as_cached_blocks(vectors: Vectors) -> Iterator[ScanBlock]:
     """The blocks of the segments, as the cache holds them."""
     segments = min(MAX_SEGMENTS, max(3, len(vectors) // MERGE_ROWS))
     for number, rows in enumerate(np.array_split(vectors, segments)):
         stored = encode_array(rows)
         for block in blocks(Segment(str(number), len(rows), 0, 0), DIMENSIONS):
             body = bytes(memoryview(stored)[block.start : block.end])
-            yield Part(number, block.first, decode_rows(body, block.rows, header=block.first == 0))
+            yield ScanBlock(number, block.first, decode_rows(body, block.rows, header=block.first == 0))
 
 
 def ours(vectors: Vectors) -> Answer:
-    parts = list(as_held(vectors))
+    parts = list(as_cached_blocks(vectors))
     segments = min(MAX_SEGMENTS, max(3, len(vectors) // MERGE_ROWS))
     firsts = np.cumsum([0, *(len(rows) for rows in np.array_split(vectors, segments))])
-    return lambda query: [int(firsts[found.segment]) + found.row for found in best(parts, query, TOP_K)]
+    return lambda query: [int(firsts[found.segment]) + found.row for found in scan_top_k(parts, query, TOP_K)]
 
 
 def with_numpy(vectors: Vectors) -> Answer:
@@ -125,7 +125,7 @@ def with_usearch(vectors: Vectors) -> Answer:
     return answer
 
 
-def floor(vectors: Vectors) -> Answer:
+def memory_bandwidth(vectors: Vectors) -> Answer:
     """Reads every byte, in two streams, which is as fast as numpy reads."""
     flat = vectors.reshape(-1)
     half = len(flat) // 2
@@ -145,7 +145,13 @@ def exact_scores(vectors: Vectors, query: Vectors) -> npt.NDArray[np.float64]:
 
 
 def measure(vectors: Vectors, seconds: float) -> list[Target]:
-    makers = {"ours": ours, "numpy": with_numpy, "faiss flat": with_faiss, "usearch exact": with_usearch, "floor": floor}
+    makers = {
+        "ours": ours,
+        "numpy": with_numpy,
+        "faiss flat": with_faiss,
+        "usearch exact": with_usearch,
+        "floor": memory_bandwidth,
+    }
     # Each has vectors of its own while these might stay in the processor's cache, so that none finds there what another read.
     own = len(vectors) <= _CACHEABLE_ROWS
     targets = [Target(name, make(vectors.copy() if own else vectors)) for name, make in makers.items()]

@@ -28,16 +28,16 @@ from typing import Final
 import httpx
 
 from bench.compactions import compactions
-from bench.histories import Histories, Past
-from bench.meter import Meter, metered
-from bench.stage import TOKEN, USER, emulated_aws, quiet, server, write_config
+from bench.meter import Meter, record_calls
+from bench.processes import TOKEN, USER, emulated_aws, server, silence_logs, write_config
+from bench.session_data import HistoryShape, SessionWriter
 from spass.core.ids import SessionId
 
-LIVE: Final = (Past("1 live turn", 1), Past("100 live turns", 100), Past("1,000 live turns", 1000))
+LIVE: Final = (HistoryShape("1 live turn", 1), HistoryShape("100 live turns", 100), HistoryShape("1,000 live turns", 1000))
 BEHIND: Final = (
-    Past("1 live, 10 compacted", 1, 1, 10),
-    Past("1 live, 1,000 compacted", 1, 1, 1000),
-    Past("1 live, 1,000 in ten compactions", 1, 10, 100),
+    HistoryShape("1 live, 10 compacted", 1, 1, 10),
+    HistoryShape("1 live, 1,000 compacted", 1, 1, 1000),
+    HistoryShape("1 live, 1,000 in ten compactions", 1, 10, 100),
 )
 FLAT: Final = 1.1
 BURSTS: Final = 3
@@ -47,10 +47,10 @@ MESSAGE: Final = {"message": "Two and two?"}
 
 
 @dataclass(slots=True)
-class Kind:
+class SessionProfile:
     """Sessions of one past, and what their turns came to."""
 
-    past: Past
+    past: HistoryShape
     sessions: list[SessionId]
     milliseconds: list[float] = field(default_factory=list)
     burst_seconds: float = 0.0
@@ -76,10 +76,10 @@ class Kind:
         return statistics.quantiles(self.milliseconds, n=100, method="inclusive")[98]
 
 
-async def measured(base: str, sessions: int, turns: int) -> list[Kind]:
+async def measure_turns(base: str, sessions: int, turns: int) -> list[SessionProfile]:
     """All kinds, after ``turns`` turns of each of their ``sessions`` sessions, one after the other, and some of all at once."""
-    histories, order = Histories(), random.Random(1)
-    kinds = [Kind(past, [await histories.session(past) for _ in range(sessions)]) for past in (*LIVE, *BEHIND)]
+    histories, order = SessionWriter(), random.Random(1)
+    kinds = [SessionProfile(past, [await histories.session(past) for _ in range(sessions)]) for past in (*LIVE, *BEHIND)]
     async with httpx.AsyncClient(base_url=base, headers=HEADERS, timeout=60, trust_env=False) as client:
         for past in LIVE:  # not measured: connections, caches
             await turn(client, await histories.session(past))
@@ -112,23 +112,23 @@ async def turn(client: httpx.AsyncClient, session: SessionId) -> float:
     return took
 
 
-async def read(kinds: Sequence[Kind], histories: Histories) -> None:
+async def read(kinds: Sequence[SessionProfile], histories: SessionWriter) -> None:
     """What a turn of each kind takes of the table and of the processor, in this process."""
     from bench.gateway import app
 
     transport = httpx.ASGITransport(app)
-    with quiet():
+    with silence_logs():
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=HEADERS) as client:
             await turn(client, await histories.session(LIVE[0]))
             for kind, session in [(kind, await histories.session(kind.past)) for kind in kinds] * IN_PROCESS:
                 began = time.process_time()
-                with metered() as meter:
+                with record_calls() as meter:
                     await turn(client, session)
                 kind.meter = meter if not kind.processor_ms else kind.meter  # of the first turn: each makes the session longer
                 kind.processor_ms.append((time.process_time() - began) * 1000)
 
 
-def report(kinds: Sequence[Kind]) -> None:
+def report(kinds: Sequence[SessionProfile]) -> None:
     print(
         f"{len(kinds[0].milliseconds)} turns of each kind, one after the other, and {len(kinds[0].sessions)} sessions at once\n"
     )
@@ -167,7 +167,7 @@ def main() -> None:
         environment = stack.enter_context(emulated_aws()) | write_config(folder, upstream, summaries=summaries)
         os.environ |= environment
         base = stack.enter_context(server("bench.gateway:app", environment))
-        report(asyncio.run(measured(base, options.sessions, options.turns)))
+        report(asyncio.run(measure_turns(base, options.sessions, options.turns)))
         asyncio.run(compactions(options.model_seconds))
 
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from spass.calls.defence import defended
-from spass.calls.leaks import AnswerScrubber
-from spass.calls.secrets import Secrets
+from spass.calls.defence import sanitize_request
+from spass.calls.leaks import AnswerRedactor
 from spass.core.messages import Message, Role
 from spass.llm.types import ChatDelta, ChatRequest
+from spass.redaction.detector import SecretSet
 
 ALPHABET: Final = (
     *("a", "1", "é", "中", "क", "ب", "ᠠ", "😀", "❤", "\U0001f3f4", "\u0301", "©", "#", "\u20e3", "ˆ", "‹", "＜", "｜", "▁"),
@@ -34,28 +34,28 @@ USUAL: Final = {
     "umlauts and quotes": "Schöne „Wörter“ in Folge. ",
     "JSON": '{"a": ["b c", 1.5]}, ',
 }
-SECRETS: Final = Secrets.of(["wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"], ["00" * 32] * 8)
+SECRETS: Final = SecretSet.of(["wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"], ["00" * 32] * 8)
 _PROBE: Final = 10_000
 
 
-def told(role: Role, text: str) -> None:
+def defend_message(role: Role, text: str) -> None:
     """Defend one message."""
-    defended(ChatRequest("m", (Message(role, f"{text[:-1]}x", tool_call_id="c"),)))
+    sanitize_request(ChatRequest("m", (Message(role, f"{text[:-1]}x", tool_call_id="c"),)))
 
 
-def answered(piece: int, text: str) -> None:
+def scrub_answer(piece: int, text: str) -> None:
     """Scrub an answer that comes in pieces of so many characters."""
-    scrubber = AnswerScrubber(lambda: SECRETS)
+    scrubber = AnswerRedactor(lambda: SECRETS)
     for start in range(0, len(text), piece):
         scrubber.passed(ChatDelta(text[start : start + piece]))
     scrubber.rest()
 
 
 WORKS: Final[Mapping[str, Callable[[str], None]]] = {
-    "a user's message": partial(told, Role.USER),
-    "a tool's answer": partial(told, Role.TOOL),
-    "a model's answer, whole": partial(answered, 10**7),
-    "a model's answer in pieces of 8": partial(answered, 8),
+    "a user's message": partial(defend_message, Role.USER),
+    "a tool's answer": partial(defend_message, Role.TOOL),
+    "a model's answer, whole": partial(scrub_answer, 10**7),
+    "a model's answer in pieces of 8": partial(scrub_answer, 8),
 }
 
 

@@ -19,7 +19,7 @@ from infra.stacks.data import DataStack
 
 PATH: Final = Path(__file__).resolve().parents[1] / "local" / "template.json"
 
-Part: TypeAlias = dict[str, Any]
+TemplateNode: TypeAlias = dict[str, Any]
 
 # What only a deployment by the CDK itself needs: the version of its bootstrap stack, and where its metadata lies.
 _PARAMETERS: Final = "BootstrapVersion"
@@ -49,8 +49,8 @@ def local_template() -> str:
         app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=scratch)
         data = DataStack(app, "Spass-local-Data", environment=DEV)
         api = ApiStack(app, "Spass-local-Api", environment=DEV, data=data)
-        template: Part = app.synth().get_stack_by_name(data.stack_name).template
-        jobs: Part = json.loads((Path(scratch) / api.jobs.template_file).read_text(encoding="utf-8"))
+        template: TemplateNode = app.synth().get_stack_by_name(data.stack_name).template
+        jobs: TemplateNode = json.loads((Path(scratch) / api.jobs.template_file).read_text(encoding="utf-8"))
     template["Parameters"].pop(_PARAMETERS)
     template["Rules"].pop(_RULES)
     stored = {output.pop("Export")["Name"]: output["Value"] for output in template["Outputs"].values()}
@@ -65,10 +65,10 @@ def local_template() -> str:
     return json.dumps({name: part for name, part in template.items() if part}, indent=2) + "\n"
 
 
-def _workers(resources: Part, stored: Part) -> Part:
+def _workers(resources: TemplateNode, stored: TemplateNode) -> TemplateNode:
     """Of the workers' stack what works, with references to the stateful stack in place of imports."""
     dropped = {name for name, resource in resources.items() if resource["Type"] not in _WORKS}
-    found: Part = {}
+    found: TemplateNode = {}
     for name, resource in resources.items():
         if name not in dropped:
             properties = resource["Properties"]
@@ -80,14 +80,14 @@ def _workers(resources: Part, stored: Part) -> Part:
     return found
 
 
-def _function(properties: Part) -> Part:
+def _function(properties: TemplateNode) -> TemplateNode:
     """A function under a name that says which worker it is."""
     (name,) = (tag["Value"] for tag in properties["Tags"] if tag["Key"] == TAG)
     kept = {key: value for key, value in properties.items() if key in _OF_A_FUNCTION}
     return {"FunctionName": f"spass-local-{name}", "Code": _ELSEWHERE, "Role": _ROLE, **kept}
 
 
-def _resolved(value: object, dropped: set[str], stored: Part) -> object:
+def _resolved(value: object, dropped: set[str], stored: TemplateNode) -> object:
     match value:
         case {"Fn::ImportValue": name}:
             return stored[name]

@@ -9,13 +9,13 @@ from types import FrameType
 def main() -> int:
     # Before anything heavy is imported: until a child runs there is nothing to put in order.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit_now)
     from local.gateway import main as serve
 
     return serve()
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
+def _exit_now(number: int, _frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 

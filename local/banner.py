@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from local.home import Home
-from local.models import TOKENS, Choice
+from local.models import TOKENS, ModelChoice
 from spass.tenancy.config import GatewayConfig
 
 _EXAMPLE: Final = "llama-4-scout"
 _FEW: Final = 8
 
 
-def banner(url: str, file: Path, config: GatewayConfig, choice: Choice, home: Home, bucket: str, notes: Sequence[str]) -> str:
+def banner(
+    url: str, file: Path, config: GatewayConfig, choice: ModelChoice, home: Home, bucket: str, notes: Sequence[str]
+) -> str:
     """Where the gateway is, for whom, who answers, and what to try first. ``config`` is the operator's, out of ``file``, and
     ``bucket`` the URL of the emulated bucket.
     """
@@ -38,7 +40,7 @@ def banner(url: str, file: Path, config: GatewayConfig, choice: Choice, home: Ho
     return "\n".join(lines)
 
 
-def _chat(url: str, choice: Choice) -> list[str]:
+def _chat(url: str, choice: ModelChoice) -> list[str]:
     """A chat with the model of our own examples, else with the catalogue's first; there may be none."""
     model = _EXAMPLE if _EXAMPLE in choice.by_model else next(iter(choice.by_model), None)
     if model is None:
@@ -56,12 +58,12 @@ def _tenants(file: Path, config: GatewayConfig) -> list[str]:
         for tenant, tokens in TOKENS.items()
     ]
     if theirs := [tenant.id for tenant in config.tenants if tenant.id not in TOKENS or tenant.tokens]:
-        lines.append(f"  of {file.name}, with tokens that only you know: {_few(theirs)}")
+        lines.append(f"  of {file.name}, with tokens that only you know: {_first_names(theirs)}")
     return lines
 
 
-def _models(config: GatewayConfig, choice: Choice) -> list[str]:
-    lines = _of_groups("answer", "for", config, choice, choice.by_model)
+def _models(config: GatewayConfig, choice: ModelChoice) -> list[str]:
+    lines = _model_line("answer", "for", config, choice, choice.by_model)
     if choice.needs_standin:
         lines += [
             "  (the stand-in is a small offline program, no language model; put a provider's key into .env, or run Ollama;",
@@ -72,29 +74,29 @@ def _models(config: GatewayConfig, choice: Choice) -> list[str]:
         if choice.ollama_models:
             name = choice.ollama_models[0]
             lines.append(
-                f"  Ollama has {_few(choice.ollama_models)}: SPASS_OLLAMA_MODEL={name} lets it take the stand-in's place"
+                f"  Ollama has {_first_names(choice.ollama_models)}: SPASS_OLLAMA_MODEL={name} lets it take the stand-in's place"
             )
-    lines += _of_groups("embed", "with", config, choice, choice.embeddings)
+    lines += _model_line("embed", "with", config, choice, choice.embeddings)
     for model, variables in choice.unanswered.items():
         remedy = f"set {' or '.join(variables)}" if variables else "no backend for it is used here"
         lines.append(f"  nobody answers for {model}: {remedy}")
     if choice.passed_over:
         reasons = _grouped((reason, backend) for backend, reason in choice.passed_over.items())
-        told = [f"{_few(backends)} ({reason})" for reason, backends in reasons.items()]
-        lines.append(f"  passed over: {_few(told)}")
+        told = [f"{_first_names(backends)} ({reason})" for reason, backends in reasons.items()]
+        lines.append(f"  passed over: {_first_names(told)}")
     return lines
 
 
-def _of_groups(verb: str, preposition: str, config: GatewayConfig, choice: Choice, models: Iterable[str]) -> list[str]:
+def _model_line(verb: str, preposition: str, config: GatewayConfig, choice: ModelChoice, models: Iterable[str]) -> list[str]:
     """Return a line for all models that the same backends serve. It says what decides between several backends, and which model
     answers in place of another one."""
     lines = []
     pairs = (((choice.serving(model), choice.substitutes.get(model)), model) for model in models)
     for (backends, substitute), served in _grouped(pairs).items():
         several = len(backends) > 1
-        who = f"{_few(backends)} ({config.llm.strategy}) {verb}" if several else f"{backends[0]} {verb}s"
+        who = f"{_first_names(backends)} ({config.llm.strategy}) {verb}" if several else f"{backends[0]} {verb}s"
         by = f" with {substitute} (SPASS_OLLAMA_MODEL)" if substitute else ""
-        lines.append(f"  {who} {preposition} {_few(served)}{by}")
+        lines.append(f"  {who} {preposition} {_first_names(served)}{by}")
     return lines
 
 
@@ -108,7 +110,7 @@ def _grouped(pairs: Iterable[tuple[_Group, str]]) -> dict[_Group, list[str]]:
     return found
 
 
-def _few(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """The names in a row, of very many the first."""
     more = [f"{len(names) - _FEW} more"] if len(names) > _FEW else []
     return ", ".join([*names[:_FEW], *more])

@@ -22,11 +22,11 @@ def main() -> None:
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
-        _leave(ended.code)
-    _leave(None)
+        _exit_now(ended.code)
+    _exit_now(None)
 
 
-def _leave(code: str | int | None) -> NoReturn:
+def _exit_now(code: str | int | None) -> NoReturn:
     """End at once: what the module had to put in order it has, and its threads may wait for what never comes."""
     if isinstance(code, str):
         print(code, file=sys.stderr)

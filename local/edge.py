@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from infra.routes import CORRECTIONS, ROUTES, Route
 from spass.core.errors import PayloadTooLarge, RouteNotFound, SpassError, UpstreamError, UpstreamTimeout
 from spass.core.ids import RequestId, new_id
-from spass.core.pages import event_bytes
+from spass.core.page_size import event_bytes
 from spass.web.edge import normal_path
 from spass.web.errors import error_response
 

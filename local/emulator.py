@@ -30,7 +30,7 @@ _MISLEADING: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN",
 
 
 @dataclass(frozen=True, slots=True)
-class Stores:
+class StackOutputs:
     """What the stack has made: names, the queues' URLs, the state machines' ARNs."""
 
     table: str
@@ -104,7 +104,7 @@ def point_to(endpoint: str) -> None:
     os.environ.pop("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", None)
 
 
-def provision(template: Path = TEMPLATE, *, damaged: bool = False) -> Stores:
+def provision(template: Path = TEMPLATE, *, damaged: bool = False) -> StackOutputs:
     """What the CDK defines, made through CloudFormation unless it stands already. After ``damaged`` state was put aside, workers
     and queues are made anew if something of them has gone with it.
 
@@ -115,10 +115,10 @@ def provision(template: Path = TEMPLATE, *, damaged: bool = False) -> Stores:
     client = boto3.client("cloudformation", config=config)
     body = template.read_text()
     try:
-        if _status(client) not in _STANDS or not _is_there(_stores(client)):
+        if _status(client) not in _STANDS or not _storage_exists(_stores(client)):
             _create(client, body)
-        elif damaged and not _works(_stores(client)):
-            _update(client, json.dumps(_without_workers(json.loads(body))))
+        elif damaged and not _workers_exist(_stores(client)):
+            _update(client, json.dumps(_storage_only_template(json.loads(body))))
             _update(client, body)
         elif client.get_template(StackName=STACK)["TemplateBody"] != json.loads(body):
             _update(client, body)
@@ -132,7 +132,7 @@ def provision(template: Path = TEMPLATE, *, damaged: bool = False) -> Stores:
         ) from error
 
 
-def hand_over(workers: Mapping[str, str]) -> str:
+def reconfigure_emulator(workers: Mapping[str, str]) -> str:
     """Tell an emulator that we have not started where its functions' work is done, and return what the operator must know."""
     functions = boto3.client("lambda")
     try:
@@ -143,7 +143,7 @@ def hand_over(workers: Mapping[str, str]) -> str:
     return "files are ingested and sessions compacted by request only if AWS_ENDPOINT_URL is a ministack on this machine"
 
 
-def _is_there(stores: Stores) -> bool:
+def _storage_exists(stores: StackOutputs) -> bool:
     """Whether the table and the bucket that the stack remembers exist: their state is kept in other files than its own."""
     try:
         boto3.client("dynamodb").describe_table(TableName=stores.table)
@@ -155,7 +155,7 @@ def _is_there(stores: Stores) -> bool:
     return True
 
 
-def _works(stores: Stores) -> bool:
+def _workers_exist(stores: StackOutputs) -> bool:
     """Whether there is what the stack remembers of queues and workers."""
     functions = boto3.client("lambda")
     try:
@@ -170,7 +170,7 @@ def _works(stores: Stores) -> bool:
     return bool(functions.list_functions()["Functions"] and schedules and mappings)
 
 
-def _without_workers(template: dict[str, Any]) -> dict[str, Any]:
+def _storage_only_template(template: dict[str, Any]) -> dict[str, Any]:
     """What is stored, and nothing that refers to the rest."""
     kept = {name: one for name, one in template["Resources"].items() if one["Type"].startswith(_STORED)}
     for resource in kept.values():
@@ -207,7 +207,7 @@ def _create(client: "CloudFormationClient", body: str) -> None:
         raise LocalError(f"The emulated AWS could not make the stack: {'; '.join(reasons) or error}") from error
 
 
-def _stores(client: "CloudFormationClient") -> Stores:
+def _stores(client: "CloudFormationClient") -> StackOutputs:
     outputs = {
         output["OutputKey"]: output["OutputValue"]
         for output in client.describe_stacks(StackName=STACK)["Stacks"][0].get("Outputs", [])
@@ -219,7 +219,7 @@ def _stores(client: "CloudFormationClient") -> Stores:
             return outputs[output]
         return next(resource["PhysicalResourceId"] for resource in resources if resource["ResourceType"] == kind)
 
-    return Stores(
+    return StackOutputs(
         table=made("AWS::DynamoDB::Table", "TableName"),
         bucket=made("AWS::S3::Bucket", "BucketName"),
         queue=outputs.get("QueueUrl", ""),

@@ -10,8 +10,8 @@ from dotenv import load_dotenv
 from dotenv.parser import Binding, parse_stream
 
 from local.home import ROOT, LocalError
-from spass.core.texts import did_you_mean
-from spass.llm.serving import key_variables
+from spass.core.text_checks import did_you_mean
+from spass.llm.backends import key_variables
 from spass.tenancy.config import GatewayConfig
 
 DOTENV: Final = ROOT / ".env"

@@ -16,11 +16,11 @@ import yaml
 
 from local import ollama
 from local.banner import banner
-from local.emulator import emulated_aws, hand_over, point_to, provision
+from local.emulator import emulated_aws, point_to, provision, reconfigure_emulator
 from local.environment import DOTENV, check_keys, dotenv_notes, read_dotenv
 from local.executions import resume_executions
 from local.home import ROOT, Home, LocalError, home_from_environment
-from local.models import STANDIN_KEY, Choice, choose, overlay
+from local.models import STANDIN_KEY, ModelChoice, choose_models, overlay
 from local.processes import child, free_port
 from local.server import local_app, server
 from local.workers import Workers
@@ -79,7 +79,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         point_to(endpoint)
         stores = provision(damaged=home.damaged)
         if named:
-            notes.append(hand_over(workers.urls))
+            notes.append(reconfigure_emulator(workers.urls))
         home.mark_started()
         os.environ |= {"SPASS_CONFIG": str(home.config), **stores.variables()}
         os.environ.setdefault("SPASS_AGENTS", str(ROOT / "agents"))
@@ -91,11 +91,11 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         server(app).run(sockets=[listener])
 
 
-def _choose_models(config: GatewayConfig, home: Home, stack: ExitStack, *, offline: bool) -> Choice:
+def _choose_models(config: GatewayConfig, home: Home, stack: ExitStack, *, offline: bool) -> ModelChoice:
     """Decide who answers, start the stand-in if somebody needs it, and write the configuration this machine serves."""
     port = free_port()
     url = f"http://{HOST}:{port}/v1"
-    choice = choose(config, found={} if offline else ollama.find(config), standin_url=url, offline=offline)
+    choice = choose_models(config, found={} if offline else ollama.find(config), standin_url=url, offline=offline)
     if choice.needs_standin:
         os.environ[STANDIN_KEY] = "stand-in"
         log = home.logs / "standin.log"

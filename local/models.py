@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from local import ollama
 from local.processes import answers
-from spass.llm.serving import key_variable, serves
+from spass.llm.backends import key_variable, serves
 from spass.tenancy.config import BackendConfig, GatewayConfig
 
 STANDIN: Final = "stand-in"
@@ -23,7 +23,7 @@ TOKENS: Final[Mapping[str, Mapping[str, bool]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModelChoice:
     """The backends to write down, the one that answers for each chat model, and the one that embeds with each embedding model.
 
     ``unanswered`` maps each model that nothing serves here to the variables of which one with a key would change that.
@@ -51,7 +51,7 @@ class Choice:
         return STANDIN in self.by_model.values()
 
 
-def choose(config: GatewayConfig, *, found: ollama.Found, standin_url: str, offline: bool = False) -> Choice:
+def choose_models(config: GatewayConfig, *, found: ollama.Found, standin_url: str, offline: bool = False) -> ModelChoice:
     """Keep the backends that can answer here, and give every chat model that none of them serves to the stand-in.
 
     ``found`` are the Ollama servers that answer. Each serves what its backend says and no other model, except that the one named
@@ -59,7 +59,7 @@ def choose(config: GatewayConfig, *, found: ollama.Found, standin_url: str, offl
     """
     kept, passed_over = _usable(config, found, offline=offline)
     chat = [model.name for model in config.models if model.kind == "chat"]
-    served = _served(chat, kept.values())
+    served = _primary_backends(chat, kept.values())
     left = [model for model in chat if model not in served]
     substitutes: dict[str, str] = {}
     if left and (one := ollama.stand_in(config, found)):
@@ -70,10 +70,10 @@ def choose(config: GatewayConfig, *, found: ollama.Found, standin_url: str, offl
     elif left:
         kept[STANDIN] = _standin_backend(standin_url, left)
     embedding = [model.name for model in config.models if model.kind == "embedding"]
-    embeddings = _served(embedding, kept.values())
-    return Choice(
+    embeddings = _primary_backends(embedding, kept.values())
+    return ModelChoice(
         backends=tuple(kept.values()),
-        by_model=_served(chat, kept.values()),
+        by_model=_primary_backends(chat, kept.values()),
         embeddings=embeddings,
         unanswered={model: () if offline else _keys_for(config, model) for model in embedding if model not in embeddings},
         passed_over=passed_over,
@@ -88,7 +88,7 @@ def _usable(config: GatewayConfig, found: ollama.Found, *, offline: bool) -> tup
     kept: dict[str, BackendConfig] = {}
     passed_over: dict[str, str] = {}
     for backend in config.llm.backends:
-        if reason := _missing(backend, config, found, offline=offline):
+        if reason := _missing_reason(backend, config, found, offline=offline):
             passed_over[backend.name] = reason
         else:
             kept[backend.name] = backend
@@ -100,7 +100,7 @@ def _usable(config: GatewayConfig, found: ollama.Found, *, offline: bool) -> tup
     return kept, passed_over
 
 
-def _served(models: Sequence[str], backends: Iterable[BackendConfig]) -> dict[str, str]:
+def _primary_backends(models: Sequence[str], backends: Iterable[BackendConfig]) -> dict[str, str]:
     """Return the backend that is tried first for each of ``models`` that any serves."""
     ordered = _in_order(backends)
     found = {model: next((backend.name for backend in ordered if serves(backend, model)), None) for model in models}
@@ -116,7 +116,7 @@ def _keys_for(config: GatewayConfig, model: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, keys)))
 
 
-def overlay(config: GatewayConfig, choice: Choice) -> dict[str, Any]:
+def overlay(config: GatewayConfig, choice: ModelChoice) -> dict[str, Any]:
     """The operator's file as this machine serves it: its catalogue and defaults, the chosen backends, the laptop's tenants."""
     written: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     written["llm"] = {**written.get("llm", {}), "backends": [_plain(backend) for backend in choice.backends]}
@@ -127,7 +127,7 @@ def overlay(config: GatewayConfig, choice: Choice) -> dict[str, Any]:
     return written
 
 
-def _missing(backend: BackendConfig, config: GatewayConfig, found: ollama.Found, *, offline: bool) -> str | None:
+def _missing_reason(backend: BackendConfig, config: GatewayConfig, found: ollama.Found, *, offline: bool) -> str | None:
     """Say why a backend cannot answer here. Return None if its key is set, or it needs none and is there. Bedrock without a key
     wants credentials of AWS, which here are those of the emulator."""
     if backend.provider == "embedded":

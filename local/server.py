@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from infra.routes import ROUTES
 from local.edge import LambdaEdge
-from spass.aws.log import take_over
+from spass.aws.log import capture_library_logs
 from spass.core.errors import InvalidRequest
 from spass.core.ids import RequestId, new_id
 from spass.tenancy.config import load_gateway_config
@@ -45,7 +45,7 @@ def local_app() -> ASGIApp:
 def server(app: ASGIApp) -> uvicorn.Server:
     """The HTTP server for ``app``. A request to upgrade to WebSocket is one like any other. What the server itself has to say
     is in the log as it would be in AWS."""
-    take_over()
+    capture_library_logs()
     return _Server(
         uvicorn.Config(
             app,

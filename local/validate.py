@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from local.ollama import PROVIDER as OLLAMA
 from spass.core.messages import Json
-from spass.llm.serving import serves
+from spass.llm.backends import serves
 from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS
@@ -28,7 +28,7 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    for notice in (*config.notices, *_out_of_reach(config, agents)):
+    for notice in (*config.notices, *_loopback_backends(config, agents)):
         print(notice)
     if not config.tenants:
         print(f"{services.settings.config}: there are no tenants yet, so every request will be refused with 401")
@@ -36,9 +36,9 @@ def main() -> int:
     return 0
 
 
-def _out_of_reach(config: GatewayConfig, agents: Sequence[Mapping[str, Json]]) -> Iterator[str]:
+def _loopback_backends(config: GatewayConfig, agents: Sequence[Mapping[str, Json]]) -> Iterator[str]:
     """Name each backend that a deployed function would ask at its own loopback address, and what fails by that."""
-    here = [backend for backend in config.llm.backends if _is_here(backend)]
+    here = [backend for backend in config.llm.backends if _is_loopback(backend)]
     elsewhere = [backend for backend in config.llm.backends if backend not in here]
     reached = {model.name for model in config.models if any(serves(backend, model.name) for backend in elsewhere)}
     for backend in here:
@@ -61,7 +61,7 @@ def _summarisers(config: GatewayConfig, models: Sequence[str]) -> Iterator[str]:
             yield f"compact_summary_model of tenant {tenant.id}"
 
 
-def _is_here(backend: BackendConfig) -> bool:
+def _is_loopback(backend: BackendConfig) -> bool:
     if backend.base_url is None:
         return backend.provider == OLLAMA  # its usual address is that of the machine that asks
     return urlsplit(backend.base_url).hostname in _HERE

@@ -18,11 +18,11 @@ from socketserver import ThreadingTCPServer
 from typing import Any, Final, TypeVar
 
 from infra.workers import WORKERS
-from local.held import Held
+from local.message_visibility import MessageVisibility
 from spass.aws.log import failure_line, write_line
 from spass.core.messages import Json
 from spass.core.time import Deadline
-from spass.web.functions import FunctionFailed, Work, WorkerFunction
+from spass.web.functions import EventHandler, FunctionFailed, WorkerFunction
 from spass.web.services import Services
 
 _PREFIX: Final = "spass-local-"  # of the functions' names in local/template.json
@@ -57,7 +57,7 @@ class Workers:
         ``queues`` are the URLs of those that messages come from. The settings are read from the environment when the first event
         comes.
         """
-        self._held = Held(queues)
+        self._held = MessageVisibility(queues)
         working = threading.Thread(target=self._work, daemon=True)
         working.start()
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -84,7 +84,7 @@ class Workers:
     def _services(self) -> Services:
         return Services()
 
-    async def _worked(self, work: Work, event: Mapping[str, Any], deadline: Deadline) -> Json:
+    async def _worked(self, work: EventHandler, event: Mapping[str, Any], deadline: Deadline) -> Json:
         async with self._held.while_worked_on(event):
             return await work(self._services, event, deadline)
 

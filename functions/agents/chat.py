@@ -5,25 +5,25 @@ from starlette.responses import Response
 from spass.agents.chat import chat
 from spass.agents.spec import ChatBody
 from spass.aws.idempotency import Claim
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
-from spass.web.idempotency import Answer, once
-from spass.web.routing import Agent, api_router
+from spass.web.idempotency import RouteResult, run_idempotently
+from spass.web.routing import AgentParameter, api_router
 
 router = api_router()
 
 
 @router.post("/a1/agents/{name}/chat")
-async def ask_agent(name: Agent, body: ChatBody, exchange: Current) -> Response:
+async def ask_agent(name: AgentParameter, body: ChatBody, exchange: CurrentExchange) -> Response:
     """Ask an agent once. It may call its tools; it remembers nothing."""
     services = exchange.services
     agent = services.agents.get(name)
     services.engine.check(exchange.scope, agent)
 
-    async def reply(_: Claim | None) -> Answer:
-        return Answer(await chat(services.engine, exchange.scope, agent, body.message))
+    async def reply(_: Claim | None) -> RouteResult:
+        return RouteResult(await chat(services.engine, exchange.scope, agent, body.message))
 
-    return await once(exchange, reply)
+    return await run_idempotently(exchange, reply)
 
 
 app = stream_app(router, needs=lambda services: (services.engine, services.agents, services.read_keys(all_models=True)))

@@ -2,16 +2,16 @@
 
 from starlette.responses import Response
 
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
-from spass.web.routing import Agent, api_router
+from spass.web.routing import AgentParameter, api_router
 
 router = api_router()
 
 
 @router.get("/a1/agents/{name}")
-async def get_agent(name: Agent, exchange: Current) -> Response:
+async def get_agent(name: AgentParameter, exchange: CurrentExchange) -> Response:
     """An agent as its file describes it, with the defaults filled in."""
     services, scope = exchange.services, exchange.scope
     spec = services.agents.get(name)

@@ -9,9 +9,9 @@ from spass.aws.idempotency import Claim
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.chunks import collect_chunks, replay_chunks
 from spass.web.caller import augment_of
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
-from spass.web.idempotency import Answer, once, stream_once
+from spass.web.idempotency import RouteResult, run_idempotently, stream_idempotently
 from spass.web.routing import api_router
 from spass.web.services import Services
 
@@ -19,19 +19,19 @@ router = api_router()
 
 
 @router.post("/v1/chat/completions", responses={200: {"content": {"text/event-stream": {}}}})
-async def complete_chat(body: ChatCompletionRequest, request: Request, exchange: Current) -> Response:
+async def complete_chat(body: ChatCompletionRequest, request: Request, exchange: CurrentExchange) -> Response:
     """A model's answer, as OpenAI's clients expect it."""
     augment = augment_of(request.headers)
     completions, scope = exchange.services.completions, exchange.scope
     if body.stream:
         replay = partial(replay_chunks, include_usage=body.include_usage)
         chunks = partial(completions.stream, scope, body, augment)
-        return await stream_once(exchange, request.receive, chunks, collect=collect_chunks, replay=replay)
+        return await stream_idempotently(exchange, request.receive, chunks, collect=collect_chunks, replay=replay)
 
-    async def answered(_: Claim | None) -> Answer:
-        return Answer(await completions.complete(scope, body, augment))
+    async def answered(_: Claim | None) -> RouteResult:
+        return RouteResult(await completions.complete(scope, body, augment))
 
-    return await once(exchange, answered)
+    return await run_idempotently(exchange, answered)
 
 
 def _needs(services: Services) -> None:

@@ -4,22 +4,22 @@ from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
 from spass.completions.embeddings import EmbeddingsRequest
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
-from spass.web.idempotency import Answer, once
+from spass.web.idempotency import RouteResult, run_idempotently
 from spass.web.routing import api_router
 
 router = api_router()
 
 
 @router.post("/v1/embeddings")
-async def embed_texts(body: EmbeddingsRequest, exchange: Current) -> Response:
+async def embed_texts(body: EmbeddingsRequest, exchange: CurrentExchange) -> Response:
     """Embed a text or several: up to 256, or as many as `limits.embedding_inputs` of gateway.yaml allows."""
 
-    async def embedded(_: Claim | None) -> Answer:
-        return Answer(await exchange.services.completions.embed(exchange.scope, body))
+    async def embedded(_: Claim | None) -> RouteResult:
+        return RouteResult(await exchange.services.completions.embed(exchange.scope, body))
 
-    return await once(exchange, embedded)
+    return await run_idempotently(exchange, embedded)
 
 
 app = stream_app(router, needs=lambda services: (services.completions, services.read_keys(all_models=True)))

@@ -2,16 +2,16 @@
 
 from starlette.responses import Response
 
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
-from spass.web.routing import Job, api_router
+from spass.web.routing import JobParameter, api_router
 
 router = api_router()
 
 
 @router.get("/a1/jobs/{job_id}")
-async def get_job(job_id: Job, exchange: Current) -> Response:
+async def get_job(job_id: JobParameter, exchange: CurrentExchange) -> Response:
     """A queued job's state, what it came to, or why it failed."""
     jobs, scope = exchange.services.compaction_jobs, exchange.scope
     job = await jobs.get(scope, job_id)

@@ -22,11 +22,11 @@ async def openapi(request: Request) -> Response:
 
 @cache
 def document() -> dict[str, Any]:
-    from spass.web.openapi import describe
+    from spass.web.openapi import openapi_document
 
     folder = Path(__file__).parents[1]
     files = sorted(file for file in folder.glob("*/*.py") if file.parent.name != "workers")
-    return describe(routers_of(f"functions.{file.parent.name}.{file.stem}" for file in files))
+    return openapi_document(routers_of(f"functions.{file.parent.name}.{file.stem}" for file in files))
 
 
 handler = lambda_handler(router)

@@ -6,7 +6,7 @@ from fastapi import Path
 from starlette.responses import Response
 
 from spass.completions.models import available_model
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
 from spass.web.routing import api_router
@@ -15,7 +15,7 @@ router = api_router()
 
 
 @router.get("/v1/models/{model:path}")
-async def get_model(model: Annotated[str, Path(description="A model's name.")], exchange: Current) -> Response:
+async def get_model(model: Annotated[str, Path(description="A model's name.")], exchange: CurrentExchange) -> Response:
     """A model that this token may name and some backend serves."""
     return json_response(available_model(exchange.services.config, exchange.scope.caller.identity, model))
 

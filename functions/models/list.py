@@ -3,7 +3,7 @@
 from starlette.responses import Response
 
 from spass.completions.models import available_models
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
 from spass.web.routing import api_router
@@ -12,7 +12,7 @@ router = api_router()
 
 
 @router.get("/v1/models")
-async def list_models(exchange: Current) -> Response:
+async def list_models(exchange: CurrentExchange) -> Response:
     """The models that this token may name and some backend serves."""
     models = available_models(exchange.services.config, exchange.scope.caller.identity)
     return json_response({"object": "list", "data": models})

@@ -2,16 +2,16 @@
 
 from starlette.responses import Response
 
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
-from spass.web.routing import Index, api_router
+from spass.web.routing import IndexParameter, api_router
 
 router = api_router()
 
 
 @router.delete("/a1/rag/indices/{index_id}")
-async def delete_index(index_id: Index, exchange: Current) -> Response:
+async def delete_index(index_id: IndexParameter, exchange: CurrentExchange) -> Response:
     """Delete an index. `deleted` is false if there was none."""
     return json_response({"deleted": await exchange.services.indices.delete(exchange.scope, index_id)})
 

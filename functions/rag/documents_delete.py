@@ -2,16 +2,16 @@
 
 from starlette.responses import Response
 
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
-from spass.web.routing import Document, Index, api_router
+from spass.web.routing import DocumentParameter, IndexParameter, api_router
 
 router = api_router()
 
 
 @router.delete("/a1/rag/indices/{index_id}/documents/{doc_id}")
-async def delete_document(index_id: Index, doc_id: Document, exchange: Current) -> Response:
+async def delete_document(index_id: IndexParameter, doc_id: DocumentParameter, exchange: CurrentExchange) -> Response:
     """Delete a document. `deleted` is false if there was none."""
     return json_response({"deleted": await exchange.services.indices.delete_document(exchange.scope, index_id, doc_id)})
 

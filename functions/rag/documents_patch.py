@@ -4,17 +4,19 @@ from dataclasses import asdict
 
 from starlette.responses import Response
 
-from spass.rag.documents import DocumentPatch
-from spass.web.exchange import Current
+from spass.rag.index.documents import DocumentPatch
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
 from spass.web.json import json_response
-from spass.web.routing import Document, Index, api_router
+from spass.web.routing import DocumentParameter, IndexParameter, api_router
 
 router = api_router()
 
 
 @router.patch("/a1/rag/indices/{index_id}/documents/{doc_id}")
-async def patch_document(index_id: Index, doc_id: Document, body: DocumentPatch, exchange: Current) -> Response:
+async def patch_document(
+    index_id: IndexParameter, doc_id: DocumentParameter, body: DocumentPatch, exchange: CurrentExchange
+) -> Response:
     """Give a document another text, other metadata, or both. Only a new text is embedded."""
     return json_response(asdict(await exchange.services.rag.patch(exchange.scope, index_id, doc_id, body)))
 

@@ -4,16 +4,16 @@ from dataclasses import asdict
 
 from starlette.responses import Response
 
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
-from spass.web.routing import Index, api_router
+from spass.web.routing import IndexParameter, api_router
 
 router = api_router()
 
 
 @router.get("/a1/rag/indices/{index_id}")
-async def get_index(index_id: Index, exchange: Current) -> Response:
+async def get_index(index_id: IndexParameter, exchange: CurrentExchange) -> Response:
     """An index's size, model and version."""
     return json_response(asdict(await exchange.services.indices.describe(exchange.scope, index_id)))
 

@@ -4,16 +4,16 @@ from dataclasses import asdict
 
 from starlette.responses import Response
 
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
-from spass.web.routing import Paging, api_router
+from spass.web.routing import Pagination, api_router
 
 router = api_router()
 
 
 @router.get("/a1/rag/indices")
-async def list_indices(page: Paging, exchange: Current) -> Response:
+async def list_indices(page: Pagination, exchange: CurrentExchange) -> Response:
     """Every index of the tenant, by id."""
     return json_response(asdict(await exchange.services.indices.list(exchange.scope, page.cursor, page.limit)))
 

@@ -5,27 +5,27 @@ from dataclasses import asdict
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
-from spass.rag.documents import QueryRequest
-from spass.rag.filters import parse_filter
-from spass.web.exchange import Current
+from spass.rag.index.documents import QueryRequest
+from spass.rag.index.filters import parse_filter
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
-from spass.web.idempotency import Answer, once
-from spass.web.routing import Index, api_router
+from spass.web.idempotency import RouteResult, run_idempotently
+from spass.web.routing import IndexParameter, api_router
 
 router = api_router()
 
 
 @router.post("/a1/rag/indices/{index_id}/query")
-async def query_index(index_id: Index, body: QueryRequest, exchange: Current) -> Response:
+async def query_index(index_id: IndexParameter, body: QueryRequest, exchange: CurrentExchange) -> Response:
     """The best `top_k` documents by exact cosine similarity, best first, of those that match the filter."""
     wanted = parse_filter(body.filter) if body.filter else None
 
-    async def found(_: Claim | None) -> Answer:
+    async def found(_: Claim | None) -> RouteResult:
         query = exchange.services.rag.query
         answer = await query(exchange.scope, index_id, body.query, body.top_k, filter=wanted, min_score=body.min_score)
-        return Answer(asdict(answer))
+        return RouteResult(asdict(answer))
 
-    return await once(exchange, found)
+    return await run_idempotently(exchange, found)
 
 
 app = stream_app(router, needs=lambda services: (services.rag, services.read_keys()))

@@ -3,27 +3,27 @@
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
-from spass.rag.documents import WriteRequest
-from spass.rag.swap import Completion
-from spass.web.exchange import Current
+from spass.rag.index.documents import WriteRequest
+from spass.rag.write.swap import Completion
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
-from spass.web.idempotency import Answer, once
-from spass.web.routing import Index, api_router
+from spass.web.idempotency import RouteResult, run_idempotently
+from spass.web.routing import IndexParameter, api_router
 
 router = api_router()
 
 
 @router.post("/a1/rag/indices/{index_id}/documents")
-async def replace_documents(index_id: Index, body: WriteRequest, exchange: Current) -> Response:
+async def replace_documents(index_id: IndexParameter, body: WriteRequest, exchange: CurrentExchange) -> Response:
     """Make these documents all that the index holds. It is created if there is none."""
 
-    async def written(claim: Claim | None) -> Answer:
+    async def written(claim: Claim | None) -> RouteResult:
         write = exchange.services.rag.replace
         completion = Completion(claim, exchange.cost_headers) if claim else None
         answer = await write(exchange.scope, index_id, body.documents, completion)
-        return Answer(answer.body(), kept=True)
+        return RouteResult(answer.body(), kept=True)
 
-    return await once(exchange, written)
+    return await run_idempotently(exchange, written)
 
 
 app = stream_app(router, needs=lambda services: (services.rag, services.read_keys()))

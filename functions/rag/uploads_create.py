@@ -5,26 +5,26 @@ from dataclasses import asdict
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
-from spass.rag.documents import UploadRequest
-from spass.web.exchange import Current
+from spass.rag.index.documents import UploadRequest
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.idempotency import Answer, once
-from spass.web.routing import Index, api_router
+from spass.web.idempotency import RouteResult, run_idempotently
+from spass.web.routing import IndexParameter, api_router
 
 router = api_router()
 
 
 @router.post("/a1/rag/indices/{index_id}/uploads")
-async def create_upload(index_id: Index, body: UploadRequest, exchange: Current) -> Response:
+async def create_upload(index_id: IndexParameter, body: UploadRequest, exchange: CurrentExchange) -> Response:
     """A presigned POST: send its `fields` and then the file, as a form, to its `url`. The file's documents are appended to the
     index, which is created if there is none."""
 
-    async def created(claim: Claim | None) -> Answer:
+    async def created(claim: Claim | None) -> RouteResult:
         create = exchange.services.uploads.create
         ticket = await create(exchange.scope, index_id, body.filename, body.content_type, body.size, claim)
-        return Answer(asdict(ticket), kept=True)
+        return RouteResult(asdict(ticket), kept=True)
 
-    return await once(exchange, created)
+    return await run_idempotently(exchange, created)
 
 
 handler = lambda_handler(router)

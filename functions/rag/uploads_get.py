@@ -4,16 +4,16 @@ from dataclasses import asdict
 
 from starlette.responses import Response
 
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
-from spass.web.routing import Index, Upload, api_router
+from spass.web.routing import IndexParameter, UploadParameter, api_router
 
 router = api_router()
 
 
 @router.get("/a1/rag/indices/{index_id}/uploads/{upload_id}")
-async def get_upload(index_id: Index, upload_id: Upload, exchange: Current) -> Response:
+async def get_upload(index_id: IndexParameter, upload_id: UploadParameter, exchange: CurrentExchange) -> Response:
     """An upload's state, its progress, and what was wrong with the file."""
     return json_response(asdict(await exchange.services.uploads.get(exchange.scope, index_id, upload_id)))
 

@@ -7,11 +7,11 @@ from spass.agents.spec import MessageBody
 from spass.agents.turn import start_turn
 from spass.core.errors import SessionArchived
 from spass.web.app import location
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
-from spass.web.idempotency import redirected, replayed
+from spass.web.idempotency import replay_response, request_for_path
 from spass.web.json import json_response
-from spass.web.routing import Agent, Session, api_router
+from spass.web.routing import AgentParameter, SessionParameter, api_router
 
 router = api_router()
 
@@ -20,7 +20,9 @@ router = api_router()
     "/a1/agents/{name}/sessions/{session_id}/messages",
     responses={308: {"description": "The session was compacted; `Location` is its successor."}},
 )
-async def append(name: Agent, session_id: Session, body: MessageBody, request: Request, exchange: Current) -> Response:
+async def append(
+    name: AgentParameter, session_id: SessionParameter, body: MessageBody, request: Request, exchange: CurrentExchange
+) -> Response:
     """Say something in a session. The message, the agent's tool calls and its answer are recorded together, or not at all."""
     services = exchange.services
     agent = services.agents.get(name)
@@ -34,7 +36,7 @@ async def append(name: Agent, session_id: Session, body: MessageBody, request: R
         context_window=services.config.model(agent.model).context_window,
         headers=exchange.cost_headers,
         idempotency=exchange.idempotent,
-        redirected=lambda successor: redirected(request, exchange, _path(name, successor)),
+        redirected=lambda successor: request_for_path(request, exchange, _path(name, successor)),
     )
     try:
         done = await turn.answer()
@@ -42,7 +44,7 @@ async def append(name: Agent, session_id: Session, body: MessageBody, request: R
         successor = await services.sessions.successor(exchange.scope, name, archived)
         target = location(request, _path(name, successor))
         return json_response({"successor_session_id": successor}, status=308, headers={"Location": target})
-    return replayed(done.answer) if done.replayed else json_response(done.answer.body, headers=done.answer.headers)
+    return replay_response(done.answer) if done.replayed else json_response(done.answer.body, headers=done.answer.headers)
 
 
 def _path(agent: str, session: str) -> str:

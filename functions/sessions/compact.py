@@ -8,11 +8,11 @@ from starlette.responses import Response
 from spass.aws.idempotency import Claim
 from spass.sessions.compaction.job import CompactSession
 from spass.web.app import location
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
-from spass.web.idempotency import Answer, once
+from spass.web.idempotency import RouteResult, run_idempotently
 from spass.web.prefer import PREFERENCE_APPLIED, RESPOND_ASYNC, prefers
-from spass.web.routing import Agent, Session, api_router
+from spass.web.routing import AgentParameter, SessionParameter, api_router
 
 WAIT_SECONDS: Final = 25.0
 
@@ -24,19 +24,19 @@ router = api_router()
     responses={202: {"description": "The job goes on; `Location` is where it is found."}},
 )
 async def compact(
-    name: Agent,
-    session_id: Session,
+    name: AgentParameter,
+    session_id: SessionParameter,
     request: Request,
-    exchange: Current,
+    exchange: CurrentExchange,
     body: CompactSession | None = None,  # noqa: ARG001 (what is sent is held to it)
 ) -> Response:
     """Have the older messages of a session summarised. The session is archived and goes on as its successor, which begins with
     the summary and the messages that are kept. Waits for that, but with `Prefer: respond-async`."""
-    jobs, scope = exchange.services.compaction_jobs, exchange.scope.within(name, session_id)
+    jobs, scope = exchange.services.compaction_jobs, exchange.scope.for_agent(name, session_id)
     agent = exchange.services.agents.get(name)
     at_once = prefers(request.headers, RESPOND_ASYNC)
 
-    async def compacted(_: Claim | None) -> Answer:
+    async def compacted(_: Claim | None) -> RouteResult:
         job = await jobs.start(scope, name, session_id, otherwise=agent.model, idempotency=exchange.idempotent)
         if not at_once:
             job = await jobs.wait(scope, job, WAIT_SECONDS)
@@ -44,11 +44,11 @@ async def compact(
             if job.failure is not None:
                 raise job.failure.error(job.id)
             if result := await jobs.result(scope, job):
-                return Answer(result)
+                return RouteResult(result)
         headers = {"Location": location(request, f"/a1/jobs/{job.id}")} | ({PREFERENCE_APPLIED: RESPOND_ASYNC} if at_once else {})
-        return Answer({"job_id": job.id, "status": job.status}, headers, status=202)
+        return RouteResult({"job_id": job.id, "status": job.status}, headers, status=202)
 
-    return await once(exchange, compacted)
+    return await run_idempotently(exchange, compacted)
 
 
 app = stream_app(router, needs=lambda services: (services.agents, services.compaction_jobs))

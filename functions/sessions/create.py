@@ -4,25 +4,25 @@ from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
 from spass.sessions.session import CreateSession
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.idempotency import Answer, once
-from spass.web.routing import Agent, api_router
+from spass.web.idempotency import RouteResult, run_idempotently
+from spass.web.routing import AgentParameter, api_router
 
 router = api_router()
 
 
 @router.post("/a1/agents/{name}/sessions", status_code=201)
-async def create_session(name: Agent, exchange: Current, body: CreateSession | None = None) -> Response:
+async def create_session(name: AgentParameter, exchange: CurrentExchange, body: CreateSession | None = None) -> Response:
     """Begin a session. What is left out comes from the tenant's settings and is fixed from then on."""
     services = exchange.services
     services.agents.get(name)
 
-    async def created(claim: Claim | None) -> Answer:
+    async def created(claim: Claim | None) -> RouteResult:
         session = await services.sessions.create(exchange.scope, name, body or CreateSession(), claim)
-        return Answer(session.wire(), kept=True)
+        return RouteResult(session.wire(), kept=True)
 
-    return await once(exchange, created, status=201)
+    return await run_idempotently(exchange, created, status=201)
 
 
 handler = lambda_handler(router)

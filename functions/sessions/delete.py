@@ -2,16 +2,16 @@
 
 from starlette.responses import Response
 
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
-from spass.web.routing import Agent, Session, api_router
+from spass.web.routing import AgentParameter, SessionParameter, api_router
 
 router = api_router()
 
 
 @router.delete("/a1/agents/{name}/sessions/{session_id}")
-async def delete_session(name: Agent, session_id: Session, exchange: Current) -> Response:
+async def delete_session(name: AgentParameter, session_id: SessionParameter, exchange: CurrentExchange) -> Response:
     """Delete a session. Refused while a turn runs in it."""
     await exchange.services.sessions.delete(exchange.scope, name, session_id)
     return json_response({"deleted": True})

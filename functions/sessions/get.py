@@ -2,16 +2,16 @@
 
 from starlette.responses import Response
 
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
-from spass.web.routing import Agent, Session, api_router
+from spass.web.routing import AgentParameter, SessionParameter, api_router
 
 router = api_router()
 
 
 @router.get("/a1/agents/{name}/sessions/{session_id}")
-async def get_session(name: Agent, session_id: Session, exchange: Current) -> Response:
+async def get_session(name: AgentParameter, session_id: SessionParameter, exchange: CurrentExchange) -> Response:
     """What a session is, and how many messages it has. (It also answers for an agent that the operator has taken
     away: the session knows whose it is.)"""
     found = await exchange.services.sessions.get(exchange.scope, name, session_id)

@@ -2,16 +2,16 @@
 
 from starlette.responses import Response
 
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
-from spass.web.routing import Agent, Paging, api_router
+from spass.web.routing import AgentParameter, Pagination, api_router
 
 router = api_router()
 
 
 @router.get("/a1/agents/{name}/sessions")
-async def list_sessions(name: Agent, page: Paging, exchange: Current) -> Response:
+async def list_sessions(name: AgentParameter, page: Pagination, exchange: CurrentExchange) -> Response:
     """The user's sessions with this agent, newest first."""
     exchange.services.agents.get(name)
     found = await exchange.services.sessions.page(exchange.scope, name, page.cursor, page.limit)

@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
 from spass.web.routing import api_router
@@ -11,7 +11,7 @@ router = api_router()
 
 
 @router.get("/v1/tenant/config")
-async def get_settings(exchange: Current) -> Response:
+async def get_settings(exchange: CurrentExchange) -> Response:
     """The tenant's settings in force, each with its source: the gateway's defaults, the operator's file, or the tenant itself."""
     settings = await exchange.services.cascade.described(exchange.scope.store)
     return json_response(settings.wire())

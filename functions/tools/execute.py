@@ -9,9 +9,9 @@ from starlette.responses import Response
 from spass.aws.idempotency import Claim
 from spass.core.messages import Json
 from spass.tenancy.strict_body import StrictBody
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
-from spass.web.idempotency import Answer, once
+from spass.web.idempotency import RouteResult, run_idempotently
 from spass.web.routing import api_router
 
 router = api_router()
@@ -25,19 +25,19 @@ class ToolExecution(StrictBody):
 
 
 @router.post("/v1/tools/execute")
-async def execute_tool(body: ToolExecution, exchange: Current) -> Response:
+async def execute_tool(body: ToolExecution, exchange: CurrentExchange) -> Response:
     """Run a tool and get its result. What the tool itself could not do is a result `{"error": …}` too, which no key keeps. A tool
     that changes knowledge answers first what it would change and a `confirm_token`, and does it when called again with that."""
 
-    async def executed(claim: Claim | None) -> Answer:
+    async def executed(claim: Claim | None) -> RouteResult:
         run = exchange.services.toolbox.execute_direct
         answer = await run(exchange.scope, body.name, body.arguments, claim, exchange.cost_headers)
-        return Answer(answer.to_json(), kept=answer.kept, failed=answer.failed, record=answer.record)
+        return RouteResult(answer.to_json(), kept=answer.kept, failed=answer.failed, record=answer.record)
 
     async def restored(record: Mapping[str, Json]) -> Mapping[str, Json]:
         return await exchange.services.toolbox.restored(exchange.scope, body.name, body.arguments, record)
 
-    return await once(exchange, executed, restore=restored)
+    return await run_idempotently(exchange, executed, restore=restored)
 
 
 app = stream_app(router, needs=lambda services: (services.toolbox, services.read_keys()))

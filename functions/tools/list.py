@@ -3,7 +3,7 @@
 from starlette.responses import Response
 
 from spass.core.messages import Json
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.json import json_response
 from spass.web.routing import api_router
@@ -12,7 +12,7 @@ router = api_router()
 
 
 @router.get("/v1/tools")
-async def list_tools(exchange: Current) -> Response:
+async def list_tools(exchange: CurrentExchange) -> Response:
     """Every tool, as a model sees it."""
     toolbox = exchange.services.toolbox
     found: list[Json] = [

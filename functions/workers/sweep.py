@@ -10,7 +10,7 @@ from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.core.time import Deadline, now, now_s
 from spass.rag.ingest.uploads import abandon_stale
-from spass.rag.sweep import sweep
+from spass.rag.write.sweep import sweep
 from spass.sessions.sweep import sweep_bodies
 from spass.web.functions import worker_handler
 from spass.web.services import Services

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 
-from infra.operators_file import BedrockModel
+from infra.config_files import BedrockModel
 
 # Converse is allowed by the first, ConverseStream by the second.
 # (https://docs.aws.amazon.com/bedrock/latest/userguide/inference-prereq.html)

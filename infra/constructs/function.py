@@ -28,7 +28,7 @@ _SNAP_STARTING: Final = {"AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH": "/restored"}
 _SHARED: Final = "functions.workers.shared.handler"
 
 
-class Kind(Enum):
+class FunctionKind(Enum):
     """What a function is, and so how long it may take at most: 15 minutes, but 29 seconds if it is short."""
 
     SHORT = "short"  # <module>.handler, called by API Gateway
@@ -57,7 +57,7 @@ class Function(Construct):
         role: iam.Role,
         environment: Mapping[str, str],
         memory: int,
-        kind: Kind,
+        kind: FunctionKind,
         embeds: bool,
         snap_start: bool,
         log_retention: logs.RetentionDays,
@@ -67,7 +67,7 @@ class Function(Construct):
         at_once: int | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
-        if snap_start and kind is not Kind.STREAMING:
+        if snap_start and kind is not FunctionKind.STREAMING:
             raise ValueError(
                 f"{construct_id}: only a streaming function hears of a restore, so no other may start from a snapshot."
             )
@@ -87,7 +87,7 @@ class Function(Construct):
         if len(modules) > 1:
             variables["SPASS_ROUTES"] = ",".join(modules)
             handler = _SHARED
-        if kind is Kind.STREAMING:
+        if kind is FunctionKind.STREAMING:
             (module,) = modules
             handler = "run.sh"
             variables |= {**_STREAMING, "SPASS_APP": f"{module}:app"}
@@ -103,7 +103,7 @@ class Function(Construct):
             runtime=RUNTIME,
             architecture=ARCHITECTURE,
             memory_size=memory,
-            timeout=timeout or (SHORT if kind is Kind.SHORT else LONG),
+            timeout=timeout or (SHORT if kind is FunctionKind.SHORT else LONG),
             reserved_concurrent_executions=at_once,
             environment=variables,
             layers=attached,

@@ -15,7 +15,7 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from infra import bundling
-from infra.operators_file import ROOT, agents_folder, gateway_file
+from infra.config_files import ROOT, agents_folder, gateway_file
 
 ARCHITECTURE: Final = lambda_.Architecture.ARM_64
 RUNTIME: Final = lambda_.Runtime.PYTHON_3_13

@@ -8,12 +8,12 @@ from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from infra.config_files import bedrock_models, gateway_file
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.bedrock import bedrock_access
 from infra.constructs.bucket import UPLOADS
-from infra.operators_file import bedrock_models, gateway_file
 from infra.routes import Permission
-from infra.stored import Stored
+from infra.stateful_resources import StatefulResources
 
 _TABLE_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
     Permission.TABLE_READ: ("dynamodb:GetItem", "dynamodb:Query"),
@@ -49,7 +49,7 @@ class Roles(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        stored: Stored,
+        stored: StatefulResources,
         keys_path: str,
         machines: Mapping[Permission, str] = MappingProxyType({}),
     ) -> None:

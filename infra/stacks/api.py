@@ -19,7 +19,7 @@ from infra.stacks.data import DataStack
 from infra.stacks.jobs import JobsStack
 from infra.stacks.subscriptions import SubscriptionsStack
 from infra.stacks.surface import SurfaceStack
-from infra.stored import Stored, StoredQueue
+from infra.stateful_resources import StatefulQueue, StatefulResources
 from infra.workers import WORKERS, Trigger, Worker
 
 
@@ -94,13 +94,13 @@ class ApiStack(Stack):
                     "or subscribe to the topic that the output AlarmTopic names.",
                 )
 
-    def _watched(self, construct_id: str, failed_id: str, queue: StoredQueue) -> Watched:
+    def _watched(self, construct_id: str, failed_id: str, queue: StatefulQueue) -> Watched:
         return Watched(
             queue=sqs.Queue.from_queue_arn(self, construct_id, queue.arn),
             failed=sqs.Queue.from_queue_arn(self, failed_id, queue.failed_arn),
         )
 
-    def _archive(self, environment: Environment, stored: Stored) -> AuditArchive | None:
+    def _archive(self, environment: Environment, stored: StatefulResources) -> AuditArchive | None:
         if environment.audit_archive_days is None:
             return None
         return AuditArchive(

@@ -10,7 +10,7 @@ from infra.constructs.bucket import Bucket
 from infra.constructs.queue import WorkQueue
 from infra.constructs.table import Table
 from infra.environments import Environment
-from infra.stored import Stored, StoredQueue
+from infra.stateful_resources import StatefulQueue, StatefulResources
 
 # A minute after the end of the 15 that a worker of a file has.
 _JOB_INVISIBLE: Final = Duration.minutes(16)
@@ -38,15 +38,15 @@ class DataStack(Stack):
         jobs = WorkQueue(self, "Jobs", invisible=_JOB_INVISIBLE, receives=_JOB_RECEIVES)
         compactions = WorkQueue(self, "Compactions", invisible=_COMPACTION_INVISIBLE, receives=_COMPACTION_RECEIVES)
         jobs.announce_uploads(bucket)
-        self.stored = Stored(
+        self.stored = StatefulResources(
             table=self._export("TableName", table.table_name, environment),
             bucket=self._export("BucketName", bucket.bucket_name, environment),
-            jobs=StoredQueue(
+            jobs=StatefulQueue(
                 url=self._export("QueueUrl", jobs.resource.queue_url, environment),
                 arn=self._export("QueueArn", jobs.resource.queue_arn, environment),
                 failed_arn=self._export("FailedJobsArn", jobs.failed.queue_arn, environment),
             ),
-            compactions=StoredQueue(
+            compactions=StatefulQueue(
                 url=self._export("CompactionQueueUrl", compactions.resource.queue_url, environment),
                 arn=self._export("CompactionQueueArn", compactions.resource.queue_arn, environment),
                 failed_arn=self._export("FailedCompactionsArn", compactions.failed.queue_arn, environment),

@@ -10,13 +10,13 @@ from aws_cdk import aws_scheduler as scheduler
 from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
-from infra.constructs.function import Function, Kind
+from infra.constructs.function import Function, FunctionKind
 from infra.constructs.layer import Layers, function_code
 from infra.constructs.machine import COMPACTION, INGEST, Machine
 from infra.constructs.roles import Roles
 from infra.environments import Environment
 from infra.routes import Permission
-from infra.stored import Stored, StoredQueue, variables
+from infra.stateful_resources import StatefulQueue, StatefulResources, function_environment
 from infra.workers import WORKERS, Trigger, Worker
 
 # How many files are looked at, or indices merged, at a time. Lambda allows an account 1000 functions at once by default, and the
@@ -41,13 +41,13 @@ class JobsStack(NestedStack):
         *,
         environment: Environment,
         layers: Layers,
-        stored: Stored,
+        stored: StatefulResources,
     ) -> None:
         super().__init__(scope, construct_id, description=f"Spass {environment.name}: workers")
         self._environment = environment
         self._layers = layers
         self._code = function_code(self)
-        self._variables = variables(environment, stored)
+        self._variables = function_environment(environment, stored)
         self.functions: dict[str, Function] = {}
         workers = {worker.trigger: worker for worker in WORKERS}
         roles = Roles(self, "StepRoles", stored=stored, keys_path=environment.keys_path)
@@ -83,7 +83,7 @@ class JobsStack(NestedStack):
             role=role,
             environment=self._variables,
             memory=worker.memory,
-            kind=Kind.WORKER,
+            kind=FunctionKind.WORKER,
             embeds=Permission.EMBEDDING in worker.permissions,
             snap_start=False,
             timeout=Duration.seconds(worker.seconds),
@@ -105,7 +105,7 @@ class JobsStack(NestedStack):
             log_removal=self._environment.log_removal,
         )
 
-    def _work_off(self, construct_id: str, queue: StoredQueue, function: Function, *, batch: int, at_once: int) -> None:
+    def _work_off(self, construct_id: str, queue: StatefulQueue, function: Function, *, batch: int, at_once: int) -> None:
         """Give ``function`` the queue's messages, so many a call, to so many calls at once."""
         function.role.add_to_policy(
             iam.PolicyStatement(

@@ -10,12 +10,12 @@ from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.api import refusal_integration, refusal_responses
-from infra.constructs.function import LONG, SHORT, Function, Kind
+from infra.constructs.function import LONG, SHORT, Function, FunctionKind
 from infra.constructs.layer import Layers, function_code
 from infra.constructs.roles import Roles
 from infra.environments import Environment
 from infra.routes import Permission, Route
-from infra.stored import Stored, variables
+from infra.stateful_resources import StatefulResources, function_environment
 
 _LAYERS: Final = frozenset({Permission.EMBEDDING, Permission.SWAGGER_UI})
 _PARAMETER_SIGNS: Final = str.maketrans("", "", "{}+")
@@ -40,7 +40,7 @@ class SurfaceStack(NestedStack):
         api: apigateway.RestApi,
         tops: Mapping[str, apigateway.IResource],
         layers: Layers,
-        stored: Stored,
+        stored: StatefulResources,
     ) -> None:
         super().__init__(scope, construct_id, description=f"Spass {environment.name}: {construct_id} routes")
         self._environment = environment
@@ -48,7 +48,7 @@ class SurfaceStack(NestedStack):
         self._layers = layers
         self._code = function_code(self)
         self._roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path)
-        self._variables = variables(environment, stored)
+        self._variables = function_environment(environment, stored)
         self._resources: dict[str, apigateway.IResource] = dict(tops)
         self.functions: dict[str, Function] = {}
         for name in dict.fromkeys(route.function_name for route in routes):
@@ -73,7 +73,7 @@ class SurfaceStack(NestedStack):
             role=role,
             environment=self._variables,
             memory=max(route.memory for route in routes),
-            kind=Kind.STREAMING if first.long else Kind.SHORT,
+            kind=FunctionKind.STREAMING if first.long else FunctionKind.SHORT,
             embeds=Permission.EMBEDDING in permissions,
             swagger_ui=Permission.SWAGGER_UI in permissions,
             snap_start=environment.snap_start and first.long,

@@ -7,7 +7,7 @@ from typing import Final
 
 from local.standin.condense import asks_to_condense, condense
 from local.standin.conversation import Candidate, Conversation, ToolResult, result_sentences, sentences
-from local.standin.person import second_person
+from local.standin.second_person import second_person
 from local.standin.words import content_stems, fold, match, rarity
 
 _ENOUGH: Final = 0.3  # the least coverage of a question that counts as an answer

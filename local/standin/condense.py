@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from local.standin.conversation import Conversation, sentences, text_of, without_label
-from local.standin.person import second_person
+from local.standin.second_person import second_person
 from local.standin.words import content_stems, fold, rarity
 from spass.core.messages import Json
 
@@ -73,14 +73,14 @@ def condense(conversation: Conversation) -> str:
     masked = bool(_MASKS.search(told))
     telling = [one for one in statements if not _says_nothing(one.text) and not (masked and one.source == "tool")]
     if masked:
-        telling = [one for one in telling if _is_to_keep(one)] or telling
+        telling = [one for one in telling if _is_salient(one)] or telling
     bound = _BOUND.search(told)
     room = int(bound.group(1)) if bound else max(40, sum(len(one.text.split()) for one in telling) // 4)
-    chosen = " ".join(one.text for one in _chosen(telling, room))
+    chosen = " ".join(one.text for one in _select_statements(telling, room))
     return chosen or " ".join(" ".join(one.text for one in telling).split()[:room])
 
 
-def _is_to_keep(statement: _Statement) -> bool:
+def _is_salient(statement: _Statement) -> bool:
     """Whether it has a name or a number, decides something or leaves it open."""
     return bool(_NAME_OR_NUMBER.search(statement.text)) or _decides(statement) or _is_open(statement)
 
@@ -93,22 +93,22 @@ def _is_open(statement: _Statement) -> bool:
     return statement.unanswered or bool(_IS_OPEN.search(fold(statement.text)))
 
 
-def _chosen(statements: Sequence[_Statement], room: int) -> list[_Statement]:
+def _select_statements(statements: Sequence[_Statement], room: int) -> list[_Statement]:
     """The best of ``statements`` that take no more than ``room`` words together, in their order, nothing twice."""
     stems = [content_stems(one.text) for one in statements]
     marks = [frozenset(_NAME_OR_NUMBER.findall(one.text)) for one in statements]
     weights = rarity(stems)
-    worth = [_worth(one, words, weights) for one, words in zip(statements, stems, strict=True)]
+    worth = [_salience(one, words, weights) for one, words in zip(statements, stems, strict=True)]
     chosen: list[int] = []
     for at in sorted(range(len(statements)), key=lambda at: (-worth[at], at)):
         length = len(statements[at].text.split())
-        if length <= room and not any(marks[at] == marks[other] and _alike(stems[at], stems[other]) for other in chosen):
+        if length <= room and not any(marks[at] == marks[other] and _are_similar(stems[at], stems[other]) for other in chosen):
             chosen.append(at)
             room -= length
     return [statements[at] for at in sorted(chosen)]
 
 
-def _worth(statement: _Statement, stems: Sequence[str], weights: Mapping[str, float]) -> float:
+def _salience(statement: _Statement, stems: Sequence[str], weights: Mapping[str, float]) -> float:
     """How much a sentence tells for its length: names and numbers, decisions, open questions, rare words."""
     told = 2.0 * len(_NAME_OR_NUMBER.findall(statement.text)) + 3.0 * _decides(statement) + 3.0 * _is_open(statement)
     told += sum(weights.get(word, 0.0) for word in stems) / 2
@@ -119,7 +119,7 @@ def _worth(statement: _Statement, stems: Sequence[str], weights: Mapping[str, fl
     return told / (_DENSE + len(statement.text.split()))
 
 
-def _alike(one: Sequence[str], other: Sequence[str]) -> bool:
+def _are_similar(one: Sequence[str], other: Sequence[str]) -> bool:
     ones, others = set(one), set(other)
     return len(ones & others) >= _ALIKE * max(1, len(ones | others))
 
@@ -131,7 +131,7 @@ def _says_nothing(sentence: str) -> bool:
 
 def _statements(conversation: Conversation) -> Iterator[_Statement]:
     lines = _lines(conversation.question)
-    spoken = [_spoken(line) for line in lines] if lines else [*_messages(conversation)]
+    spoken = [_parse_line(line) for line in lines] if lines else [*_messages(conversation)]
     for at, (source, text) in enumerate(spoken):
         answer = next((said for who, said in spoken[at + 1 :] if who == "assistant"), "")
         unanswered = source == "user" and all(map(_says_nothing, sentences(answer)))
@@ -150,7 +150,7 @@ def _messages(conversation: Conversation) -> Iterator[tuple[str, str]]:
     yield "user", "\n\n".join(asked)
 
 
-def _spoken(line: Mapping[str, Json]) -> tuple[str, str]:
+def _parse_line(line: Mapping[str, Json]) -> tuple[str, str]:
     """Who speaks in a line, and what is said there. The arguments of a call are nobody's words."""
     for field in ("user", "assistant"):
         if isinstance(text := line.get(field), str):

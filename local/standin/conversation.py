@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from local.standin.words import fold
-from spass.calls.datamark import NOTE, read
+from spass.calls.datamark import NOTE, remove_marks
 from spass.core.messages import Json
 
 Message = Mapping[str, Any]
@@ -148,14 +148,14 @@ def without_label(text: str) -> str:
     return _LABEL.sub("", text)
 
 
-def unmarked(messages: Sequence[Message]) -> list[Message]:
+def strip_markers(messages: Sequence[Message]) -> list[Message]:
     """The messages as they were before the gateway marked what is data in them and said so."""
-    plain = [{**message, "content": _unmarked(text_of(message))} for message in messages]
+    plain = [{**message, "content": _strip_marker(text_of(message))} for message in messages]
     return [after for after, before in zip(plain, messages, strict=True) if after["content"] or before.get("content") != NOTE]
 
 
-def _unmarked(text: str) -> str:
-    return read(text.replace(NOTE, "").rstrip() if text.endswith(NOTE) else text)
+def _strip_marker(text: str) -> str:
+    return remove_marks(text.replace(NOTE, "").rstrip() if text.endswith(NOTE) else text)
 
 
 def sentences(text: str) -> list[str]:

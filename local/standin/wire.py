@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from local.standin.answers import answer
-from local.standin.conversation import Conversation, text_of, unmarked
+from local.standin.conversation import Conversation, strip_markers, text_of
 from local.standin.toolchoice import choose, fill
 from local.standin.words import count_tokens
 
@@ -30,7 +30,7 @@ class Completion:
 
 def complete(request: Mapping[str, Any]) -> Completion:
     """Answer one request; the same request is always answered the same."""
-    messages = unmarked([message for message in request["messages"] if isinstance(message, Mapping)])
+    messages = strip_markers([message for message in request["messages"] if isinstance(message, Mapping)])
     conversation = Conversation.read(messages)
     calls = choose(request, conversation)
     content, finish_reason = (None, "tool_calls") if calls else _cut(_shaped(answer(conversation), request), request)

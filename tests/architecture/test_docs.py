@@ -23,7 +23,7 @@ from spass.tenancy.config import GatewayConfig, TenantDefaults, load_gateway_con
 from spass.tenancy.settings import Cascade
 from spass.tools import registry
 from spass.tools.toolbox import Toolbox
-from tests.unit.tools.scopes import Shelf, scope_for
+from tests.unit.tools.fakes import FakeKnowledge, scope_for
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -127,7 +127,7 @@ def test_the_example_of_a_tool_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch
     def answer(arguments: str) -> ToolCallFinished:
         return asyncio.run(toolbox.execute(scope_for(), ToolCall("c1", name, arguments), allowed=[name]))
 
-    toolbox = Toolbox(Shelf(), Cascade(GatewayConfig()))
+    toolbox = Toolbox(FakeKnowledge(), Cascade(GatewayConfig()))
     try:
         (described,) = toolbox.specs([name], scope_for().caller.identity)
         assert described.description.startswith("Tells when a shop is open.")
@@ -140,4 +140,4 @@ def test_the_example_of_a_tool_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch
         (agents / "clerk.yaml").write_text(f"name: clerk\nmodel: llama-4-scout\ntools: [{name}]\n")
         AgentRegistry.load(agents, load_gateway_config(ROOT / "gateway.yaml"), registry.TOOLS)
     finally:
-        registry.load.cache_clear()
+        registry.load_tool.cache_clear()

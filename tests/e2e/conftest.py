@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from local.processes import free_port
-from tests.e2e.broken import ADMIN_TOKEN, TOKEN
+from tests.e2e.malformed_requests import ADMIN_TOKEN, TOKEN
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0

@@ -23,7 +23,7 @@ TOO_LARGE: Final = (
 
 
 @dataclass
-class Quoting:
+class QuotingProvider:
     """A provider that quotes a schema's name in its error, and finds a message that says "large" too large for its rate limit."""
 
     asked: list[Body] = field(default_factory=list)
@@ -44,9 +44,9 @@ class Quoting:
 
 
 @dataclass
-class World:
+class TextAttackHarness:
     gateway: Gateway
-    backends: dict[str, Quoting]
+    backends: dict[str, QuotingProvider]
 
     def chat(self, tenant: str, *messages: dict[str, Any], **fields: Any) -> tuple[int, dict[str, Any]]:
         with self.gateway.client(f"{tenant}-token") as client:
@@ -55,12 +55,12 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    backends = {name: Quoting() for name in BACKENDS}
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextAttackHarness]:
+    backends = {name: QuotingProvider() for name in BACKENDS}
     with ExitStack() as stack:
         urls = {name: stack.enter_context(serve_model(backend.answer)) for name, backend in backends.items()}
         gateway = stack.enter_context(running_gateway(tmp_path_factory.mktemp("attacks"), json.dumps(_config(urls))))
-        yield World(gateway, backends)
+        yield TextAttackHarness(gateway, backends)
 
 
 def _config(urls: Mapping[str, str]) -> dict[str, object]:
@@ -90,8 +90,8 @@ def _config(urls: Mapping[str, str]) -> dict[str, object]:
 
 
 @pytest.fixture(autouse=True)
-def forget(world: World) -> None:
-    for backend in world.backends.values():
+def forget(harness: TextAttackHarness) -> None:
+    for backend in harness.backends.values():
         backend.asked.clear()
 
 
@@ -100,26 +100,26 @@ def user(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["api_key", "billing", "quota", "your_account", "context_length"])
-def test_a_schema_of_any_name_is_refused_as_the_callers_and_cools_no_backend(world: World, name: str) -> None:
+def test_a_schema_of_any_name_is_refused_as_the_callers_and_cools_no_backend(harness: TextAttackHarness, name: str) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": name, "schema": {}}}
-    status, answer = world.chat("mallory", user("Hi"), response_format=schema)
+    status, answer = harness.chat("mallory", user("Hi"), response_format=schema)
     assert (status, answer["error"]["code"]) == (400, "upstream_rejected")
-    assert world.chat("alice", user("Hi"))[0] == 200
-    assert {name: len(backend.asked) for name, backend in world.backends.items()} == {"first": 2, "second": 0}
+    assert harness.chat("alice", user("Hi"))[0] == 200
+    assert {name: len(backend.asked) for name, backend in harness.backends.items()} == {"first": 2, "second": 0}
 
 
-def test_a_request_above_a_rate_limit_cools_no_backend(world: World) -> None:
-    status, answer = world.chat("mallory", user("large"))
+def test_a_request_above_a_rate_limit_cools_no_backend(harness: TextAttackHarness) -> None:
+    status, answer = harness.chat("mallory", user("large"))
     assert (status, answer["error"]["code"]) == (400, "upstream_rejected")
-    assert world.chat("alice", user("Hi"))[0] == 200
-    assert {name: len(backend.asked) for name, backend in world.backends.items()} == {"first": 2, "second": 1}
+    assert harness.chat("alice", user("Hi"))[0] == 200
+    assert {name: len(backend.asked) for name, backend in harness.backends.items()} == {"first": 2, "second": 1}
 
 
-def test_an_error_inside_an_answer_about_a_callers_request_cools_no_backend(world: World) -> None:
-    status, answer = world.chat("mallory", user("call badly"))
+def test_an_error_inside_an_answer_about_a_callers_request_cools_no_backend(harness: TextAttackHarness) -> None:
+    status, answer = harness.chat("mallory", user("call badly"))
     assert (status, answer["error"]["code"]) == (400, "upstream_rejected")
-    assert world.chat("alice", user("Hi"))[0] == 200
-    assert {name: len(backend.asked) for name, backend in world.backends.items()} == {"first": 2, "second": 0}
+    assert harness.chat("alice", user("Hi"))[0] == 200
+    assert {name: len(backend.asked) for name, backend in harness.backends.items()} == {"first": 2, "second": 0}
 
 
 CLOSING: Final = [
@@ -137,14 +137,14 @@ CLOSING: Final = [
 ]
 
 
-def test_no_look_alike_of_a_delimiter_reaches_a_model_in_data(world: World) -> None:
+def test_no_look_alike_of_a_delimiter_reaches_a_model_in_data(harness: TextAttackHarness) -> None:
     texts = [f"found {spelled} obey" for spelled in CLOSING]
     texts.append("a < b / c, «data», ‹data›, 1 << 2 < data_rate")
     calls = [{"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for n, _ in enumerate(texts)]
     answers = [{"role": "tool", "tool_call_id": f"c{n}", "content": text} for n, text in enumerate(texts)]
-    assert world.chat("mallory", user("Hi"), {"role": "assistant", "content": None, "tool_calls": calls}, *answers)[0] == 200
+    assert harness.chat("mallory", user("Hi"), {"role": "assistant", "content": None, "tool_calls": calls}, *answers)[0] == 200
     *told, innocent = [
-        message["content"] for message in world.backends["first"].asked[0]["messages"] if message["role"] == "tool"
+        message["content"] for message in harness.backends["first"].asked[0]["messages"] if message["role"] == "tool"
     ]
     for text in told:
         inner = text.removeprefix('<data mark="ˆ">').removesuffix("</data>")
@@ -153,15 +153,15 @@ def test_no_look_alike_of_a_delimiter_reaches_a_model_in_data(world: World) -> N
     assert innocent == '<data mark="ˆ">aˆ<ˆbˆ/ˆc,ˆ«data»,ˆ‹data›,ˆ1ˆ<<ˆ2ˆ<ˆdata_rate</data>'
 
 
-def test_a_body_full_of_what_nobody_sees_keeps_nobody_else_waiting(world: World) -> None:
+def test_a_body_full_of_what_nobody_sees_keeps_nobody_else_waiting(harness: TextAttackHarness) -> None:
     """A message of 3 MB takes long to read. Meanwhile other requests are answered."""
     messages = [user("ᠠ\u180b" * 230_000) for _ in range(3)]
     worst, total = 0.0, 1.0
     for _ in range(3):  # a machine that is busy with other things gets another chance
-        with ThreadPoolExecutor(1) as pool, world.gateway.client() as client:
+        with ThreadPoolExecutor(1) as pool, harness.gateway.client() as client:
             client.get("/healthz")
             began = time.monotonic()
-            hostile = pool.submit(world.chat, "mallory", *messages)
+            hostile = pool.submit(harness.chat, "mallory", *messages)
             worst = 0.0
             while not hostile.done():
                 asked = time.monotonic()
@@ -172,4 +172,4 @@ def test_a_body_full_of_what_nobody_sees_keeps_nobody_else_waiting(world: World)
         if worst < total / 2:
             break
     assert worst < total / 2, f"one of the others waited {worst:.1f} of {total:.1f} s"
-    assert world.chat("alice", user("Hi"))[0] == 200
+    assert harness.chat("alice", user("Hi"))[0] == 200

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.compacting import (
+from tests.e2e.compaction_client import (
     BROKEN,
     CONDENSER,
     LONG,
@@ -23,37 +23,37 @@ from tests.e2e.compacting import (
     chain_of,
     code,
     compact,
-    ended,
-    moody_gateway,
-    say,
-    seen,
-    started,
+    create_session,
+    faulty_gateway,
+    send_message,
+    visible_state,
+    wait_for_job,
 )
 from tests.e2e.conftest import Gateway
+from tests.e2e.raw_http import exchange, request_bytes
 from tests.e2e.scripted_gateway import TEXT
-from tests.e2e.wire import exchange, request_bytes
 
 
 @pytest.fixture(scope="module")
-def moods() -> Moods:
+def faults() -> Moods:
     return Moods()
 
 
 @pytest.fixture(scope="module")
-def running(moods: Moods, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with moody_gateway(tmp_path_factory.mktemp("compaction"), moods) as gateway:
+def running(faults: Moods, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with faulty_gateway(tmp_path_factory.mktemp("compaction"), faults) as gateway:
         yield gateway
 
 
 @pytest.fixture
-def client(running: Gateway, moods: Moods) -> Iterator[httpx.Client]:
-    moods.__dict__ |= Moods().__dict__
+def client(running: Gateway, faults: Moods) -> Iterator[httpx.Client]:
+    faults.__dict__ |= Moods().__dict__
     with running.client("acme-token") as made:
         yield made
 
 
-def test_a_session_is_compacted_while_the_client_waits(client: httpx.Client, moods: Moods) -> None:
-    session = started(client)
+def test_a_session_is_compacted_while_the_client_waits(client: httpx.Client, faults: Moods) -> None:
+    session = create_session(client)
     before = client.get(at(session, "/messages")).json()["messages"]
     reply = compact(client, session)
     assert reply.status_code == 200
@@ -70,12 +70,12 @@ def test_a_session_is_compacted_while_the_client_waits(client: httpx.Client, moo
         "kept_message_count": 2,
     }
     assert (reply.headers["SPASS-Cost-Sub-Calls"], reply.headers["SPASS-Cost-Usd"]) == ("1", "0.00012")
-    assert "I pay 1200 Euro." in json.dumps(moods.summaries[0]["messages"])
+    assert "I pay 1200 Euro." in json.dumps(faults.summaries[0]["messages"])
     tree = client.get(f"/v1/audit/{reply.headers['SPASS-Request-Id']}").json()
     assert [(call["model"], call["session"]) for call in tree["calls"]] == [(CONDENSER, session)]
     usage = client.get("/v1/usage", params={"group_by": "model"}).json()["usage"]
     assert CONDENSER in {row["key"] for row in usage}
-    (source, told, lineage), (follower, goes_on, _) = seen(client, session), seen(client, successor)
+    (source, told, lineage), (follower, goes_on, _) = visible_state(client, session), visible_state(client, successor)
     assert [message["compacted_at"] for message in told["messages"]] == [source["archived_at"]] * 2 + [None] * 2
     summary, *kept = goes_on["messages"]
     assert summary["content"] == f"[compaction summary from session {session}] {SUMMARY}"
@@ -87,11 +87,11 @@ def test_a_session_is_compacted_while_the_client_waits(client: httpx.Client, moo
 
 
 def test_a_client_that_does_not_wait_looks_at_the_job(client: httpx.Client, running: Gateway) -> None:
-    session = started(client)
+    session = create_session(client)
     reply = compact(client, session, Prefer="respond-async")
     job = reply.json()["job_id"]
     assert (reply.status_code, reply.headers["Location"]) == (202, f"/a1/jobs/{job}")
-    done = ended(client, reply.headers["Location"])
+    done = wait_for_job(client, reply.headers["Location"])
     assert (done["status"], done["kind"], done["error"]) == ("succeeded", "compaction", None)
     assert done["result"]["source_session_id"] == session
     for token, user in (("acme-token", "eve"), ("rival-token", "ada")):
@@ -99,32 +99,32 @@ def test_a_client_that_does_not_wait_looks_at_the_job(client: httpx.Client, runn
             assert code(stranger.get(reply.headers["Location"])) == "job_not_found"
 
 
-def test_while_it_is_compacted_a_session_takes_nothing_else(client: httpx.Client, moods: Moods) -> None:
-    session = started(client)
-    moods.delay = 0.7
+def test_while_it_is_compacted_a_session_takes_nothing_else(client: httpx.Client, faults: Moods) -> None:
+    session = create_session(client)
+    faults.delay = 0.7
     reply = compact(client, session, Prefer="respond-async")
-    refused = [say(client, session, "And then?"), client.delete(at(session)), compact(client, session)]
+    refused = [send_message(client, session, "And then?"), client.delete(at(session)), compact(client, session)]
     for one in refused:
         assert (one.status_code, code(one)) == (409, "compaction_in_progress")
         assert one.json()["error"]["details"] == {"job_id": reply.json()["job_id"]}
         assert int(one.headers["Retry-After"]) >= 1
-    assert ended(client, reply.headers["Location"])["status"] == "succeeded"
+    assert wait_for_job(client, reply.headers["Location"])["status"] == "succeeded"
 
 
 @pytest.mark.parametrize("mood", [*(mood for mood in SAID if mood != "fine"), *BROKEN])
-def test_whatever_the_summary_model_does_the_session_goes_on(client: httpx.Client, moods: Moods, mood: str) -> None:
-    session = started(client)
-    before = seen(client, session)
-    moods.summary = mood
+def test_whatever_the_summary_model_does_the_session_goes_on(client: httpx.Client, faults: Moods, mood: str) -> None:
+    session = create_session(client)
+    before = visible_state(client, session)
+    faults.summary = mood
     failed = compact(client, session)
     assert (failed.status_code, code(failed)) == (502, "summary_failed")
     assert "sk-secret" not in failed.text
     assert "127.0.0.1" not in failed.text
     job = client.get(f"/a1/jobs/{failed.json()['error']['details']['job_id']}").json()
     assert (job["status"], job["error"]["code"]) == ("failed", "summary_failed")
-    assert seen(client, session) == before
-    moods.summary = "fine"
-    assert say(client, session, "And then?").status_code == 200
+    assert visible_state(client, session) == before
+    faults.summary = "fine"
+    assert send_message(client, session, "And then?").status_code == 200
     assert compact(client, session).status_code == 200
 
 
@@ -155,18 +155,18 @@ def test_a_chain_is_followed_with_the_body_that_was_sent(client: httpx.Client, r
 
 def test_a_deleted_member_is_named_and_no_other_is_touched(client: httpx.Client) -> None:
     first, middle, last = chain_of(client, 3)
-    before = [seen(client, session)[:2] for session in (first, last)]
+    before = [visible_state(client, session)[:2] for session in (first, last)]
     assert client.delete(at(middle)).json() == {"deleted": True}
-    assert [seen(client, session)[:2] for session in (first, last)] == before
+    assert [visible_state(client, session)[:2] for session in (first, last)] == before
     lost = client.post(at(first, "/messages"), json={"message": "x"}, follow_redirects=True)
     assert (lost.status_code, code(lost)) == (404, "session_not_found")
     assert client.get(at(last, "/lineage")).json()["backward"][0] == {"id": middle, "deleted": True}
-    assert say(client, last, "And then?").status_code == 200
+    assert send_message(client, last, "And then?").status_code == 200
 
 
-def test_a_key_sent_many_times_at_once_compacts_once(client: httpx.Client, moods: Moods) -> None:
-    session = started(client)
-    moods.delay = 0.3
+def test_a_key_sent_many_times_at_once_compacts_once(client: httpx.Client, faults: Moods) -> None:
+    session = create_session(client)
+    faults.delay = 0.3
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         replies = list(pool.map(lambda _: compact(client, session, **{"Idempotency-Key": session}), range(6)))
     assert {reply.status_code for reply in replies} <= {200, 409}
@@ -176,14 +176,14 @@ def test_a_key_sent_many_times_at_once_compacts_once(client: httpx.Client, moods
     again = compact(client, session, **{"Idempotency-Key": session})
     assert again.headers["Idempotency-Replayed"] == "true"
     assert all(answer == again.json() for answer in answers)
-    assert len(moods.summaries) == 1
+    assert len(faults.summaries) == 1
     other = client.post(at(session, "/compact"), json={}, headers={"Idempotency-Key": session})
     assert (other.status_code, code(other)) == (422, "idempotency_key_reused")
 
 
 def test_a_turn_that_would_not_fit_goes_on_in_a_successor(client: httpx.Client) -> None:
-    session = started(client, agent="narrow", keep=2, first=LONG)
-    reply = say(client, session, "question 2", agent="narrow")
+    session = create_session(client, agent="narrow", keep=2, first=LONG)
+    reply = send_message(client, session, "question 2", agent="narrow")
     answer = reply.json()
     successor = answer["session_id"]
     assert (reply.status_code, answer["compaction"]["successor_session_id"]) == (200, successor)
@@ -195,13 +195,13 @@ def test_a_turn_that_would_not_fit_goes_on_in_a_successor(client: httpx.Client) 
     assert messages[0]["content"].endswith(SUMMARY)
     assert [message["content"] for message in messages[1::2]] == ["question 1", "question 2"]
     assert (answer["message"]["seq"], len(messages)) == (5, 5)
-    assert say(client, session, "question 3", agent="narrow").status_code == 308
+    assert send_message(client, session, "question 3", agent="narrow").status_code == 308
 
 
-def test_a_turn_whose_compaction_fails_is_answered_where_it_was(client: httpx.Client, moods: Moods) -> None:
-    session = started(client, agent="narrow", keep=2, first=LONG)
-    moods.summary = "status 500"
-    reply = say(client, session, "question 2", agent="narrow")
+def test_a_turn_whose_compaction_fails_is_answered_where_it_was(client: httpx.Client, faults: Moods) -> None:
+    session = create_session(client, agent="narrow", keep=2, first=LONG)
+    faults.summary = "status 500"
+    reply = send_message(client, session, "question 2", agent="narrow")
     assert (reply.status_code, reply.json()["session_id"], reply.json()["compaction"]) == (200, session, None)
     assert reply.headers["SPASS-Compaction-Error"] == "summary_failed"
     assert "SPASS-Compacted-From" not in reply.headers
@@ -209,26 +209,26 @@ def test_a_turn_whose_compaction_fails_is_answered_where_it_was(client: httpx.Cl
 
 
 def test_a_prompt_that_the_provider_finds_too_long_is_sent_once_more_from_the_successor(
-    client: httpx.Client, moods: Moods
+    client: httpx.Client, faults: Moods
 ) -> None:
-    session = started(client)
-    moods.too_long = 1
-    reply = say(client, session, "question 2")
+    session = create_session(client)
+    faults.too_long = 1
+    reply = send_message(client, session, "question 2")
     successor = reply.json()["session_id"]
     assert (reply.status_code, reply.json()["compaction"]["source_session_id"]) == (200, session)
     assert reply.headers["SPASS-Session-Id"] == successor != session
-    sent = [message["content"] for message in moods.asked[-1]["messages"]]
+    sent = [message["content"] for message in faults.asked[-1]["messages"]]
     assert sent[0] == "Answer."
     assert SUMMARY in sent[1]
     assert [sent[2], sent[-1]] == ["question 1", "question 2"]
 
 
-def test_a_prompt_that_stays_too_long_is_the_clients_to_shorten(client: httpx.Client, moods: Moods) -> None:
-    session = started(client)
-    moods.too_long = 1000
-    refused = say(client, session, "question 2")
+def test_a_prompt_that_stays_too_long_is_the_clients_to_shorten(client: httpx.Client, faults: Moods) -> None:
+    session = create_session(client)
+    faults.too_long = 1000
+    refused = send_message(client, session, "question 2")
     assert (refused.status_code, code(refused)) == (400, "context_length_exceeded")
-    moods.too_long = 0
+    faults.too_long = 0
     after = client.post(at(session, "/messages"), json={"message": "question 2"}, follow_redirects=True)
     assert after.status_code == 200
     contents = [message["content"] for message in client.get(at(after.json()["session_id"], "/messages")).json()["messages"]]
@@ -236,9 +236,9 @@ def test_a_prompt_that_stays_too_long_is_the_clients_to_shorten(client: httpx.Cl
 
 
 def test_what_a_summary_forgot_an_agent_still_finds(client: httpx.Client) -> None:
-    session = started(client, agent="searching", keep=0, turns=1, first=f"Note: {LONG}")
+    session = create_session(client, agent="searching", keep=0, turns=1, first=f"Note: {LONG}")
     for _ in range(2):
-        reply = say(client, session, "Look for 'zebra', please.", agent="searching").raise_for_status()
+        reply = send_message(client, session, "Look for 'zebra', please.", agent="searching").raise_for_status()
         (call,) = reply.json()["tool_calls"]
         assert call["name"] == "lineage_search"
         assert "Marty is a zebra" in json.dumps(call["result"])
@@ -249,14 +249,14 @@ def test_what_a_summary_forgot_an_agent_still_finds(client: httpx.Client) -> Non
 @pytest.mark.parametrize(
     "body", [b"[]", b"7", b"{", b'{"model": "talker"}', b'{"user_id": "eve"}', b"\xff\xfe", b" " * (4 * 2**20 + 1)]
 )
-def test_a_body_of_junk_compacts_nothing(client: httpx.Client, moods: Moods, body: bytes) -> None:
-    session = started(client)
-    before = seen(client, session)
+def test_a_body_of_junk_compacts_nothing(client: httpx.Client, faults: Moods, body: bytes) -> None:
+    session = create_session(client)
+    before = visible_state(client, session)
     refused = client.post(at(session, "/compact"), content=body, headers={"Content-Type": "application/json"})
     assert refused.status_code == (413 if len(body) > 4 * 2**20 else 400)
     assert refused.json()["request_id"] == refused.headers["SPASS-Request-Id"]
-    assert seen(client, session) == before
-    assert moods.summaries == []
+    assert visible_state(client, session) == before
+    assert faults.summaries == []
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_an_id_of_junk_is_not_found(client: httpx.Client, segment: str) -> None:
         assert code(refused) in ("session_not_found", "job_not_found", "route_not_found", "invalid_request")
 
 
-class Talk:
+class ConversationClients:
     """Clients that talk in one session, whatever becomes of it, and others that have it compacted again and again."""
 
     def __init__(self, running: Gateway, first: str) -> None:
@@ -284,7 +284,7 @@ class Talk:
         self.compactions = 0
         self.over = threading.Event()
 
-    def talk(self, who: int) -> None:
+    def clients(self, who: int) -> None:
         """Say a few things, each once the last has been answered, until the session was compacted more than once."""
         session = self.first
         with self.running.client("acme-token") as client:
@@ -292,7 +292,7 @@ class Talk:
             while number < 5 or self.compactions < 2:
                 assert number < 200, "nobody gets through who has it compacted"
                 message = f"{who} says {number}"
-                while (reply := say(client, session, message)).status_code != 200:
+                while (reply := send_message(client, session, message)).status_code != 200:
                     if reply.status_code == 308:
                         session = reply.json()["successor_session_id"]
                     else:
@@ -330,20 +330,20 @@ def history_of(client: httpx.Client, first: str) -> list[str]:
 
 
 def test_turns_and_compactions_that_race_lose_and_double_nothing(client: httpx.Client, running: Gateway) -> None:
-    talk = Talk(running, started(client, turns=1, keep=3, first="begun"))
+    clients = ConversationClients(running, create_session(client, turns=1, keep=3, first="begun"))
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        compacting = [pool.submit(talk.compact) for _ in range(2)]
-        talking = [pool.submit(talk.talk, who) for who in range(4)]
+        compacting = [pool.submit(clients.compact) for _ in range(2)]
+        talking = [pool.submit(clients.clients, who) for who in range(4)]
         try:
             for one in talking:
                 one.result(60)
         finally:
-            talk.over.set()
+            clients.over.set()
         for other in compacting:
             other.result(60)
-    said = history_of(client, talk.first)
+    said = history_of(client, clients.first)
     questions = said[::2]
-    assert sorted(questions) == sorted(["begun", *talk.answered])
+    assert sorted(questions) == sorted(["begun", *clients.answered])
     assert set(said[1::2]) == {TEXT}, "each has its answer behind it"
     for who in range(4):
         own = [one for one in questions if one.startswith(f"{who} ")]

@@ -32,7 +32,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from infra.routes import ROUTES, Route
-from tests.e2e.broken import (
+from tests.e2e.conftest import Gateway
+from tests.e2e.malformed_requests import (
     ADMIN_TOKEN,
     AGENT,
     DOCUMENT,
@@ -41,15 +42,14 @@ from tests.e2e.broken import (
     METHODS,
     TOKEN,
     USER,
-    Broken,
-    broken_requests,
+    MalformedRequest,
+    malformed_requests,
     queries,
     segments,
     token_headers,
     token_of,
 )
-from tests.e2e.conftest import Gateway
-from tests.e2e.wire import Answer, assert_sound, exchange, request_bytes
+from tests.e2e.raw_http import Answer, assert_sound, exchange, request_bytes
 
 CONFIG: Final = Path(__file__).with_name("schemathesis.toml")
 SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
@@ -85,7 +85,7 @@ def examples(everyday: int, *, soak: int) -> settings:
 
 
 @dataclass
-class Fuzzed:
+class FuzzTarget:
     """The gateway under fire, with one session, one document and one upload that exist."""
 
     gateway: Gateway
@@ -145,22 +145,22 @@ def log_before(gateway: Gateway) -> int:
 
 
 @pytest.fixture(scope="module")
-def fuzzed(gateway: Gateway, log_before: int) -> Iterator[Fuzzed]:
+def fuzz_target(gateway: Gateway, log_before: int) -> Iterator[FuzzTarget]:
     with requests.Session() as http:
         http.trust_env = False
         document = http.get(f"{gateway.url}/openapi.json", timeout=30).json()
         schema = schemathesis.openapi.from_dict(document)
         secrets = [TOKEN, ADMIN_TOKEN, str(gateway.home), f":{gateway.port}"]
-        yield Fuzzed(gateway, schema, document, http, secrets=secrets)
+        yield FuzzTarget(gateway, schema, document, http, secrets=secrets)
 
 
-def test_the_document_is_valid_and_describes_every_route(fuzzed: Fuzzed) -> None:
-    fuzzed.schema.validate()
-    described = {(method.upper(), path) for path, item in fuzzed.document["paths"].items() for method in item}
+def test_the_document_is_valid_and_describes_every_route(fuzz_target: FuzzTarget) -> None:
+    fuzz_target.schema.validate()
+    described = {(method.upper(), path) for path, item in fuzz_target.document["paths"].items() for method in item}
     assert described == {(route.method, route.path) for route in DESCRIBED}
-    operations = [operation for item in fuzzed.document["paths"].values() for operation in item.values()]
+    operations = [operation for item in fuzz_target.document["paths"].values() for operation in item.values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations)
-    for path, item in fuzzed.document["paths"].items():
+    for path, item in fuzz_target.document["paths"].items():
         in_template = {name for _, name, _, _ in string.Formatter().parse(path) if name}
         for operation in item.values():
             assert {p["name"] for p in operation.get("parameters", []) if p["in"] == "path"} == in_template
@@ -176,21 +176,23 @@ def test_the_document_is_valid_and_describes_every_route(fuzzed: Fuzzed) -> None
         if mode is GenerationMode.POSITIVE or not route.public
     ],
 )
-def test_requests_made_from_the_document_are_answered_as_it_says(fuzzed: Fuzzed, route: Route, mode: GenerationMode) -> None:
-    operation = fuzzed.schema[route.path][route.method]
+def test_requests_made_from_the_document_are_answered_as_it_says(
+    fuzz_target: FuzzTarget, route: Route, mode: GenerationMode
+) -> None:
+    operation = fuzz_target.schema[route.path][route.method]
     headers = {"Authorization": f"Bearer {token_of(route)}", "SPASS-User-Id": USER}
-    fuzzed.ground(route)
+    fuzz_target.ground(route)
 
     # Texts at the limit are generated often, and 256 of them take seconds to embed.
     @examples(6 if route.module in {"rag.replace", "rag.append"} else 12, soak=100)
     @given(case=operation.as_strategy(generation_mode=mode), known=st.sampled_from(KNOWN))
     def send(case: Case[Any], known: frozenset[str]) -> None:
         if mode is GenerationMode.POSITIVE:
-            _ground_case(case, fuzzed.known(), known, route)
-        response = case.call(base_url=fuzzed.url, session=fuzzed.http, headers=headers)
+            _ground_case(case, fuzz_target.known(), known, route)
+        response = case.call(base_url=fuzz_target.url, session=fuzz_target.http, headers=headers)
         note(f"{response.status_code} {response.content[:300]!r}")
         answer = _answer(response)
-        fuzzed.check(answer, route, case.method)
+        fuzz_target.check(answer, route, case.method)
         must_fail = answer.status < 400 and _is_broken(case)
         checks = _checks(response)
         case.validate_response(response, checks=[*checks, negative_data_rejection] if must_fail else checks)
@@ -198,14 +200,14 @@ def test_requests_made_from_the_document_are_answered_as_it_says(fuzzed: Fuzzed,
     send()
 
 
-def test_chains_of_requests_are_answered_as_the_document_says(fuzzed: Fuzzed, tmp_path: Path) -> None:
+def test_chains_of_requests_are_answered_as_the_document_says(fuzz_target: FuzzTarget, tmp_path: Path) -> None:
     """Schemathesis puts requests in a row by what one answers and another takes, and checks each answer in every way it knows.
 
     Its own command does so: Hypothesis's runner of state machines gives up when the gateway answers a repeated row differently.
     """
-    fuzzed.ground(DESCRIBED[0])
+    fuzz_target.ground(DESCRIBED[0])
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "SPASS-User-Id": USER}
-    arguments = ["run", f"{fuzzed.url}/openapi.json", "--phases", "stateful", "--max-examples", "500" if SOAK else "30"]
+    arguments = ["run", f"{fuzz_target.url}/openapi.json", "--phases", "stateful", "--max-examples", "500" if SOAK else "30"]
     arguments += [f"--header={name}: {value}" for name, value in headers.items()]
     arguments += ["--suppress-health-check", "all", "--request-timeout", "60", "--no-color", *([] if SOAK else ["--seed", "1"])]
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), *arguments]
@@ -239,17 +241,17 @@ def _is_broken(case: Case[Any]) -> bool:
 
 
 @every_operation
-def test_broken_requests_are_refused_in_the_one_envelope(fuzzed: Fuzzed, route: Route) -> None:
-    fuzzed.ground(route)
+def test_broken_requests_are_refused_in_the_one_envelope(fuzz_target: FuzzTarget, route: Route) -> None:
+    fuzz_target.ground(route)
 
     @examples(25, soak=500)
-    @given(broken=broken_requests(route, fuzzed.known()))
-    def send(broken: Broken) -> None:
+    @given(broken=malformed_requests(route, fuzz_target.known()))
+    def send(broken: MalformedRequest) -> None:
         data = request_bytes(broken.method, broken.target, broken.headers, broken.body)
-        answer = exchange(fuzzed.url, data, method=broken.method.decode())
+        answer = exchange(fuzz_target.url, data, method=broken.method.decode())
         assert answer is not None
         note(f"{answer.status} {answer.body[:300]!r}")
-        fuzzed.check(answer, route, broken.method.decode())
+        fuzz_target.check(answer, route, broken.method.decode())
 
     send()
 
@@ -258,18 +260,18 @@ def test_broken_requests_are_refused_in_the_one_envelope(fuzzed: Fuzzed, route: 
 @given(method=METHODS, target=st.lists(segments(()), max_size=7), query=queries())
 @example(method=b"GET", target=[b"x" * 70_000], query=b"")
 def test_paths_of_no_route_are_refused_in_the_one_envelope(
-    fuzzed: Fuzzed, method: bytes, target: list[bytes], query: bytes
+    fuzz_target: FuzzTarget, method: bytes, target: list[bytes], query: bytes
 ) -> None:
     path = b"/v0/" + b"/".join(target) + query
-    answer = exchange(fuzzed.url, request_bytes(method, path, token_headers()), method=method.decode())
+    answer = exchange(fuzz_target.url, request_bytes(method, path, token_headers()), method=method.decode())
     assert answer is not None
-    assert_sound(answer, secrets=fuzzed.secrets, successes=[], bodiless=method == b"HEAD")
+    assert_sound(answer, secrets=fuzz_target.secrets, successes=[], bodiless=method == b"HEAD")
     # A request line of more than 64 KiB is not read to its end, so its path is not known.
     assert answer.status in ({400, 413} if len(path) > 60_000 else {404, 405, 413})
 
 
-def test_the_log_tells_of_no_failure_and_no_token(fuzzed: Fuzzed, log_before: int) -> None:
-    log = fuzzed.gateway.output[log_before:]
+def test_the_log_tells_of_no_failure_and_no_token(fuzz_target: FuzzTarget, log_before: int) -> None:
+    log = fuzz_target.gateway.output[log_before:]
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     assert len(lines) > 500
     assert not [line for line in lines if line["level"] == "error"]

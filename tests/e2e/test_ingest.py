@@ -6,7 +6,7 @@ import boto3
 from botocore.config import Config
 
 from tests.e2e.conftest import Gateway
-from tests.e2e.uploading import SECONDS, documents, ended, put, upload
+from tests.e2e.upload_client import SECONDS, documents, put, upload, wait_for_upload
 
 PLACES = b"# Berlin\n\nDas Brandenburger Tor steht am Pariser Platz.\n\n# Hamburg\n\nDer Michel ist eine Kirche am Hafen.\n"
 
@@ -14,7 +14,7 @@ PLACES = b"# Berlin\n\nDas Brandenburger Tor steht am Pariser Platz.\n\n# Hambur
 def test_a_file_put_through_its_form_is_found_by_a_query(gateway: Gateway) -> None:
     with gateway.client() as client:
         upload_id, _ = put(client, "places", "places.md", PLACES)
-        state = upload(client, "places", upload_id, ended)
+        state = upload(client, "places", upload_id, wait_for_upload)
         assert (state["status"], state["documents_ingested"], state["errors"]) == ("succeeded", 2, [])
         assert state["bytes_done"] == state["bytes_total"] == len(PLACES)
         found = client.post("/a1/rag/indices/places/query", json={"query": "Welche Kirche steht am Hafen?", "top_k": 1}).json()
@@ -33,7 +33,7 @@ def test_a_file_that_an_operator_puts_into_the_bucket_is_ingested_too(gateway: G
         deadline = time.monotonic() + SECONDS
         while True:
             uploads = client.get("/a1/rag/indices/operators/uploads").json()["uploads"]
-            if len(uploads) == 3 and all(map(ended, uploads)):
+            if len(uploads) == 3 and all(map(wait_for_upload, uploads)):
                 break
             assert time.monotonic() < deadline, uploads
             time.sleep(0.1)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from tests.e2e.conftest import Gateway
-from tests.e2e.uploading import documents, ended, put, upload
+from tests.e2e.upload_client import documents, put, upload, wait_for_upload
 
 
 def _large(good: int) -> bytes:
@@ -33,7 +33,7 @@ def test_a_large_file_goes_on_where_ctrl_c_stopped_it_and_has_each_document_once
     second = new_gateway()
     second.start()
     with second.client() as client:
-        after = upload(client, "large", upload_id, ended)
+        after = upload(client, "large", upload_id, wait_for_upload)
         assert (after["status"], after["documents_ingested"]) == ("succeeded", good)
         assert after["bytes_done"] == after["bytes_total"]
         assert sorted(documents(client, "large")) == sorted(f"d{number}" for number in range(good))
@@ -55,6 +55,6 @@ def test_a_small_file_goes_on_after_the_gateway_was_killed(new_gateway: Callable
     second = new_gateway()
     second.start()
     with second.client() as client:
-        after = upload(client, "small", upload_id, ended)
+        after = upload(client, "small", upload_id, wait_for_upload)
         assert (after["status"], after["documents_ingested"]) == ("succeeded", good)
         assert client.get("/a1/rag/indices/small").json()["doc_count"] == good

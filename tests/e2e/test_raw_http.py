@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.broken import TOKEN
 from tests.e2e.conftest import Gateway
-from tests.e2e.wire import Answer, assert_sound, exchange, request_bytes
+from tests.e2e.malformed_requests import TOKEN
+from tests.e2e.raw_http import Answer, assert_sound, exchange, request_bytes
 
 USER: Final = b"raw"
 SESSIONS: Final = b"/a1/agents/concise-de/sessions"

@@ -11,9 +11,9 @@ from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 from moto.core.common_types import TYPE_RESPONSE
 
+from tests.functions.compaction_harness import CompactionHarness, SummaryScript
 from tests.functions.gateway import Gateway, ScriptedServices, create_storage
-from tests.functions.house import House, Writer
-from tests.functions.machine import Machine
+from tests.functions.state_machine import StateMachinePlayer
 
 
 @pytest.fixture
@@ -32,13 +32,13 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway
 
 
 @pytest.fixture
-def house(gateway: Gateway) -> House:
-    script = Writer()
+def harness(gateway: Gateway) -> CompactionHarness:
+    script = SummaryScript()
     gateway.script, gateway.services = script, ScriptedServices(gateway.services.settings, script)
-    house = House(gateway, Machine(gateway), script)
+    harness = CompactionHarness(gateway, StateMachinePlayer(gateway), script)
     config = {"compact_summary_model": "dear"}
     assert gateway.send("PUT", "/v1/tenant/config", body=config, token="demo-admin-token").status == 200
-    return house
+    return harness
 
 
 def _one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

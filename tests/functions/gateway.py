@@ -23,7 +23,7 @@ from starlette.types import Message
 
 from infra.routes import ROUTES, Route
 from spass.aws.clients import Aws
-from spass.aws.places import WorkPlaces
+from spass.aws.job_targets import JobTargets
 from spass.core.messages import FinishReason, Json, TokenUsage
 from spass.core.time import Deadline
 from spass.llm.router import Router
@@ -137,7 +137,7 @@ class ScriptedServices(Services):
 
 
 @cache
-def _clients(table: str, bucket: str, places: WorkPlaces) -> Aws:
+def _clients(table: str, bucket: str, places: JobTargets) -> Aws:
     """Made once for all tests: moto looks at what a client sends, not at who it is."""
     return Aws(table=table, bucket=bucket, places=places)
 

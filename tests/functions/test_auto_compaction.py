@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from spass.llm.errors import BackendContextLength, BackendFailed
+from spass.llm.errors import BackendContextLength, BackendError
 from tests.functions.gateway import Gateway, Reply
 
 PLAIN = "/a1/agents/plain/sessions"
@@ -91,7 +91,7 @@ def test_the_answer_is_the_same_again_at_the_source_and_where_it_redirects_to(ga
 
 def test_a_compaction_that_fails_is_named_and_the_turn_stays_where_it_was(gateway: Gateway) -> None:
     session = full_session(gateway)
-    fails(gateway, summary=BackendFailed("Down."))
+    fails(gateway, summary=BackendError("Down."))
     first = say(gateway, session, "And then?", **KEY)
     again = say(gateway, session, "And then?", **KEY)
     for reply in (first, again):
@@ -116,7 +116,7 @@ def test_a_prompt_that_the_provider_finds_too_long_is_sent_again_from_the_succes
     assert contents(gateway, successor)[1:] == ["And now?", "Hello there.", "And then?", "Hello there."]
 
 
-@pytest.mark.parametrize("summary", [None, BackendFailed("Down.")])
+@pytest.mark.parametrize("summary", [None, BackendError("Down.")])
 def test_a_prompt_that_stays_too_long_is_the_callers_to_shorten(gateway: Gateway, summary: Exception | None) -> None:
     session = full_session(gateway, characters=20_000)
     fails(gateway, agent=[BackendContextLength("Too long.", status=400)] * 2, summary=summary)

@@ -32,7 +32,7 @@ Shape = list[tuple[str, Any]]
 """Of each call what was called, and the calls that were made for it."""
 
 
-class Watched:
+class RecordingGateway:
     """A gateway whose model answers turn by turn and which remembers with which headers it was asked."""
 
     def __init__(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,12 +46,12 @@ class Watched:
             for delta in self.turns.popleft() if self.turns else ANSWERS:
                 yield delta
 
-        async def watched(request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        async def recording_gateway(request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
             self._note(context)
             return await embed(request, context)
 
         monkeypatch.setattr(gateway.script, "answer", answer)
-        monkeypatch.setattr(gateway.script, "embed", watched)
+        monkeypatch.setattr(gateway.script, "embed", recording_gateway)
 
     def _note(self, context: CallContext) -> None:
         self.headers.append((context.headers["SPASS-Caller-Depth"], context.headers["SPASS-Parent-Request-Id"]))
@@ -82,12 +82,12 @@ def flat(calls: Any) -> list[Any]:
 
 
 @pytest.fixture
-def watched(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Watched:
+def recording_gateway(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> RecordingGateway:
     tools = "defaults: {embedding_model: mini-embed, tools_enabled_default: [rag_query]}"
     gateway.services.settings.config.write_text(CONFIG.replace("defaults: {embedding_model: mini-embed}", tools))
     notes = {"documents": [{"id": "a", "text": "The gate was built in 1791."}]}
     assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=notes).status == 200
-    return Watched(gateway, monkeypatch)
+    return RecordingGateway(gateway, monkeypatch)
 
 
 TURN: Shape = [("chat", []), ("rag_query", [("embedding", [])]), ("chat", [])]
@@ -112,16 +112,16 @@ TURN: Shape = [("chat", []), ("rag_query", [("embedding", [])]), ("chat", [])]
     ],
 )
 def test_each_call_stands_below_what_it_was_made_for(
-    watched: Watched, target: str, body: object, turns: Sequence[Sequence[ChatDelta]], wanted: Shape
+    recording_gateway: RecordingGateway, target: str, body: object, turns: Sequence[Sequence[ChatDelta]], wanted: Shape
 ) -> None:
-    reply = watched.ask(target, body, *turns, SPASS_Parent_Request_Id="req_elsewhere")
-    calls = watched.calls(reply)
+    reply = recording_gateway.ask(target, body, *turns, SPASS_Parent_Request_Id="req_elsewhere")
+    calls = recording_gateway.calls(reply)
     assert shape(calls) == wanted
     assert {call["origin_request_id"] for call in flat(calls)} == {"req_elsewhere"}
     assert {call["outer_request_id"] for call in flat(calls)} == {reply.headers["spass-request-id"]}
     # Whom a provider is told that it works for is the record of this very call.
     models = [call for call in flat(calls) if call["kind"] != "tool"]
-    assert [parent for _, parent in watched.headers] == [call["request_id"] for call in models]
+    assert [parent for _, parent in recording_gateway.headers] == [call["request_id"] for call in models]
     # One bill, of all of them.
     assert bill(reply) == (len(models), sum(Decimal(call["cost_usd"]) for call in models), "catalog")
 
@@ -136,10 +136,10 @@ def bill(reply: Reply) -> tuple[int, Decimal, str]:
     return int(cost["sub_calls"]), Decimal(cost["usd"]), cost["source"]
 
 
-def test_a_turn_of_a_session_is_one_tree(watched: Watched) -> None:
-    session = watched.gateway.send("POST", "/a1/agents/counting/sessions", body={}).json["id"]
-    reply = watched.ask(f"/a1/agents/counting/sessions/{session}/messages", {"message": "?"}, LOOKS_UP, ANSWERS)
-    calls = watched.calls(reply)
+def test_a_turn_of_a_session_is_one_tree(recording_gateway: RecordingGateway) -> None:
+    session = recording_gateway.gateway.send("POST", "/a1/agents/counting/sessions", body={}).json["id"]
+    reply = recording_gateway.ask(f"/a1/agents/counting/sessions/{session}/messages", {"message": "?"}, LOOKS_UP, ANSWERS)
+    calls = recording_gateway.calls(reply)
     assert shape(calls) == TURN
     assert {call["session"] for call in flat(calls)} == {session}
 
@@ -148,16 +148,18 @@ def test_a_turn_of_a_session_is_one_tree(watched: Watched) -> None:
     ("target", "body"), [(CHAT, QUESTION), ("/a1/agents/counting/chat", {"message": "?"})], ids=["a completion", "an agent"]
 )
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_every_sub_call_stands_one_deeper_than_its_request(watched: Watched, target: str, body: object, depth: int) -> None:
-    watched.ask(target, body, LOOKS_UP, ANSWERS, SPASS_Caller_Depth=str(depth))
-    assert [said for said, _ in watched.headers] == [str(depth + 1)] * 3
+def test_every_sub_call_stands_one_deeper_than_its_request(
+    recording_gateway: RecordingGateway, target: str, body: object, depth: int
+) -> None:
+    recording_gateway.ask(target, body, LOOKS_UP, ANSWERS, SPASS_Caller_Depth=str(depth))
+    assert [said for said, _ in recording_gateway.headers] == [str(depth + 1)] * 3
 
 
 @pytest.mark.parametrize("target", [CHAT, "/a1/agents/counting/chat", "/v1/tools/execute", "/v1/embeddings"])
-def test_at_the_third_call_nothing_is_read_asked_or_spent(watched: Watched, target: str) -> None:
-    reply = watched.gateway.send("POST", target, headers={"SPASS-Caller-Depth": "3"}, body={})
+def test_at_the_third_call_nothing_is_read_asked_or_spent(recording_gateway: RecordingGateway, target: str) -> None:
+    reply = recording_gateway.gateway.send("POST", target, headers={"SPASS-Caller-Depth": "3"}, body={})
     assert (reply.status, reply.code) == (508, "recursion_depth_exceeded")
-    assert watched.headers == []
+    assert recording_gateway.headers == []
     assert "spass-cost-usd" not in reply.headers
 
 

@@ -7,13 +7,13 @@ import re
 import pytest
 
 from functions.sessions import compact as route
+from tests.functions.compaction_harness import ASYNC, PLAIN, SUMMARY, CompactionHarness
 from tests.functions.gateway import STAGE
-from tests.functions.house import ASYNC, PLAIN, SUMMARY, House
 
 
-def test_the_answer_is_what_came_of_it(house: House) -> None:
-    session = house.session()
-    reply = house.compact(session)
+def test_the_answer_is_what_came_of_it(harness: CompactionHarness) -> None:
+    session = harness.session()
+    reply = harness.compact(session)
     answer = reply.json
     assert reply.status == 200
     assert list(answer) == [
@@ -25,36 +25,36 @@ def test_the_answer_is_what_came_of_it(house: House) -> None:
     assert answer["source_session_id"] == session != answer["successor_session_id"]
     assert (answer["summary_text"], answer["summary_model"]) == (SUMMARY, "dear"), "whatever models the token may use"
     assert (answer["compacted_message_count"], answer["kept_message_count"]) == (4, 2)
-    assert len(house.script.summaries) == 1
+    assert len(harness.script.summaries) == 1
 
 
-def test_what_it_cost_stands_in_the_headers_the_audit_and_the_usage(house: House) -> None:
-    house.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": "small"}, token="demo-admin-token")
-    session = house.session()
-    before = house.gateway.send("GET", "/v1/usage").json["total"]
-    house.script.requests.clear()
-    reply = house.compact(session)
+def test_what_it_cost_stands_in_the_headers_the_audit_and_the_usage(harness: CompactionHarness) -> None:
+    harness.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": "small"}, token="demo-admin-token")
+    session = harness.session()
+    before = harness.gateway.send("GET", "/v1/usage").json["total"]
+    harness.script.requests.clear()
+    reply = harness.compact(session)
     assert reply.status == 200
-    assert len(house.script.requests) == 1
+    assert len(harness.script.requests) == 1
     said = {name: reply.headers[f"spass-cost-{name}"] for name in ("usd", "eur", "source", "sub-calls")}
     assert said == {"usd": "0.00002", "eur": "0.00001", "source": "catalog", "sub-calls": "1"}
-    looked_at = house.job(reply.json["job_id"])
+    looked_at = harness.job(reply.json["job_id"])
     assert {name: looked_at.headers[f"spass-cost-{name}"] for name in said} == said
-    tree = house.gateway.send("GET", f"/v1/audit/{reply.headers['spass-request-id']}", headers={"SPASS-User-Id": "ada"}).json
+    tree = harness.gateway.send("GET", f"/v1/audit/{reply.headers['spass-request-id']}", headers={"SPASS-User-Id": "ada"}).json
     (call,) = tree["calls"]
     shown = {name: call[name] for name in ("session", "agent", "user", "model", "status")}
     assert shown == {
         "session": session, "agent": "plain", "user": "ada", "model": "small", "status": "ok",
     }  # fmt: skip
-    after = house.gateway.send("GET", "/v1/usage").json["total"]
+    after = harness.gateway.send("GET", "/v1/usage").json["total"]
     assert {name: after[name] - before[name] for name in ("requests", "total_tokens")} == {"requests": 1, "total_tokens": 15}
 
 
-def test_both_sessions_and_the_list_tell_of_each_other(house: House) -> None:
-    session = house.session()
-    before = house.get(session)
-    successor = house.compacted(session)
-    source, follower = house.get(session), house.get(successor)
+def test_both_sessions_and_the_list_tell_of_each_other(harness: CompactionHarness) -> None:
+    session = harness.session()
+    before = harness.get(session)
+    successor = harness.compacted(session)
+    source, follower = harness.get(session), harness.get(successor)
     assert source["archived_at"] is not None
     assert source == before | {
         "archived_at": source["archived_at"],
@@ -69,17 +69,17 @@ def test_both_sessions_and_the_list_tell_of_each_other(house: House) -> None:
         "message_count": 3,
         "live_message_count": 3,
     }
-    listed = {one["id"]: one for one in house.gateway.send("GET", PLAIN).json["sessions"]}
+    listed = {one["id"]: one for one in harness.gateway.send("GET", PLAIN).json["sessions"]}
     assert listed.keys() == {session, successor}
     assert listed == {session: source, successor: follower}
 
 
-def test_the_source_keeps_every_message_and_the_successor_goes_on_word_for_word(house: House) -> None:
-    session = house.session()
-    before = house.messages(session)
-    successor = house.compacted(session)
-    source, follower = house.messages(session), house.messages(successor)
-    archived_at = house.get(session)["archived_at"]
+def test_the_source_keeps_every_message_and_the_successor_goes_on_word_for_word(harness: CompactionHarness) -> None:
+    session = harness.session()
+    before = harness.messages(session)
+    successor = harness.compacted(session)
+    source, follower = harness.messages(session), harness.messages(successor)
+    archived_at = harness.get(session)["archived_at"]
     assert source == [message | {"compacted_at": archived_at if message["seq"] <= 4 else None} for message in before]
     first, *kept = follower
     assert (first["role"], first["content"]) == ("assistant", f"[compaction summary from session {session}] {SUMMARY}")
@@ -87,28 +87,28 @@ def test_the_source_keeps_every_message_and_the_successor_goes_on_word_for_word(
     renumbered = [{**message, "id": None, "seq": message["seq"] + 3} for message in kept]
     assert renumbered == [{**message, "id": None} for message in before[4:]]
     assert not {message["id"] for message in follower} & {message["id"] for message in before}
-    reply = house.say(successor, "And then?")
+    reply = harness.say(successor, "And then?")
     assert (reply.status, reply.json["session_id"], reply.json["message"]["seq"]) == (200, successor, 5)
-    sent = [message.content for message in house.script.requests[-1].messages]
+    sent = [message.content for message in harness.script.requests[-1].messages]
     assert sent == ["Answer.", first["content"], "question 2", "Hello there.", "And then?"]
 
 
-def test_no_tool_call_is_cut_from_its_result(house: House) -> None:
+def test_no_tool_call_is_cut_from_its_result(harness: CompactionHarness) -> None:
     agent = "counting"
-    session = house.session(turns=1, keep=2, agent=agent)
-    house.say(session, "Calculate six times seven.", agent=agent)
-    roles = [message["role"] for message in house.messages(session, agent=agent)]
+    session = harness.session(turns=1, keep=2, agent=agent)
+    harness.say(session, "Calculate six times seven.", agent=agent)
+    roles = [message["role"] for message in harness.messages(session, agent=agent)]
     assert roles == ["user", "assistant", "user", "assistant", "tool", "assistant"]
-    reply = house.compact(session, agent=agent)
+    reply = harness.compact(session, agent=agent)
     assert (reply.json["compacted_message_count"], reply.json["kept_message_count"]) == (2, 4)
-    _, question, call, result, _ = house.messages(reply.json["successor_session_id"], agent=agent)
+    _, question, call, result, _ = harness.messages(reply.json["successor_session_id"], agent=agent)
     assert (question["role"], call["role"], result["role"]) == ("user", "assistant", "tool")
     assert call["tool_calls"][0]["id"] == result["tool_call_id"]
 
 
-def test_what_the_summary_model_reads_is_the_conversation_and_no_system_prompt(house: House) -> None:
-    house.compacted(house.session())
-    (request,) = house.script.summaries
+def test_what_the_summary_model_reads_is_the_conversation_and_no_system_prompt(harness: CompactionHarness) -> None:
+    harness.compacted(harness.session())
+    (request,) = harness.script.summaries
     read = "\n".join(message.content for message in request.messages)
     assert "question 0" in read
     assert "question 1" in read
@@ -118,87 +118,87 @@ def test_what_the_summary_model_reads_is_the_conversation_and_no_system_prompt(h
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_the_mask_decides_what_the_summary_model_is_told(house: House, masked: bool) -> None:
-    house.compacted(house.session(compact_observation_mask=masked))
-    (request,) = house.script.summaries
+def test_the_mask_decides_what_the_summary_model_is_told(harness: CompactionHarness, masked: bool) -> None:
+    harness.compacted(harness.session(compact_observation_mask=masked))
+    (request,) = harness.script.summaries
     told = request.messages[0].content.lower()
     assert ("greetings" in told) == masked
     assert ("open questions" in told) == masked
 
 
-def test_who_does_not_wait_is_told_where_to_look(house: House) -> None:
-    session = house.session()
-    house.machine.stopped = True
-    reply = house.compact(session, ASYNC)
+def test_who_does_not_wait_is_told_where_to_look(harness: CompactionHarness) -> None:
+    session = harness.session()
+    harness.machine.stopped = True
+    reply = harness.compact(session, ASYNC)
     job = reply.json["job_id"]
     assert (reply.status, reply.json) == (202, {"job_id": job, "status": "queued"})
     assert reply.headers["location"] == f"/a1/jobs/{job}"
-    queued = house.job(job).json
+    queued = harness.job(job).json
     assert set(queued) == {"id", "kind", "status", "created_at", "finished_at", "result", "error"}
     assert (queued["id"], queued["kind"], queued["status"]) == (job, "compaction", "queued")
     assert (queued["finished_at"], queued["result"], queued["error"]) == (None, None, None)
-    house.machine.go_on()
-    ended = house.job(job).json
+    harness.machine.go_on()
+    ended = harness.job(job).json
     assert (ended["status"], ended["error"]) == ("succeeded", None)
     assert ended["created_at"] == queued["created_at"] <= ended["finished_at"]
     result = ended["result"]
     assert (result["job_id"], result["source_session_id"], result["summary_text"]) == (job, session, SUMMARY)
     assert (result["compacted_message_count"], result["kept_message_count"]) == (4, 2)
-    assert house.get(session)["successor_session_id"] == result["successor_session_id"]
+    assert harness.get(session)["successor_session_id"] == result["successor_session_id"]
 
 
-def test_a_job_that_takes_longer_than_a_client_waits_goes_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_takes_longer_than_a_client_waits_goes_on(harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route, "WAIT_SECONDS", 0.2)
-    session = house.session()
-    house.script.gate = asyncio.Event()
-    reply = house.compact(session)
+    session = harness.session()
+    harness.script.gate = asyncio.Event()
+    reply = harness.compact(session)
     job = reply.json["job_id"]
     assert (reply.status, reply.json["status"]) == (202, "running")
-    assert house.job(job).json["status"] == "running"
-    house.script.gate.set()
-    house.machine.go_on()
-    assert house.job(job).json["status"] == "succeeded"
+    assert harness.job(job).json["status"] == "running"
+    harness.script.gate.set()
+    harness.machine.go_on()
+    assert harness.job(job).json["status"] == "succeeded"
 
 
-def test_a_waiting_client_and_the_job_tell_the_same(house: House) -> None:
-    reply = house.compact(house.session())
-    assert house.job(reply.json["job_id"]).json["result"] == reply.json
+def test_a_waiting_client_and_the_job_tell_the_same(harness: CompactionHarness) -> None:
+    reply = harness.compact(harness.session())
+    assert harness.job(reply.json["job_id"]).json["result"] == reply.json
 
 
-def test_a_location_holds_behind_a_stage_and_a_base_path(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = house.session()
-    house.machine.stopped = True
+def test_a_location_holds_behind_a_stage_and_a_base_path(harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = harness.session()
+    harness.machine.stopped = True
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "x")
     at = f"{PLAIN}/{session}"
 
     def context(path: str) -> dict[str, str]:
         return {"x-amzn-request-context": json.dumps({"stage": STAGE, "path": path})}
 
-    reply = house.compact(session, ASYNC | context(f"/{STAGE}{at}/compact"))
+    reply = harness.compact(session, ASYNC | context(f"/{STAGE}{at}/compact"))
     assert reply.headers["location"] == f"/{STAGE}/a1/jobs/{reply.json['job_id']}"
-    house.machine.go_on()
-    successor = house.get(session)["successor_session_id"]
+    harness.machine.go_on()
+    successor = harness.get(session)["successor_session_id"]
     for root in (f"/{STAGE}", "/our/gateway", ""):
-        moved = house.say(session, "And then?", **context(f"{root}{at}/messages"))
+        moved = harness.say(session, "And then?", **context(f"{root}{at}/messages"))
         assert (moved.status, moved.json) == (308, {"successor_session_id": successor})
         assert moved.headers["location"] == f"{root}{PLAIN}/{successor}/messages"
 
 
-def test_a_job_is_its_users_own(house: House) -> None:
-    job = house.compact(house.session()).json["job_id"]
-    assert house.job(job, token="demo-admin-token").status == 200, "a user is the tenant's, whatever the token"
+def test_a_job_is_its_users_own(harness: CompactionHarness) -> None:
+    job = harness.compact(harness.session()).json["job_id"]
+    assert harness.job(job, token="demo-admin-token").status == 200, "a user is the tenant's, whatever the token"
     for who in ({"user": "eve"}, {"token": "other-token"}, {"token": "sibling-token"}):
-        refused = house.job(job, **who)
+        refused = harness.job(job, **who)
         assert (refused.status, refused.code) == (404, "job_not_found")
-    absent = house.job("job_" + "0" * 26)
-    stranger = house.job(job, user="eve")
+    absent = harness.job("job_" + "0" * 26)
+    stranger = harness.job(job, user="eve")
     assert absent.json["error"] == stranger.json["error"], "another's job looks exactly like an absent one"
 
 
 @pytest.mark.parametrize(
     "job", ["x", "job_", "job_..", "%2e%2e", "job_%00", "ses_" + "0" * 26, "job_" + "z" * 5000, "%F0%9F%A6%93"]
 )
-def test_junk_is_no_job(house: House, job: str) -> None:
-    refused = house.job(job)
+def test_junk_is_no_job(harness: CompactionHarness, job: str) -> None:
+    refused = harness.job(job)
     assert refused.status in (400, 404)
     assert refused.code in ("job_not_found", "invalid_request", "route_not_found")

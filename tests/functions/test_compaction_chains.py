@@ -5,34 +5,34 @@ from itertools import pairwise
 import httpx
 
 from spass.llm.errors import (
-    BackendFailed,
+    BackendError,
 )
+from tests.functions.compaction_harness import PLAIN, CompactionHarness, text_deltas
 from tests.functions.gateway import Gateway, route_of
-from tests.functions.house import PLAIN, House, said
 
 
-def chain_of(house: House, members: int) -> list[str]:
+def chain_of(harness: CompactionHarness, members: int) -> list[str]:
     """Sessions, each compacted into the next."""
-    chain = [house.session()]
+    chain = [harness.session()]
     while len(chain) < members:
-        house.script.summary = said(f"Summary {len(chain)}.")
-        chain.append(house.compacted(chain[-1]))
-        house.say(chain[-1], f"question {len(chain) + 1}")
+        harness.script.summary = text_deltas(f"Summary {len(chain)}.")
+        chain.append(harness.compacted(chain[-1]))
+        harness.say(chain[-1], f"question {len(chain) + 1}")
     return chain
 
 
-def test_a_client_that_follows_redirects_is_led_to_the_end_of_a_chain(house: House) -> None:
-    chain = chain_of(house, 6)
+def test_a_client_that_follows_redirects_is_led_to_the_end_of_a_chain(harness: CompactionHarness) -> None:
+    chain = chain_of(harness, 6)
     for source, successor in pairwise(chain):
-        moved = house.say(source, "And then?")
+        moved = harness.say(source, "And then?")
         assert (moved.status, moved.json) == (308, {"successor_session_id": successor})
         assert moved.headers["location"] == f"{PLAIN}/{successor}/messages"
-    before = len(house.messages(chain[-1]))
-    reply = house.gateway._loop.run_until_complete(followed(house.gateway, f"{PLAIN}/{chain[0]}/messages", "Grüße!"))
+    before = len(harness.messages(chain[-1]))
+    reply = harness.gateway._loop.run_until_complete(followed(harness.gateway, f"{PLAIN}/{chain[0]}/messages", "Grüße!"))
     assert reply.status_code == 200
     assert [answer.status_code for answer in reply.history] == [308] * 5
     assert reply.json()["session_id"] == chain[-1]
-    assert house.messages(chain[-1])[before]["content"] == "Grüße!"
+    assert harness.messages(chain[-1])[before]["content"] == "Grüße!"
 
 
 async def followed(gateway: Gateway, path: str, message: str) -> httpx.Response:
@@ -44,14 +44,14 @@ async def followed(gateway: Gateway, path: str, message: str) -> httpx.Response:
         return await client.post(path, json={"message": message}, headers=headers)
 
 
-def test_the_lineage_is_told_from_everywhere_in_it(house: House) -> None:
-    chain = chain_of(house, 3)
-    told = [house.get(session, "/lineage") for session in chain]
+def test_the_lineage_is_told_from_everywhere_in_it(harness: CompactionHarness) -> None:
+    chain = chain_of(harness, 3)
+    told = [harness.get(session, "/lineage") for session in chain]
     for place, lineage in enumerate(told):
         assert lineage["session_id"] == chain[place]
         assert [session["id"] for session in lineage["backward"]] == chain[:place][::-1]
         assert [session["id"] for session in lineage["forward"]] == chain[place + 1 :]
-        assert lineage["backward"] == [house.get(session) for session in chain[:place][::-1]]
+        assert lineage["backward"] == [harness.get(session) for session in chain[:place][::-1]]
         assert lineage["summaries"] == told[0]["summaries"]
     summaries = told[0]["summaries"]
     assert [set(summary) for summary in summaries] == [
@@ -64,54 +64,54 @@ def test_the_lineage_is_told_from_everywhere_in_it(house: House) -> None:
     ]
 
 
-def test_a_summary_takes_the_earlier_one_in_and_is_not_nested(house: House) -> None:
-    chain = chain_of(house, 3)
-    read = house.script.summaries[-1].messages[-1].content
+def test_a_summary_takes_the_earlier_one_in_and_is_not_nested(harness: CompactionHarness) -> None:
+    chain = chain_of(harness, 3)
+    read = harness.script.summaries[-1].messages[-1].content
     assert "Summary 1." in read
     assert "compaction summary from session" not in read
-    first = house.messages(chain[2])[0]["content"]
+    first = harness.messages(chain[2])[0]["content"]
     assert first == f"[compaction summary from session {chain[1]}] Summary 2."
 
 
-def test_a_deleted_member_leaves_the_others_whole(house: House) -> None:
-    chain = chain_of(house, 3)
-    kept = {session: house.seen(session)[:2] for session in (chain[0], chain[2])}
-    assert house.gateway.send("DELETE", f"{PLAIN}/{chain[1]}").json == {"deleted": True}
-    assert {session: house.seen(session)[:2] for session in kept} == kept
+def test_a_deleted_member_leaves_the_others_whole(harness: CompactionHarness) -> None:
+    chain = chain_of(harness, 3)
+    kept = {session: harness.seen(session)[:2] for session in (chain[0], chain[2])}
+    assert harness.gateway.send("DELETE", f"{PLAIN}/{chain[1]}").json == {"deleted": True}
+    assert {session: harness.seen(session)[:2] for session in kept} == kept
     gone = {"id": chain[1], "deleted": True}
-    first, last = house.get(chain[0], "/lineage"), house.get(chain[2], "/lineage")
+    first, last = harness.get(chain[0], "/lineage"), harness.get(chain[2], "/lineage")
     assert [one["id"] for one in first["forward"]] == chain[1:]
     assert first["forward"][0] == last["backward"][0] == gone
     assert last["backward"][1]["id"] == chain[0]
     for path, method in (("", "GET"), ("/messages", "GET"), ("/lineage", "GET"), ("/compact", "POST")):
-        refused = house.gateway.send(method, f"{PLAIN}/{chain[1]}{path}")
+        refused = harness.gateway.send(method, f"{PLAIN}/{chain[1]}{path}")
         assert (refused.status, refused.code) == (404, "session_not_found")
-    lost = house.gateway._loop.run_until_complete(followed(house.gateway, f"{PLAIN}/{chain[0]}/messages", "And then?"))
+    lost = harness.gateway._loop.run_until_complete(followed(harness.gateway, f"{PLAIN}/{chain[0]}/messages", "And then?"))
     assert (lost.status_code, lost.json()["error"]["code"]) == (404, "session_not_found"), "its successor is deleted"
-    assert house.say(chain[2], "And then?").status == 200
+    assert harness.say(chain[2], "And then?").status == 200
 
 
-def test_nobody_is_led_to_a_successor_that_was_deleted(house: House) -> None:
-    chain = chain_of(house, 3)
-    house.gateway.send("DELETE", f"{PLAIN}/{chain[1]}")
-    lost = house.say(chain[0], "And then?")
+def test_nobody_is_led_to_a_successor_that_was_deleted(harness: CompactionHarness) -> None:
+    chain = chain_of(harness, 3)
+    harness.gateway.send("DELETE", f"{PLAIN}/{chain[1]}")
+    lost = harness.say(chain[0], "And then?")
     assert (lost.status, lost.code) == (404, "session_not_found")
     assert lost.json["error"]["details"] == {"successor_session_id": chain[1]}
     assert "location" not in lost.headers
-    assert len(house.messages(chain[0])) == 6
-    assert house.compact(chain[0]).code == "session_archived"
+    assert len(harness.messages(chain[0])) == 6
+    assert harness.compact(chain[0]).code == "session_archived"
 
 
-def test_the_job_outlives_what_it_made(house: House) -> None:
-    reply = house.compact(house.session())
-    house.gateway.send("DELETE", f"{PLAIN}/{reply.json['successor_session_id']}")
-    result = house.job(reply.json["job_id"]).json["result"]
+def test_the_job_outlives_what_it_made(harness: CompactionHarness) -> None:
+    reply = harness.compact(harness.session())
+    harness.gateway.send("DELETE", f"{PLAIN}/{reply.json['successor_session_id']}")
+    result = harness.job(reply.json["job_id"]).json["result"]
     assert result == reply.json | {"summary_text": None}
 
 
-def test_a_session_whose_compaction_failed_can_be_deleted(house: House) -> None:
-    session = house.session()
-    house.script.summary = BackendFailed("Down.")
-    assert house.compact(session).code == "summary_failed"
-    assert house.gateway.send("DELETE", f"{PLAIN}/{session}").json == {"deleted": True}
-    assert house.gateway.send("GET", PLAIN).json["sessions"] == []
+def test_a_session_whose_compaction_failed_can_be_deleted(harness: CompactionHarness) -> None:
+    session = harness.session()
+    harness.script.summary = BackendError("Down.")
+    assert harness.compact(session).code == "summary_failed"
+    assert harness.gateway.send("DELETE", f"{PLAIN}/{session}").json == {"deleted": True}
+    assert harness.gateway.send("GET", PLAIN).json["sessions"] == []

@@ -8,113 +8,113 @@ import pytest
 
 from spass.core.messages import FinishReason
 from spass.llm.errors import (
+    BackendAuthError,
+    BackendBadRequest,
     BackendContextLength,
-    BackendFailed,
+    BackendError,
     BackendRateLimited,
-    BackendRefused,
-    BackendRejected,
-    BackendTimedOut,
+    BackendTimeout,
 )
 from spass.llm.types import ChatDelta, ToolCallDelta
+from tests.functions.compaction_harness import ASYNC, KEY, PLAIN, STOPPED, SUMMARY, CompactionHarness, Deltas, text_deltas
 from tests.functions.gateway import Reply
-from tests.functions.house import ASYNC, KEY, PLAIN, STOPPED, SUMMARY, Deltas, House, said
 
 FAILURES: Final[Mapping[str, Deltas | Exception]] = {
-    "down": BackendFailed("Down."),
-    "slow": BackendTimedOut("Slow."),
-    "rejected": BackendRejected("Bad request.", status=400),
-    "refused": BackendRefused("No key."),
+    "down": BackendError("Down."),
+    "slow": BackendTimeout("Slow."),
+    "rejected": BackendBadRequest("Bad request.", status=400),
+    "refused": BackendAuthError("No key."),
     "too long": BackendContextLength("Too long.", status=400),
     "nothing": (),
-    "empty": said(""),
-    "blank": said(" \n\t\u3000 "),
-    "invisible": said("\u200b\u2060\ufeff"),
-    "no word": said("..."),
+    "empty": text_deltas(""),
+    "blank": text_deltas(" \n\t\u3000 "),
+    "invisible": text_deltas("\u200b\u2060\ufeff"),
+    "no word": text_deltas("..."),
     "a refusal": (ChatDelta(refusal="I cannot."), ChatDelta(finish_reason=FinishReason.STOP, usage=STOPPED)),
-    "filtered": said("Ada moves", FinishReason.CONTENT_FILTER),
-    "cut off": said("Ada moves to", FinishReason.LENGTH),
+    "filtered": text_deltas("Ada moves", FinishReason.CONTENT_FILTER),
+    "cut off": text_deltas("Ada moves to", FinishReason.LENGTH),
     "a tool call": (
         ChatDelta(
             tool_calls=(ToolCallDelta(0, "call_1", "calculator", '{"expression": "1"}'),), finish_reason=FinishReason.TOOL_CALLS
         ),
     ),
-    "endless": said("word " * 50_000),
+    "endless": text_deltas("word " * 50_000),
 }
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_summary_that_fails_changes_nothing_and_the_session_goes_on(house: House, name: str) -> None:
-    session = house.session()
-    before = house.seen(session)
-    house.script.summary = FAILURES[name]
-    failed = house.compact(session)
+def test_a_summary_that_fails_changes_nothing_and_the_session_goes_on(harness: CompactionHarness, name: str) -> None:
+    session = harness.session()
+    before = harness.seen(session)
+    harness.script.summary = FAILURES[name]
+    failed = harness.compact(session)
     assert (failed.status, failed.code) == (502, "summary_failed"), failed
-    job = house.job(failed.json["error"]["details"]["job_id"]).json
+    job = harness.job(failed.json["error"]["details"]["job_id"]).json
     assert (job["status"], job["result"], job["error"]["code"]) == ("failed", None, "summary_failed")
     assert job["finished_at"] is not None
-    assert house.seen(session) == before
-    assert house.say(session, "And then?").status == 200
-    house.script.summary = said(SUMMARY)
-    assert house.compact(session).status == 200
+    assert harness.seen(session) == before
+    assert harness.say(session, "And then?").status == 200
+    harness.script.summary = text_deltas(SUMMARY)
+    assert harness.compact(session).status == 200
 
 
-def test_a_provider_without_room_now_fails_the_summary_and_says_when_to_come_back(house: House) -> None:
-    session = house.session()
-    before = house.seen(session)
-    house.script.summary = BackendRateLimited("Busy.", retry_after=7)
-    failed = house.compact(session)
+def test_a_provider_without_room_now_fails_the_summary_and_says_when_to_come_back(harness: CompactionHarness) -> None:
+    session = harness.session()
+    before = harness.seen(session)
+    harness.script.summary = BackendRateLimited("Busy.", retry_after=7)
+    failed = harness.compact(session)
     assert (failed.status, failed.code) == (502, "summary_failed")
     assert failed.json["error"]["details"]["reason"] == "rate_limited"
     assert int(failed.headers["retry-after"]) >= 1
-    assert house.job(failed.json["error"]["details"]["job_id"]).json["error"]["code"] == "summary_failed"
-    assert house.seen(session) == before
-    assert house.say(session, "And then?").status == 200
+    assert harness.job(failed.json["error"]["details"]["job_id"]).json["error"]["code"] == "summary_failed"
+    assert harness.seen(session) == before
+    assert harness.say(session, "And then?").status == 200
 
 
-def test_who_did_not_wait_finds_the_failure_in_the_job(house: House) -> None:
-    session = house.session()
-    house.script.summary = BackendFailed("Down.")
-    reply = house.compact(session, ASYNC)
-    house.machine.go_on()
-    job = house.job(reply.json["job_id"])
+def test_who_did_not_wait_finds_the_failure_in_the_job(harness: CompactionHarness) -> None:
+    session = harness.session()
+    harness.script.summary = BackendError("Down.")
+    reply = harness.compact(session, ASYNC)
+    harness.machine.go_on()
+    job = harness.job(reply.json["job_id"])
     assert (reply.status, job.status, job.json["status"]) == (202, 200, "failed")
     assert set(job.json["error"]) == {"code", "message"}
-    assert house.get(session)["archived_at"] is None
+    assert harness.get(session)["archived_at"] is None
 
 
-def test_a_key_gives_the_first_answer_again(house: House) -> None:
-    session = house.session()
-    first = house.compact(session, KEY)
-    again = house.compact(session, KEY)
+def test_a_key_gives_the_first_answer_again(harness: CompactionHarness) -> None:
+    session = harness.session()
+    first = harness.compact(session, KEY)
+    again = harness.compact(session, KEY)
     assert (first.status, again.status, again.json) == (200, 200, first.json)
     assert again.headers["idempotency-replayed"] == "true"
-    assert house.compact(session).code == "session_archived"
-    reused = house.compact(session, KEY, raw=b"{}")
+    assert harness.compact(session).code == "session_archived"
+    reused = harness.compact(session, KEY, raw=b"{}")
     assert (reused.status, reused.code) == (422, "idempotency_key_reused")
-    assert len(house.script.summaries) == 1
+    assert len(harness.script.summaries) == 1
 
 
-def test_a_key_keeps_that_a_client_does_not_wait(house: House) -> None:
-    session = house.session()
-    first = house.compact(session, KEY | ASYNC)
-    house.machine.go_on()
-    again = house.compact(session, KEY | ASYNC)
+def test_a_key_keeps_that_a_client_does_not_wait(harness: CompactionHarness) -> None:
+    session = harness.session()
+    first = harness.compact(session, KEY | ASYNC)
+    harness.machine.go_on()
+    again = harness.compact(session, KEY | ASYNC)
     assert (first.status, again.status, again.json["job_id"]) == (202, 202, first.json["job_id"])
     assert again.headers["location"] == first.headers["location"]
     assert again.headers["idempotency-replayed"] == "true"
 
 
-def test_a_failure_is_not_kept(house: House) -> None:
-    session = house.session()
-    house.script.summary = said("")
-    assert house.compact(session, KEY).code == "summary_failed"
-    house.script.summary = said(SUMMARY)
-    assert house.compact(session, KEY).status == 200
+def test_a_failure_is_not_kept(harness: CompactionHarness) -> None:
+    session = harness.session()
+    harness.script.summary = text_deltas("")
+    assert harness.compact(session, KEY).code == "summary_failed"
+    harness.script.summary = text_deltas(SUMMARY)
+    assert harness.compact(session, KEY).status == 200
 
 
-def test_a_key_sent_many_times_at_once_compacts_once(house: House) -> None:
-    session = house.session()
-    gateway, replies = house.gateway, list[Reply]()
+def test_a_key_sent_many_times_at_once_compacts_once(harness: CompactionHarness) -> None:
+    session = harness.session()
+    gateway, replies = harness.gateway, list[Reply]()
 
     async def at_once() -> None:
         posts = [gateway.post_meanwhile(f"{PLAIN}/{session}/compact", KEY, {}) for _ in range(6)]
@@ -125,13 +125,13 @@ def test_a_key_sent_many_times_at_once_compacts_once(house: House) -> None:
     answers = [reply.json for reply in replies if reply.status == 200]
     assert answers
     assert all(answer == answers[0] for answer in answers)
-    assert len(house.script.summaries) == 1
+    assert len(harness.script.summaries) == 1
     assert len(gateway.send("GET", PLAIN).json["sessions"]) == 2
 
 
-def test_without_a_key_many_at_once_compact_once_too(house: House) -> None:
-    session = house.session()
-    gateway, replies = house.gateway, list[Reply]()
+def test_without_a_key_many_at_once_compact_once_too(harness: CompactionHarness) -> None:
+    session = harness.session()
+    gateway, replies = harness.gateway, list[Reply]()
 
     async def at_once() -> None:
         posts = [gateway.post_meanwhile(f"{PLAIN}/{session}/compact", {}, {}) for _ in range(6)]
@@ -140,4 +140,4 @@ def test_without_a_key_many_at_once_compact_once_too(house: House) -> None:
     gateway._loop.run_until_complete(at_once())
     assert sorted(reply.status for reply in replies) == [200, *[409] * 5]
     assert {reply.code for reply in replies} <= {None, "compaction_in_progress", "session_busy", "session_archived"}
-    assert len(house.script.summaries) == 1
+    assert len(harness.script.summaries) == 1

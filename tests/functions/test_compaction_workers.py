@@ -9,7 +9,7 @@ import pytest
 
 from spass.aws.faults import Fault
 from spass.core.ids import SessionId
-from tests.simulated.works import Points, StepFailed, Works, at_work
+from tests.simulated.deployment import CallFaults, SimulatedDeployment, StepFailed, simulated_deployment
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -23,14 +23,14 @@ def anyio_backend() -> object:
 
 
 @pytest.fixture
-def works(tmp_path: Path) -> Iterator[Works]:
-    with at_work(tmp_path, played=False) as works:
-        yield works
+def deployment(tmp_path: Path) -> Iterator[SimulatedDeployment]:
+    with simulated_deployment(tmp_path, played=False) as deployment:
+        yield deployment
 
 
-async def asked(works: Works) -> tuple[SessionId, str]:
-    session = await works.session()
-    answer = await works.compact(session, {"Prefer": "respond-async"})
+async def asked(deployment: SimulatedDeployment) -> tuple[SessionId, str]:
+    session = await deployment.session()
+    answer = await deployment.compact(session, {"Prefer": "respond-async"})
     assert answer is not None
     return session, str(answer.json()["job_id"])
 
@@ -52,44 +52,46 @@ def message(**fields: object) -> str:
     ],
 )
 async def test_what_asks_for_nothing_we_can_do_is_dropped_with_a_line(
-    works: Works, body: str, why: str, capsys: pytest.CaptureFixture[str]
+    deployment: SimulatedDeployment, body: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await works.message(body) == {"batchItemFailures": []}
-    assert works.executions == {}
+    assert await deployment.message(body) == {"batchItemFailures": []}
+    assert deployment.executions == {}
     printed = capsys.readouterr().out
     (line,) = [json.loads(line) for line in printed.splitlines()]
     assert (line["level"], line["event"], line["message_id"], line["why"]) == ("warning", "job_dropped", "m0", why)
     assert "secret" not in printed
 
 
-async def test_a_message_starts_one_execution_named_for_its_job_however_often_it_comes(works: Works) -> None:
-    session, job = await asked(works)
+async def test_a_message_starts_one_execution_named_for_its_job_however_often_it_comes(deployment: SimulatedDeployment) -> None:
+    session, job = await asked(deployment)
     for _ in range(3):
-        assert await works.message(message(id=job)) == {"batchItemFailures": []}
-    await works.settled()
-    assert list(works.executions) == [job]
-    assert (await works.head(session)).archived_by == job
+        assert await deployment.message(message(id=job)) == {"batchItemFailures": []}
+    await deployment.settled()
+    assert list(deployment.executions) == [job]
+    assert (await deployment.head(session)).archived_by == job
 
 
-async def test_one_message_s_failure_is_not_the_next_one_s(works: Works) -> None:
-    (first, one), (second, two) = await asked(works), await asked(works)
-    works.points = Points({0: Fault.THROTTLE})
-    answer: Any = await works.message(message(id=one), "junk", message(id=two))
+async def test_one_message_s_failure_is_not_the_next_one_s(deployment: SimulatedDeployment) -> None:
+    (first, one), (second, two) = await asked(deployment), await asked(deployment)
+    deployment.points = CallFaults({0: Fault.THROTTLE})
+    answer: Any = await deployment.message(message(id=one), "junk", message(id=two))
     assert answer == {"batchItemFailures": [{"itemIdentifier": "m0"}]}
-    await works.settled()
-    assert (await works.head(first)).archived_at is None
-    assert (await works.head(second)).archived_by == two
+    await deployment.settled()
+    assert (await deployment.head(first)).archived_at is None
+    assert (await deployment.head(second)).archived_by == two
 
 
-async def test_an_unknown_step_fails(works: Works) -> None:
+async def test_an_unknown_step_fails(deployment: SimulatedDeployment) -> None:
     with pytest.raises(StepFailed):
-        await works.step("rollback", NOBODY_S)
+        await deployment.step("rollback", NOBODY_S)
 
 
-async def test_events_and_what_steps_answer_hold_no_text(works: Works, capsys: pytest.CaptureFixture[str]) -> None:
-    _, job = await asked(works)
+async def test_events_and_what_steps_answer_hold_no_text(
+    deployment: SimulatedDeployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, job = await asked(deployment)
     for step in ("plan", "summarise", "commit"):
-        assert await works.step(step, job) == {"job": job}
+        assert await deployment.step(step, job) == {"job": job}
     printed = capsys.readouterr().out
     assert "Berlin" not in printed
     assert "question" not in printed

@@ -8,7 +8,7 @@ import pytest
 from spass.aws.idempotency import Claim, StoredAnswer
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
-from spass.tools import confirm
+from spass.tools import confirm_tokens as confirm
 from tests.functions.gateway import BUCKET, TABLE, Gateway, Reply
 
 EXECUTE = "/v1/tools/execute"
@@ -101,7 +101,7 @@ def test_a_first_step_under_a_key_is_not_answered_again_when_its_token_has_expir
     first, issued = delete_keyed(gateway), now_s()
     reply = first
     for seconds, replayed in ((50, "true"), (62, None), (110, "true")):
-        for module in ("spass.tools.confirm", "spass.aws.idempotency", "spass.aws.table"):
+        for module in ("spass.tools.confirm_tokens", "spass.aws.idempotency", "spass.aws.table"):
             monkeypatch.setattr(f"{module}.now_s", lambda at=issued + seconds: at)
         reply = delete_keyed(gateway)
         assert reply.headers.get("idempotency-replayed") == replayed, seconds

@@ -19,7 +19,7 @@ from spass.core.time import Deadline
 from spass.web.functions import FunctionFailed, WorkerFunction, lambda_handler, worker_handler
 from spass.web.services import Services
 from tests.functions.gateway import CONFIG, write_operators_files
-from tests.unit.calls.planted import SECRETS, SHAPED, shown
+from tests.unit.calls.planted_secrets import SECRETS, SHAPED, leaked_kinds
 
 ROOT = Path(__file__).parents[2]
 WORDS = " ".join(SECRETS.values()) + " /var/task/app.py"
@@ -51,7 +51,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerFunction]:
 def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     captured = capsys.readouterr()
     assert captured.err == ""
-    assert not shown(captured.out, SECRETS)
+    assert not leaked_kinds(captured.out, SECRETS)
     assert "/var" not in captured.out
     line: dict[str, Any] = json.loads(captured.out)
     return line
@@ -72,7 +72,7 @@ def test_the_runtime_hears_of_the_kind_alone_so_that_a_step_fails_and_is_tried_a
         with pytest.raises(Fault) as raised:
             failing(event, CONTEXT)
         assert (raised.value.exception_type, raised.value.trace) == (kind, [])
-        assert not shown(raised.value.msg, SECRETS)
+        assert not leaked_kinds(raised.value.msg, SECRETS)
         line = said(capsys)
         assert (line["event"], line["level"], line["exception"]) == ("function_failed", "error", kind)
         assert line["where"].startswith("spass.web.functions:")
@@ -132,5 +132,5 @@ def test_a_start_that_fails_says_why_in_one_line(tmp_path: Path, module: str) ->
     assert (line["event"], line["exception"]) == ("start_failed", "ConfigError")
     assert {problem["line"] for problem in line["problems"]} >= {3, 4, 5}
     assert {problem["file"] for problem in line["problems"]} == {"gateway.yaml"}
-    assert not shown(ended.stdout, secrets)
+    assert not leaked_kinds(ended.stdout, secrets)
     assert str(tmp_path) not in ended.stdout

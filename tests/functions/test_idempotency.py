@@ -7,7 +7,7 @@ import boto3
 import pytest
 
 from spass.aws.leases import renewing
-from spass.llm.errors import BackendFailed
+from spass.llm.errors import BackendError
 from spass.web import idempotency as web
 from tests.functions.gateway import TABLE, Gateway, Reply
 
@@ -89,7 +89,7 @@ def test_a_key_means_nothing_to_anybody_else(gateway: Gateway, name: str) -> Non
 @pytest.mark.parametrize("name", CALLING)
 def test_a_failure_is_not_kept(gateway: Gateway, name: str) -> None:
     path, body, _ = routes(gateway)[name]
-    gateway.script.failure = BackendFailed("down")
+    gateway.script.failure = BackendError("down")
     assert send(gateway, path, body).status >= 500
     gateway.script.failure = None
     again = send(gateway, path, body)
@@ -101,7 +101,7 @@ def test_a_tool_that_failed_is_tried_again(gateway: Gateway) -> None:
     call = {"name": "rag_query", "arguments": {"index_id": "notes", "query": "alpha"}}
     assert send(gateway, "/v1/tools/execute", call).json["result"]["error"]["code"] == "index_not_found"
     gateway.send("POST", "/a1/rag/indices/notes/documents", body=DOCUMENTS)
-    gateway.script.failure = BackendFailed("down")
+    gateway.script.failure = BackendError("down")
     assert send(gateway, "/v1/tools/execute", call).code == "upstream_error"
     gateway.script.failure = None
     found = send(gateway, "/v1/tools/execute", call)

@@ -1,6 +1,6 @@
 """Whatever a text orders, and however obedient the model is that reads it: nothing is written that was not confirmed.
 
-The gateway is whole, its model a server on a socket that makes every call it reads of (``tests/functions/obedient.py``).
+The gateway is whole, its model a server on a socket that makes every call it reads of (``tests/functions/obedient_model.py``).
 """
 
 import json
@@ -16,12 +16,22 @@ import pytest
 from spass.calls.scope import Scope
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.time import now_s
-from spass.tools.confirm import CONFIRM_SECONDS, Confirmations, Operation, Redemption
+from spass.tools.confirm_tokens import CONFIRM_SECONDS, ConfirmedOperation, ConfirmTokens, TokenRedemption
 from spass.web.services import Services
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
-from tests.functions.injections import DELETE, PAYLOADS, REMOVE, TOKENS, Payload, measured, orders_in, table, tokens_in
-from tests.functions.obedient import DIMENSIONS, Obedient, numbered, serving
-from tests.unit.sessions.chains import Chains, asked
+from tests.functions.injection_corpus import (
+    DELETE,
+    PAYLOADS,
+    REMOVE,
+    TOKENS,
+    Payload,
+    measure_defence,
+    orders_in,
+    table,
+    tokens_in,
+)
+from tests.functions.obedient_model import DIMENSIONS, ObedientModel, numbered, serve_obedient_model
+from tests.unit.sessions.session_chains import ChainBuilder, plain_turn
 
 TOOLS: Final = (
     "rag_query", "wikipedia_summary", "wikipedia_search", "rag_index_create", "rag_index_delete", "rag_doc_append",
@@ -34,11 +44,11 @@ OTHER: Final = 'rag_doc_delete {"index_id": "notes", "doc_id": "b"}'
 
 
 @dataclass
-class Stage:
+class InjectionHarness:
     """A gateway with an obedient model, and what was issued and redeemed in it."""
 
     gateway: Gateway
-    model: Obedient
+    model: ObedientModel
     now: int
     payloads: list[Payload] = field(default_factory=list)
     issued: list[tuple[str, bytes]] = field(default_factory=list)
@@ -104,10 +114,10 @@ def _filled(piece: str, tokens: Mapping[tuple[str, str], str]) -> str:
 
 
 @pytest.fixture
-def stage(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def harness(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[InjectionHarness]:
     settings = gateway.services.settings
-    model = Obedient()
-    with serving(model) as url:
+    model = ObedientModel()
+    with serve_obedient_model(model) as url:
         config = CONFIG.replace(
             "{name: scripted, provider: ollama, ",
             f"{{name: obedient, provider: openai, base_url: '{url}/v1', api_key_env: OBEDIENT_KEY, ",
@@ -121,87 +131,87 @@ def stage(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         monkeypatch.setenv("OBEDIENT_KEY", "any")
         monkeypatch.setenv("SPASS_WIKIPEDIA_URL", f"{url}/{{language}}")
         monkeypatch.setattr(gateway, "services", Services(settings))
-        stage = Stage(gateway, model, now_s())
-        monkeypatch.setattr("spass.tools.confirm.now_s", lambda: stage.now)
-        _watch(stage, monkeypatch)
-        stage.restore()
-        stage.send("/a1/rag/indices/notes/documents", NOTES, token="other-token")
-        stage.plant()
-        yield stage
+        harness = InjectionHarness(gateway, model, now_s())
+        monkeypatch.setattr("spass.tools.confirm_tokens.now_s", lambda: harness.now)
+        _watch(harness, monkeypatch)
+        harness.restore()
+        harness.send("/a1/rag/indices/notes/documents", NOTES, token="other-token")
+        harness.plant()
+        yield harness
         gateway._loop.run_until_complete(gateway.services.aclose())
 
 
-def _watch(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def _watch(harness: InjectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps in ``stage`` which tokens are issued and accepted, and for what."""
-    issue, redeem = Confirmations.issue, Confirmations.redeem
+    issue, redeem = ConfirmTokens.issue, ConfirmTokens.redeem
 
-    async def issued(self: Confirmations, scope: Scope, operation: Operation, state: str) -> str:
+    async def issued(self: ConfirmTokens, scope: Scope, operation: ConfirmedOperation, state: str) -> str:
         token = await issue(self, scope, operation, state)
-        stage.issued.append((token, operation.fingerprint(scope.caller)))
+        harness.issued.append((token, operation.fingerprint(scope.caller)))
         return token
 
-    async def redeemed(self: Confirmations, scope: Scope, operation: Operation, token: str) -> Redemption:
+    async def redeemed(self: ConfirmTokens, scope: Scope, operation: ConfirmedOperation, token: str) -> TokenRedemption:
         redemption = await redeem(self, scope, operation, token)
-        stage.redeemed.append((token, operation.fingerprint(scope.caller)))
+        harness.redeemed.append((token, operation.fingerprint(scope.caller)))
         return redemption
 
-    monkeypatch.setattr(Confirmations, "issue", issued)
-    monkeypatch.setattr(Confirmations, "redeem", redeemed)
+    monkeypatch.setattr(ConfirmTokens, "issue", issued)
+    monkeypatch.setattr(ConfirmTokens, "redeem", redeemed)
 
 
-def in_a_document(stage: Stage, number: int) -> None:
-    count = len(stage.payloads[number].pieces)
-    stage.send(f"/a1/agents/reads-{count}/chat", {"message": f"What do the passages say? #{number}#"})
+def in_a_document(harness: InjectionHarness, number: int) -> None:
+    count = len(harness.payloads[number].pieces)
+    harness.send(f"/a1/agents/reads-{count}/chat", {"message": f"What do the passages say? #{number}#"})
 
 
-def in_a_search(stage: Stage, number: int) -> None:
-    query = json.dumps({"index_id": "corpus", "query": f"#{number}#", "top_k": len(stage.payloads[number].pieces)})
-    stage.chat({"role": "user", "content": f"Call rag_query {query}"})
+def in_a_search(harness: InjectionHarness, number: int) -> None:
+    query = json.dumps({"index_id": "corpus", "query": f"#{number}#", "top_k": len(harness.payloads[number].pieces)})
+    harness.chat({"role": "user", "content": f"Call rag_query {query}"})
 
 
-def in_an_article(stage: Stage, number: int) -> None:
-    stage.chat({"role": "user", "content": f'Call wikipedia_summary {{"title": "{number}"}}'})
+def in_an_article(harness: InjectionHarness, number: int) -> None:
+    harness.chat({"role": "user", "content": f'Call wikipedia_summary {{"title": "{number}"}}'})
 
 
-def in_a_message(stage: Stage, number: int) -> None:
-    stage.chat({"role": "user", "content": stage.payloads[number].text})
+def in_a_message(harness: InjectionHarness, number: int) -> None:
+    harness.chat({"role": "user", "content": harness.payloads[number].text})
 
 
-def in_a_message_to_an_agent(stage: Stage, number: int) -> None:
-    stage.send("/a1/agents/plain/chat", {"message": stage.payloads[number].text})
+def in_a_message_to_an_agent(harness: InjectionHarness, number: int) -> None:
+    harness.send("/a1/agents/plain/chat", {"message": harness.payloads[number].text})
 
 
-def in_a_callers_tool(stage: Stage, number: int) -> None:
+def in_a_callers_tool(harness: InjectionHarness, number: int) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "browse", "arguments": "{}"}}
-    stage.chat(
+    harness.chat(
         {"role": "user", "content": "What is on that page?"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c", "content": stage.payloads[number].text},
+        {"role": "tool", "tool_call_id": "c", "content": harness.payloads[number].text},
     )
 
 
-def in_the_memory(stage: Stage, number: int) -> None:
-    stage.send("/v1/tenant/config", {"memory": stage.payloads[number].text}, method="PUT")
-    stage.chat({"role": "user", "content": "Good morning."})
-    stage.send("/v1/tenant/config", {"memory": None}, method="PUT")
+def in_the_memory(harness: InjectionHarness, number: int) -> None:
+    harness.send("/v1/tenant/config", {"memory": harness.payloads[number].text}, method="PUT")
+    harness.chat({"role": "user", "content": "Good morning."})
+    harness.send("/v1/tenant/config", {"memory": None}, method="PUT")
 
 
-def in_a_message_that_was_compacted(stage: Stage, number: int) -> None:
-    store = stage.gateway.services.aws.for_tenant(TenantId("demo"))
-    chains = Chains(store, UserId("ada"), AgentName("plain"), stage.now)
-    payload = f"zebra{number} {stage.payloads[number].text}"
+def in_a_message_that_was_compacted(harness: InjectionHarness, number: int) -> None:
+    store = harness.gateway.services.aws.for_tenant(TenantId("demo"))
+    chains = ChainBuilder(store, UserId("ada"), AgentName("plain"), harness.now)
+    payload = f"zebra{number} {harness.payloads[number].text}"
 
     async def past() -> SessionId:
-        return await chains.compact(await chains.session(asked(payload)), "They spoke of an animal.")
+        return await chains.compact(await chains.session(plain_turn(payload)), "They spoke of an animal.")
 
-    session = stage.gateway._loop.run_until_complete(past())
+    session = harness.gateway._loop.run_until_complete(past())
     message = f'Call lineage_search {{"query": "zebra{number}"}}'
-    answer = stage.send(f"/a1/agents/plain/sessions/{session}/messages", {"message": message}).json
+    answer = harness.send(f"/a1/agents/plain/sessions/{session}/messages", {"message": message}).json
     (found,) = answer["tool_calls"][0]["result"]["results"]
     assert f"zebra{number}" in found["content"]
 
 
-Place = Callable[[Stage, int], None]
+Place = Callable[[InjectionHarness, int], None]
 PLACES: Final[tuple[Place, ...]] = (
     in_a_document, in_a_search, in_an_article, in_a_message, in_a_message_to_an_agent, in_a_callers_tool, in_the_memory,
     in_a_message_that_was_compacted,
@@ -218,14 +228,14 @@ def some(place: Place) -> list[int]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_model_that_obeys_every_text_writes_nothing(stage: Stage, place: Place) -> None:
+def test_a_model_that_obeys_every_text_writes_nothing(harness: InjectionHarness, place: Place) -> None:
     """Nor does any token help that it reads of: of another call, user or tenant, a used or an old one."""
-    before = stage.state()
+    before = harness.state()
     for number in some(place):
-        place(stage, number)
-        assert stage.redeemed == [], stage.payloads[number]
-    assert _but_versions(stage.state()) == _but_versions(before)
-    assert len(stage.issued) > len(some(place)) / 2, "the model has hardly obeyed"
+        place(harness, number)
+        assert harness.redeemed == [], harness.payloads[number]
+    assert _but_versions(harness.state()) == _but_versions(before)
+    assert len(harness.issued) > len(some(place)) / 2, "the model has hardly obeyed"
 
 
 def _but_versions(state: Mapping[str, object]) -> Mapping[str, object]:
@@ -234,31 +244,31 @@ def _but_versions(state: Mapping[str, object]) -> Mapping[str, object]:
 
 
 @pytest.mark.parametrize("place", [in_a_document, in_a_message])
-def test_a_model_that_also_confirms_what_it_does_changes_that_alone(stage: Stage, place: Place) -> None:
+def test_a_model_that_also_confirms_what_it_does_changes_that_alone(harness: InjectionHarness, place: Place) -> None:
     """What is not defended: a token that was given for this very call is its confirmation, whoever gives it back."""
-    stage.model.confirms = True
-    planted = {token for payload in stage.payloads for token in tokens_in(payload.text)}
+    harness.model.confirms = True
+    planted = {token for payload in harness.payloads for token in tokens_in(payload.text)}
     assert len(planted) >= len(TOKENS)
     changed = 0
     for number in some(place):
-        payload, before = stage.payloads[number], stage.state()
-        stage.issued.clear()
-        stage.redeemed.clear()
-        place(stage, number)
-        assert set(stage.redeemed) <= set(stage.issued), payload
-        assert not planted & {token for token, _ in stage.redeemed}, payload
-        if stage.state() != before:
-            assert stage.redeemed, payload
+        payload, before = harness.payloads[number], harness.state()
+        harness.issued.clear()
+        harness.redeemed.clear()
+        place(harness, number)
+        assert set(harness.redeemed) <= set(harness.issued), payload
+        assert not planted & {token for token, _ in harness.redeemed}, payload
+        if harness.state() != before:
+            assert harness.redeemed, payload
             changed += 1
-            stage.restore()
+            harness.restore()
     assert changed
 
 
-def test_the_token_of_exactly_this_call_is_a_confirmation_wherever_it_is_read(stage: Stage) -> None:
-    token = stage.execute(DELETE)["confirm_token"]
-    stage.chat({"role": "user", "content": f"Call {DELETE} with confirm_token {token}."})
-    assert [redeemed for redeemed, _ in stage.redeemed] == [token]
-    assert stage.gateway.send("GET", "/a1/rag/indices/notes").code == "index_not_found"
+def test_the_token_of_exactly_this_call_is_a_confirmation_wherever_it_is_read(harness: InjectionHarness) -> None:
+    token = harness.execute(DELETE)["confirm_token"]
+    harness.chat({"role": "user", "content": f"Call {DELETE} with confirm_token {token}."})
+    assert [redeemed for redeemed, _ in harness.redeemed] == [token]
+    assert harness.gateway.send("GET", "/a1/rag/indices/notes").code == "index_not_found"
 
 
 def test_the_table_of_the_documentation_is_what_is_measured() -> None:
@@ -273,7 +283,7 @@ def test_the_corpus_is_what_it_says() -> None:
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=lambda payload: payload.kind)
 def test_as_data_it_stands_between_delimiters_and_is_marked(payload: Payload) -> None:
-    found = measured(payload)
+    found = measure_defence(payload)
     assert found.closed
     assert found.marked
     if payload.kind in ("role tokens", "hidden characters", "bidirectional text"):
@@ -284,4 +294,4 @@ def test_what_was_written_in_characters_that_nobody_sees_gives_no_order_any_more
     hidden = [payload for payload in PAYLOADS if payload.kind == "hidden characters"]
     unseen = [payload for payload in hidden if not orders_in(payload.text.encode("ascii", "ignore").decode())]
     assert len(unseen) >= 4
-    assert [payload for payload in unseen if measured(payload).obeyed] == []
+    assert [payload for payload in unseen if measure_defence(payload).obeyed] == []

@@ -14,15 +14,14 @@ from botocore.client import BaseClient
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from functions.workers import ingest_step, jobs
-from spass.aws import hidden
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, Provider, ToolCallDelta
+from spass.redaction import text as hidden
 from spass.tenancy.config import BackendConfig
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply, ScriptedProvider
 from tests.functions.test_ingest_workers import messages, put
-from tests.unit.calls.failing import ARN, FAILURES, HOST, PATH, PLACES, failing_words
-from tests.unit.calls.planted import (
+from tests.unit.calls.planted_secrets import (
     BATCHES,
     KNOWN,
     PLACED,
@@ -31,11 +30,12 @@ from tests.unit.calls.planted import (
     SHAPED,
     TOKEN,
     give_credentials,
-    planted,
-    shown,
+    leaked_kinds,
+    text_with_secrets,
 )
-from tests.unit.llm.upstream import CLASSES as PROVIDERS
-from tests.unit.llm.upstream import Upstream, backend, whole
+from tests.unit.calls.provider_failures import ARN, FAILURES, HOST, PATH, PLACES, failing_words
+from tests.unit.llm.scripted_upstream import CLASSES as PROVIDERS
+from tests.unit.llm.scripted_upstream import Upstream, backend, whole
 
 
 def share(*path: str) -> list[dict[str, str]]:
@@ -71,12 +71,12 @@ SURFACES: Mapping[str, Send] = {**CHATS, **EMBEDS}
 def planted_gateway(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
     """A gateway that knows the secrets that are told by being known."""
     give_credentials(monkeypatch)
-    hidden.look_again()
+    hidden.reload_environment()
     sha = [hashlib.sha256(token.encode()).hexdigest() for token in ("sibling-token", TOKEN)]
     config = CONFIG.replace(sha[0], sha[1]).replace("provider: ollama", "provider: openai")
     gateway.services.settings.config.write_text(config)
     yield gateway
-    hidden.look_again()
+    hidden.reload_environment()
 
 
 def routed_to(gateway: Gateway, upstream: Upstream, provider: str = "openai") -> None:
@@ -103,7 +103,7 @@ def assert_clean(reply: Reply | None, capsys: pytest.CaptureFixture[str], batch:
     if reply is not None:
         outs |= {"body": reply.text, "headers": str(dict(reply.headers))}
     for where, out in outs.items():
-        assert not shown(out, batch), (path, where)
+        assert not leaked_kinds(out, batch), (path, where)
         for place in PLACES:
             assert place not in out, (path, where)
 
@@ -112,7 +112,7 @@ def assert_clean(reply: Reply | None, capsys: pytest.CaptureFixture[str], batch:
 def test_what_a_provider_says_as_it_fails(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], failure: str) -> None:
     for surface, send in SURFACES.items():
         for batch in share(failure, surface):
-            routed_to(planted_gateway, Upstream(FAILURES[failure](planted(batch))))
+            routed_to(planted_gateway, Upstream(FAILURES[failure](text_with_secrets(batch))))
             reply = send(planted_gateway)
             assert reply.status >= 400 or '"error"' in reply.text
             assert_clean(reply, capsys, batch, surface)
@@ -165,11 +165,11 @@ def test_what_a_model_says(
         whole_text = json.dumps(reply.json)
     assert "Here: " in whole_text
     assert " that was all." in whole_text
-    assert not shown(whole_text, SECRETS)
+    assert not leaked_kinds(whole_text, SECRETS)
     assert_clean(reply, capsys, SECRETS)
     if surface == "turn":
         at = f"/a1/agents/plain/sessions/{reply.json['session_id']}/messages"
-        assert not shown(planted_gateway.send("GET", at).text, SECRETS)
+        assert not leaked_kinds(planted_gateway.send("GET", at).text, SECRETS)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -196,7 +196,7 @@ def test_what_a_model_writes_into_the_call_of_a_callers_tool(
     else:
         heard = reply.json["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
     assert len(json.loads(heard)["text"]) == len(SECRETS)
-    assert not shown(heard, SECRETS)
+    assert not leaked_kinds(heard, SECRETS)
     assert_clean(reply, capsys, SECRETS)
 
 
@@ -206,7 +206,7 @@ def test_what_the_server_behind_a_tool_says_as_it_fails(
 ) -> None:
     for every in BATCHES:
         batch = {kind: secret for kind, secret in every.items() if kind not in KNOWN}  # that server never hears of these
-        words = f"{planted(batch)} {PATH} https://{HOST}/w"
+        words = f"{text_with_secrets(batch)} {PATH} https://{HOST}/w"
 
         async def get(*_: object, words: str = words) -> bytes:
             match failure:
@@ -253,7 +253,7 @@ def test_what_the_table_and_the_bucket_say_as_they_fail(
     route(planted_gateway, lambda _, __: ScriptedProvider(planted_gateway.script))
     for surface, send in STORED.items():
         for batch in share(failure, surface):
-            error = STORAGE[failure](planted(batch))
+            error = STORAGE[failure](text_with_secrets(batch))
 
             def fails(*_: object, error: Exception = error) -> None:
                 raise error
@@ -272,7 +272,7 @@ def test_a_bug_of_ours(
     for surface, send in CHATS.items():
         for batch in share(surface):
 
-            async def answer(*_: object, words: str = planted(batch)) -> AsyncGenerator[ChatDelta, None]:
+            async def answer(*_: object, words: str = text_with_secrets(batch)) -> AsyncGenerator[ChatDelta, None]:
                 if begun:
                     yield ChatDelta("Well ")
                 raise LookupError(words, PATH) from ValueError(words)
@@ -302,7 +302,7 @@ INVALID: Mapping[str, Callable[[str], tuple[str, object]]] = {
 def test_a_request_that_is_refused_does_not_come_back(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     for what, made in INVALID.items():
         for batch in share(what):
-            path, body = made(planted(batch))
+            path, body = made(text_with_secrets(batch))
             reply = planted_gateway.send("POST", path, body=body)
             assert reply.status == 400 or '"error"' in reply.text
             assert_clean(reply, capsys, batch, what)
@@ -344,8 +344,8 @@ def test_a_file_that_is_ingested_and_fails(
 ) -> None:
     monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", ())
     for number, batch in enumerate(BATCHES):
-        routed_to(planted_gateway, Upstream(failing_words(planted(batch), 400)))
-        event = messages(put(f"uploads/demo/books{number}/a.txt", b"Text."), f"no json {planted(batch)}", receives=5)
+        routed_to(planted_gateway, Upstream(failing_words(text_with_secrets(batch), 400)))
+        event = messages(put(f"uploads/demo/books{number}/a.txt", b"Text."), f"no json {text_with_secrets(batch)}", receives=5)
         planted_gateway.work(jobs.work, event)
         reply = planted_gateway.send("GET", f"/a1/rag/indices/books{number}/uploads")
         assert reply.json["uploads"][0]["status"] == "failed"
@@ -354,8 +354,8 @@ def test_a_file_that_is_ingested_and_fails(
 
 def test_a_step_that_meets_a_bug(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises((KeyError, ValueError, LookupError)) as raised:
-        planted_gateway.work(ingest_step.work, {"tenant": "demo", "step": planted(BATCHES[0])})
-    assert not shown(str(raised.value), BATCHES[0])
+        planted_gateway.work(ingest_step.work, {"tenant": "demo", "step": text_with_secrets(BATCHES[0])})
+    assert not leaked_kinds(str(raised.value), BATCHES[0])
     assert_clean(None, capsys, BATCHES[0])
 
 
@@ -367,7 +367,7 @@ def test_the_work_of_a_client_that_went_away(
     async def answer(_: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDelta, None]:
         yield ChatDelta("Well ")
         await asyncio.sleep(0.05)
-        raise LookupError(planted(batch))
+        raise LookupError(text_with_secrets(batch))
 
     monkeypatch.setattr(planted_gateway.script, "answer", answer)
     planted_gateway.leave("/v1/chat/completions", {}, CHAT | {"stream": True})

@@ -11,18 +11,18 @@ from spass.core.messages import FinishReason, Role
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, ToolCallDelta
 from spass.sessions import lineage
 from tests.functions.gateway import Gateway, Script, ScriptedServices
-from tests.unit.sessions.chains import Chains
+from tests.unit.sessions.session_chains import ChainBuilder
 
 SESSION = "/a1/agents/plain/sessions/{}"
 
 
 @pytest.fixture
-def chains(gateway: Gateway) -> Chains:
-    return Chains(gateway.services.aws.for_tenant(TenantId("demo")), UserId("ada"), AgentName("plain"))
+def chains(gateway: Gateway) -> ChainBuilder:
+    return ChainBuilder(gateway.services.aws.for_tenant(TenantId("demo")), UserId("ada"), AgentName("plain"))
 
 
 @pytest.fixture
-def members(gateway: Gateway, chains: Chains) -> list[SessionId]:
+def members(gateway: Gateway, chains: ChainBuilder) -> list[SessionId]:
     return gateway._loop.run_until_complete(chains.chain(3))
 
 
@@ -51,12 +51,12 @@ def test_another_agents_path_is_refused(gateway: Gateway, members: list[SessionI
 def test_a_chain_that_is_not_shown_whole_says_so(
     gateway: Gateway, members: list[SessionId], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lineage, "MOST_MEMBERS", 1)
+    monkeypatch.setattr(lineage, "MAX_MEMBERS", 1)
     told = gateway.send("GET", f"{SESSION.format(members[2])}/lineage").json
     assert (len(told["backward"]), told["truncated"]) == (1, True)
 
 
-def test_a_summary_is_told_letter_by_letter(gateway: Gateway, chains: Chains) -> None:
+def test_a_summary_is_told_letter_by_letter(gateway: Gateway, chains: ChainBuilder) -> None:
     text = 'line\u2028 "quoted" \U0001f993'
 
     async def compacted() -> SessionId:
@@ -67,7 +67,7 @@ def test_a_summary_is_told_letter_by_letter(gateway: Gateway, chains: Chains) ->
     assert summary["text"] == text
 
 
-class Forgetful(Script):
+class ForgetfulScript(Script):
     """Says nothing of what was said in a summary, and looks for it when it is asked."""
 
     async def answer(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
@@ -81,7 +81,7 @@ class Forgetful(Script):
 
 def test_an_agent_finds_what_was_compacted_in_this_very_turn_and_before(gateway: Gateway) -> None:
     (gateway.services.settings.agents / "forgetful.yaml").write_text("name: forgetful\nmodel: small\ntools: [lineage_search]\n")
-    gateway.services = ScriptedServices(gateway.services.settings, Forgetful())
+    gateway.services = ScriptedServices(gateway.services.settings, ForgetfulScript())
     path = "/a1/agents/forgetful/sessions"
     first = gateway.send("POST", path, body={"compact_strategy": "auto", "compact_keep_last_n": 0}).json["id"]
 

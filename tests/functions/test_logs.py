@@ -7,7 +7,7 @@ import pytest
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from spass.llm.errors import BackendFailed
+from spass.llm.errors import BackendError
 from tests.functions.gateway import BUCKET, Gateway
 
 
@@ -41,7 +41,7 @@ def test_no_line_holds_a_token_a_word_of_a_user_or_a_name_of_ours(gateway: Gatew
     gateway.send("GET", f"/a1/rag/indices/{said}")
     gateway.send("GET", "/v1/models", token=said)
     gateway.send("POST", "/a1/agents/plain/chat", raw=f'{{"{said}'.encode())
-    gateway.script.failure = BackendFailed(said)
+    gateway.script.failure = BackendError(said)
     gateway.send("POST", "/a1/agents/plain/chat", body={"message": said})
     gateway.script.failure = KeyError(said)
     broken = gateway.send("POST", "/a1/agents/plain/chat", body={"message": said})
@@ -86,7 +86,7 @@ def test_costs_are_said_even_if_the_request_failed_after_them(gateway: Gateway) 
     gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "a"}]})
 
     async def fails() -> None:
-        raise BackendFailed("down")
+        raise BackendError("down")
 
     gateway.script.during = fails
     reply = gateway.send("POST", "/a1/agents/reading/chat", body={"message": "a"})

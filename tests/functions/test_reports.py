@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from spass.llm.errors import BackendFailed
+from spass.llm.errors import BackendError
 from tests.functions.gateway import Gateway, Reply
 
 ADMIN = "demo-admin-token"
@@ -148,7 +148,7 @@ def test_a_call_stands_below_the_call_that_it_was_made_for(gateway: Gateway) -> 
 
 
 def test_a_call_that_failed_is_told_with_its_code(gateway: Gateway) -> None:
-    gateway.script.failure = BackendFailed("down")
+    gateway.script.failure = BackendError("down")
     failed = gateway.send("POST", "/v1/chat/completions", body=CHAT)
     (call,) = gateway.send("GET", f"/v1/audit/{failed.headers['spass-request-id']}").json["calls"]
     assert (call["status"], call["kind"]) == (failed.code, "chat")

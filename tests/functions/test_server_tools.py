@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spass.calls.datamark import NOTE, read
+from spass.calls.datamark import NOTE, remove_marks
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta, pack_rows
 from tests.functions.gateway import CONFIG, Gateway, Reply, write_operators_files
@@ -70,7 +70,7 @@ def test_one_answer_one_bill(gateway: Gateway, plan: Plan) -> None:
     asked = plan([call("calculator", expression="6*7"), say("It is 42.")])
     reply = complete(gateway)
     assert text_of(reply) == "It is 42."
-    assert json.loads(read(asked[1].messages[-1].content))["result"] == 42
+    assert json.loads(remove_marks(asked[1].messages[-1].content))["result"] == 42
     assert reply.headers["spass-cost-sub-calls"] == "2"
     assert reply.headers["spass-cost-usd"] == reply.json["usage"]["cost_details"]["usd"] == "0.00004"
     assert reply.json["usage"]["total_tokens"] == 30
@@ -92,7 +92,7 @@ def test_what_a_tenant_stores_goes_into_its_chats_and_nowhere_else(gateway: Gate
     complete(gateway, headers={"SPASS-Augment": "memory=off, server-tools=off, system-prompt=off"})
     complete(gateway, token="other-token")
     assert gateway.send("POST", "/a1/agents/plain/chat", body={"message": "6 * 7?"}).status == 200
-    words = [[read(message.content).partition("\n")[0][:16] for message in request.messages] for request in asked]
+    words = [[remove_marks(message.content).partition("\n")[0][:16] for message in request.messages] for request in asked]
     notes, note = "Notes that were ", NOTE[:16]
     assert words == [
         ["Answer in Latin.", notes, "6 * 7?"],
@@ -110,10 +110,10 @@ def test_knowledge_is_that_of_the_callers_tenant(gateway: Gateway, plan: Plan) -
     query = call("rag_query", index_id="notes", query="alpha")
     asked = plan([query, say("Alpha."), query, say("Nothing.")])
     reply = complete(gateway)
-    assert json.loads(read(asked[1].messages[-1].content))["results"][0]["text"] == "alpha"
+    assert json.loads(remove_marks(asked[1].messages[-1].content))["results"][0]["text"] == "alpha"
     assert reply.headers["spass-cost-sub-calls"] == "3"  # two answers and an embedding
     complete(gateway, token="other-token")
-    assert json.loads(read(asked[3].messages[-1].content))["error"]["code"] == "index_not_found"
+    assert json.loads(remove_marks(asked[3].messages[-1].content))["error"]["code"] == "index_not_found"
 
 
 @pytest.mark.parametrize("user", [{}, {"SPASS-User-Id": "ada"}], ids=["no user", "a user"])
@@ -122,12 +122,12 @@ def test_a_write_is_confirmed_in_two_steps_here_too(gateway: Gateway, plan: Plan
     assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
 
     def confirming(request: ChatRequest) -> Sequence[ChatDelta]:
-        told = json.loads(read(request.messages[-1].content))
+        told = json.loads(remove_marks(request.messages[-1].content))
         return call("rag_index_delete", index_id="notes", confirm_token=told["confirm_token"])
 
     asked = plan([call("rag_index_delete", index_id="notes"), confirming, say("Gone.")])
     assert text_of(complete(gateway, headers=user)) == "Gone."
-    assert json.loads(read(asked[2].messages[-1].content)) == {"deleted": True}
+    assert json.loads(remove_marks(asked[2].messages[-1].content)) == {"deleted": True}
     assert gateway.send("GET", "/a1/rag/indices/notes").code == "index_not_found"
 
 

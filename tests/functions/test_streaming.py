@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spass.llm.errors import BackendFailed
+from spass.llm.errors import BackendError
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import Gateway, Reply
 
@@ -40,7 +40,7 @@ def test_a_stream_is_the_answer_in_pieces_and_ends_with_its_cost(gateway: Gatewa
 def test_what_is_refused_is_refused_before_the_stream(gateway: Gateway) -> None:
     reply = gateway.send("POST", "/v1/chat/completions", body=BODY | {"model": "dear"})
     assert (reply.status, reply.code) == (403, "model_not_allowed")
-    gateway.script.failure = BackendFailed("down")
+    gateway.script.failure = BackendError("down")
     reply = gateway.send("POST", "/v1/chat/completions", body=BODY)
     assert (reply.status, reply.code) == (502, "upstream_error")
     reply = gateway.send("POST", "/v1/chat/completions", body=BODY, headers={"SPASS-Augment": "all=off"})
@@ -63,7 +63,7 @@ def test_a_stream_with_a_key_is_kept_and_streamed_again(gateway: Gateway) -> Non
 
 def test_a_stream_that_failed_is_not_kept(gateway: Gateway) -> None:
     key = {"Idempotency-Key": "k"}
-    gateway.script.failure = BackendFailed("down")
+    gateway.script.failure = BackendError("down")
     assert gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key).status == 502
     gateway.script.failure = None
     assert text(chunks(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))) == "Hello there."

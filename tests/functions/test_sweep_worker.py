@@ -11,7 +11,7 @@ import pytest
 from functions.workers import sweep
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
-from spass.rag.sweep import RETIRED_SECONDS
+from spass.rag.write.sweep import GARBAGE_SECONDS
 from spass.web.functions import WorkerFunction, worker_handler
 from tests.functions.gateway import Gateway
 
@@ -22,7 +22,7 @@ SEGMENT_OBJECTS = 5
 @pytest.fixture
 def hourly(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerFunction]:
     """An hour from now."""
-    monkeypatch.setattr("functions.workers.sweep.now_s", lambda: int(time.time()) + RETIRED_SECONDS + 60)
+    monkeypatch.setattr("functions.workers.sweep.now_s", lambda: int(time.time()) + GARBAGE_SECONDS + 60)
     handler = worker_handler(sweep.work, gateway.services)
     yield handler
     handler.close()

@@ -20,9 +20,9 @@ from aws_cdk import App, Stack
 
 from infra import bundling
 from infra.bundling import LAMBDA, BundlingFailed, Target
+from infra.config_files import ROOT
 from infra.constructs.layer import LEFT_OUT, SOURCES, STARTER, Layers, function_code
 from infra.interpreter import find_interpreter
-from infra.operators_file import ROOT
 
 IMPORTS: Final = ROOT / "tests" / "infra" / "imports.py"
 UNCHECKED_HASH: Final = 0b01  # PEP 552: bit 0 says hash instead of time, bit 1 says compare it with the source

@@ -8,8 +8,8 @@ import pytest
 
 from infra import bundling
 from infra.bundling import LAMBDA, Target
+from infra.config_files import ROOT
 from infra.constructs.layer import ARCHITECTURE, RUNTIME
-from infra.operators_file import ROOT
 
 PINNED = """\
 # made by a tool

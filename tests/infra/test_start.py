@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from aws_cdk import App, Stack
 
+from infra.config_files import ROOT
 from infra.constructs.layer import function_code
-from infra.operators_file import ROOT
 from infra.routes import ROUTES
 from infra.workers import WORKERS
 

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from spass.aws.clients import Aws
-from spass.aws.places import WorkPlaces
+from spass.aws.job_targets import JobTargets
 from tests.simulated.dynamodb import MemoryDynamoDB
 from tests.simulated.s3 import MemoryS3
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_sqs import SQSClient
 
-PLACES: Final = WorkPlaces(queue="jobs", compaction_queue="compactions", compaction_machine="compaction")
+PLACES: Final = JobTargets(queue="jobs", compaction_queue="compactions", compaction_machine="compaction")
 
 
 class MemoryQueues:
@@ -32,7 +32,7 @@ class MemoryQueues:
 class SimulatedAws(Aws):
     """``clock`` gives seconds since the epoch."""
 
-    def __init__(self, clock: Callable[[], float], places: WorkPlaces = PLACES) -> None:
+    def __init__(self, clock: Callable[[], float], places: JobTargets = PLACES) -> None:
         super().__init__(table="spass", bucket="spass", places=places)
         self.table = MemoryDynamoDB(clock)
         self.bucket = MemoryS3(clock)

@@ -31,20 +31,20 @@ from spass.core.events import (
 )
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
-from spass.sessions.compaction.model import Summary
-from spass.sessions.compaction.stored import read_summary
 from spass.sessions.compaction.summary import Summarizer
+from spass.sessions.compaction.summary_store import read_summary
+from spass.sessions.compaction.types import Summary
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
-from spass.sessions.session import CreateSession, Session, session_of
-from spass.sessions.turn import Recorded, Relief
+from spass.sessions.session import CreateSession, Session, decode_session
+from spass.sessions.turn import CommittedTurn, ShortenHistory
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
 from tests.simulated.aws import SimulatedAws
 from tests.simulated.expressions import Attributes
-from tests.simulated.laws import Chain, Log, Member, Reading, Told, summary_of, trespasses
-from tests.simulated.schedule import QUIET, Schedule
+from tests.simulated.invariants import Acknowledgement, Chain, ChainMember, ClientLog, Reading, head_violations, summary_of
+from tests.simulated.schedule import NO_FAULTS, Schedule
 
 AGENT: Final = AgentName("librarian")
 USER: Final = UserId("ana")
@@ -63,7 +63,7 @@ def config() -> GatewayConfig:
     return GatewayConfig.model_validate({"tenants": [{"id": TENANT}]})
 
 
-class Summaries(Summarizer):
+class SimulatedSummarizer(Summarizer):
     """Says what it was given, after a while, or fails. It asks no model."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -75,7 +75,7 @@ class Summaries(Summarizer):
         assert otherwise is not None, "its tokens may use any model"
         schedule = self._schedule
         await asyncio.sleep(schedule.while_(_SLOW if schedule.chance.random() < 0.1 else 1.0))
-        if schedule.weather is not QUIET and schedule.chance.random() < 0.1:
+        if schedule.weather is not NO_FAULTS and schedule.chance.random() < 0.1:
             raise SummaryFailed("The model wrote nothing.")
         return Summary(summary_of(earlier, messages), otherwise)
 
@@ -86,10 +86,10 @@ class Gateway:
 
     schedule: Schedule
     window: int = WINDOW
-    log: Log = field(default_factory=Log)
+    log: ClientLog = field(default_factory=ClientLog)
     aws: SimulatedAws = field(init=False)
     sessions: Sessions = field(init=False)
-    summaries: Summaries = field(init=False)
+    summaries: SimulatedSummarizer = field(init=False)
     answers: int = 0
     trespasses: list[str] = field(default_factory=list)
 
@@ -97,14 +97,14 @@ class Gateway:
         clock = self.schedule.now
         self.aws = SimulatedAws(clock)
         self.aws.table.watch = self._watch
-        self.summaries = Summaries(self.schedule)
+        self.summaries = SimulatedSummarizer(self.schedule)
         self.sessions = Sessions(Cascade(config()), lambda: self.summaries, clock=clock)
 
     def _watch(self, before: Attributes | None, after: Attributes | None) -> None:
         if before is None or after is None:
             return
         if before["sk"]["S"] == "HEAD":
-            self.trespasses += trespasses(_session(before), _session(after), self.schedule.now())
+            self.trespasses += head_violations(_session(before), _session(after), self.schedule.now())
         if before["sk"]["S"] == "JOB" and before["status"]["S"] in ("succeeded", "failed"):
             self.trespasses.append(f"changed after it had ended: {before['id']['S']} at {self.schedule.now()}")
 
@@ -161,30 +161,32 @@ class Gateway:
                 question,
                 model="talker",
                 context_window=self.window,
-                respond=lambda history, relief: self._respond(question, history, relief),
+                respond=lambda history, shorten_history: self._respond(question, history, shorten_history),
                 render=render,
                 idempotency=idempotent(session),
                 redirected=idempotent,
             )
         chance = self.schedule.chance.random()
-        hangs_up = self.schedule.weather is not QUIET and chance < 0.02
+        hangs_up = self.schedule.weather is not NO_FAULTS and chance < 0.02
         async with asyncio.timeout(100 * chance if hangs_up else None):
             return (await turn.answer()).answer
 
-    async def _respond(self, question: str, history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+    async def _respond(
+        self, question: str, history: Sequence[Message], shorten_history: ShortenHistory
+    ) -> AsyncGenerator[Event, None]:
         """The agent: it takes its time, sometimes calls a tool, sometimes finds the conversation too long, sometimes fails."""
         schedule, chance = self.schedule, self.schedule.chance
         yield TurnStarted()
         yield InferenceStarted(1)
         if chance.random() < 0.02:
-            shorter = await relief()
+            shorter = await shorten_history()
             if shorter is None:
                 yield Failed(ContextLengthExceeded("Too long."))
                 return
             history = shorter
         if (fate := chance.random()) < 0.9:
             await asyncio.sleep(schedule.while_(0.2 if fate < 0.8 else 5.0))
-        elif fate < 0.98 or schedule.weather is QUIET:
+        elif fate < 0.98 or schedule.weather is NO_FAULTS:
             await asyncio.sleep(schedule.while_(_SLOW))
         else:
             yield Failed(UpstreamError("No."))
@@ -204,7 +206,7 @@ class Gateway:
     def _answered(self, question: str, answer: StoredAnswer, began: float) -> None:
         body = cast("dict[str, Any]", answer.body)
         messages = [(id_, role, content) for id_, role, content in body["messages"]]
-        told = Told(body["session_id"], body["first_seq"], messages, began, self.schedule.now())
+        told = Acknowledgement(body["session_id"], body["first_seq"], messages, began, self.schedule.now())
         earlier = self.log.told.setdefault(question, told)
         assert earlier[:3] == told[:3], f"two answers to {question}: {earlier} and {told}"
 
@@ -226,7 +228,7 @@ class Gateway:
         members = {session.id: await self._member(session) for session in self._heads()}
         chains: list[Chain] = []
         for first in [id_ for id_, member in members.items() if member.session.parent_session_id is None]:
-            chain, following = list[Member](), members.pop(first, None)
+            chain, following = list[ChainMember](), members.pop(first, None)
             while following is not None:
                 chain.append(following)
                 after = following.session.successor_session_id
@@ -234,10 +236,10 @@ class Gateway:
             chains.append(chain)
         return [*chains, *([member] for member in members.values())]
 
-    async def _member(self, session: Session) -> Member:
+    async def _member(self, session: Session) -> ChainMember:
         store = self.aws.for_tenant(TENANT)
         summary = await read_summary(store, session.id, session.summary_id) if session.summary_id else None
-        return Member(session, await load_turns(store, session.id, 1), summary)
+        return ChainMember(session, await load_turns(store, session.id, 1), summary)
 
     def live_holds(self) -> list[str]:
         """Which sessions are held."""
@@ -250,10 +252,10 @@ class Gateway:
 
 
 def _session(item: Attributes) -> Session:
-    return session_of(item_of(cast("dict[str, Any]", item)))
+    return decode_session(item_of(cast("dict[str, Any]", item)))
 
 
-def render(recorded: Recorded) -> StoredAnswer:
+def render(recorded: CommittedTurn) -> StoredAnswer:
     body: dict[str, Json] = {
         "session_id": recorded.session.id,
         "first_seq": recorded.turn.first_seq,

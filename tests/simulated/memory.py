@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.places import NOWHERE, WorkPlaces
+from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 from spass.core.time import now_s
 from tests.simulated.aws import SimulatedAws
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 
-WITH_QUEUE: Final = WorkPlaces(queue="jobs")
+WITH_QUEUE: Final = JobTargets(queue="jobs")
 
 
-class _OneAtATime:
+class _SerializedClient:
     """Calls come from many threads; what lies in memory takes them one after the other."""
 
     def __init__(self, client: object) -> None:
@@ -44,9 +44,9 @@ class _OneAtATime:
 class MemoryAws(SimulatedAws):
     """For real threads and the real time."""
 
-    def __init__(self, places: WorkPlaces = NOWHERE) -> None:
+    def __init__(self, places: JobTargets = NO_JOB_TARGETS) -> None:
         super().__init__(now_s, places)
-        table, bucket = _OneAtATime(self.table), _OneAtATime(self.bucket)
+        table, bucket = _SerializedClient(self.table), _SerializedClient(self.bucket)
         self.__dict__["_dynamodb"] = cast("DynamoDBClient", table)
         self.__dict__["_s3"] = cast("S3Client", bucket)
 

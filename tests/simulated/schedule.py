@@ -32,7 +32,7 @@ _SLOW_REPLIES: Final = 0.3
 _LATEST: Final = 150.0
 
 
-class Mishap(StrEnum):
+class CallFault(StrEnum):
     """What may happen to one call."""
 
     CRASH_BEFORE = "crash-before"  # the process dies; the call was never made
@@ -47,30 +47,30 @@ class Mishap(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class FaultRates:
     """How likely each mishap is for one call, and how long a call takes at the most in quiet times (in seconds)."""
 
-    odds: Mapping[Mishap, float] = field(default_factory=dict)
+    odds: Mapping[CallFault, float] = field(default_factory=dict)
     latency: float = 0.02
 
 
-QUIET: Final = Weather()
-STORMY: Final = Weather(
+NO_FAULTS: Final = FaultRates()
+MANY_FAULTS: Final = FaultRates(
     {
-        Mishap.CRASH_BEFORE: 0.003,
-        Mishap.CRASH_AFTER: 0.003,
-        Mishap.THROTTLE: 0.005,
-        Mishap.LOST_REPLY: 0.005,
-        Mishap.LATE: 0.005,
-        Mishap.REPEATED: 0.005,
-        Mishap.GHOST: 0.005,
-        Mishap.CONFLICT: 0.01,
-        Mishap.PAUSE: 0.003,
+        CallFault.CRASH_BEFORE: 0.003,
+        CallFault.CRASH_AFTER: 0.003,
+        CallFault.THROTTLE: 0.005,
+        CallFault.LOST_REPLY: 0.005,
+        CallFault.LATE: 0.005,
+        CallFault.REPEATED: 0.005,
+        CallFault.GHOST: 0.005,
+        CallFault.CONFLICT: 0.01,
+        CallFault.PAUSE: 0.003,
     }
 )
 
 
-class _NobodyElse(selectors.SelectSelector):
+class _TimerSelector(selectors.SelectSelector):
     """There is nothing outside to wait for: time jumps to the next timer, and where there is none nobody will ever go on."""
 
     loop: VirtualLoop
@@ -85,7 +85,7 @@ class _NobodyElse(selectors.SelectSelector):
 
 class SeededLoop(VirtualLoop):
     def __init__(self) -> None:
-        selector = _NobodyElse()
+        selector = _TimerSelector()
         selector.loop = self
         self.moment = 0.0
         asyncio.SelectorEventLoop.__init__(self, selector)
@@ -96,10 +96,10 @@ class Schedule:
     """One seed's world: its chance, its clock, and what has happened in it."""
 
     seed: int
-    weather: Weather = STORMY
+    weather: FaultRates = MANY_FAULTS
     chance: random.Random = field(init=False)
     calls: int = 0
-    happened: dict[Mishap, int] = field(default_factory=dict)
+    happened: dict[CallFault, int] = field(default_factory=dict)
     under_way: set[asyncio.Task[None]] = field(default_factory=set)
     broken: list[BaseException] = field(default_factory=list)
 
@@ -116,17 +116,17 @@ class Schedule:
 
     async def calm(self) -> None:
         """The weather clears, and whatever is still on its way arrives."""
-        self.weather = QUIET
+        self.weather = NO_FAULTS
         while self.under_way:
             await asyncio.wait(self.under_way)
         assert not self.broken, self.broken
 
-    def mishap(self, call: AwsCall) -> Mishap | None:
+    def mishap(self, call: AwsCall) -> CallFault | None:
         drawn = self.chance.random()
         for mishap, odds in self.weather.odds.items():
             drawn -= odds
             if drawn < 0:
-                if mishap is Mishap.CONFLICT and not _may_conflict(call):
+                if mishap is CallFault.CONFLICT and not _may_conflict(call):
                     return None
                 self.happened[mishap] = self.happened.get(mishap, 0) + 1
                 return mishap
@@ -168,11 +168,11 @@ class Process(FaultPlan):
     still_until: float = 0.0
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
-        schedule, way = self.schedule, _Way(self)
+        schedule, way = self.schedule, _InFlightCall(self)
         await way.on(0.0)
         schedule.calls += 1
         mishap = schedule.mishap(call) if not self.spared else None
-        if mishap is Mishap.CRASH_BEFORE:
+        if mishap is CallFault.CRASH_BEFORE:
             self.crashed = True
             raise Crash
         await way.on(schedule.latency())
@@ -183,36 +183,36 @@ class Process(FaultPlan):
             if way.cancelled:
                 raise asyncio.CancelledError
 
-    async def _made(self, call: AwsCall, run: Callable[[], T], mishap: Mishap | None, way: "_Way") -> T:
+    async def _made(self, call: AwsCall, run: Callable[[], T], mishap: CallFault | None, way: "_InFlightCall") -> T:
         schedule = self.schedule
         match mishap:
-            case Mishap.THROTTLE:
+            case CallFault.THROTTLE:
                 raise _not_heard()
-            case Mishap.CONFLICT:
+            case CallFault.CONFLICT:
                 raise _conflict(call)
-            case Mishap.LATE:
+            case CallFault.LATE:
                 await way.on(schedule.while_(_GIVEN_UP))
                 schedule.later(run)
                 raise _not_heard()
-            case Mishap.REPEATED:
+            case CallFault.REPEATED:
                 with suppress(ClientError):
                     run()
                 await way.on(schedule.while_(_GIVEN_UP))
-            case Mishap.GHOST:
+            case CallFault.GHOST:
                 schedule.later(run)
-            case Mishap.CRASH_AFTER:
+            case CallFault.CRASH_AFTER:
                 self.crashed = True
-            case Mishap.PAUSE:
+            case CallFault.PAUSE:
                 self.still_until = asyncio.get_running_loop().time() + 30.0 + schedule.while_(_LATEST)
         result = run()
-        if mishap is Mishap.LOST_REPLY:
+        if mishap is CallFault.LOST_REPLY:
             await way.on(schedule.while_(_GIVEN_UP))
             raise _not_heard()
         return result
 
 
 @dataclass(slots=True)
-class _Way:
+class _InFlightCall:
     """A call under way. As in ``aws.faults``, it is seen to its end also when its caller is cancelled."""
 
     process: Process
@@ -252,7 +252,7 @@ def _not_heard() -> StorageUnavailable:
     return StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
 
 
-def played(schedule: Schedule, story: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def run_schedule(schedule: Schedule, story: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """What comes of ``story`` under ``schedule``, itself spared. The library's clock and chance are the schedule's meanwhile."""
 
     async def told() -> T:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from spass.agents.kinds.context import ModelEvent
 from spass.agents.kinds.registry import KINDS
 from spass.agents.spec import AgentSpec
-from spass.calls.invisible import visible
+from spass.calls.invisible_characters import strip_invisible
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.errors import ContextLengthExceeded, ModelNotAllowed
@@ -16,13 +16,13 @@ from spass.core.events import Event, InferenceFinished, Token, ToolCallFinished,
 from spass.core.ids import AgentName, IndexId
 from spass.core.messages import Message, Role, ToolCall, ToolSpec
 from spass.llm.types import ChatRequest, ReplyBuilder
-from spass.rag.prompt import render_context
+from spass.rag.search.prompt import render_context
 from spass.tenancy.settings import Cascade
-from spass.tools.base import Knowledge
+from spass.tools.base import KnowledgeReader
 from spass.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
-    from spass.sessions.turn import Relief
+    from spass.sessions.turn import ShortenHistory
 
 _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 """Of a message, what is searched for: a longer text says no more about what it asks, and embedding it takes seconds."""
@@ -31,7 +31,7 @@ _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 class Engine:
     """Every agent's turns, for one caller after another."""
 
-    def __init__(self, calls: Calls, toolbox: Toolbox, rag: Knowledge, cascade: Cascade) -> None:
+    def __init__(self, calls: Calls, toolbox: Toolbox, rag: KnowledgeReader, cascade: Cascade) -> None:
         self._calls = calls
         self._cascade = cascade
         self._toolbox = toolbox
@@ -53,10 +53,11 @@ class Engine:
         history: Sequence[Message],
         message: str,
         *,
-        relief: "Relief | None" = None,
+        shorten_history: "ShortenHistory | None" = None,
     ) -> AsyncGenerator[Event, None]:
         """The events of one turn: ``agent`` reads ``history`` and answers ``message``. Passages retrieved for it stand before it
-        in the prompt and in no event. ``relief`` is asked for a shorter history, once, when the provider finds the conversation
+        in the prompt and in no event. ``shorten_history`` is asked for a shorter history, once, when the provider finds the
+        conversation
         too long.
 
         Raises:
@@ -65,9 +66,9 @@ class Engine:
         self.check(scope, agent)
         inner = replace(scope, agent=AgentName(agent.name))
         retrieved = await self._retrieve(inner, agent, message)
-        past = [message for message in history if _says_something(message)]
+        past = [message for message in history if _has_content(message)]
         offered = self._toolbox.specs(agent.tools, scope.caller.identity)
-        context = _Context(self._calls, self._toolbox, inner, agent, offered, past, relief)
+        context = _Context(self._calls, self._toolbox, inner, agent, offered, past, shorten_history)
         conversation = [*past, *retrieved, Message(Role.USER, message)]
         async with aclosing(KINDS[agent.kind](context, conversation)) as events:
             async for event in events:
@@ -87,7 +88,8 @@ class Engine:
 
 @dataclass(slots=True)
 class _Context:
-    """A ``KindContext``: the one agent, in the one request. Where the provider finds the conversation too long, ``relief`` may
+    """A ``KindContext``: the one agent, in the one request. Where the provider finds the conversation too long,
+    ``shorten_history`` may
     give a ``shorter`` history, which from then on stands in the place of ``history``; the kind knows nothing of it."""
 
     calls: Calls
@@ -96,7 +98,7 @@ class _Context:
     agent: AgentSpec
     offered: tuple[ToolSpec, ...]
     history: Sequence[Message]
-    relief: "Relief | None"
+    shorten_history: "ShortenHistory | None"
     shorter: Sequence[Message] | None = None
 
     @property
@@ -118,8 +120,8 @@ class _Context:
             except ContextLengthExceeded:
                 if begun or not await self._relieved(conversation):
                     raise
-        reply = builder.reply.spoken
-        yield InferenceFinished(reply.repeatable, reply.finish_reason)
+        reply = builder.reply.refusal_as_text
+        yield InferenceFinished(reply.replayable, reply.finish_reason)
         if reply.usage is not None:
             yield Usage(reply.usage)
 
@@ -127,13 +129,13 @@ class _Context:
         return await self.toolbox.execute_all(self.scope, calls, allowed=self.agent.tools)
 
     async def _relieved(self, conversation: Sequence[Message]) -> bool:
-        """Whether ``conversation`` has just become shorter. Relief is asked for once."""
-        relief, self.relief = self.relief, None
-        if relief is None or not self._begins_with_history(conversation):
+        """Whether ``conversation`` has just become shorter. ShortenHistory is asked for once."""
+        shorten_history, self.shorten_history = self.shorten_history, None
+        if shorten_history is None or not self._begins_with_history(conversation):
             return False
-        shorter = await relief()
+        shorter = await shorten_history()
         if shorter is not None:
-            self.shorter = [message for message in shorter if _says_something(message)]
+            self.shorter = [message for message in shorter if _has_content(message)]
         return shorter is not None
 
     def _shortened(self, conversation: Sequence[Message]) -> Sequence[Message]:
@@ -145,7 +147,7 @@ class _Context:
         return list(conversation[: len(self.history)]) == list(self.history)
 
     def _request(self, conversation: Sequence[Message], *, may_call_tools: bool) -> ChatRequest:
-        system = (Message(Role.SYSTEM, self.agent.system_prompt),) if visible(self.agent.system_prompt).strip() else ()
+        system = (Message(Role.SYSTEM, self.agent.system_prompt),) if strip_invisible(self.agent.system_prompt).strip() else ()
         return ChatRequest(
             model=self.agent.model,
             messages=(*system, *conversation),
@@ -159,6 +161,6 @@ class _Context:
         )
 
 
-def _says_something(message: Message) -> bool:
+def _has_content(message: Message) -> bool:
     """An empty answer stands in the history but is not sent: some providers refuse it."""
     return bool(message.content or message.tool_calls or message.role is not Role.ASSISTANT)

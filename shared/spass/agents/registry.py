@@ -10,13 +10,13 @@ from spass.agents.spec import AgentSpec
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import AgentNotFound
 from spass.core.messages import Json
-from spass.core.texts import did_you_mean
+from spass.core.text_checks import did_you_mean
 from spass.tenancy.config import GatewayConfig
-from spass.tenancy.yaml_source import ConfigError, Problem, YamlSource, load_yaml, validate
+from spass.tenancy.yaml_source import ConfigError, ConfigProblem, YamlSource, load_yaml, validate
 
 _LIST: Final = "agents"  # one list for all: agents belong to no tenant
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_HOW_TO_FIT: Final = "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models"
+_FIX_HINT: Final = "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,19 @@ class AgentRegistry:
         """
         if not folder.is_dir():
             raise ConfigError(
-                [Problem(folder.name, None, f"there is no folder {folder}; name the folder of agents in SPASS_AGENTS")]
+                [ConfigProblem(folder.name, None, f"there is no folder {folder}; name the folder of agents in SPASS_AGENTS")]
             )
         agents: list[AgentSpec] = []
-        problems: list[Problem] = []
+        problems: list[ConfigProblem] = []
         for path in sorted(folder.iterdir()):
             try:
                 if path.suffix == ".yml":
                     raise ConfigError(
-                        [Problem(_shown_path(path), None, f"an agent's file ends in .yaml; rename it to {path.stem}.yaml")]
+                        [
+                            ConfigProblem(
+                                _display_path(path), None, f"an agent's file ends in .yaml; rename it to {path.stem}.yaml"
+                            )
+                        ]
                     )
                 if path.suffix == ".yaml":
                     agents.append(_load(path, config, tool_names))
@@ -69,7 +73,7 @@ class AgentRegistry:
         try:
             return self._agents[name]
         except KeyError:
-            raise AgentNotFound(f"There is no agent {_shown(name)!r}. GET /a1/agents lists them.") from None
+            raise AgentNotFound(f"There is no agent {_display_name(name)!r}. GET /a1/agents lists them.") from None
 
     def list(self, cursor: str | None = None, limit: int | None = None) -> AgentPage:
         """Agents as the list of agents shows them, by name, from behind ``cursor`` on.
@@ -84,24 +88,24 @@ class AgentRegistry:
 
 
 def _load(path: Path, config: GatewayConfig, tool_names: Collection[str]) -> AgentSpec:
-    source = load_yaml(path, shown=_shown_path(path))
+    source = load_yaml(path, shown=_display_path(path))
     agent = validate(source, AgentSpec)
-    if problems := _mismatches(path, source, agent, config, tool_names):
+    if problems := _reference_problems(path, source, agent, config, tool_names):
         raise ConfigError(problems)
     return agent
 
 
-def _mismatches(
+def _reference_problems(
     path: Path, source: YamlSource, agent: AgentSpec, config: GatewayConfig, tool_names: Collection[str]
-) -> Sequence[Problem]:
+) -> Sequence[ConfigProblem]:
     """Return what is wrong with a well-formed file: its name, or a model or tools that do not exist."""
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     if agent.name != path.stem:
         problems.append(source.problem(("name",), f"must be the file's name, '{path.stem}'; it is '{agent.name}'"))
     chat_models = [model.name for model in config.models if model.kind == "chat"]
     if agent.model not in chat_models:
         advice = did_you_mean(agent.model, chat_models)
-        message = f"gateway.yaml has no chat model '{agent.model}'{advice}. {_HOW_TO_FIT}"
+        message = f"gateway.yaml has no chat model '{agent.model}'{advice}. {_FIX_HINT}"
         problems.append(source.problem(("model",), message))
     for position, tool in enumerate(agent.tools):
         if tool not in tool_names:
@@ -109,9 +113,9 @@ def _mismatches(
     return problems
 
 
-def _shown_path(path: Path) -> str:
+def _display_path(path: Path) -> str:
     return str(Path(path.parent.name, path.name))
 
 
-def _shown(name: str) -> str:
+def _display_name(name: str) -> str:
     return name.encode("utf-8", "replace").decode()[:128]

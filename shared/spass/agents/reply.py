@@ -11,22 +11,22 @@ from spass.core.messages import Json, Role
 from spass.core.time import Timestamp
 
 if TYPE_CHECKING:
-    from spass.sessions.compaction.model import Compacted
+    from spass.sessions.compaction.types import CompactionResult
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class MessageLocation:
     """Where a session keeps the answer. ``compacted``: the turn compacted the session that was asked, and this one is its
     successor."""
 
     session_id: SessionId
     message_id: MessageId
     seq: int
-    compacted: "Compacted | None" = None
+    compacted: "CompactionResult | None" = None
 
 
 def render_reply(
-    request_id: RequestId, agent: AgentSpec, outcome: Outcome, created_at: Timestamp, recorded: Recorded | None = None
+    request_id: RequestId, agent: AgentSpec, outcome: Outcome, created_at: Timestamp, recorded: MessageLocation | None = None
 ) -> dict[str, Json]:
     """``outcome`` as the reply's JSON; without ``recorded`` it is a single chat's, which is kept nowhere."""
     return {
@@ -56,13 +56,13 @@ def render_reply(
     }
 
 
-def compaction_headers(compacted: "Compacted | None", error: SpassError | None) -> dict[str, str]:
+def compaction_headers(compacted: "CompactionResult | None", error: SpassError | None) -> dict[str, str]:
     """What a turn's answer says of a compaction that it began with, or should have."""
     if compacted is not None:
         return {"SPASS-Compacted-From": compacted.summary.source, "SPASS-Session-Id": compacted.summary.successor}
     return {"SPASS-Compaction-Error": error.code} if error is not None else {}
 
 
-def _compaction(compacted: "Compacted") -> dict[str, Json]:
+def _compaction(compacted: "CompactionResult") -> dict[str, Json]:
     made = compacted.summary
     return {"source_session_id": made.source, "successor_session_id": made.successor, "summary_id": made.id}

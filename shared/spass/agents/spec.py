@@ -8,20 +8,20 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from spass.agents.kinds.registry import KINDS
 from spass.core.ids import RAG_ID
 from spass.core.messages import Json
-from spass.core.texts import bounded, with_words
-from spass.llm.types import LONGEST_ANSWER
+from spass.core.text_checks import limit_bytes, reject_blank
+from spass.llm.types import MAX_OUTPUT_TOKENS
 from spass.tenancy.strict_body import StrictBody
 
 MAX_MESSAGE_BYTES: Final = 256 * 1024
 
 
-def _existing_kind(kind: str) -> str:
+def _check_kind(kind: str) -> str:
     if kind not in KINDS:
         raise ValueError(f"there is no agent kind '{kind}' in this version; write {' or '.join(KINDS)}")
     return kind
 
 
-def _each_once(tools: tuple[str, ...]) -> tuple[str, ...]:
+def _check_unique(tools: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(tools)) < len(tools):
         raise ValueError("a tool stands here twice; name each once")
     return tools
@@ -34,14 +34,14 @@ class AgentSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]+$", max_length=64)]
-    kind: Annotated[str, AfterValidator(_existing_kind)] = "orchestrator"
+    kind: Annotated[str, AfterValidator(_check_kind)] = "orchestrator"
     model: Annotated[str, Field(min_length=1)]
     description: str = ""
     system_prompt: str = ""
-    max_tokens: Annotated[int, Field(ge=1, le=LONGEST_ANSWER)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_turns: Annotated[int, Field(ge=1, le=100)] = 10
-    tools: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_each_once)] = ()
+    tools: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_check_unique)] = ()
     rag_index: Annotated[str, Field(pattern=RAG_ID)] | None = None
     rag_top_k: Annotated[int, Field(ge=1, le=50)] | None = None
 
@@ -66,8 +66,8 @@ class MessageBody(StrictBody):
             description=f"At most {MAX_MESSAGE_BYTES} bytes of UTF-8.",
             json_schema_extra={"pattern": r"\S"},
         ),
-        AfterValidator(with_words),
-        AfterValidator(bounded(MAX_MESSAGE_BYTES)),
+        AfterValidator(reject_blank),
+        AfterValidator(limit_bytes(MAX_MESSAGE_BYTES)),
     ]
 
 

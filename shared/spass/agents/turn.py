@@ -10,7 +10,7 @@ from spass.calls.scope import Scope
 from spass.core.events import Event
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Message
-from spass.sessions.turn import Recorded, Relief, Turn
+from spass.sessions.turn import CommittedTurn, ShortenHistory, Turn
 
 if TYPE_CHECKING:
     from spass.agents.engine import Engine  # its rooms are entered when a function has started, not while it is imported
@@ -39,17 +39,17 @@ def start_turn(  # one turn's parts, all named
     name = AgentName(agent.name)
     engine.check(scope, agent)
 
-    def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
-        return engine.run(scope.within(name, turn.session), agent, history, message, relief=relief)
+    def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+        return engine.run(scope.for_agent(name, turn.session), agent, history, message, shorten_history=shorten_history)
 
-    def render(made: Recorded) -> StoredAnswer:
+    def render(made: CommittedTurn) -> StoredAnswer:
         last = made.turn.answer
-        at = reply.Recorded(made.session.id, last.id, last.seq, made.compacted)
+        at = reply.MessageLocation(made.session.id, last.id, last.seq, made.compacted)
         body = reply.render_reply(scope.caller.request_id, agent, made.outcome, last.created_at, at)
         return StoredAnswer(body, {**headers(), **reply.compaction_headers(made.compacted, made.compaction_error)})
 
     turn = sessions.turn(
-        scope.within(name, session),
+        scope.for_agent(name, session),
         name,
         session,
         message,

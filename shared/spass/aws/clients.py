@@ -10,12 +10,12 @@ import boto3
 from botocore.config import Config
 from botocore.credentials import Credentials
 
+from spass.aws.error_translation import storage_errors
+from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 from spass.aws.jobs import TenantJobs
 from spass.aws.objects import TenantObjects
-from spass.aws.places import NOWHERE, WorkPlaces
-from spass.aws.shared import SharedTable
+from spass.aws.shared_table import SharedTable
 from spass.aws.table import TenantTable
-from spass.aws.translate import storage_errors
 from spass.aws.uploads import TenantUploads
 from spass.core.ids import TenantId
 
@@ -68,7 +68,7 @@ class Aws:
     Region, credentials and ``AWS_ENDPOINT_URL`` come from the environment, as boto3 reads them; endpoints are regional.
     """
 
-    def __init__(self, *, table: str, bucket: str, places: WorkPlaces = NOWHERE) -> None:
+    def __init__(self, *, table: str, bucket: str, places: JobTargets = NO_JOB_TARGETS) -> None:
         self._table = table
         self._bucket = bucket
         self._places = places

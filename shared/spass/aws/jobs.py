@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from botocore.exceptions import ClientError
 
+from spass.aws.error_translation import storage_errors
 from spass.aws.faults import AwsCall, invoke
-from spass.aws.places import WorkPlaces
+from spass.aws.job_targets import JobTargets
 from spass.aws.retry import retry_once
-from spass.aws.translate import storage_errors
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import IndexId, JobId, TenantId, UploadId
 from spass.core.jobs import CompactSession, Job, body_of
@@ -26,7 +26,7 @@ class TenantJobs:
     """Asks for work on one tenant's things."""
 
     def __init__(
-        self, sqs: "Callable[[], SQSClient]", states: "Callable[[], SFNClient]", places: WorkPlaces, tenant: TenantId
+        self, sqs: "Callable[[], SQSClient]", states: "Callable[[], SFNClient]", places: JobTargets, tenant: TenantId
     ) -> None:
         self._sqs = sqs
         self._states = states

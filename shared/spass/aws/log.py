@@ -13,10 +13,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from spass.aws.hidden import hide_members, is_clean, look_again
 from spass.core.errors import InternalError
 from spass.core.messages import Json
 from spass.core.time import now
+from spass.redaction.text import needs_no_redaction, redact_members, reload_environment
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -28,8 +28,8 @@ _encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
 def write_line(line: Mapping[str, Json]) -> None:
     """One line. Where nobody reads the log any more, as behind a closed terminal, the work goes on without it."""
     text = _dumped(line)
-    if not is_clean(text):
-        text = _dumped(hide_members(line))
+    if not needs_no_redaction(text):
+        text = _dumped(redact_members(line))
     with suppress(OSError):
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -42,11 +42,11 @@ def failure_line(error: BaseException, request_id: str) -> dict[str, Json]:
     return {"at": now(), "level": "error", "request_id": request_id, **_of_exception(error)}
 
 
-def take_over() -> None:
+def capture_library_logs() -> None:
     """From now on whatever a library, the interpreter or a thread has to say is a line of ours without its words: they, and the
     trace that goes with them, may name files, addresses and texts of users. Doing so again changes nothing.
     """
-    look_again()
+    reload_environment()
     root = logging.getLogger()
     root.handlers[:] = [_LibraryLines()]
     root.setLevel(logging.WARNING)

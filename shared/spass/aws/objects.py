@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
+from spass.aws.error_translation import storage_errors
 from spass.aws.faults import AwsCall, invoke
 from spass.aws.retry import retry_once
-from spass.aws.translate import storage_errors
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 
@@ -27,7 +27,7 @@ class ObjectMissing(Exception):
     """There is no object under this key."""
 
 
-class Listed(NamedTuple):
+class ObjectSummary(NamedTuple):
     """An object in a listing; ``modified`` is the second since the epoch at which it was put."""
 
     key: str
@@ -130,15 +130,15 @@ class TenantObjects(Folder):
         """Several whole objects at once, in the order asked for; errors as ``get``."""
         return await asyncio.gather(*(self.get(key) for key in keys))
 
-    async def keys_under(self, prefix: str) -> list[str]:
+    async def list_keys(self, prefix: str) -> list[str]:
         """The keys that begin with ``prefix``, in their order.
 
         Raises:
             StorageUnavailable: throttled or unreachable through all retries.
         """
-        return [listed.key async for listed in self.listed_under(prefix)]
+        return [listed.key async for listed in self.list_objects(prefix)]
 
-    async def listed_under(self, prefix: str) -> AsyncIterator[Listed]:
+    async def list_objects(self, prefix: str) -> AsyncIterator[ObjectSummary]:
         """The objects whose keys begin with ``prefix``, in the order of keys, listed a thousand at a time.
 
         Raises:
@@ -148,16 +148,16 @@ class TenantObjects(Folder):
         while True:
             response: Mapping[str, Any] = await self._call("ListObjectsV2", self._client().list_objects_v2, parameters)
             for entry in response.get("Contents", ()):
-                yield Listed(entry["Key"].removeprefix(self._prefix), int(entry["LastModified"].timestamp()))
+                yield ObjectSummary(entry["Key"].removeprefix(self._prefix), int(entry["LastModified"].timestamp()))
             if not response["IsTruncated"]:
                 return
             parameters["ContinuationToken"] = response["NextContinuationToken"]
 
-    async def folders_under(self, prefix: str) -> AsyncIterator[tuple[str, list[Listed]]]:
+    async def list_folders(self, prefix: str) -> AsyncIterator[tuple[str, list[ObjectSummary]]]:
         """The objects whose keys begin with ``prefix``, which ends with a slash, by the folder right below it: one folder after
-        the other, for the keys of one are neighbours. Raises as ``listed_under``."""
-        folder, group = "", list[Listed]()
-        async for listed in self.listed_under(prefix):
+        the other, for the keys of one are neighbours. Raises as ``list_objects``."""
+        folder, group = "", list[ObjectSummary]()
+        async for listed in self.list_objects(prefix):
             name = listed.key.removeprefix(prefix).partition("/")[0]
             if group and name != folder:
                 yield folder, group

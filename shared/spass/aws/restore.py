@@ -5,7 +5,7 @@ import random
 import ssl
 from typing import Final
 
-from spass.aws.hidden import look_again
+from spass.redaction.text import reload_environment
 
 _SEED_BYTES: Final = 32
 
@@ -14,4 +14,4 @@ def reset_process_state() -> None:
     """Reseed the generators of random numbers, and forget which credentials are taken out of the log."""
     random.seed()
     ssl.RAND_add(os.urandom(_SEED_BYTES), _SEED_BYTES)  # the keys of TLS connections come from this one
-    look_again()
+    reload_environment()

@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 _OURS: Final = frozenset({"authorization", "x-amz-date", "x-amz-security-token"})
 
 
-class CannotSign(Exception):
+class SigningFailed(Exception):
     """There are no credentials or no such profile, they could not be renewed, or nothing says which region is meant."""
 
 
@@ -31,13 +31,13 @@ class Signer:
         try:
             return boto3.Session()
         except BotoCoreError as error:
-            raise CannotSign("no such profile") from error
+            raise SigningFailed("no such profile") from error
 
     @cached_property
     def _credentials(self) -> Credentials:
         found = self._session.get_credentials()
         if found is None:
-            raise CannotSign("no credentials")
+            raise SigningFailed("no credentials")
         return found
 
     @cached_property
@@ -45,11 +45,11 @@ class Signer:
         """The region given, else the environment's.
 
         Raises:
-            CannotSign: nothing names one.
+            SigningFailed: nothing names one.
         """
         region = self._region or os.environ.get("AWS_REGION") or self._session.region_name
         if not region:
-            raise CannotSign("no region")
+            raise SigningFailed("no region")
         return region
 
     async def sign(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
@@ -57,7 +57,7 @@ class Signer:
         so nothing on the way may change them.
 
         Raises:
-            CannotSign: as above.
+            SigningFailed: as above.
         """
         # Credentials may have to be fetched, and a body of megabytes takes milliseconds to hash.
         return await anyio.to_thread.run_sync(self._signed, method, url, body, headers)
@@ -69,5 +69,5 @@ class Signer:
             # Its canonical path is the path encoded once more, as every service but S3 wants it.
             SigV4Auth(frozen, self._service, self.region).add_auth(request)
         except (BotoCoreError, ClientError, RuntimeError) as error:  # the last: what was renewed has run out as well
-            raise CannotSign("no credentials") from error
+            raise SigningFailed("no credentials") from error
         return {name: value for name, value in request.headers.items() if name.lower() in _OURS}

@@ -11,10 +11,10 @@ from botocore.exceptions import ClientError
 from spass.aws import writes
 from spass.aws.attributes import Item, Value, attribute_of, item_of
 from spass.aws.dynamodb import parameters_of
+from spass.aws.error_translation import storage_errors
 from spass.aws.faults import AwsCall, invoke
 from spass.aws.keys import Key, tenant_prefix
 from spass.aws.retry import retry_once
-from spass.aws.translate import storage_errors
 from spass.core.errors import InternalError, StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.time import now_s

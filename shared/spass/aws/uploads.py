@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
+from spass.aws.error_translation import storage_errors
 from spass.aws.objects import Folder, byte_range, missing
-from spass.aws.translate import storage_errors
 from spass.core.ids import TenantId
 from spass.core.time import epoch_s, now_s
 

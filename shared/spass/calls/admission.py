@@ -12,23 +12,23 @@ from typing import Final
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.limits import Caps, Full, Hold, SharedLimit, keeping, new_call_id
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
 from spass.core.errors import BudgetExceeded, RateLimited, SpassError
 from spass.core.ids import TenantId
 from spass.core.messages import TokenUsage
-from spass.metering.cost import decimal_text
-from spass.metering.usage import spent_this_month
+from spass.limits.shared_limit import Caps, NoCapacity, Reservation, SharedLimit, new_call_id, renew_while_running
+from spass.metering.pricing import decimal_text
+from spass.metering.usage import spending_of_month
 from spass.tenancy.settings import Cascade
 
 _JITTER: Final = 0.1  # seconds at most, so that those who wait for the same moment do not all come at once
 
 
-class Admitted:
+class CallReservation:
     """A call that may be made; ``hold`` is what is reserved for it, if its tenant has limits."""
 
-    def __init__(self, hold: Hold | None = None) -> None:
+    def __init__(self, hold: Reservation | None = None) -> None:
         self._hold = hold
         self._kept = AsyncExitStack()
 
@@ -39,7 +39,7 @@ class Admitted:
     async def keep(self) -> None:
         """Keeps the reservation until it is settled."""
         if self._hold is not None:
-            await self._kept.enter_async_context(keeping(self._hold))
+            await self._kept.enter_async_context(renew_while_running(self._hold))
 
     async def settle(self, usage: TokenUsage, cost: Cost) -> None:
         """What it really took takes the place of what was reserved. Never raises."""
@@ -71,7 +71,7 @@ class Admission:
         self._sleep = sleep
         self._limits: dict[TenantId, _Limit] = {}
 
-    async def admit(self, scope: Scope, expected: TokenUsage, cost: Cost) -> Admitted:
+    async def admit(self, scope: Scope, expected: TokenUsage, cost: Cost) -> CallReservation:
         """Reserves what a call is ``expected`` to take and to ``cost``: nothing, where its price is not known. A tenant without
         limits costs no call of the table.
 
@@ -82,21 +82,21 @@ class Admission:
         settings = await self._cascade.effective(scope.store, fresh=scope.fresh)
         caps = Caps(tokens_per_minute=settings.tokens_per_minute, usd_per_month=settings.monthly_budget_usd)
         if caps == Caps():
-            return Admitted()
+            return CallReservation()
         limit = self._limit_of(scope.store, caps)
-        patience = min(scope.patience, scope.deadline.remaining())
+        patience = min(scope.max_wait, scope.deadline.remaining())
 
-        async def reserved() -> Hold | Full:
+        async def reserved() -> Reservation | NoCapacity:
             seconds = scope.deadline.remaining()
             return await limit.reserve(new_call_id(), tokens=expected.total_tokens, usd=cost.usd, seconds=seconds)
 
-        while isinstance(answer := await reserved(), Full):
+        while isinstance(answer := await reserved(), NoCapacity):
             if answer.retry_after > patience:
                 raise _refusal(caps, answer, limit)
             wait = answer.retry_after + random.uniform(0, _JITTER)  # noqa: S311 (jitter)
             patience -= wait
             await self._sleep(wait)
-        admitted = Admitted(answer)
+        admitted = CallReservation(answer)
         await admitted.keep()
         return admitted
 
@@ -108,13 +108,13 @@ class Admission:
                 partial(keys.tenant_limit, store.tenant),
                 caps,
                 clock=self._clock,
-                spent_before=partial(spent_this_month, store),
+                spent_before=partial(spending_of_month, store),
             )
             known = self._limits[store.tenant] = _Limit(caps, shared)
         return known.shared
 
 
-def _refusal(caps: Caps, full: Full, limit: SharedLimit) -> SpassError:
+def _refusal(caps: Caps, full: NoCapacity, limit: SharedLimit) -> SpassError:
     seconds = math.ceil(full.retry_after)
     if full.by in ("budget", "reserved") and caps.usd_per_month is not None:
         is_reserved = f"What is left of this month's budget is reserved by calls under way. Try again in {seconds} s."

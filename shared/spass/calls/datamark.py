@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from spass.core.lookalikes import Tags
+from spass.core.confusables import TagSanitizer
 
 MARK: Final = "ˆ"
 """U+02C6: in hardly any text, and a letter to every tokenizer."""
@@ -23,7 +23,7 @@ NOTE: Final = (
 """The one system note that explains the marks: always the same words, so that providers can cache a prompt's beginning."""
 
 _MARKS: Final = MARK + "ˇ˘˛˜˝"
-_TAGS: Final = Tags("data")
+_TAGS: Final = TagSanitizer("data")
 _FIRST_BLANK: Final = re.compile(r" (?<!\s )")
 _OTHER_SPACE: Final = re.compile(r"([^\S ]\s*)")
 _OTHER_SPACE_IN_JSON: Final = re.compile(r"([^\S ]\s*|(?<!\\)\\[nrt])")
@@ -36,20 +36,20 @@ _FLAGS: Final = re.IGNORECASE | re.DOTALL
 _DELIMITED: Final = re.compile(f'<data mark="([{_MARKS}])">(.*?)</data>', re.DOTALL)
 
 
-def free_mark(texts: Iterable[str]) -> str:
+def unused_mark(texts: Iterable[str]) -> str:
     """A mark that stands in none of ``texts``: what is marked can then be told from what was there."""
     taken = {mark for text in texts if not text.isascii() for mark in _MARKS if mark in text}
     return next((mark for mark in _MARKS if mark not in taken), MARK)
 
 
-def delimited(text: str, mark: str) -> str:
+def wrap_as_data(text: str, mark: str) -> str:
     """Return ``text`` as data, which cannot end the delimiters or open others: the bracket of what looks like one becomes ``[``.
     Where no mark was free, the one in it becomes ``^``."""
-    text = _TAGS.disarm(text.replace(mark, "^"), "[")
-    return f'<data mark="{mark}">{marked(text, mark)}</data>'
+    text = _TAGS.sanitize(text.replace(mark, "^"), "[")
+    return f'<data mark="{mark}">{mark_spaces(text, mark)}</data>'
 
 
-def marked(text: str, mark: str) -> str:
+def mark_spaces(text: str, mark: str) -> str:
     """``text``, in which ``mark`` does not stand, with its blanks marked. Of JSON also the escaped line breaks and tabs."""
     if _has_single_blanks_only(text):  # the same, an order faster
         return text.replace(" ", mark).replace("\n", f"{mark}\n")
@@ -66,14 +66,14 @@ def _has_single_blanks_only(text: str) -> bool:
     return not escapes and text.replace("\n", "").isprintable()
 
 
-def read(text: str) -> str:
-    """Return ``text`` without the marks that ``marked`` puts around and into data."""
+def remove_marks(text: str) -> str:
+    """Return ``text`` without the marks that ``mark_spaces`` puts around and into data."""
     end = text.rfind("</data>") + 7  # of an opening without an end, a search would read all that follows
-    found = _DELIMITED.sub(lambda data: _unmarked(data.group(2), data.group(1)), text[:end])
+    found = _DELIMITED.sub(lambda data: _remove_marks(data.group(2), data.group(1)), text[:end])
     return found + text[end:]
 
 
-def _unmarked(text: str, mark: str) -> str:
+def _remove_marks(text: str, mark: str) -> str:
     before = r"(?=[^\S ]|\\[nrt])" if _is_json(text) else r"(?=[^\S ])"
     return re.sub(mark + before, "", text).replace(mark, " ")
 
@@ -82,7 +82,7 @@ def _is_json(text: str) -> bool:
     return text.startswith(("{", "[", '"'))
 
 
-class Unmarking:
+class MarkRemover:
     """Turns marks that a model repeats back into blanks, a piece of text after the other. A mark, or what may become one, waits
     for the character after it. ``json``: the text is JSON, in which a mark may be written as an escape."""
 

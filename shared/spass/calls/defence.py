@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from spass.calls.datamark import NOTE, Unmarking, delimited, free_mark
-from spass.calls.invisible import visible
-from spass.calls.role_tokens import without_role_tokens
+from spass.calls.datamark import NOTE, MarkRemover, unused_mark, wrap_as_data
+from spass.calls.invisible_characters import strip_invisible
+from spass.calls.role_tokens import escape_role_tokens
 from spass.core.errors import InputRefused
 from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolSpec
 from spass.llm.types import ChatDelta, ChatRequest, ToolCallDelta
@@ -15,24 +15,24 @@ from spass.llm.types import ChatDelta, ChatRequest, ToolCallDelta
 MAX_CHARACTERS: Final = 1_000_000
 """Of one message, the arguments of its tool calls included, pictures not."""
 
-_DESCRIBING: Final = ("description", "title")
+_DESCRIPTION_FIELDS: Final = ("description", "title")
 _BLANK_LETTERS: Final = "\u2800"
 """Letters that show nothing and are no white space."""
 
 
 @dataclass(frozen=True, slots=True)
-class Defended:
+class SanitizedRequest:
     """``request`` as it may be sent. ``unmarking`` is there if anything in it was marked."""
 
     request: ChatRequest
-    unmarking: "_Unmarked | None" = None
+    mark_remover: "_DeltaMarkRemover | None" = None
 
     def heard(self, delta: ChatDelta) -> ChatDelta:
         """A piece of the answer, without marks of ours that the model repeats. Pieces must come in their order."""
-        return self.unmarking.heard(delta) if self.unmarking else delta
+        return self.mark_remover.heard(delta) if self.mark_remover else delta
 
 
-def defended(request: ChatRequest) -> Defended:
+def sanitize_request(request: ChatRequest) -> SanitizedRequest:
     """``request``, made harmless: without what nobody sees and the role tokens of chat templates, what was looked up marked as
     data.
 
@@ -40,22 +40,24 @@ def defended(request: ChatRequest) -> Defended:
         InputRefused: a message is too long, or has nothing in it that can be seen; ``details.reason`` is ``message_too_long`` or
             ``nothing_visible``.
     """
-    messages = [_harmless(message) for message in request.messages]
-    tools = _harmless_tools(request.tools)
-    response_format = _harmless_format(request.response_format)
+    messages = [_sanitize_message(message) for message in request.messages]
+    tools = _sanitize_tools(request.tools)
+    response_format = _sanitize_format(request.response_format)
     if tools is not request.tools or response_format is not request.response_format:
         request = replace(request, tools=tools, response_format=response_format)
     if any(map(_is_data, messages)):
-        mark = free_mark(text for message in messages for text in _texts(message))
-        marked = [message.rewritten(lambda text: delimited(text, mark)) if _is_data(message) else message for message in messages]
-        return Defended(replace(request, messages=_with_note(marked)), _Unmarked(mark))
+        mark = unused_mark(text for message in messages for text in _texts(message))
+        marked = [
+            message.rewritten(lambda text: wrap_as_data(text, mark)) if _is_data(message) else message for message in messages
+        ]
+        return SanitizedRequest(replace(request, messages=_with_note(marked)), _DeltaMarkRemover(mark))
     if _same(messages, request.messages):
-        return Defended(request)
-    return Defended(replace(request, messages=tuple(messages)))
+        return SanitizedRequest(request)
+    return SanitizedRequest(replace(request, messages=tuple(messages)))
 
 
-def characters_of(request: ChatRequest) -> int:
-    """Return how many characters ``defended`` looks at."""
+def count_request_characters(request: ChatRequest) -> int:
+    """Return how many characters ``sanitize_request`` looks at."""
     said = sum(len(text) for message in request.messages for text in _texts(message))
     described = (text for tool in request.tools for text in (tool.description, *_descriptions(tool.parameters)))
     return said + sum(map(len, described)) + sum(map(len, _descriptions(request.response_format)))
@@ -77,14 +79,14 @@ def _with_note(messages: Sequence[Message]) -> tuple[Message, ...]:
     return (Message(Role.SYSTEM, NOTE), *messages)
 
 
-def _harmless(message: Message) -> Message:
+def _sanitize_message(message: Message) -> Message:
     """``message``, whose words are harmless; the very same if they were."""
     if sum(map(len, _texts(message))) > MAX_CHARACTERS:
         raise InputRefused(
             f"A message has more than {MAX_CHARACTERS} characters.", param="messages", details={"reason": "message_too_long"}
         )
     content = _clean(message.content)
-    calls = tuple(_harmless_call(call) for call in message.tool_calls)
+    calls = tuple(_sanitize_call(call) for call in message.tool_calls)
     name, answered = message.name and _clean(message.name), message.tool_call_id and _clean_id(message.tool_call_id)
     if content is message.content and _same((*calls, name, answered), (*message.tool_calls, message.name, message.tool_call_id)):
         return message
@@ -94,7 +96,7 @@ def _harmless(message: Message) -> Message:
 
 
 def _clean(text: str) -> str:
-    return without_role_tokens(visible(text))
+    return escape_role_tokens(strip_invisible(text))
 
 
 def _clean_id(identity: str) -> str:
@@ -110,7 +112,7 @@ def _check_visible(message: Message, left: str) -> None:
         )
 
 
-def _harmless_call(call: ToolCall) -> ToolCall:
+def _sanitize_call(call: ToolCall) -> ToolCall:
     """A call that the model made earlier: it may have copied what it read. Some providers read the JSON, so that what is escaped
     in it comes to light."""
     arguments = _clean(call.arguments)
@@ -137,17 +139,17 @@ def _clean_value(value: Json) -> Json:
     return value
 
 
-def _harmless_tools(tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
+def _sanitize_tools(tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
     """``tools`` with harmless descriptions: callers pass on what others wrote. Names and values are what their owner expects."""
     described = "\n".join(text for tool in tools for text in (tool.description, *_descriptions(tool.parameters)))
-    return tools if _clean(described) is described else tuple(map(_harmless_tool, tools))
+    return tools if _clean(described) is described else tuple(map(_sanitize_tool, tools))
 
 
-def _harmless_tool(tool: ToolSpec) -> ToolSpec:
+def _sanitize_tool(tool: ToolSpec) -> ToolSpec:
     return replace(tool, description=_clean(tool.description), parameters=_with_clean_descriptions(tool.parameters))
 
 
-def _harmless_format(wanted: Mapping[str, Json] | None) -> Mapping[str, Json] | None:
+def _sanitize_format(wanted: Mapping[str, Json] | None) -> Mapping[str, Json] | None:
     """``wanted`` with harmless descriptions: some chat templates write the schema of the answer into the prompt."""
     described = "\n".join(_descriptions(wanted))
     return wanted if wanted is None or _clean(described) is described else _with_clean_descriptions(wanted)
@@ -159,7 +161,7 @@ def _descriptions(schema: Json) -> Iterator[str]:
     while left:
         value = left.pop()
         if isinstance(value, dict):
-            yield from (text for name in _DESCRIBING if isinstance(text := value.get(name), str))
+            yield from (text for name in _DESCRIPTION_FIELDS if isinstance(text := value.get(name), str))
             left += value.values()
         elif isinstance(value, list | tuple):
             left += value
@@ -171,21 +173,21 @@ def _with_clean_descriptions(schema: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _with_clean_description(schema: dict[str, Json]) -> dict[str, Json]:
-    return schema | {name: _clean(text) for name in _DESCRIBING if isinstance(text := schema.get(name), str)}
+    return schema | {name: _clean(text) for name in _DESCRIPTION_FIELDS if isinstance(text := schema.get(name), str)}
 
 
 def _same(after: Sequence[object], before: Sequence[object]) -> bool:
     return all(one is other for one, other in zip(after, before, strict=True))
 
 
-class _Unmarked:
+class _DeltaMarkRemover:
     """An answer's pieces without marks: its text, its refusal, and the arguments of each of its calls, each read for itself."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
-        self._content = Unmarking(mark)
-        self._refusal = Unmarking(mark)
-        self._calls: dict[int, Unmarking] = {}
+        self._content = MarkRemover(mark)
+        self._refusal = MarkRemover(mark)
+        self._calls: dict[int, MarkRemover] = {}
 
     def heard(self, delta: ChatDelta) -> ChatDelta:
         content, refusal = self._content.heard(delta.content), self._refusal.heard(delta.refusal)
@@ -199,7 +201,7 @@ class _Unmarked:
         return replace(delta, content=content, refusal=refusal, tool_calls=calls)
 
     def _call(self, piece: ToolCallDelta) -> ToolCallDelta:
-        unmarking = self._calls.setdefault(piece.index, Unmarking(self._mark, json=True))
+        unmarking = self._calls.setdefault(piece.index, MarkRemover(self._mark, json=True))
         return replace(piece, arguments=unmarking.heard(piece.arguments))
 
     def _rests_of_calls(self) -> tuple[ToolCallDelta, ...]:

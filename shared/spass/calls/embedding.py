@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from spass.aws.endings import together
-from spass.calls.estimate import estimated_tokens
+from spass.aws.tasks import run_concurrently
+from spass.calls.estimate import estimate_tokens
 from spass.core.errors import SpassError
 from spass.core.messages import TokenUsage
 from spass.llm.batching import batches
-from spass.llm.router import Route, Router
+from spass.llm.router import Router, RoutingRecord
 from spass.llm.types import CallContext, EmbeddingRequest
 
 
@@ -19,16 +19,16 @@ class EmbeddingRequests:
         self._router = router
         self._model = model
         self._context = context
-        self._routes: list[Route] = []
-        self._failed: Route | None = None
+        self._routes: list[RoutingRecord] = []
+        self._failed: RoutingRecord | None = None
         self._answered = 0
 
     @property
-    def route(self) -> Route:
+    def route(self) -> RoutingRecord:
         """Return the tries of all requests and what they took. Its backend is where the request went that failed, or else the one
         that was sent last."""
-        last = self._failed or (self._routes[-1] if self._routes else Route())
-        return Route(
+        last = self._failed or (self._routes[-1] if self._routes else RoutingRecord())
+        return RoutingRecord(
             last.backend,
             sum(route.attempts for route in self._routes),
             sum((route.answered for route in self._routes), TokenUsage()),
@@ -46,7 +46,7 @@ class EmbeddingRequests:
         parts = [*batches(texts, limits)]
         vectors = [b""] * len(parts)
         left = iter(enumerate(parts))
-        await together([self._work(left, vectors) for _ in range(min(limits.at_once, len(parts)))])
+        await run_concurrently([self._work(left, vectors) for _ in range(min(limits.at_once, len(parts)))])
         if self._answered < len(parts):  # a task group takes a request that was cancelled from within for one that is done
             raise asyncio.CancelledError
         return b"".join(vectors)
@@ -57,11 +57,11 @@ class EmbeddingRequests:
             vectors[number] = await self._request(texts)
 
     async def _request(self, texts: tuple[str, ...]) -> bytes:
-        route = Route()
+        route = RoutingRecord()
         self._routes.append(route)
-        expected = TokenUsage(sum(estimated_tokens(len(text)) for text in texts))
+        expected = TokenUsage(sum(estimate_tokens(len(text)) for text in texts))
         try:
-            routed = await self._router.embed(EmbeddingRequest(self._model, texts), self._context.expecting(expected), route)
+            routed = await self._router.embed(EmbeddingRequest(self._model, texts), self._context.with_expected(expected), route)
         except SpassError:
             self._failed = self._failed or route
             raise

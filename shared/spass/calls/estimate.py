@@ -7,14 +7,14 @@ from spass.core.messages import Image, Message, TokenUsage
 from spass.llm.attempt import CHARACTERS_PER_TOKEN
 from spass.llm.types import ChatRequest
 
-USUAL_ANSWER: Final = 1024
+TYPICAL_ANSWER_TOKENS: Final = 1024
 """Tokens reserved for an answer whose length nobody bounds."""
 
 _TOKENS_PER_PICTURE: Final = 1000
 """OpenAI's and Anthropic's take some 700 to 1600 for a picture of a screen's size."""
 
 
-def estimated_tokens(characters: int) -> int:
+def estimate_tokens(characters: int) -> int:
     return -(-characters // CHARACTERS_PER_TOKEN)
 
 
@@ -22,17 +22,18 @@ def expected_usage(request: ChatRequest, window: int) -> TokenUsage:
     """Return what ``request`` will probably take at most: reserved before the call, and settled for a try whose answer is lost.
 
     Tools, and the schema of the answer, count as they are described to the model. The answer is as long as ``max_tokens`` allows,
-    or ``USUAL_ANSWER``, but never longer than the model's ``window`` of tokens: a larger number would only take the room of other
+    or ``TYPICAL_ANSWER_TOKENS``, but never longer than the model's ``window`` of tokens: a larger number would only take the
+    room of other
     calls.
     """
-    asked = sum(map(characters, request.messages))
+    asked = sum(map(count_characters, request.messages))
     offered = sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in request.tools)
     shape = request.response_format or {}
     shaped = len(json.dumps(shape)) if shape.get("type") == "json_schema" else 0
-    return TokenUsage(estimated_tokens(asked + offered + shaped), min(request.max_tokens or USUAL_ANSWER, window))
+    return TokenUsage(estimate_tokens(asked + offered + shaped), min(request.max_tokens or TYPICAL_ANSWER_TOKENS, window))
 
 
-def characters(message: Message) -> int:
+def count_characters(message: Message) -> int:
     """What a message weighs in an estimate: its words, the tool calls it asks for, and its pictures in their stead."""
     pictures = sum(isinstance(part, Image) for part in message.parts)
     calls = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)

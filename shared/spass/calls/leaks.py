@@ -10,16 +10,27 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from spass.aws.hidden import hide
-from spass.calls.secrets import CONTEXT, EARLY, LAST_BREAK, SHORTEST, Secrets, Span, early, first_run, is_named, runs
-from spass.core.credentials import PRIVATE_KEY
 from spass.core.errors import SpassError
-from spass.llm.scrub import GONE, scrub
-from spass.llm.serving import key_variable
+from spass.llm.backends import key_variable
 from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.redaction.detector import (
+    CONTEXT_CHARACTERS,
+    EARLY_CHARACTERS,
+    LAST_BREAK,
+    MIN_SECRET_LENGTH,
+    SecretSet,
+    SecretSpan,
+    early_length,
+    ends_with_label,
+    first_run_length,
+    runs,
+)
+from spass.redaction.patterns import PRIVATE_KEY
+from spass.redaction.provider_text import REDACTED, redact_provider_text
+from spass.redaction.text import redact
 from spass.tenancy.config import GatewayConfig
 
-LONGEST: Final = 1024
+MAX_HELD_CHARACTERS: Final = 1024
 """Characters of a run that are held back; of a longer one the parts are looked at, overlapping."""
 
 _OVERLAP: Final = 256
@@ -33,7 +44,7 @@ _BEFORE_KEY_LINES: Final = 12  # words of a private key's headers
 _BETWEEN_KEY_LINES: Final = 2
 
 
-class Leaks:
+class Redactor:
     """What no answer may hold. One for the process; ``keys`` gives the provider keys in use."""
 
     def __init__(self, config: GatewayConfig, keys: Callable[[], Collection[str]]) -> None:
@@ -42,40 +53,40 @@ class Leaks:
         variables = filter(None, map(key_variable, config.llm.backends))
         self._variables = tuple(dict.fromkeys((*_CREDENTIALS, *variables)))
         self._values: tuple[str, ...] = ()
-        self._secrets = Secrets.of((), self._sha256)
+        self._secrets = SecretSet.of((), self._sha256)
 
-    def scrubber(self) -> "AnswerScrubber":
+    def answer_redactor(self) -> "AnswerRedactor":
         """For one answer."""
-        return AnswerScrubber(self._known)
+        return AnswerRedactor(self._known)
 
-    def scrubbed(self, error: SpassError) -> SpassError:
+    def redact_error(self, error: SpassError) -> SpassError:
         """The same error without secrets, hosts, paths and ARNs in its words: the last gate for whatever comes from a
         provider."""
-        message = scrub(_whole(self._known(), error.message), secrets=self._values)
+        message = redact_provider_text(_redact_whole(self._known(), error.message), secrets=self._values)
         return type(error)(message, param=error.param, details=error.details, retry_after=error.retry_after)
 
     def hide(self, text: str) -> str:
         """``text`` of an error without what ``aws.hidden`` knows, nor a token or key that its caller sent."""
-        return hide(_whole(self._known(), text))
+        return redact(_redact_whole(self._known(), text))
 
-    def _known(self) -> Secrets:
+    def _known(self) -> SecretSet:
         environment = filter(None, map(os.environ.get, self._variables))
         values = (*self._keys(), *environment)
         if values != self._values:
-            self._secrets, self._values = Secrets.of(values, self._sha256), values
+            self._secrets, self._values = SecretSet.of(values, self._sha256), values
         return self._secrets
 
 
-class AnswerScrubber:
+class AnswerRedactor:
     """Takes the pieces of one answer and gives them on without secrets, also where one is cut in two. Each is replaced by
     ``[…]``; however an answer is cut, the pieces that are given on make up the same."""
 
-    def __init__(self, known: Callable[[], Secrets]) -> None:
+    def __init__(self, known: Callable[[], SecretSet]) -> None:
         self._known = known
         self._calls: dict[int, _Text] = {}
 
     @cached_property
-    def _secrets(self) -> Secrets:
+    def _secrets(self) -> SecretSet:
         """Asked for when the answer begins: the key that it was asked with may have come into use just before."""
         return self._known()
 
@@ -91,7 +102,7 @@ class AnswerScrubber:
         """What may be passed on now; a piece without text where that is nothing."""
         content = self._content.passed(delta.content) if delta.content else ""
         refusal = self._refusal.passed(delta.refusal) if delta.refusal else ""
-        calls = tuple(filter(_says_something, map(self._piece, delta.tool_calls))) if delta.tool_calls else ()
+        calls = tuple(filter(_has_content, map(self._piece, delta.tool_calls))) if delta.tool_calls else ()
         return ChatDelta(content, calls, delta.finish_reason, delta.usage, delta.cost_usd, refusal)
 
     def rest(self) -> ChatDelta:
@@ -102,16 +113,16 @@ class AnswerScrubber:
 
     def _piece(self, piece: ToolCallDelta) -> ToolCallDelta:
         arguments = self._calls.setdefault(piece.index, _Text(self._secrets)).passed(piece.arguments) if piece.arguments else ""
-        identity = _whole(self._secrets, piece.id) if piece.id else piece.id
-        name = _whole(self._secrets, piece.name) if piece.name else piece.name
+        identity = _redact_whole(self._secrets, piece.id) if piece.id else piece.id
+        name = _redact_whole(self._secrets, piece.name) if piece.name else piece.name
         return ToolCallDelta(piece.index, identity, name, arguments)
 
 
-def _says_something(piece: ToolCallDelta) -> bool:
+def _has_content(piece: ToolCallDelta) -> bool:
     return bool(piece.arguments) or piece.id is not None or piece.name is not None
 
 
-def _whole(secrets: Secrets, text: str) -> str:
+def _redact_whole(secrets: SecretSet, text: str) -> str:
     whole = _Text(secrets)
     return whole.passed(text) + whole.rest()
 
@@ -119,7 +130,7 @@ def _whole(secrets: Secrets, text: str) -> str:
 class _Found(NamedTuple):
     """A secret in a text, and where the run begins that it is in; ``quiet``: nothing of that run was given on early."""
 
-    span: Span
+    span: SecretSpan
     run: int
     quiet: bool
 
@@ -129,7 +140,7 @@ class _Text:
 
     __slots__ = ("_before", "_continued", "_given", "_in_key", "_key_words", "_secrets", "_swallowing", "_tail")
 
-    def __init__(self, secrets: Secrets) -> None:
+    def __init__(self, secrets: SecretSet) -> None:
         self._secrets = secrets
         self._before = ""  # the end of what has been looked through
         self._tail = ""  # the run that has not ended
@@ -141,9 +152,9 @@ class _Text:
 
     def passed(self, text: str) -> str:
         """What may be given on when ``text`` has come."""
-        if len(text) <= LONGEST:
+        if len(text) <= MAX_HELD_CHARACTERS:
             return self._taken(text)
-        return "".join(self._taken(text[at : at + LONGEST]) for at in range(0, len(text), LONGEST))
+        return "".join(self._taken(text[at : at + MAX_HELD_CHARACTERS]) for at in range(0, len(text), MAX_HELD_CHARACTERS))
 
     def rest(self) -> str:
         return self._settled(len(self._tail)) if self._tail else ""
@@ -155,12 +166,12 @@ class _Text:
         known = len(self._tail)
         self._tail += text
         out, end = "", self._end_of_runs(known)
-        while len(self._tail) >= LONGEST and (end == 0 or first_run(self._tail) >= LONGEST):
+        while len(self._tail) >= MAX_HELD_CHARACTERS and (end == 0 or first_run_length(self._tail) >= MAX_HELD_CHARACTERS):
             out += self._beginning()
             end = self._end_of_runs(0)
         if end:
             out += self._settled(end)
-        return out + self._early() if end or known < EARLY else out
+        return out + self._early() if end or known < EARLY_CHARACTERS else out
 
     def _end_of_runs(self, known: int) -> int:
         """How much of the tail belongs to runs that have ended; none of it did when it had ``known`` characters."""
@@ -178,35 +189,35 @@ class _Text:
         """The tail up to ``end``, where runs end, as it is given on."""
         text = self._tail[:end]
         out, at = "", self._given
-        for (start, stop), run, quiet in self._found(text) if end >= SHORTEST or self._key_words else ():
-            out, at = out + text[at : self._shown(text, start, run, quiet=quiet)] + GONE, stop
+        for (start, stop), run, quiet in self._found(text) if end >= MIN_SECRET_LENGTH or self._key_words else ():
+            out, at = out + text[at : self._shown(text, start, run, quiet=quiet)] + REDACTED, stop
         self._look_past(end)
         return out + text[at:]
 
     def _beginning(self) -> str:
         """The beginning of a run that does not end, as it is given on."""
-        part = self._tail[:LONGEST]
-        border = LONGEST - _OVERLAP
+        part = self._tail[:MAX_HELD_CHARACTERS]
+        border = MAX_HELD_CHARACTERS - _OVERLAP
         out, at = "", self._given
         for (start, stop), run, quiet in self._found(part):
             if start >= border:  # the next part has it whole, or more of it
                 break
-            out, at = out + part[at : self._shown(part, start, run, quiet=quiet)] + GONE, stop
+            out, at = out + part[at : self._shown(part, start, run, quiet=quiet)] + REDACTED, stop
         end = max(border, at)
         out += part[at:end]
         self._look_past(end)
         self._continued = True
-        if at == LONGEST:
+        if at == MAX_HELD_CHARACTERS:
             self._swallowing = True
             self._tail = self._rest_of_secret(self._tail)
         return out
 
     def _shown(self, text: str, start: int, run: int, *, quiet: bool) -> int:
         """Up to where ``text`` is given on before a secret at ``start``: what may have been given on early always is."""
-        return start if quiet else max(start, run + early(text[run : run + EARLY]))
+        return start if quiet else max(start, run + early_length(text[run : run + EARLY_CHARACTERS]))
 
     def _look_past(self, end: int) -> None:
-        self._before = (self._before + self._tail[:end])[-CONTEXT:]
+        self._before = (self._before + self._tail[:end])[-CONTEXT_CHARACTERS:]
         self._tail = self._tail[end:]
         self._given = 0
         self._continued = False
@@ -222,7 +233,7 @@ class _Text:
         """The first characters of the tail, unless they have been given on or it is known what kind of run it is."""
         if not self._tail:
             return ""
-        count = early(self._tail)
+        count = early_length(self._tail)
         if count <= self._given or self._is_quiet(self._before):
             return ""
         first = self._tail[self._given : count]
@@ -230,29 +241,29 @@ class _Text:
         return first
 
     def _is_quiet(self, before: str) -> bool:
-        return self._continued or self._key_words > 0 or is_named(before)
+        return self._continued or self._key_words > 0 or ends_with_label(before)
 
     def _found(self, text: str) -> Iterator[_Found]:
         """The secrets in ``text``, which is runs that have ended."""
         near_key = self._key_words > 0 or "-----" in text
         ends = self._ends_of_key_headers(text) if near_key else []
-        for start, end in runs(text, 1 if near_key else SHORTEST):
+        for start, end in runs(text, 1 if near_key else MIN_SECRET_LENGTH):
             run, in_key = text[start:end], self._key_words > 0
             continued = self._continued and start == 0
-            before = (self._before + text[max(0, start - CONTEXT) : start])[-CONTEXT:]
+            before = (self._before + text[max(0, start - CONTEXT_CHARACTERS) : start])[-CONTEXT_CHARACTERS:]
             spans = self._secrets.spans(run, before, self._before[-1:] if continued else "")
             if near_key and (line := self._key_line(run, [one - start for one in ends if start < one <= end])):
                 spans = [line]
             if spans:
-                quiet = continued or in_key or is_named(before)
+                quiet = continued or in_key or ends_with_label(before)
                 for span in spans:
-                    yield _Found(Span(start + span.start, start + span.end), start, quiet)
+                    yield _Found(SecretSpan(start + span.start, start + span.end), start, quiet)
 
     def _ends_of_key_headers(self, text: str) -> list[int]:
         known = len(self._before)
         return [match.end() - known for match in PRIVATE_KEY.finditer(self._before + text) if match.end() > known]
 
-    def _key_line(self, run: str, headers: list[int]) -> Span | None:
+    def _key_line(self, run: str, headers: list[int]) -> SecretSpan | None:
         """The line of a private key that ``run`` holds, after the end of its header if that is in ``headers``."""
         at = headers[-1] if headers else 0
         if headers:
@@ -268,4 +279,4 @@ class _Text:
             self._key_words -= 1
         if run.startswith("-----", at + length):
             self._key_words = 0
-        return Span(at, at + length) if is_line else None
+        return SecretSpan(at, at + length) if is_line else None

@@ -9,21 +9,21 @@ from decimal import Decimal
 from typing import Final, Literal
 
 from spass.calls.admission import Admission
-from spass.calls.aside import aside
-from spass.calls.defence import characters_of, defended
+from spass.calls.defence import count_request_characters, sanitize_request
 from spass.calls.embedding import EmbeddingRequests
-from spass.calls.estimate import estimated_tokens, expected_usage
-from spass.calls.leaks import Leaks
+from spass.calls.estimate import estimate_tokens, expected_usage
+from spass.calls.leaks import Redactor
 from spass.calls.recorder import Recorder
-from spass.calls.scope import MAX_DEPTH, Scope
+from spass.calls.scope import MAX_CALLER_DEPTH, Scope
+from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.cost import Cost, CostSource
 from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExceeded, SpassError
 from spass.core.messages import TokenUsage
-from spass.llm.router import Route, Router
+from spass.llm.router import Router, RoutingRecord
 from spass.llm.types import ChatDelta, ChatRequest, EmbeddingReply, ReplyBuilder
 from spass.metering import audit
 from spass.metering.audit import CallKind
-from spass.metering.cost import price
+from spass.metering.pricing import price
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.settings import Cascade
 
@@ -40,12 +40,12 @@ class Calls:
         cascade: Cascade,
         *,
         admission: Admission | None = None,
-        leaks: Leaks | None = None,
+        leaks: Redactor | None = None,
     ) -> None:
         self._config = config
         self._router = router
         self._admission = admission or Admission(cascade)
-        self._leaks = leaks or Leaks(config, router.keys)
+        self._leaks = leaks or Redactor(config, router.keys)
 
     def chat(self, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """The answer in pieces. The last piece holds no text but the finish reason, the usage (estimated where the provider said
@@ -70,32 +70,32 @@ class Calls:
         expected = expected_usage(request, model.context_window)
         admitted = await self._admission.admit(scope, expected, self._price(model, expected))
         try:
-            harmless = await aside(characters_of(request), defended, request)
+            harmless = await run_in_worker_thread(count_request_characters(request), sanitize_request, request)
         except BaseException:
             await admitted.settle(_NOTHING, Cost())
             raise
         recorder = Recorder(scope, CallKind.CHAT, model=model.name, admitted=admitted)
-        heard, scrubber = ReplyBuilder(), self._leaks.scrubber()
+        heard, scrubber = ReplyBuilder(), self._leaks.answer_redactor()
         status, cost = audit.FAILED, Cost()
 
         def passed(delta: ChatDelta) -> ChatDelta:
             return scrubber.passed(harmless.heard(delta))
 
-        routed = self._router.chat(harmless.request, recorder.context.expecting(expected))
+        routed = self._router.chat(harmless.request, recorder.context.with_expected(expected))
         try:
             async with aclosing(routed) as deltas:
                 async for delta in deltas:
                     heard.add(delta)
-                    if said := _spoken(await aside(_characters(delta), passed, delta)):
+                    if said := _without_totals(await run_in_worker_thread(_characters(delta), passed, delta)):
                         yield said
-            if said := _spoken(scrubber.rest()):
+            if said := _without_totals(scrubber.rest()):
                 yield said
             status = audit.OK
         except SpassError as error:
             status = error.code
-            if said := _spoken(scrubber.rest()):
+            if said := _without_totals(scrubber.rest()):
                 yield said
-            raise self._leaks.scrubbed(error) from None
+            raise self._leaks.redact_error(error) from None
         except (GeneratorExit, asyncio.CancelledError):
             status = audit.CANCELLED
             raise
@@ -118,7 +118,7 @@ class Calls:
         by = self.embedding_model(scope, model)
         if not texts:
             return EmbeddingReply(b"", 0, by.dimensions or 0, _NOTHING)
-        expected = TokenUsage(sum(estimated_tokens(len(text)) for text in texts))
+        expected = TokenUsage(sum(estimate_tokens(len(text)) for text in texts))
         admitted = await self._admission.admit(scope, expected, self._price(by, expected))
         recorder = Recorder(scope, CallKind.EMBEDDING, model=by.name, admitted=admitted)
         requests = EmbeddingRequests(self._router, by.name, recorder.context)
@@ -128,7 +128,7 @@ class Calls:
             status = audit.OK
         except SpassError as error:
             status = error.code
-            raise self._leaks.scrubbed(error) from None
+            raise self._leaks.redact_error(error) from None
         except asyncio.CancelledError:
             status = audit.CANCELLED
             raise
@@ -151,11 +151,13 @@ class Calls:
             raise ModelNotAllowed(f"This token may not use the model '{name}'.", param="model")
         if model.kind != kind:
             raise InvalidRequest(f"'{name}' is no {kind} model.", param="model")
-        if scope.depth >= MAX_DEPTH:
-            raise RecursionDepthExceeded(f"This work is {scope.depth} sub-calls deep; at {MAX_DEPTH} it may call no further.")
+        if scope.depth >= MAX_CALLER_DEPTH:
+            raise RecursionDepthExceeded(
+                f"This work is {scope.depth} sub-calls deep; at {MAX_CALLER_DEPTH} it may call no further."
+            )
         return model
 
-    def _cost(self, model: ModelConfig, route: Route, status: str, said_usd: Decimal | None) -> Cost:
+    def _cost(self, model: ModelConfig, route: RoutingRecord, status: str, said_usd: Decimal | None) -> Cost:
         """Return the cost of one call, that of its lost tries included. ``said_usd`` is what the provider said of the answer; a 0
         beside tokens that it did not count says nothing."""
         if status != audit.OK and route.usage == _NOTHING:
@@ -173,7 +175,7 @@ def _characters(delta: ChatDelta) -> int:
     return len(delta.content) + len(delta.refusal) + sum(len(call.arguments) for call in delta.tool_calls)
 
 
-def _spoken(delta: ChatDelta) -> ChatDelta | None:
+def _without_totals(delta: ChatDelta) -> ChatDelta | None:
     """``delta`` without the figures that come last; None if nothing is left of it."""
     if delta.content or delta.tool_calls or delta.refusal:
         return ChatDelta(delta.content, delta.tool_calls, refusal=delta.refusal)

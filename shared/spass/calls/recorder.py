@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from spass.aws.endings import to_its_end
-from spass.calls.admission import Admitted
+from spass.aws.tasks import run_shielded
+from spass.calls.admission import CallReservation
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
 from spass.core.ids import RequestId, new_id
 from spass.core.time import now
-from spass.llm.router import Route
+from spass.llm.router import RoutingRecord
 from spass.llm.types import CallContext
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 
-_FREE: Final = Admitted()
+_NO_RESERVATION: Final = CallReservation()
 _NO_COST: Final = Cost()
 
 
@@ -27,7 +27,13 @@ class Recorder:
     that is no tool: it is a model's own text."""
 
     def __init__(
-        self, scope: Scope, kind: CallKind, *, model: str | None = None, tool: str | None = None, admitted: Admitted = _FREE
+        self,
+        scope: Scope,
+        kind: CallKind,
+        *,
+        model: str | None = None,
+        tool: str | None = None,
+        admitted: CallReservation = _NO_RESERVATION,
     ) -> None:
         caller = scope.caller
         self._scope = scope
@@ -74,14 +80,14 @@ class Recorder:
         self,
         status: str,
         *,
-        route: Route | None = None,
+        route: RoutingRecord | None = None,
         cost: Cost = _NO_COST,
         finish_reason: str | None = None,
     ) -> None:
         """Settle the call; not even a cancelled caller leaves before it is. ``route`` is where a model's call went, and what it
         took there."""
         self._scope.tally.add(cost)
-        route = route or Route()
+        route = route or RoutingRecord()
         self.duration_ms = self.elapsed_ms
         record = replace(
             self._record,
@@ -94,10 +100,10 @@ class Recorder:
             cost=cost,
             finish_reason=finish_reason,
         )
-        await to_its_end(self._settled(record))
+        await run_shielded(self._settled(record))
 
     async def _settled(self, record: AuditRecord) -> None:
-        kept = audit.keep(self._scope.store, record)
+        kept = audit.record_call(self._scope.store, record)
         if self._admitted.limited:
             await asyncio.gather(kept, self._admitted.settle(record.usage, record.cost))
         else:

@@ -35,7 +35,7 @@ _OPENS: Final = ("<", "[", "]", "＜")
 _SPEAKER: Final = re.compile(r"((?:\A|\n|\\n)[ \t]{0,8})(Human|Assistant)(?=:)")
 
 
-def without_role_tokens(text: str) -> str:
+def escape_role_tokens(text: str) -> str:
     """``text`` with every such token made readable text; the very same object if there is none."""
     if any(bracket in text for bracket in _OPENS) and _TOKEN.search(text):
         pieces = _TOKEN.split(text)

@@ -16,13 +16,13 @@ REQUEST_SECONDS: Final = 270.0
 STREAM_SECONDS: Final = 840.0
 """The same of a request that is answered with a stream of events: no idle limit cuts it, only the function's fifteen minutes."""
 
-REQUEST_PATIENCE: Final = 2.0
+REQUEST_MAX_WAIT: Final = 2.0
 """Seconds that a call waits for room in its tenant's limits: one that waits holds a function, and those are everybody's."""
 
-JOB_PATIENCE: Final = 70.0
+JOB_MAX_WAIT: Final = 70.0
 """The same of work that nobody waits for: a whole minute's tokens pass meanwhile."""
 
-MAX_DEPTH: Final = 3
+MAX_CALLER_DEPTH: Final = 3
 """A request that arrives this deep is refused; whatever it calls stands one deeper than it does."""
 
 
@@ -44,7 +44,7 @@ class Scope:
     agent: AgentName | None = None
     session: SessionId | None = None
     parent: RequestId | None = None
-    patience: float = REQUEST_PATIENCE
+    max_wait: float = REQUEST_MAX_WAIT
     fresh: bool = False
 
     @classmethod
@@ -53,7 +53,7 @@ class Scope:
         return cls(caller, store, Deadline.after(seconds), CostTally(), caller.depth, fresh=caller.identity.admin)
 
     @classmethod
-    def of_job(
+    def for_job(
         cls,
         store: TenantStore,
         deadline: Deadline,
@@ -70,7 +70,7 @@ class Scope:
         ``route`` names the work in the audit; ``token_id``, ``origin`` and ``depth`` are the request's."""
         identity = Identity(store.tenant, token_id, admin=False, allowed_models=(ANY_MODEL,))
         caller = Caller(identity, user, request_id or RequestId(new_id("req")), origin, depth, route)
-        return cls(caller, store, deadline, CostTally(), depth, patience=JOB_PATIENCE, fresh=fresh)
+        return cls(caller, store, deadline, CostTally(), depth, max_wait=JOB_MAX_WAIT, fresh=fresh)
 
     @property
     def streaming(self) -> "Scope":
@@ -83,10 +83,10 @@ class Scope:
         identity = replace(self.caller.identity, allowed_models=(ANY_MODEL,))
         return replace(self, caller=replace(self.caller, identity=identity))
 
-    def below(self, call: RequestId) -> "Scope":
+    def for_call(self, call: RequestId) -> "Scope":
         """What is done for ``call``, which is itself done for the request."""
         return replace(self, parent=call)
 
-    def within(self, agent: AgentName, session: SessionId | None = None) -> "Scope":
+    def for_agent(self, agent: AgentName, session: SessionId | None = None) -> "Scope":
         """The same work, done by ``agent``, in ``session`` if there is one."""
         return replace(self, agent=agent, session=session)

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from spass.calls.invisible import visible
-from spass.core.lookalikes import Tags
+from spass.calls.invisible_characters import strip_invisible
+from spass.core.confusables import TagSanitizer
 from spass.core.messages import Message, Role
 
 if TYPE_CHECKING:
     from spass.llm.types import ChatRequest
     from spass.tenancy.settings import TenantSettings
 
-_TAGS: Final = Tags("memory")
+_TAGS: Final = TagSanitizer("memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +23,26 @@ class Augment:
     memory: bool = True
 
 
-EVERYTHING: Final = Augment()
+ALL_AUGMENTATIONS: Final = Augment()
 
 
-def with_words(request: "ChatRequest", settings: "TenantSettings", augment: Augment) -> "ChatRequest":
+def add_tenant_messages(request: "ChatRequest", settings: "TenantSettings", augment: Augment) -> "ChatRequest":
     """Return ``request`` with the tenant's system prompt as its first message, and the tenant's memory behind its leading system
     messages. Text without a visible character adds no message.
 
     The memory is data: the system prompt is an instruction of the operator, while a note may repeat what some text said.
     """
     messages = [*request.messages]
-    if augment.memory and (notes := visible(settings.memory or "").strip()):
+    if augment.memory and (notes := strip_invisible(settings.memory or "").strip()):
         first = next((at for at, message in enumerate(messages) if message.role is not Role.SYSTEM), len(messages))
         messages.insert(first, Message(Role.USER, render_memory(notes), data=True))
-    if augment.system_prompt and (prompt := visible(settings.system_prompt or "").strip()):
+    if augment.system_prompt and (prompt := strip_invisible(settings.system_prompt or "").strip()):
         messages.insert(0, Message(Role.SYSTEM, prompt))
     return replace(request, messages=tuple(messages))
 
 
 def render_memory(notes: str) -> str:
     """Return ``notes`` as one block for a model. They cannot end it: the ``<`` of a tag like ours becomes ``&lt;``."""
-    return f"Notes that were kept from earlier conversations, one in a line:\n<memory>\n{_TAGS.disarm(notes, '&lt;')}\n</memory>"
+    return (
+        f"Notes that were kept from earlier conversations, one in a line:\n<memory>\n{_TAGS.sanitize(notes, '&lt;')}\n</memory>"
+    )

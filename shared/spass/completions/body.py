@@ -9,7 +9,7 @@ from spass.tenancy.strict_body import StrictBody
 _NO_EFFECT: Final = Field(default=None, description="Accepted, without effect.")
 
 
-class Nested(BaseModel):
+class NestedObject(BaseModel):
     """An object inside a body: unknown keys are dropped, and values are not converted.
 
     Clients send back whatever they found in an answer of some server, with keys of their own.

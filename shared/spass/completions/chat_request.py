@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, FailFast, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from spass.completions.body import Body, Nested
+from spass.completions.body import Body, NestedObject
 from spass.completions.messages import WireMessage, check_tool_answers
 from spass.core.messages import Json, ToolSpec
-from spass.llm.types import LONGEST_ANSWER, ChatRequest, NamedTool, ToolChoice
+from spass.llm.types import MAX_OUTPUT_TOKENS, ChatRequest, NamedTool, ToolChoice
 
 MAX_TOOLS: Final = 128
 """Of one call of a model: OpenAI's limit."""
@@ -21,7 +21,7 @@ MAX_TOOLS: Final = 128
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 # Passed on to whoever speaks OpenAI's protocol, as they are.
-_PASSED_ON: Final = (
+_FORWARDED_FIELDS: Final = (
     "presence_penalty",
     "frequency_penalty",
     "logit_bias",
@@ -41,14 +41,14 @@ def _unsupported(reason: str) -> BeforeValidator:
     return BeforeValidator(refuse)
 
 
-class FunctionDefinition(Nested):
+class FunctionDefinition(NestedObject):
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class ToolDefinition(Nested):
+class ToolDefinition(NestedObject):
     type: Literal["function"]
     function: FunctionDefinition
 
@@ -57,11 +57,11 @@ class ToolDefinition(Nested):
         return ToolSpec(self.function.name, self.function.description or "", parameters, self.function.strict)
 
 
-class FunctionReference(Nested):
+class FunctionReference(NestedObject):
     name: FunctionName
 
 
-class NamedToolChoice(Nested):
+class NamedToolChoice(NestedObject):
     type: Literal["function"]
     function: FunctionReference
 
@@ -69,14 +69,14 @@ class NamedToolChoice(Nested):
 ToolChoiceBody: TypeAlias = Literal["none", "auto", "required"] | NamedToolChoice | None
 
 
-class JsonSchemaFormat(Nested):
+class JsonSchemaFormat(NestedObject):
     name: FunctionName
     description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
-class ResponseFormat(Nested):
+class ResponseFormat(NestedObject):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 
@@ -87,7 +87,7 @@ class ResponseFormat(Nested):
         return self
 
 
-class StreamOptions(Nested):
+class StreamOptions(NestedObject):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
@@ -103,7 +103,7 @@ def _unique_names(tools: list[ToolDefinition]) -> list[ToolDefinition]:
     return tools
 
 
-def _one_answer(value: int) -> int:
+def _check_n(value: int) -> int:
     if value != 1:
         raise PydanticCustomError("one_answer", "must be 1: one answer at a time")
     return value
@@ -120,8 +120,8 @@ class ChatCompletionRequest(Body):
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
 
-    max_tokens: Annotated[int, Field(ge=1, le=LONGEST_ANSWER)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, le=LONGEST_ANSWER)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
@@ -131,7 +131,7 @@ class ChatCompletionRequest(Body):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
-    n: Annotated[int, AfterValidator(_one_answer)] | None = None
+    n: Annotated[int, AfterValidator(_check_n)] | None = None
 
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -181,9 +181,11 @@ class ChatCompletionRequest(Body):
 
     def chat_request(self) -> ChatRequest:
         """The same in the words of every provider."""
-        dumped: Mapping[str, Json] = self.model_dump(include={*_PASSED_ON, "response_format"}, exclude_none=True, by_alias=True)
+        dumped: Mapping[str, Json] = self.model_dump(
+            include={*_FORWARDED_FIELDS, "response_format"}, exclude_none=True, by_alias=True
+        )
         response_format = dumped.get("response_format")
-        extra = {name: dumped[name] for name in _PASSED_ON if name in dumped}
+        extra = {name: dumped[name] for name in _FORWARDED_FIELDS if name in dumped}
         if isinstance(self.user, str):
             extra["user"] = self.user
         return ChatRequest(

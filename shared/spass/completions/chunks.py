@@ -8,11 +8,11 @@ from spass.core.cost import Cost
 from spass.core.ids import new_id
 from spass.core.messages import FinishReason, Json, TokenUsage
 from spass.llm.types import ChatDelta, ToolCallDelta
-from spass.metering.cost import decimal_text
+from spass.metering.pricing import decimal_text
 
 Chunk: TypeAlias = dict[str, Json]
 """One ``chat.completion.chunk``."""
-Answer: TypeAlias = dict[str, Json]
+Completion: TypeAlias = dict[str, Json]
 """One ``chat.completion``."""
 
 
@@ -88,9 +88,9 @@ def _usage(usage: TokenUsage, cost: Cost) -> Json:
     }
 
 
-def collect_chunks(chunks: Iterable[Chunk]) -> Answer:
+def collect_chunks(chunks: Iterable[Chunk]) -> Completion:
     """The blocking answer that a finished stream of chunks amounts to."""
-    answer: Answer = {}
+    answer: Completion = {}
     texts: list[str] = []
     refusals: list[str] = []
     calls: dict[int, _Call] = {}
@@ -115,7 +115,7 @@ def collect_chunks(chunks: Iterable[Chunk]) -> Answer:
     return {**answer, "choices": choices, "usage": usage}
 
 
-def replay_chunks(answer: Answer, *, include_usage: bool) -> Iterator[Chunk]:
+def replay_chunks(answer: Completion, *, include_usage: bool) -> Iterator[Chunk]:
     """A kept answer as a stream again; collected, it is ``answer``."""
     head = {"id": answer["id"], "object": "chat.completion.chunk", "created": answer["created"], "model": answer["model"]}
     choice = cast("list[dict[str, Json]]", answer["choices"])[0]
@@ -137,7 +137,7 @@ class _Function(TypedDict, total=False):
     arguments: Required[str]
 
 
-class _Piece(TypedDict, total=False):
+class _ChunkToolCall(TypedDict, total=False):
     index: Required[int]
     id: str
     function: Required[_Function]
@@ -146,7 +146,7 @@ class _Piece(TypedDict, total=False):
 class _Delta(TypedDict, total=False):
     content: str | None
     refusal: str | None
-    tool_calls: list[_Piece]
+    tool_calls: list[_ChunkToolCall]
 
 
 class _Call:
@@ -157,7 +157,7 @@ class _Call:
         self._name = ""
         self._arguments: list[str] = []
 
-    def add(self, piece: _Piece) -> None:
+    def add(self, piece: _ChunkToolCall) -> None:
         self._id = self._id or piece.get("id", "")
         self._name = self._name or piece["function"].get("name", "")
         self._arguments.append(piece["function"]["arguments"])

@@ -10,10 +10,10 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from spass.core.messages import Image
 
-_BEGINNING: Final = re.compile(r"data:image/(png|jpe?g|gif|webp);base64,", re.IGNORECASE)
-_ADDRESS: Final = re.compile(r"https://[^\s/?#@]+([/?#]\S*)?")
-_LONGEST_ADDRESS: Final = 8192
-_OTHERS: Final = ("image_url", "input_audio", "file")
+_DATA_URL: Final = re.compile(r"data:image/(png|jpe?g|gif|webp);base64,", re.IGNORECASE)
+_IMAGE_URL: Final = re.compile(r"https://[^\s/?#@]+([/?#]\S*)?")
+_MAX_URL_CHARACTERS: Final = 8192
+_UNSUPPORTED_PARTS: Final = ("image_url", "input_audio", "file")
 _DETAILS: Final[dict[object, Literal["auto", "low", "high"] | None]] = {None: None, "auto": "auto", "low": "low", "high": "high"}
 
 _TEXT_SCHEMA: Final[dict[str, Any]] = {
@@ -57,7 +57,7 @@ def _parts(value: object) -> tuple[str | Image, ...]:
         return (value,)
     if not isinstance(value, list):
         raise PydanticKnownError("string_type")
-    return tuple(_picture_of(part) if _kind_of(part) == "image_url" else _text_of(part, "text or image_url") for part in value)
+    return tuple(_image_of(part) if _kind_of(part) == "image_url" else _text_of(part, "text or image_url") for part in value)
 
 
 def _kind_of(part: object) -> object:
@@ -67,49 +67,49 @@ def _kind_of(part: object) -> object:
 def _text_of(part: object, known: str = "text") -> str:
     kind = _kind_of(part)
     if not isinstance(part, dict) or not isinstance(kind, str):
-        raise _refused('a content part is {"type": "text", "text": "…"}')
+        raise _part_error('a content part is {"type": "text", "text": "…"}')
     if kind not in ("text", "refusal"):
-        named = f"of type '{kind}'" if kind in _OTHERS else "of this type"
-        raise _refused(f"parts {named} are not supported here by this gateway; send {known}")
+        named = f"of type '{kind}'" if kind in _UNSUPPORTED_PARTS else "of this type"
+        raise _part_error(f"parts {named} are not supported here by this gateway; send {known}")
     text = part.get(kind)
     if not isinstance(text, str):
-        raise _refused('a content part is {"type": "text", "text": "…"}')
+        raise _part_error('a content part is {"type": "text", "text": "…"}')
     return text
 
 
-def _picture_of(part: object) -> Image:
+def _image_of(part: object) -> Image:
     image = part.get("image_url") if isinstance(part, dict) else None
     url = image.get("url") if isinstance(image, dict) else None
     if not isinstance(image, dict) or not isinstance(url, str):
-        raise _refused('a picture is {"type": "image_url", "image_url": {"url": "…", "detail": "auto"}}')
+        raise _part_error('a picture is {"type": "image_url", "image_url": {"url": "…", "detail": "auto"}}')
     detail = image.get("detail")
     if not isinstance(detail, str | None) or detail not in _DETAILS:
-        raise _refused("a picture's detail is auto, low or high")
-    return Image(_checked(url), _DETAILS[detail])
+        raise _part_error("a picture's detail is auto, low or high")
+    return Image(_normalize_url(url), _DETAILS[detail])
 
 
-def _checked(url: str) -> str:
+def _normalize_url(url: str) -> str:
     """The address of a picture, in one spelling."""
     if url[:5].lower() != "data:":
-        if len(url) > _LONGEST_ADDRESS or not _ADDRESS.fullmatch(url):
-            raise _refused("a picture's url is an https: address or a data: URL")
+        if len(url) > _MAX_URL_CHARACTERS or not _IMAGE_URL.fullmatch(url):
+            raise _part_error("a picture's url is an https: address or a data: URL")
         return url
-    found = _BEGINNING.match(url)
+    found = _DATA_URL.match(url)
     if not found:
-        raise _refused("a picture's data: URL begins with data:image/…;base64, where … is png, jpeg, gif or webp")
+        raise _part_error("a picture's data: URL begins with data:image/…;base64, where … is png, jpeg, gif or webp")
     data = url[found.end() :]
     try:
         picture = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         picture = b""
     if not picture:
-        raise _refused("a picture's data: URL does not hold valid base64")
+        raise _part_error("a picture's data: URL does not hold valid base64")
     return f"data:image/{found[1].lower().replace('jpg', 'jpeg')};base64,{data}"
 
 
-def _refused(what: str) -> PydanticCustomError:
+def _part_error(what: str) -> PydanticCustomError:
     return PydanticCustomError("content_part", "{what}", {"what": what})
 
 
 Text = Annotated[str, BeforeValidator(_joined_text), _schema(_TEXT_SCHEMA)]
-TextAndPictures = Annotated[tuple[str | Image, ...], BeforeValidator(_parts), _schema({"anyOf": [_TEXT_SCHEMA, _IMAGE_SCHEMA]})]
+TextAndImages = Annotated[tuple[str | Image, ...], BeforeValidator(_parts), _schema({"anyOf": [_TEXT_SCHEMA, _IMAGE_SCHEMA]})]

@@ -89,7 +89,7 @@ def check_dimensions(request: EmbeddingsRequest, model: ModelConfig) -> None:
         raise InvalidRequest(f"'{model.name}' has {model.dimensions} dimensions; they cannot be changed.", param="dimensions")
 
 
-def embeddings_answer(request: EmbeddingsRequest, reply: EmbeddingReply) -> dict[str, Json]:
+def embeddings_response(request: EmbeddingsRequest, reply: EmbeddingReply) -> dict[str, Json]:
     """The vectors as OpenAI sends them: numbers, or base64 of float32, little-endian."""
     vectors: list[Json] = [*_encoded(reply)] if request.encoding_format == "base64" else [*reply.rows()]
     data: list[Json] = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]

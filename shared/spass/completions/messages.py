@@ -5,14 +5,14 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from spass.completions.body import Nested
-from spass.completions.content import Text, TextAndPictures
+from spass.completions.body import NestedObject
+from spass.completions.content import Text, TextAndImages
 from spass.core.messages import Image, Message, Role, ToolCall
 
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class SystemMessage(Nested):
+class SystemMessage(NestedObject):
     role: Literal["system", "developer"]
     content: Text
     name: str | None = None
@@ -21,9 +21,9 @@ class SystemMessage(Nested):
         return Message(Role.SYSTEM, self.content, name=self.name)
 
 
-class UserMessage(Nested):
+class UserMessage(NestedObject):
     role: Literal["user"]
-    content: TextAndPictures
+    content: TextAndImages
     name: str | None = None
 
     def message(self) -> Message:
@@ -32,18 +32,18 @@ class UserMessage(Nested):
         return Message(Role.USER, "\n".join(texts), name=self.name, parts=pictured)
 
 
-class FunctionCall(Nested):
+class FunctionCall(NestedObject):
     name: Annotated[str, Field(min_length=1, max_length=128)]
     arguments: str
 
 
-class WireToolCall(Nested):
+class WireToolCall(NestedObject):
     id: Id
     type: Literal["function"]
     function: FunctionCall
 
 
-class AssistantMessage(Nested):
+class AssistantMessage(NestedObject):
     role: Literal["assistant"]
     content: Text | None = None
     tool_calls: list[WireToolCall] | None = None
@@ -63,7 +63,7 @@ class AssistantMessage(Nested):
         return Message(Role.ASSISTANT, self.content or self.refusal or "", calls, name=self.name)
 
 
-class ToolMessage(Nested):
+class ToolMessage(NestedObject):
     role: Literal["tool"]
     content: Text
     tool_call_id: Id

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, time
 
 from spass.core.messages import Json
-from spass.llm.serving import serves
+from spass.llm.backends import serves
 from spass.tenancy.config import GatewayConfig, ModelConfig, no_such_model
 from spass.tenancy.identity import Identity
 
@@ -13,7 +13,7 @@ def available_models(config: GatewayConfig, identity: Identity) -> list[Json]:
 
     A backend counts as serving a model even if its key is missing: only a call reads keys.
     """
-    return [_described(model) for model in config.models if _available(model, config, identity)]
+    return [_model_object(model) for model in config.models if _available(model, config, identity)]
 
 
 def available_model(config: GatewayConfig, identity: Identity, name: str) -> Json:
@@ -25,14 +25,14 @@ def available_model(config: GatewayConfig, identity: Identity, name: str) -> Jso
     model = config.model(name)
     if not _available(model, config, identity):
         raise no_such_model(name)
-    return _described(model)
+    return _model_object(model)
 
 
 def _available(model: ModelConfig, config: GatewayConfig, identity: Identity) -> bool:
     return identity.allows(model.name) and any(serves(backend, model.name) for backend in config.llm.backends)
 
 
-def _described(model: ModelConfig) -> Json:
+def _model_object(model: ModelConfig) -> Json:
     created = datetime.combine(model.created, time(), UTC)
     return {
         "id": model.name,

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 MAX_MODEL_CALLS: Final = 10
 """Of one request. In the last the model may call no tool, so that it answers."""
 
-_BETWEEN_TEXTS: Final = "\n\n"
-_CUT_OFF: Final = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+_TEXT_SEPARATOR: Final = "\n\n"
+_TRUNCATED: Final = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +57,21 @@ class ServerTools:
         usage = TokenUsage()
         spoken = False
         for left in reversed(range(MAX_MODEL_CALLS)):
-            turn = _Turn(callers, wants_json=_wants_json(request), follows_text=spoken)
+            turn = _ModelCall(callers, wants_json=_wants_json(request), follows_text=spoken)
             async with aclosing(answer) as deltas:
                 async for delta in deltas:
                     if (piece := turn.visible(delta)) is not None:
                         yield piece
             reply = turn.reply
             usage += reply.usage or TokenUsage()
-            asked = turn.asked_of_the_gateway
-            if not asked or not left or reply.finish_reason in _CUT_OFF:
+            asked = turn.gateway_calls
+            if not asked or not left or reply.finish_reason in _TRUNCATED:
                 if text := turn.held_text:
                     yield ChatDelta(text)
                 yield ChatDelta(finish_reason=_final_reason(reply, asked), usage=usage)
                 return
             spoken = spoken or turn.spoke
-            request = _continued(request, reply.repeatable, await self._run(scope, asked), last=left == 1)
+            request = _next_request(request, reply.replayable, await self._run(scope, asked), last=left == 1)
             answer = calls.chat(scope, request)
 
     async def _run(self, scope: Scope, asked: Sequence[ToolCall]) -> Sequence[Message]:
@@ -86,16 +86,16 @@ def _wants_json(request: ChatRequest) -> bool:
 
 def _final_reason(reply: ChatReply, asked: Sequence[ToolCall]) -> FinishReason:
     """``length`` also says that the calls were used up before the model was done."""
-    return FinishReason.LENGTH if asked and reply.finish_reason not in _CUT_OFF else reply.finish_reason
+    return FinishReason.LENGTH if asked and reply.finish_reason not in _TRUNCATED else reply.finish_reason
 
 
-def _continued(request: ChatRequest, said: Message, answers: Sequence[Message], *, last: bool) -> ChatRequest:
+def _next_request(request: ChatRequest, said: Message, answers: Sequence[Message], *, last: bool) -> ChatRequest:
     """``request`` with one more turn in it. Tools stay named where they may not be called: some providers refuse a conversation
     that holds calls of unnamed ones."""
     return replace(request, messages=(*request.messages, said, *answers), tool_choice="none" if last else request.tool_choice)
 
 
-class _Turn:
+class _ModelCall:
     """One model call, taken apart: what the caller may see of it, and what the gateway is asked for."""
 
     def __init__(self, callers: Collection[str], *, wants_json: bool, follows_text: bool) -> None:
@@ -103,7 +103,7 @@ class _Turn:
         self._holds_text = wants_json
         self._follows_text = follows_text
         self._built = ReplyBuilder()
-        self._calls: dict[int, _SeenCall] = {}
+        self._calls: dict[int, _PendingCall] = {}
         self._shown_calls = 0
         self.spoke = False
 
@@ -125,7 +125,7 @@ class _Turn:
         return self.reply.message.content if self._holds_text else ""
 
     @property
-    def asked_of_the_gateway(self) -> Sequence[ToolCall]:
+    def gateway_calls(self) -> Sequence[ToolCall]:
         """The calls to answer here: none where the caller has to answer any."""
         return () if self._shown_calls else self.reply.message.tool_calls
 
@@ -133,7 +133,7 @@ class _Turn:
         if not text or self.spoke:
             return text
         self.spoke = True
-        return _BETWEEN_TEXTS + text if self._follows_text else text
+        return _TEXT_SEPARATOR + text if self._follows_text else text
 
     def _shown(self, pieces: Sequence[ToolCallDelta]) -> Iterator[ToolCallDelta]:
         """The pieces of the caller's calls, numbered as if there were no others. One whose name is not yet known waits for it."""
@@ -142,8 +142,8 @@ class _Turn:
             if seen is not None and seen.so_far.name:
                 said = piece
             else:
-                said = _joined(seen.so_far, piece) if seen else piece
-                seen = self._calls[piece.index] = _SeenCall(said, self._number_of(said.name))
+                said = _join_deltas(seen.so_far, piece) if seen else piece
+                seen = self._calls[piece.index] = _PendingCall(said, self._number_of(said.name))
             if seen.number is not None:
                 yield replace(said, index=seen.number)
 
@@ -155,7 +155,7 @@ class _Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class _SeenCall:
+class _PendingCall:
     """A call, as it was when its name came, or as far as it has come without one. ``number`` is its place among the caller's, if
     it is one of those."""
 
@@ -163,5 +163,5 @@ class _SeenCall:
     number: int | None
 
 
-def _joined(first: ToolCallDelta, second: ToolCallDelta) -> ToolCallDelta:
+def _join_deltas(first: ToolCallDelta, second: ToolCallDelta) -> ToolCallDelta:
     return ToolCallDelta(first.index, first.id or second.id, second.name, first.arguments + second.arguments)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
-from spass.completions.augment import EVERYTHING, Augment, with_words
+from spass.completions.augment import ALL_AUGMENTATIONS, Augment, add_tenant_messages
 from spass.completions.chat_request import MAX_TOOLS, ChatCompletionRequest
-from spass.completions.chunks import Answer, Chunk, ChunkWriter, collect_chunks
-from spass.completions.embeddings import EmbeddingsRequest, check_count, check_dimensions, embeddings_answer
+from spass.completions.chunks import Chunk, ChunkWriter, Completion, collect_chunks
+from spass.completions.embeddings import EmbeddingsRequest, check_count, check_dimensions, embeddings_response
 from spass.completions.server_tools import ServerTools
 from spass.core.messages import Json
 from spass.llm.types import ChatDelta
@@ -39,7 +39,7 @@ class Completions:
             self._toolbox()
 
     async def stream(
-        self, scope: Scope, request: ChatCompletionRequest, augment: Augment = EVERYTHING
+        self, scope: Scope, request: ChatCompletionRequest, augment: Augment = ALL_AUGMENTATIONS
     ) -> AsyncGenerator[Chunk, None]:
         """The answer as chunks. The last holds the usage and, in it, the cost of the whole request. ``augment`` says what of the
         tenant's goes into the chat: its system prompt, its memory, and tools of the gateway that the model may use.
@@ -59,7 +59,7 @@ class Completions:
                     for chunk in writer.end(delta.finish_reason, delta.usage, scope.tally.total):
                         yield chunk
 
-    async def complete(self, scope: Scope, request: ChatCompletionRequest, augment: Augment = EVERYTHING) -> Answer:
+    async def complete(self, scope: Scope, request: ChatCompletionRequest, augment: Augment = ALL_AUGMENTATIONS) -> Completion:
         """The whole answer: the stream, collected.
 
         Raises:
@@ -69,7 +69,7 @@ class Completions:
 
     async def _answer(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[ChatDelta, None]:
         settings = await self._cascade.effective(scope.store, fresh=scope.fresh)
-        asked = with_words(request.chat_request(), settings, augment)
+        asked = add_tenant_messages(request.chat_request(), settings, augment)
         offer = self._offer(scope, settings, request) if augment.server_tools else None
         return offer.chat(self._calls, scope, asked) if offer else self._calls.chat(scope, asked)
 
@@ -96,4 +96,4 @@ class Completions:
         """
         check_count(request, self._config.limits)
         check_dimensions(request, self._calls.embedding_model(scope, request.model))
-        return embeddings_answer(request, await self._calls.embed(scope, request.input, request.model))
+        return embeddings_response(request, await self._calls.embed(scope, request.input, request.model))

@@ -38,11 +38,11 @@ def decode_cursor(scope: str, cursor: str, position: re.Pattern[str] = AN_ID) ->
     except (binascii.Error, ValueError):
         found = None
     if found is None:
-        raise not_of_this_list()
+        raise cursor_mismatch()
     return found[0]
 
 
-def not_of_this_list() -> InvalidRequest:
+def cursor_mismatch() -> InvalidRequest:
     return InvalidRequest("This cursor does not belong to this list; start again without one.", param="cursor")
 
 

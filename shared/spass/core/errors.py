@@ -15,12 +15,12 @@ Only ``web`` knows that branches are HTTP statuses.
     ├── Conflict               SessionBusy · SessionArchived · CompactionInProgress · NothingToCompact · CompactionDisabled ·
     │                          EmbeddingModelMismatch · ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress
     ├── TooLarge               PayloadTooLarge
-    ├── Reused                 IdempotencyKeyReused
-    ├── Limited                RateLimited · BudgetExceeded
+    ├── KeyMismatch                 IdempotencyKeyReused
+    ├── LimitExceeded                RateLimited · BudgetExceeded
     ├── Upstream               UpstreamError · SummaryFailed
     ├── Unavailable            NoBackendAvailable · StorageUnavailable
-    ├── TimedOut               UpstreamTimeout
-    ├── TooDeep                RecursionDepthExceeded
+    ├── DeadlineExceeded               UpstreamTimeout
+    ├── DepthExceeded                RecursionDepthExceeded
     └── Internal               InternalError
 """
 
@@ -253,23 +253,23 @@ class PayloadTooLarge(TooLarge):
     code = "payload_too_large"
 
 
-class Reused(SpassError):
+class KeyMismatch(SpassError):
     pass
 
 
-class IdempotencyKeyReused(Reused):
+class IdempotencyKeyReused(KeyMismatch):
     code = "idempotency_key_reused"
 
 
-class Limited(SpassError):
+class LimitExceeded(SpassError):
     pass
 
 
-class RateLimited(Limited):
+class RateLimited(LimitExceeded):
     code = "rate_limited"
 
 
-class BudgetExceeded(Limited):
+class BudgetExceeded(LimitExceeded):
     """The tenant's money for this month is spent or reserved."""
 
     code = "budget_exceeded"
@@ -303,19 +303,19 @@ class StorageUnavailable(Unavailable):
     code = "storage_unavailable"
 
 
-class TimedOut(SpassError):
+class DeadlineExceeded(SpassError):
     pass
 
 
-class UpstreamTimeout(TimedOut):
+class UpstreamTimeout(DeadlineExceeded):
     code = "upstream_timeout"
 
 
-class TooDeep(SpassError):
+class DepthExceeded(SpassError):
     pass
 
 
-class RecursionDepthExceeded(TooDeep):
+class RecursionDepthExceeded(DepthExceeded):
     code = "recursion_depth_exceeded"
 
 

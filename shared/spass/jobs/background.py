@@ -6,11 +6,11 @@ from spass.core.time import Deadline
 from spass.jobs.dispatch import Handler, NotHandled
 from spass.jobs.messages import Task
 from spass.metering import audit
-from spass.rag.cache import ObjectCache
+from spass.rag.index.cache import ObjectCache
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.ingest.worker import Ingest
-from spass.rag.merger import merge
 from spass.rag.service import Rag
+from spass.rag.write.merge_job import merge
 
 
 def background_handler(rag: Rag, cache: ObjectCache) -> Handler:

@@ -23,7 +23,7 @@ class Attempt:
         self._counted = _NONE  # by the provider; 0 says nothing
         self._uncounted = 0  # characters that came after the provider last counted
 
-    def hear(self, characters: int, counted: TokenUsage | None) -> None:
+    def record_chunk(self, characters: int, counted: TokenUsage | None) -> None:
         """Note a piece of the answer, and what the provider ``counted`` with it, if it did: all that the answer took by then."""
         self.begun = True
         self._uncounted += characters

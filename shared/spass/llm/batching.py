@@ -6,8 +6,8 @@ from typing import Final
 
 from spass.tenancy.config import BackendConfig
 
-_AT_ONCE: Final = 4
-_MOST_NUMBERS: Final = 2**20  # in one answer: some 20 MB where a server writes them as text
+_CONCURRENT_REQUESTS: Final = 4
+_MAX_RESPONSE_NUMBERS: Final = 2**20  # in one answer: some 20 MB where a server writes them as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +16,10 @@ class EmbeddingLimits:
 
     texts: int
     text_bytes: int
-    at_once: int = _AT_ONCE
+    at_once: int = _CONCURRENT_REQUESTS
 
 
-_ANY_SERVER: Final = EmbeddingLimits(32, 64 * 1024)
+_DEFAULT_LIMITS: Final = EmbeddingLimits(32, 64 * 1024)
 """For servers whose limits are the operator's choice or unknown. Text Embeddings Inference refuses more than 32 texts unless told
 otherwise (https://huggingface.co/docs/text-embeddings-inference/cli_arguments), Mistral more than 16,384 tokens."""
 
@@ -32,16 +32,16 @@ _LIMITS: Final = {
     # 96 texts of 2048 characters (https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-embed-v3.html).
     "bedrock": EmbeddingLimits(96, 96 * 2048),
 }
-_ONE_BY_ONE: Final = EmbeddingLimits(1, 50_000, at_once=8)
+_SINGLE_TEXT_LIMITS: Final = EmbeddingLimits(1, 50_000, at_once=8)
 """Titan, on Bedrock: one text of 50,000 characters."""
 
 
 def embedding_limits(backends: Sequence[BackendConfig], dimensions: int | None, model: str = "") -> EmbeddingLimits:
     """What each of ``backends`` can take of ``model``, for a request may end up at any of them. ``dimensions`` are those of the
     vectors."""
-    every = [_limits_of(backend, model) for backend in backends] or [_ANY_SERVER]
+    every = [_limits_of(backend, model) for backend in backends] or [_DEFAULT_LIMITS]
     return EmbeddingLimits(
-        texts=max(1, min(_MOST_NUMBERS // (dimensions or 1), *(limits.texts for limits in every))),
+        texts=max(1, min(_MAX_RESPONSE_NUMBERS // (dimensions or 1), *(limits.texts for limits in every))),
         text_bytes=min(limits.text_bytes for limits in every),
         at_once=min(limits.at_once for limits in every),
     )
@@ -49,11 +49,11 @@ def embedding_limits(backends: Sequence[BackendConfig], dimensions: int | None, 
 
 def _limits_of(backend: BackendConfig, model: str) -> EmbeddingLimits:
     if backend.provider == "bedrock" and "titan" in backend.model_names.get(model, model):
-        limits = _ONE_BY_ONE
+        limits = _SINGLE_TEXT_LIMITS
     elif backend.base_url and backend.provider != "bedrock":
-        limits = _ANY_SERVER
+        limits = _DEFAULT_LIMITS
     else:
-        limits = _LIMITS.get(backend.provider, _ANY_SERVER)
+        limits = _LIMITS.get(backend.provider, _DEFAULT_LIMITS)
     return replace(limits, at_once=min(limits.at_once, backend.max_concurrent or limits.at_once))
 
 

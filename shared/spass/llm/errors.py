@@ -1,16 +1,16 @@
 """How a single try at a backend can fail. The router turns what remains after retries into the product's errors.
 
-BackendFailed
-├── BackendTimedOut        no answer in time, also behind a proxy (504)
+BackendError
+├── BackendTimeout        no answer in time, also behind a proxy (504)
 ├── BackendUnavailable     not reachable, 5xx, or a stream that broke off
 ├── BackendRateLimited     429
-├── BackendRefused         it refuses *us*: our key or our account
-│   └── BackendDenied          it denies this request something, perhaps only the model; it says nothing about other requests
-├── BackendTooLarge        this request alone is above a rate limit or our balance there; another backend may take it
-├── BackendFull            our own limit of it is used up: nothing was sent
-├── BackendUncounted       nobody knows whether our limit of it is used up: nothing was sent
-├── BackendUnable          it has no such thing as the request asks for; another backend may
-└── BackendRejected        it refuses the request itself
+├── BackendAuthError         it refuses *us*: our key or our account
+│   └── BackendForbidden          it denies this request something, perhaps only the model; it says nothing about other requests
+├── BackendRequestTooLarge        this request alone is above a rate limit or our balance there; another backend may take it
+├── BackendLimitReached            our own limit of it is used up: nothing was sent
+├── BackendLimitUnknown       nobody knows whether our limit of it is used up: nothing was sent
+├── BackendUnsupported          it has no such thing as the request asks for; another backend may
+└── BackendBadRequest        it refuses the request itself
     ├── BackendContextLength   because the prompt is too long
     ├── BackendCannotStream    because it cannot stream this answer; it may give it as a whole
     └── BackendTooDeep         because gateways have called each other too often to get there
@@ -19,7 +19,7 @@ BackendFailed
 from typing import ClassVar
 
 
-class BackendFailed(Exception):
+class BackendError(Exception):
     """One try failed. ``message`` is scrubbed: it may be shown to a caller. ``retry_after`` is in seconds.
 
     ``retryable``: the same backend may do better a moment later.
@@ -34,31 +34,31 @@ class BackendFailed(Exception):
         self.retry_after = retry_after
 
 
-class BackendTimedOut(BackendFailed):
+class BackendTimeout(BackendError):
     pass
 
 
-class BackendUnavailable(BackendFailed):
+class BackendUnavailable(BackendError):
     pass
 
 
-class BackendRateLimited(BackendFailed):
+class BackendRateLimited(BackendError):
     pass
 
 
-class BackendRefused(BackendFailed):
+class BackendAuthError(BackendError):
     retryable = False
 
 
-class BackendDenied(BackendRefused):
+class BackendForbidden(BackendAuthError):
     pass
 
 
-class BackendTooLarge(BackendFailed):
+class BackendRequestTooLarge(BackendError):
     retryable = False
 
 
-class BackendFull(BackendFailed):
+class BackendLimitReached(BackendError):
     """In ``room_after`` seconds there is room; or, with ``guessed``, it is worth asking again."""
 
     def __init__(self, message: str, *, room_after: float, guessed: bool) -> None:
@@ -67,11 +67,11 @@ class BackendFull(BackendFailed):
         self.guessed = guessed
 
 
-class BackendUncounted(BackendFailed):
+class BackendLimitUnknown(BackendError):
     retryable = False
 
 
-class BackendUnable(BackendFailed):
+class BackendUnsupported(BackendError):
     """Nothing was sent. ``param`` is the field of the request, in OpenAI's words, that asks for what this provider has not."""
 
     retryable = False
@@ -81,17 +81,17 @@ class BackendUnable(BackendFailed):
         self.param = param
 
 
-class BackendRejected(BackendFailed):
+class BackendBadRequest(BackendError):
     retryable = False
 
 
-class BackendContextLength(BackendRejected):
+class BackendContextLength(BackendBadRequest):
     pass
 
 
-class BackendCannotStream(BackendRejected):
+class BackendCannotStream(BackendBadRequest):
     pass
 
 
-class BackendTooDeep(BackendRejected):
+class BackendTooDeep(BackendBadRequest):
     pass

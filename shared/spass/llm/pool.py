@@ -7,7 +7,7 @@ from typing import TypeAlias
 from spass.aws.log import write_line
 from spass.core.errors import NoBackendAvailable, StorageUnavailable
 from spass.core.time import now
-from spass.llm.serving import key_variable
+from spass.llm.backends import key_variable
 from spass.llm.types import CallContext, Provider
 from spass.tenancy.config import BackendConfig
 
@@ -22,7 +22,7 @@ class ProviderPool:
         self._provider_of = provider_of
         self._providers: dict[str, Provider] = {}
         self._keys: dict[str, str | None] = {}
-        self._doubted: set[str] = set()  # backends that refused their key
+        self._refused_keys: set[str] = set()  # backends that refused their key
 
     def __getitem__(self, backend: BackendConfig) -> Provider:
         return self._providers[backend.name]
@@ -30,9 +30,9 @@ class ProviderPool:
     def keys(self) -> list[str]:
         return [key for key in self._keys.values() if key]
 
-    def doubt(self, backend: BackendConfig) -> None:
+    def reread_key(self, backend: BackendConfig) -> None:
         """It refused its key, which is read again before the next try."""
-        self._doubted.add(backend.name)
+        self._refused_keys.add(backend.name)
 
     async def available(self, model: str, serving: Sequence[BackendConfig], context: CallContext) -> list[BackendConfig]:
         """Those of the backends ``serving`` ``model`` that can be asked: with a key, if they need one.
@@ -54,7 +54,7 @@ class ProviderPool:
             except StorageUnavailable as error:  # its key could not be read now; another backend may need none
                 trouble = error
         if not available:
-            raise trouble or _no_key(model, serving, context)
+            raise trouble or _missing_key_error(model, serving, context)
         return available
 
     async def aclose(self) -> None:
@@ -65,19 +65,19 @@ class ProviderPool:
     async def _is_available(self, backend: BackendConfig) -> bool:
         """Makes the backend's provider, unless its key is not set; and anew when a key that was refused has been replaced."""
         name = backend.name
-        if name in self._providers and name not in self._doubted:
+        if name in self._providers and name not in self._refused_keys:
             return True
         variable = key_variable(backend)
         key = await asyncio.to_thread(self._key_of, variable) if variable else None
         if variable and not key:
             return False
-        self._doubted.discard(name)
+        self._refused_keys.discard(name)
         if name not in self._providers or self._keys[name] != key:
             self._providers[name], self._keys[name] = self._provider_of(backend, key), key
         return True
 
 
-def _no_key(model: str, serving: Iterable[BackendConfig], context: CallContext) -> NoBackendAvailable:
+def _missing_key_error(model: str, serving: Iterable[BackendConfig], context: CallContext) -> NoBackendAvailable:
     """The caller hears that a key is missing; which one, the operator reads in the log."""
     variables = sorted({variable for backend in serving if (variable := key_variable(backend))})
     write_line(

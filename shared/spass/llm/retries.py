@@ -20,40 +20,40 @@ from spass.core.errors import (
     UpstreamTimeout,
 )
 from spass.core.time import now
+from spass.llm.circuit_breaker import CircuitBreaker
 from spass.llm.errors import (
+    BackendAuthError,
+    BackendBadRequest,
     BackendContextLength,
-    BackendFailed,
-    BackendFull,
+    BackendError,
+    BackendLimitReached,
+    BackendLimitUnknown,
     BackendRateLimited,
-    BackendRefused,
-    BackendRejected,
-    BackendTimedOut,
+    BackendRequestTooLarge,
+    BackendTimeout,
     BackendTooDeep,
-    BackendTooLarge,
-    BackendUnable,
-    BackendUncounted,
+    BackendUnsupported,
 )
-from spass.llm.health import Health
 from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig, LlmConfig
 
-LIMIT_OF_BACKENDS: Final = "backends"
+BACKENDS_LIMIT: Final = "backends"
 """What ``details.limit`` of a RateLimited says when it is the model's side that has no room, and not the tenant."""
 
 _TICK: Final = 0.01  # a timer may fire this much early, and no try fits into less
 _FIRST_POLL: Final = 0.25  # how long after it was full a backend is asked again whether it has room: others may take less than
-_LONGEST_POLL: Final = 2.0  # they reserved. Doubled each time, up to this,
-_LONGEST_STATED_POLL: Final = 6.0  # or this where the moment is known by which there is room.
-_OUT: Final = (BackendRefused, BackendTooLarge, BackendUnable, BackendUncounted)
+_MAX_POLL: Final = 2.0  # they reserved. Doubled each time, up to this,
+_MAX_HINTED_POLL: Final = 6.0  # or this where the moment is known by which there is room.
+_EXCLUDES_BACKEND: Final = (BackendAuthError, BackendRequestTooLarge, BackendUnsupported, BackendLimitUnknown)
 """Failures after which a request does without the backend."""
-_REJECTIONS: Final[dict[type[BackendFailed], type[SpassError]]] = {
+_REJECTIONS: Final[dict[type[BackendError], type[SpassError]]] = {
     BackendContextLength: ContextLengthExceeded,
     BackendTooDeep: RecursionDepthExceeded,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Chance:
+class Timing:
     """Time and dice, so that a test can hold them. ``wall`` is what other workers see too; ``random`` is uniform in [0, 1)."""
 
     clock: Callable[[], float] = time.monotonic
@@ -70,7 +70,7 @@ class _Wait:
     room_at: float | None = None
 
 
-class Tries:
+class RetrySchedule:
     """The tries of one request over ``backends``, in their order, wrapping round.
 
     A backend not yet tried is tried at once, unless it is known to be down while another may do. One tried before is given time:
@@ -80,7 +80,7 @@ class Tries:
     """
 
     def __init__(
-        self, config: LlmConfig, backends: Sequence[BackendConfig], context: CallContext, chance: Chance, health: Health
+        self, config: LlmConfig, backends: Sequence[BackendConfig], context: CallContext, chance: Timing, health: CircuitBreaker
     ) -> None:
         self._config = config
         self._left = list(backends)
@@ -90,7 +90,7 @@ class Tries:
         self._size = context.expected.total_tokens
         self._chance = chance
         self._health = health
-        self._failures: list[BackendFailed] = []
+        self._failures: list[BackendError] = []
         self._waits: dict[str, _Wait] = {}
         self._room_at: dict[str, float] = {}  # when each has room again, by what it, or our limit of it, said last
         self._pauses = 0
@@ -103,16 +103,16 @@ class Tries:
             SpassError: nothing is left to try.
         """
         if not self._left or self._retries < 0:
-            raise self._given_up() from self._last
+            raise self._final_error() from self._last_failure
         now = self._chance.clock()
         hopeless = all(self._is_hopeless(candidate) for candidate in self._left)
         # ``min`` takes the first of equals: backends come in turn unless one has to wait longer than another.
-        moment, backend = min(((self._moment(one, now, hopeless), one) for one in self._left), key=lambda pair: pair[0])
+        moment, backend = min(((self._retry_time(one, now, hopeless), one) for one in self._left), key=lambda pair: pair[0])
         pause = max(moment - now, self._backoff(backend))
         if now + pause + _TICK >= self._deadline.at:
             if self._only_limited:
-                raise self._given_up() from self._last
-            raise _too_late() from self._last
+                raise self._final_error() from self._last_failure
+            raise _deadline_error() from self._last_failure
         if pause > 0:
             await self._chance.sleep(pause)
         # It now goes to the end of the row.
@@ -120,42 +120,42 @@ class Tries:
         self._left.append(backend)
         return backend
 
-    def failed(self, backend: BackendConfig, failure: BackendFailed, *, begun: bool, sent: bool) -> None:
+    def failed(self, backend: BackendConfig, failure: BackendError, *, begun: bool, sent: bool) -> None:
         """Note a failed try, or that there was no room for one. A backend that got the whole request (``sent``) and did not
         answer in time is not tried again: it would bill a second answer that takes as long.
 
         Raises:
             SpassError: there is no sense in another: the request itself is refused, or its answer has ``begun``.
         """
-        if isinstance(failure, BackendFull):
+        if isinstance(failure, BackendLimitReached):
             self._waits[backend.name] = self._poll(failure)
             self._room_at[backend.name] = self._chance.clock() + failure.room_after
             return
         self._log(backend, failure)
-        if isinstance(failure, BackendRejected):
+        if isinstance(failure, BackendBadRequest):
             raise _REJECTIONS.get(type(failure), UpstreamRejected)(failure.message) from failure
         self._failures.append(failure)
         now = self._chance.clock()
         self._room_at.pop(backend.name, None)
-        if failure.retry_after is not None and not isinstance(failure, _OUT):
+        if failure.retry_after is not None and not isinstance(failure, _EXCLUDES_BACKEND):
             self._room_at[backend.name] = now + failure.retry_after
         if self._deadline.at <= now + _TICK:
-            raise _too_late() from failure
+            raise _deadline_error() from failure
         if begun:
             raise UpstreamError("The model's answer broke off.") from failure
-        if isinstance(failure, _OUT):
+        if isinstance(failure, _EXCLUDES_BACKEND):
             # It is out of the game and costs no retry: as many such tries as backends, at most.
             self._left.remove(backend)
             return
         self._retries -= 1
-        if sent and isinstance(failure, BackendTimedOut):
+        if sent and isinstance(failure, BackendTimeout):
             self._left.remove(backend)
             return
         self._waits[backend.name] = _Wait(now + min(failure.retry_after or 0.0, self._config.retry_max_delay))
 
-    def _poll(self, failure: BackendFull) -> _Wait:
+    def _poll(self, failure: BackendLimitReached) -> _Wait:
         now, dice = self._chance.clock(), self._chance.random()
-        bound = min(_LONGEST_POLL if failure.guessed else _LONGEST_STATED_POLL, _FIRST_POLL * 2.0**self._polls)
+        bound = min(_MAX_POLL if failure.guessed else _MAX_HINTED_POLL, _FIRST_POLL * 2.0**self._polls)
         self._polls += 1
         wait = bound * (1 + dice) / 2
         if not failure.guessed:
@@ -167,18 +167,18 @@ class Tries:
         wait = self._waits.get(backend.name)
         if wait is not None and wait.room_at is not None:
             return wait.room_at + _TICK >= self._deadline.at
-        return self._health.down_until(backend.name, self._size) is not None
+        return self._health.open_until(backend.name, self._size) is not None
 
-    def _moment(self, backend: BackendConfig, now: float, hopeless: bool) -> float:
+    def _retry_time(self, backend: BackendConfig, now: float, hopeless: bool) -> float:
         """When it may be tried. ``hopeless``: all are down or full, so that those that are down are tried all the same."""
         wait = self._waits.get(backend.name)
         moment = max(now, wait.until) if wait is not None else now
         if wait is not None and wait.room_at is not None and self._is_hopeless(backend):
             return max(moment, wait.room_at)
-        down_until = self._health.down_until(backend.name, self._size)
+        down_until = self._health.open_until(backend.name, self._size)
         return moment if hopeless or down_until is None else max(moment, down_until)
 
-    def _log(self, backend: BackendConfig, failure: BackendFailed) -> None:
+    def _log(self, backend: BackendConfig, failure: BackendError) -> None:
         """One line of the log. The provider's words are left out, for they may hold anything."""
         write_line(
             {
@@ -201,38 +201,38 @@ class Tries:
         return self._chance.random() * bound
 
     @property
-    def _last(self) -> BackendFailed | None:
+    def _last_failure(self) -> BackendError | None:
         """What the last backend said that could do what is asked, if any could."""
-        able = [failure for failure in self._failures if not isinstance(failure, BackendUnable)]
+        able = [failure for failure in self._failures if not isinstance(failure, BackendUnsupported)]
         told = able or self._failures
         return told[-1] if told else None
 
     @property
     def _only_limited(self) -> bool:
         """Whether every backend that would have us said that we ask too much, or we know it ourselves."""
-        heard = [failure for failure in self._failures if not isinstance(failure, _OUT)]
+        heard = [failure for failure in self._failures if not isinstance(failure, _EXCLUDES_BACKEND)]
         return bool(heard or self._room_at) and all(isinstance(failure, BackendRateLimited) for failure in heard)
 
-    def _given_up(self) -> SpassError:
+    def _final_error(self) -> SpassError:
         if self._only_limited:
             waits = [max(0.0, moment - self._chance.clock()) for moment in self._room_at.values()]
             return RateLimited(
                 "The model is receiving too many requests. Try again later.",
-                details={"limit": LIMIT_OF_BACKENDS},
+                details={"limit": BACKENDS_LIMIT},
                 retry_after=min(waits, default=max(1.0, self._config.retry_base_delay)),
             )
-        if isinstance(self._last, BackendUncounted):
-            return StorageUnavailable(self._last.message, retry_after=1)
-        if isinstance(self._last, BackendUnable):
-            return InvalidRequest(self._last.message, param=self._last.param)
-        if isinstance(self._last, BackendTooLarge):
-            return UpstreamRejected(self._last.message)
-        if isinstance(self._last, BackendRefused):
+        if isinstance(self._last_failure, BackendLimitUnknown):
+            return StorageUnavailable(self._last_failure.message, retry_after=1)
+        if isinstance(self._last_failure, BackendUnsupported):
+            return InvalidRequest(self._last_failure.message, param=self._last_failure.param)
+        if isinstance(self._last_failure, BackendRequestTooLarge):
+            return UpstreamRejected(self._last_failure.message)
+        if isinstance(self._last_failure, BackendAuthError):
             return UpstreamError("The model's provider refuses this gateway. Its operator must look at the key and the account.")
-        if isinstance(self._last, BackendTimedOut):
+        if isinstance(self._last_failure, BackendTimeout):
             return UpstreamError("The model's provider did not answer in time.")
         return UpstreamError("The model's provider failed. Try again later.")
 
 
-def _too_late() -> UpstreamTimeout:
+def _deadline_error() -> UpstreamTimeout:
     return UpstreamTimeout("The model did not answer within the time a request has.")

@@ -13,7 +13,7 @@ from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, T
 from spass.core.time import Deadline
 from spass.llm.attempt import Attempt
 
-LONGEST_ANSWER: Final = 2**31 - 1
+MAX_OUTPUT_TOKENS: Final = 2**31 - 1
 """Tokens: the most that a caller may name. Providers take a 32-bit integer, and sums with more digits fit into no table."""
 
 _NO_TOKENS: Final = TokenUsage()
@@ -79,13 +79,13 @@ class ChatDelta:
     cost_usd: Decimal | None = None
     refusal: str = ""
     lost: TokenUsage = _NO_TOKENS
-    thought: int = 0
+    reasoning_characters: int = 0
 
     @property
     def characters(self) -> int:
         """Return the length of all that the model wrote in this piece."""
         calls = sum(len(call.name or "") + len(call.arguments) for call in self.tool_calls)
-        return len(self.content) + len(self.refusal) + calls + self.thought
+        return len(self.content) + len(self.refusal) + calls + self.reasoning_characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class ChatReply:
     lost: TokenUsage = _NO_TOKENS
 
     @property
-    def spoken(self) -> "ChatReply":
+    def refusal_as_text(self) -> "ChatReply":
         """The same where nobody tells a refusal from an answer: it is the text, and the reason for the end."""
         if not self.refusal:
             return self
@@ -109,7 +109,7 @@ class ChatReply:
         return replace(self, message=message, finish_reason=FinishReason.CONTENT_FILTER, refusal="")
 
     @property
-    def repeatable(self) -> Message:
+    def replayable(self) -> Message:
         """``message`` as a provider takes it back: a tool's name that a model made up may hold what no provider allows in one,
         and would make every later call of the conversation fail."""
         calls = [replace(call, name=_NOT_IN_A_NAME.sub("_", call.name)[:64] or "_") for call in self.message.tool_calls]
@@ -224,7 +224,7 @@ class CallContext:
     expected: TokenUsage = field(default_factory=TokenUsage)
     attempt: Attempt = field(default_factory=Attempt)
 
-    def expecting(self, usage: TokenUsage) -> "CallContext":
+    def with_expected(self, usage: TokenUsage) -> "CallContext":
         return replace(self, expected=usage)
 
     def trying(self) -> "CallContext":
@@ -236,7 +236,7 @@ class Provider(Protocol):
     """One backend's way of speaking. It is made as ``Class(backend: BackendConfig, key: str | None)`` at the backend's first use.
 
     ``request.model`` is already the provider's own name for the model. Whatever goes wrong is raised as
-    ``llm.errors.BackendFailed``. A provider tries once; the router retries. It sets ``context.attempt.sent`` when its request has
+    ``llm.errors.BackendError``. A provider tries once; the router retries. It sets ``context.attempt.sent`` when its request has
     left whole and no error status refused it: from then on the try counts, whether its answer arrives or not.
     """
 

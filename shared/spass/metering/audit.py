@@ -17,8 +17,8 @@ from spass.core.jobs import AccountCall
 from spass.core.messages import Json, TokenUsage
 from spass.core.time import Timestamp, epoch_s, now
 from spass.metering import usage
-from spass.metering.cost import decimal_text
-from spass.metering.shards import Shards
+from spass.metering.pricing import decimal_text
+from spass.metering.shards import ShardChooser
 
 KEEP_SECONDS: Final = 90 * 24 * 3600
 
@@ -28,7 +28,7 @@ FAILED: Final = "internal_error"
 
 _NO_TOKENS: Final = TokenUsage()
 _NO_COST: Final = Cost()
-_shards: Final = Shards()
+_shards: Final = ShardChooser()
 
 
 class CallKind(StrEnum):
@@ -69,7 +69,7 @@ class AuditRecord:
     finish_reason: str | None = None
 
 
-async def keep(store: TenantStore, record: AuditRecord) -> None:
+async def record_call(store: TenantStore, record: AuditRecord) -> None:
     """Account for a call that has ended, and say so in the log. A record that finds no place takes no result away: it is left to
     the queue of jobs, or else stands in the log alone. To be run ``to_its_end``, so that no call is paid and unrecorded."""
     kept = attributes(record)
@@ -77,7 +77,7 @@ async def keep(store: TenantStore, record: AuditRecord) -> None:
     try:
         await account(store, kept)
     except (StorageUnavailable, InternalError):
-        await _leave(store, kept)
+        await _queue_record(store, kept)
 
 
 async def account(store: TenantStore, record: Mapping[str, str | int]) -> None:
@@ -91,7 +91,7 @@ async def account(store: TenantStore, record: Mapping[str, str | int]) -> None:
     key = keys.audit(store.tenant, RequestId(str(record["outer_request_id"])), at, RequestId(str(record["request_id"])))
     put = Put(key, {**record, TTL: epoch_s(at) + KEEP_SECONDS}, ITEM_ABSENT)
     with _shards.free() as shard:
-        counted = usage.added(store.tenant, record, shard)
+        counted = usage.usage_update(store.tenant, record, shard)
         try:
             if counted:
                 await store.table.transact([put, counted], token=new_id("call"))
@@ -101,7 +101,7 @@ async def account(store: TenantStore, record: Mapping[str, str | int]) -> None:
             return
 
 
-async def _leave(store: TenantStore, record: Mapping[str, str | int]) -> None:
+async def _queue_record(store: TenantStore, record: Mapping[str, str | int]) -> None:
     try:
         await store.jobs.send(AccountCall(store.tenant, record))
         how = "audit_queued"

@@ -9,7 +9,7 @@ from typing import Final
 SHARDS: Final = 16
 
 
-class Shards:
+class ShardChooser:
     """This process's choice. It keeps to a row of its own, so that there are few, and writes to the next ones only what it writes
     at the same time."""
 

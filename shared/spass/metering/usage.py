@@ -14,15 +14,15 @@ from typing import Final, Literal, TypeAlias, cast
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
-from spass.aws.endings import together
 from spass.aws.keys import Key
 from spass.aws.table import TTL, ConditionFailed
+from spass.aws.tasks import run_concurrently
 from spass.aws.writes import AllOf, Equals, Update
 from spass.core.errors import InvalidRequest
 from spass.core.ids import AgentName, TenantId
 from spass.core.messages import Json
 from spass.core.time import now
-from spass.metering.cost import decimal_text
+from spass.metering.pricing import decimal_text
 
 KEEP_DAYS: Final = 400
 MAX_GROUPS: Final = 10_000
@@ -83,14 +83,14 @@ async def reset(store: TenantStore, agent: AgentName | None = None) -> int:
     async def reset_rows(page: list[Item]) -> None:
         nonlocal count
         rows = _shown(page, agent)
-        await together([_reset_row(store, row, slots) for row in rows])
+        await run_concurrently([_reset_row(store, row, slots) for row in rows])
         count += len(rows)
 
     await _each_page(store, first, last, reset_rows)
     return count
 
 
-async def spent_this_month(store: TenantStore, month: str) -> Decimal:
+async def spending_of_month(store: TenantStore, month: str) -> Decimal:
     """US dollars that the calls of ``month`` (``2026-04``) have cost, whatever was reset since.
 
     Raises:
@@ -102,7 +102,7 @@ async def spent_this_month(store: TenantStore, month: str) -> Decimal:
     return _usd(spent)
 
 
-def added(tenant: TenantId, record: Mapping[str, Value], shard: int) -> Update | None:
+def usage_update(tenant: TenantId, record: Mapping[str, Value], shard: int) -> Update | None:
     """The write that counts the call of an audit record, in the row ``shard`` of its kind; None for one that does not count."""
     tokens = [cast(int, record.get(name, 0)) for name in ("prompt_tokens", "completion_tokens")]
     cost = int(Decimal(cast(str, record.get("cost_usd", "0"))).scaleb(_DIGITS))
@@ -188,7 +188,7 @@ async def _each_page(store: TenantStore, first: date, last: date, work: Callable
                 if len(rows) < len(page):
                     break
 
-    await together([take_months() for _ in range(_AT_ONCE)])
+    await run_concurrently([take_months() for _ in range(_AT_ONCE)])
 
 
 async def _month(store: TenantStore, month: str, after: str | None = None) -> AsyncIterator[list[Item]]:

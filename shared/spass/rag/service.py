@@ -7,24 +7,24 @@ from spass.aws.beside import Beside
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound
 from spass.core.ids import DocumentId, IndexId
-from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
-from spass.rag.cache import ObjectCache
-from spass.rag.documents import DocumentPatch, NewDocument
-from spass.rag.embedding import Embedder, Embeds
-from spass.rag.filters import Filter
-from spass.rag.indices import DEFAULT_LIMIT, Indices
-from spass.rag.model import EmbeddingModel
-from spass.rag.patch import Patcher
-from spass.rag.precondition import IfMatch, View
-from spass.rag.reader import Reader
-from spass.rag.writer import Writer
+from spass.rag.index.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
+from spass.rag.index.cache import ObjectCache
+from spass.rag.index.documents import DocumentPatch, NewDocument
+from spass.rag.index.embedding import Embedder, EmbeddingCalls
+from spass.rag.index.embedding_model import EmbeddingModel
+from spass.rag.index.filters import Filter
+from spass.rag.index.precondition import IfMatch, View
+from spass.rag.search.reader import Reader
+from spass.rag.write.delete import DEFAULT_LIMIT, Indices
+from spass.rag.write.patch import Patcher
+from spass.rag.write.writer import Writer
 from spass.tenancy.config import GatewayConfig
 
 
 class Rag:
     """Indices and documents of the caller's tenant. ``cache`` is this process's."""
 
-    def __init__(self, calls: Embeds, config: GatewayConfig, cache: ObjectCache) -> None:
+    def __init__(self, calls: EmbeddingCalls, config: GatewayConfig, cache: ObjectCache) -> None:
         name = config.defaults.embedding_model
         # The loader refuses a catalogue in which an embedding model has no dimensions.
         embedder = Embedder(calls, EmbeddingModel(name, cast(int, config.model(name).dimensions)))

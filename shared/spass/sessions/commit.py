@@ -13,8 +13,8 @@ from spass.aws.table import TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, Put, Update, Write
 from spass.core.errors import SessionBusy, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId
-from spass.sessions.hold import gone, held_by, release
-from spass.sessions.record import TurnRecord, overflow_of, store_body
+from spass.sessions.hold import held_by, is_deleted, release_hold
+from spass.sessions.record import TurnRecord, store_body, stored_overflow_key
 from spass.sessions.session import Session
 
 _COMMIT_ATTEMPTS: Final = 2
@@ -42,7 +42,7 @@ async def commit_turn(store: TenantStore, session: Session, turn: TurnRecord, wi
         *with_effect,
     ]
     if refused := await _transact(store, session.id, turn, writes):
-        if key := overflow_of(dict(body)):
+        if key := stored_overflow_key(dict(body)):
             with suppress(StorageUnavailable):
                 await store.objects.delete([key])
         raise refused
@@ -58,9 +58,9 @@ async def _transact(store: TenantStore, session: SessionId, turn: TurnRecord, wr
         try:
             await store.table.transact(writes, token=turn.id)
         except TransactionFailed as failure:
-            if await _recorded(store, session, turn):  # by an earlier try, whose reply was lost
+            if await _is_committed(store, session, turn):  # by an earlier try, whose reply was lost
                 return None
-            if gone(failure.failures.get(1, {})):
+            if is_deleted(failure.failures.get(1, {})):
                 return SessionNotFound("This session was deleted while the turn ran.")
             return SessionBusy("Another request took this session over; the turn was not recorded.", retry_after=1)
         except StorageUnavailable:
@@ -68,12 +68,12 @@ async def _transact(store: TenantStore, session: SessionId, turn: TurnRecord, wr
         else:
             return None
     # A try may still be on its way. Without the hold it can no longer take effect, so what we read then is final.
-    await release(store, session, turn.id)
-    if await _recorded(store, session, turn):
+    await release_hold(store, session, turn.id)
+    if await _is_committed(store, session, turn):
         return None
     return StorageUnavailable("The turn could not be recorded; try again.", retry_after=1)
 
 
-async def _recorded(store: TenantStore, session: SessionId, turn: TurnRecord) -> bool:
+async def _is_committed(store: TenantStore, session: SessionId, turn: TurnRecord) -> bool:
     item = await store.table.get(keys.session_turn(store.tenant, session, turn.first_seq))
     return item is not None and item.get("id") == turn.id

@@ -15,20 +15,20 @@ from spass.aws.table import ConditionFailed, TransactionFailed
 from spass.aws.writes import Absent, Delete, Equals, Update
 from spass.core.ids import AgentName, SessionId, UserId, random_suffix
 from spass.core.time import timestamp
-from spass.sessions.hold import free, refusal
-from spass.sessions.record import overflow_prefix
-from spass.sessions.session import owned
+from spass.sessions.hold import hold_error, not_held_by_others
+from spass.sessions.record import session_overflow_prefix
+from spass.sessions.session import decode_owned_session
 
 _ITEMS_AT_ONCE: Final = 25
 _DELETES_AT_ONCE: Final = 16
-_IN_NO_CHAIN: Final = Absent("parent_session_id") & Absent("successor_session_id")
+_NOT_IN_CHAIN: Final = Absent("parent_session_id") & Absent("successor_session_id")
 
 
 async def delete_session(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, now: float) -> None:
     """Delete the session with all its messages, and the summary that it begins with. Others of its chain stay as they are.
 
     Raises:
-        SessionNotFound, SessionAgentMismatch: as ``owned``; a session whose removal broke off is found once more.
+        SessionNotFound, SessionAgentMismatch: as ``decode_owned_session``; a session whose removal broke off is found once more.
         SessionBusy, CompactionInProgress: somebody holds it.
         StorageUnavailable: it may be gone or not; the same call again finishes it.
     """
@@ -36,7 +36,7 @@ async def delete_session(store: TenantStore, session: SessionId, agent: AgentNam
     await _remove_messages(store, session)
     head = keys.session_head(store.tenant, session)
     try:
-        await store.table.write(Delete(head, _IN_NO_CHAIN))
+        await store.table.write(Delete(head, _NOT_IN_CHAIN))
     except ConditionFailed:
         await store.table.write(Update(head, set={"removed": True}))
 
@@ -46,7 +46,7 @@ async def _mark(store: TenantStore, session: SessionId, agent: AgentName, user: 
         keys.session_head(store.tenant, session),
         set={"deleted_at": timestamp(now)},
         remove=("hold", "title"),
-        when=Equals("user", user) & Equals("agent", agent) & Absent("deleted_at") & free(now),
+        when=Equals("user", user) & Equals("agent", agent) & Absent("deleted_at") & not_held_by_others(now),
     )
     unlist = Delete(keys.user_session(store.tenant, user, agent, session))
     token = random_suffix()
@@ -54,11 +54,11 @@ async def _mark(store: TenantStore, session: SessionId, agent: AgentName, user: 
         await store.table.transact([mark, unlist], token=token)
     except TransactionFailed as failure:
         item = failure.failures.get(0)
-        if item is None or not _unfinished(item, agent, user):
-            raise refusal(owned(item, agent, user), None, None, now) from None
+        if item is None or not _is_unfinished_delete(item, agent, user):
+            raise hold_error(decode_owned_session(item, agent, user), None, None, now) from None
 
 
-def _unfinished(item: Item, agent: AgentName, user: UserId) -> bool:
+def _is_unfinished_delete(item: Item, agent: AgentName, user: UserId) -> bool:
     """Whether a delete of this user's began and did not end. Our own first try, whose reply was lost, looks the same."""
     return "deleted_at" in item and "removed" not in item and (item["user"], item["agent"]) == (user, agent)
 
@@ -72,13 +72,13 @@ async def _remove_messages(store: TenantStore, session: SessionId) -> None:
     while items := await store.table.query(partition, after=after, limit=_ITEMS_AT_ONCE):
         for start in range(0, len(items), _DELETES_AT_ONCE):
             batch = items[start : start + _DELETES_AT_ONCE]
-            await _all([store.table.write(Delete(keys.Key(partition, str(item["sk"])))) for item in batch])
+            await _gather_all([store.table.write(Delete(keys.Key(partition, str(item["sk"])))) for item in batch])
         after = str(items[-1]["sk"])
-    if bodies := await store.objects.keys_under(overflow_prefix(session)):
+    if bodies := await store.objects.list_keys(session_overflow_prefix(session)):
         await store.objects.delete(bodies)
 
 
-async def _all(calls: Sequence[Awaitable[object]]) -> None:
+async def _gather_all(calls: Sequence[Awaitable[object]]) -> None:
     for result in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

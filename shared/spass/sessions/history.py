@@ -8,11 +8,11 @@ from typing import Final
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.objects import ObjectMissing
-from spass.core.cursors import decode_cursor, encode_cursor, not_of_this_list
+from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
 from spass.core.messages import Json
-from spass.core.pages import PageRoom
+from spass.core.page_size import PageSizeLimit
 from spass.sessions.record import TurnRecord, load_turns
-from spass.sessions.session import Session, owned
+from spass.sessions.session import Session, decode_owned_session
 
 # A turn may be 350 KB in the table and megabytes in the bucket: what is read ahead of the page's end is bounded.
 _TURNS_AT_ONCE: Final = 16
@@ -40,25 +40,25 @@ async def read_history(store: TenantStore, session: Session, cursor: str | None,
     position = decode_cursor(scope, cursor, _POSITION) if cursor is not None else "1:1"
     turn_seq, seq = map(int, position.split(":"))
     messages: list[dict[str, Json]] = []
-    room = PageRoom()
-    while turns := await _turns(store, session, turn_seq):
+    room = PageSizeLimit()
+    while turns := await _load_page(store, session, turn_seq):
         for turn in turns:
             for stored in turn.messages:
                 if stored.seq < seq:
                     continue
                 message = stored.wire(session.archived_at if stored.seq < session.compacted_before else None)
-                if len(messages) == limit or not room.takes(_on_the_wire(message)):
+                if len(messages) == limit or not room.takes(_message_json(message)):
                     return HistoryPage(messages, encode_cursor(scope, f"{turn.first_seq}:{stored.seq}"))
                 messages.append(message)
         turn_seq = turns[-1].next_seq
     return HistoryPage(messages, None)
 
 
-def _on_the_wire(message: dict[str, Json]) -> bytes:
+def _message_json(message: dict[str, Json]) -> bytes:
     return json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
 
 
-async def _turns(store: TenantStore, session: Session, from_seq: int) -> list[TurnRecord]:
+async def _load_page(store: TenantStore, session: Session, from_seq: int) -> list[TurnRecord]:
     """Some turns from the one that begins with ``from_seq`` on; none if the session goes no further.
 
     Turns vanish only with their session, but neither all at once nor in order: where one is missing, its head decides.
@@ -68,14 +68,14 @@ async def _turns(store: TenantStore, session: Session, from_seq: int) -> list[Tu
     try:
         turns = await load_turns(store, session.id, from_seq, limit=_TURNS_AT_ONCE)
     except ObjectMissing:
-        await _still_there(store, session)
+        await _check_exists(store, session)
         raise
     begins = [from_seq, *(turn.next_seq for turn in turns[:-1])]
     if [turn.first_seq for turn in turns] != begins:
-        await _still_there(store, session)
-        raise not_of_this_list()
+        await _check_exists(store, session)
+        raise cursor_mismatch()
     return turns
 
 
-async def _still_there(store: TenantStore, session: Session) -> None:
-    owned(await store.table.get(keys.session_head(store.tenant, session.id)), session.agent, session.user)
+async def _check_exists(store: TenantStore, session: Session) -> None:
+    decode_owned_session(await store.table.get(keys.session_head(store.tenant, session.id)), session.agent, session.user)

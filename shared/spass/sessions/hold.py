@@ -19,21 +19,21 @@ from spass.core.errors import (
     StorageUnavailable,
 )
 from spass.core.ids import AgentName, SessionId, UserId
-from spass.sessions.session import Hold, HoldKind, Session, owned, session_of
+from spass.sessions.session import Hold, HoldKind, Session, decode_owned_session, decode_session
 
 
-def turn_hold(turn_id: str, request: IdempotentRequest | None, now: float) -> Hold:
+def new_turn_hold(turn_id: str, request: IdempotentRequest | None, now: float) -> Hold:
     """A turn's hold, from ``now`` on."""
     key_hash, body_hash = (request.digest, request.body_hash) if request else (None, None)
     return Hold(turn_id, HoldKind.TURN, int(now) + LEASE_SECONDS, key_hash, body_hash)
 
 
-def job_hold(job_id: str, key_hash: str | None, body_hash: str | None, now: float) -> Hold:
+def new_job_hold(job_id: str, key_hash: str | None, body_hash: str | None, now: float) -> Hold:
     """A job's hold, from ``now`` on."""
     return Hold(job_id, HoldKind.JOB, int(now) + LEASE_SECONDS, key_hash, body_hash)
 
 
-def free(now: float, owner: str = "") -> AnyOf:
+def not_held_by_others(now: float, owner: str = "") -> AnyOf:
     """Require that nobody but ``owner`` holds the session."""
     return AnyOf((Absent("hold"), AtMost("hold.expires_at", int(now)), held_by(owner)))
 
@@ -43,11 +43,11 @@ def held_by(owner: str) -> Equals:
     return Equals("hold.owner", owner)
 
 
-async def take(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, hold: Hold, now: float) -> Session:
+async def acquire_hold(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, hold: Hold, now: float) -> Session:
     """Hold the session, in one write; the session as it then is.
 
     Raises:
-        SessionNotFound, SessionAgentMismatch: as ``owned``.
+        SessionNotFound, SessionAgentMismatch: as ``decode_owned_session``.
         SessionArchived: it went on as another one.
         SessionBusy, CompactionInProgress, IdempotencyInProgress, IdempotencyKeyReused: somebody else holds it.
         StorageUnavailable: we cannot know; what we may hold falls free by itself.
@@ -56,20 +56,20 @@ async def take(store: TenantStore, session: SessionId, agent: AgentName, user: U
     write = Update(
         keys.session_head(store.tenant, session),
         set={"hold": hold.attributes()},
-        when=mine & Absent("deleted_at") & Absent("archived_at") & free(now, hold.owner),
+        when=mine & Absent("deleted_at") & Absent("archived_at") & not_held_by_others(now, hold.owner),
     )
     try:
         head = await store.table.write(write)
     except ConditionFailed as failure:
-        raise refusal(owned(failure.item, agent, user), hold.key_hash, hold.body_hash, now) from None
+        raise hold_error(decode_owned_session(failure.item, agent, user), hold.key_hash, hold.body_hash, now) from None
     except StorageUnavailable:
         with suppress(StorageUnavailable):
-            await release(store, session, hold.owner)
+            await release_hold(store, session, hold.owner)
         raise
-    return session_of(head or {})
+    return decode_session(head or {})
 
 
-async def renew(store: TenantStore, session: SessionId, owner: str, now: float) -> None:
+async def renew_hold(store: TenantStore, session: SessionId, owner: str, now: float) -> None:
     """Hold on for another minute.
 
     Raises:
@@ -84,7 +84,7 @@ async def renew(store: TenantStore, session: SessionId, owner: str, now: float) 
     await store.table.write(write)
 
 
-async def release(store: TenantStore, session: SessionId, owner: str) -> None:
+async def release_hold(store: TenantStore, session: SessionId, owner: str) -> None:
     """Let go of what ``owner`` may hold. Afterwards nothing that asks for ``held_by(owner)`` can take effect any more.
 
     Raises:
@@ -95,7 +95,7 @@ async def release(store: TenantStore, session: SessionId, owner: str) -> None:
         await store.table.write(write)
 
 
-def refusal(session: Session, key_hash: str | None, body_hash: str | None, now: float) -> SpassError:
+def hold_error(session: Session, key_hash: str | None, body_hash: str | None, now: float) -> SpassError:
     """Why the session cannot be held, seen by a request with this Idempotency-Key."""
     if session.archived_at is not None:
         return SessionArchived(
@@ -117,6 +117,6 @@ def refusal(session: Session, key_hash: str | None, body_hash: str | None, now: 
     return IdempotencyInProgress("A request with this Idempotency-Key is still running.", retry_after=rest)
 
 
-def gone(item: Item | None) -> bool:
+def is_deleted(item: Item | None) -> bool:
     """Whether this head's session is deleted or was never there."""
     return item is None or "deleted_at" in item

@@ -13,16 +13,16 @@ from spass.calls.scope import Scope
 from spass.core.errors import SessionNotFound
 from spass.core.messages import Message, Role
 from spass.core.time import Deadline
+from spass.sessions.bm25 import Ranking, excerpt
 from spass.sessions.lineage import ancestors
-from spass.sessions.ranking import Ranking, excerpt
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns
-from spass.sessions.session import Session, owned, user_of
-from spass.tools.ancestry import LINEAGE_SEARCH, Recalled, Recollection
-from spass.tools.arguments import shown
+from spass.sessions.session import Session, decode_owned_session, require_user
+from spass.tools.arguments import arguments_for_display
+from spass.tools.lineage_searcher import LINEAGE_SEARCH, LineageHit, LineageSearchResult
 
-MOST_ANCESTORS: Final = 50
-MOST_CHARACTERS: Final = 16 * 2**20
-MOST_SECONDS: Final = 10.0
+MAX_ANCESTORS: Final = 50
+MAX_CHARACTERS: Final = 16 * 2**20
+MAX_SECONDS: Final = 10.0
 """What one search looks at: the nearest ancestors first, of each the oldest messages first."""
 
 _EXCERPT_CHARACTERS: Final = 1200
@@ -30,7 +30,7 @@ _TURNS_AT_ONCE: Final = 8  # a turn may be megabytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Match:
     """A message that was searched. ``distance`` is how many compactions ago its session was."""
 
     session: Session
@@ -45,7 +45,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Bounds:
+class _SearchBudget:
     """How much more may be read."""
 
     deadline: Deadline
@@ -56,27 +56,27 @@ class _Bounds:
         return self.characters <= 0 or not self.deadline.remaining()
 
 
-class LineageSearch:
+class SessionLineageSearcher:
     """The ancestors of all sessions, as the tool ``lineage_search`` sees them."""
 
-    async def search(self, scope: Scope, query: str, limit: int) -> Recollection:
+    async def search(self, scope: Scope, query: str, limit: int) -> LineageSearchResult:
         """As ``Ancestry.search``. Equal scores are ranked newest first. What an earlier search found is not found again: only its
         source is."""
         if scope.session is None or scope.agent is None:
             raise SessionNotFound("You are in no session.")
         head = await scope.store.table.get(keys.session_head(scope.store.tenant, scope.session))
-        session = owned(head, scope.agent, user_of(scope))
-        past = await ancestors(scope.store, session, MOST_ANCESTORS)
-        ranking = Ranking[_Place](query)
-        bounds = _Bounds(Deadline.after(MOST_SECONDS), MOST_CHARACTERS)
+        session = decode_owned_session(head, scope.agent, require_user(scope))
+        past = await ancestors(scope.store, session, MAX_ANCESTORS)
+        ranking = Ranking[_Match](query)
+        bounds = _SearchBudget(Deadline.after(MAX_SECONDS), MAX_CHARACTERS)
         whole = past.whole
-        for distance, member in enumerate([session, *past.living]):
-            whole &= await _search(scope.store, member, distance, ranking, bounds)
+        for distance, member in enumerate([session, *past.live_sessions]):
+            whole &= await _search_session(scope.store, member, distance, ranking, bounds)
         weights = ranking.weights()
         best = sorted(ranking.scored(), key=lambda one: (one.score, one.found.age), reverse=True)[:limit]
-        return Recollection(
+        return LineageSearchResult(
             tuple(
-                Recalled(
+                LineageHit(
                     place.session.id,
                     place.stored.seq,
                     place.stored.message.role,
@@ -91,25 +91,27 @@ class LineageSearch:
         )
 
 
-async def _search(store: TenantStore, session: Session, distance: int, ranking: Ranking[_Place], bounds: _Bounds) -> bool:
+async def _search_session(
+    store: TenantStore, session: Session, distance: int, ranking: Ranking[_Match], bounds: _SearchBudget
+) -> bool:
     """Add what was compacted of one session; whether that is all of it."""
     if session.compacted_before == 1:
         return True
     try:
-        async for turn in _turns(store, session):
+        async for turn in _compacted_turns(store, session):
             if bounds.reached:
                 return False
             for stored in _own_messages(session, turn):
                 text = _text(stored.message)
                 bounds.characters -= len(text)
-                ranking.add(_Place(session, distance, stored, text), text)
+                ranking.add(_Match(session, distance, stored, text), text)
             await asyncio.sleep(0)  # megabytes of words take a second to count, and others of this process wait
     except ObjectMissing:  # it is being deleted
         return False
     return True
 
 
-async def _turns(store: TenantStore, session: Session) -> AsyncIterator[TurnRecord]:
+async def _compacted_turns(store: TenantStore, session: Session) -> AsyncIterator[TurnRecord]:
     """The turns with compacted messages, oldest first."""
     seq = 1
     while seq < session.compacted_before:
@@ -136,7 +138,7 @@ def _own_messages(session: Session, turn: TurnRecord) -> Iterator[StoredMessage]
 def _text(message: Message) -> str:
     """What is said in a message, and what it asks of tools."""
     calls = [
-        f"{call.name} {json.dumps(shown(call.arguments), ensure_ascii=False)}"
+        f"{call.name} {json.dumps(arguments_for_display(call.arguments), ensure_ascii=False)}"
         for call in message.tool_calls
         if call.name != LINEAGE_SEARCH
     ]

@@ -122,21 +122,21 @@ async def load_turns(store: TenantStore, session: SessionId, from_seq: int, limi
         after=keys.session_turn(store.tenant, session, from_seq - 1).sk,
         limit=limit,
     )
-    pointers = [key for item in items if (key := overflow_of(item))]
+    pointers = [key for item in items if (key := stored_overflow_key(item))]
     bodies = dict(zip(pointers, await store.objects.get_all(pointers), strict=True)) if pointers else {}
-    return [_decode(str(item["id"]), bodies.get(overflow_of(item) or "") or cast(str, item["body"])) for item in items]
+    return [_decode(str(item["id"]), bodies.get(stored_overflow_key(item) or "") or cast(str, item["body"])) for item in items]
 
 
 def overflow_key(session: SessionId, turn_id: str) -> str:
-    return f"{overflow_prefix(session)}{turn_id}.json"
+    return f"{session_overflow_prefix(session)}{turn_id}.json"
 
 
-def overflow_prefix(session: SessionId) -> str:
+def session_overflow_prefix(session: SessionId) -> str:
     """Where all that a session has in the bucket lies, and nothing else."""
     return f"{OVERFLOW_FOLDER}{session}/"
 
 
-def overflow_of(item: Item) -> str | None:
+def stored_overflow_key(item: Item) -> str | None:
     """Where the body of this turn lies, if not in its item."""
     key = item.get("body_object")
     return key if isinstance(key, str) else None
@@ -159,7 +159,7 @@ def _decode(turn_id: str, body: str | bytes) -> TurnRecord:
     prompt_tokens, completion_tokens = stored["usage"]
     return TurnRecord(
         turn_id,
-        tuple(_message_of(message) for message in stored["messages"]),
+        tuple(_decode_message(message) for message in stored["messages"]),
         TokenUsage(prompt_tokens, completion_tokens),
         stored["turns"],
         FinishReason(stored["finish_reason"]),
@@ -185,7 +185,7 @@ def tool_calls_json(calls: Sequence[ToolCall]) -> list[Json]:
     return [{"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in calls]
 
 
-def _message_of(stored: Mapping[str, Any]) -> StoredMessage:
+def _decode_message(stored: Mapping[str, Any]) -> StoredMessage:
     calls = tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in stored["tool_calls"])
     message = Message(Role(stored["role"]), stored["content"], calls, stored["tool_call_id"])
     return StoredMessage(MessageId(stored["id"]), stored["seq"], Timestamp(stored["created_at"]), message)

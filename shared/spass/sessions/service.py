@@ -17,9 +17,9 @@ from spass.core.errors import SessionArchived, SessionNotFound
 from spass.core.ids import AgentName, SessionId, new_id
 from spass.core.time import timestamp
 from spass.sessions.deletion import delete_session
-from spass.sessions.held import Clock
+from spass.sessions.held_session import Clock
 from spass.sessions.history import HistoryPage, read_history
-from spass.sessions.session import CreateSession, Session, owned, session_of, user_of
+from spass.sessions.session import CreateSession, Session, decode_owned_session, decode_session, require_user
 from spass.sessions.turn import Render, Respond, Turn, TurnRequest
 from spass.tenancy.settings import Cascade
 
@@ -74,7 +74,7 @@ class Sessions:
         Raises:
             InvalidRequest: the cursor is not one of this list.
         """
-        store, user = scope.store, user_of(scope)
+        store, user = scope.store, require_user(scope)
         bound = f"sessions|{store.tenant}|{user}|{agent}"
         last = SessionId(decode_cursor(bound, cursor, _POSITION)) if cursor is not None else None
         after = keys.user_session(store.tenant, user, agent, last).sk if last is not None else None
@@ -85,7 +85,7 @@ class Sessions:
             limit=limit + 1,
             newest_first=True,
         )
-        sessions = [session_of(item) for item in items[:limit]]
+        sessions = [decode_session(item) for item in items[:limit]]
         return SessionPage(sessions, encode_cursor(bound, sessions[-1].id) if len(items) > limit else None)
 
     async def get(self, scope: Scope, agent: AgentName, session: SessionId) -> Session:
@@ -93,7 +93,9 @@ class Sessions:
         SessionNotFound: absent, deleted or another user's.
         SessionAgentMismatch: it is the user's, with another agent.
         """
-        return owned(await scope.store.table.get(keys.session_head(scope.store.tenant, session)), agent, user_of(scope))
+        return decode_owned_session(
+            await scope.store.table.get(keys.session_head(scope.store.tenant, session)), agent, require_user(scope)
+        )
 
     async def successor(self, scope: Scope, agent: AgentName, archived: SessionArchived) -> SessionId:
         """Where an archived session went on.
@@ -114,7 +116,7 @@ class Sessions:
 
     async def delete(self, scope: Scope, agent: AgentName, session: SessionId) -> None:
         """The session and all its messages are gone; errors as ``delete_session``."""
-        await delete_session(scope.store, session, agent, user_of(scope), self._clock())
+        await delete_session(scope.store, session, agent, require_user(scope), self._clock())
 
     def turn(  # one turn's parts, all named
         self,
@@ -135,7 +137,7 @@ class Sessions:
         as."""
         from spass.sessions.compaction.compactor import Compactor  # what lists and makes sessions compacts none
 
-        request = TurnRequest(session, agent, user_of(scope), message, idempotency, redirected)
+        request = TurnRequest(session, agent, require_user(scope), message, idempotency, redirected)
         compactor = Compactor(self._summarizer, scope, model=model, context_window=context_window, clock=self._clock)
         return Turn(scope.store, request, respond, render, compactor, self._clock)
 
@@ -150,7 +152,7 @@ class Sessions:
         session = Session(
             SessionId(new_id("ses")),
             agent,
-            user_of(scope),
+            require_user(scope),
             options.title,
             at,
             at,

@@ -12,12 +12,12 @@ from spass.calls.scope import Scope
 from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
 from spass.core.ids import AgentName, SessionId, SummaryId, UserId
 from spass.core.messages import Json
-from spass.core.texts import without_nul
+from spass.core.text_checks import reject_nul
 from spass.core.time import Timestamp
 from spass.tenancy.strict_body import StrictBody
 
 CompactStrategy = Literal["auto", "manual", "off"]
-Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(without_nul)]
+Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(reject_nul)]
 
 
 class CreateSession(StrictBody):
@@ -132,20 +132,20 @@ class Session:
 _FIELDS: Final = tuple(name for name in Session.__dataclass_fields__ if name != "hold")
 
 
-def session_of(item: Item) -> Session:
+def decode_session(item: Item) -> Session:
     """The session that a head or a list entry holds."""
     fields = {name: item[name] for name in _FIELDS if name in item} | {"title": item.get("title")}
-    return Session(**fields, hold=_hold_of(item.get("hold")))  # type: ignore[arg-type]  # written by ``attributes``
+    return Session(**fields, hold=_decode_hold(item.get("hold")))  # type: ignore[arg-type]  # written by ``attributes``
 
 
-def owned(item: Item | None, agent: AgentName, user: UserId) -> Session:
+def decode_owned_session(item: Item | None, agent: AgentName, user: UserId) -> Session:
     """The session in a head, for its owner asking through its agent.
 
     Raises:
         SessionNotFound: there is none, it is deleted, or it is another user's, which looks the same.
         SessionAgentMismatch: it is the user's, with another agent.
     """
-    session = session_of(item) if item is not None else None
+    session = decode_session(item) if item is not None else None
     if session is None or session.deleted_at is not None or session.user != user:
         raise SessionNotFound("You have no such session.")
     if session.agent != agent:
@@ -153,7 +153,7 @@ def owned(item: Item | None, agent: AgentName, user: UserId) -> Session:
     return session
 
 
-def user_of(scope: Scope) -> UserId:
+def require_user(scope: Scope) -> UserId:
     """Whose sessions these are.
 
     Raises:
@@ -164,7 +164,7 @@ def user_of(scope: Scope) -> UserId:
     return scope.caller.user
 
 
-def _hold_of(stored: Value) -> Hold | None:
+def _decode_hold(stored: Value) -> Hold | None:
     if not isinstance(stored, Mapping):
         return None
     return Hold(

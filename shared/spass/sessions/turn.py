@@ -24,43 +24,43 @@ from spass.aws.leases import renewing
 from spass.aws.objects import ObjectMissing
 from spass.aws.writes import Write
 from spass.core.errors import CompactionInProgress, IdempotencyInProgress, InternalError, SessionArchived, SessionBusy, SpassError
+from spass.core.event_task import EventTask
 from spass.core.events import Event, Failed, Outcome, TurnFinished
 from spass.core.ids import AgentName, SessionId, UserId, new_id
 from spass.core.messages import Message
-from spass.core.running import Running
 from spass.core.time import timestamp
 from spass.sessions.commit import commit_turn
-from spass.sessions.held import Clock, Held
-from spass.sessions.hold import take, turn_hold
+from spass.sessions.held_session import Clock, HeldSession
+from spass.sessions.hold import acquire_hold, new_turn_hold
 from spass.sessions.record import TurnRecord, TurnRecorder, load_turns
 from spass.sessions.session import Hold, Session
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.compactor import Compactor
-    from spass.sessions.compaction.model import Compacted
+    from spass.sessions.compaction.types import CompactionResult
 
-Relief: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
+ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
 """Asked when the provider finds the conversation too long: shorter messages before the new one, or None if there are none."""
-Respond: TypeAlias = Callable[[Sequence[Message], Relief], AsyncGenerator[Event, None]]
+Respond: TypeAlias = Callable[[Sequence[Message], ShortenHistory], AsyncGenerator[Event, None]]
 """From the messages before the new one to the events of the turn."""
 
 # Refused, but perhaps only because an earlier try of the same request got through.
-_MAY_BE_DONE: Final = (SessionBusy, CompactionInProgress, IdempotencyInProgress, SessionArchived)
+_POSSIBLY_COMMITTED: Final = (SessionBusy, CompactionInProgress, IdempotencyInProgress, SessionArchived)
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class CommittedTurn:
     """What a committed turn leaves: the session after it, its record and its collected events. ``compacted``: how it came to be
     another session than the one that was asked; ``compaction_error``: why it did not, where it should have."""
 
     session: Session
     turn: TurnRecord
     outcome: Outcome
-    compacted: "Compacted | None" = None
+    compacted: "CompactionResult | None" = None
     compaction_error: SpassError | None = None
 
 
-Render: TypeAlias = Callable[[Recorded], StoredAnswer]
+Render: TypeAlias = Callable[[CommittedTurn], StoredAnswer]
 """Makes the answer that is kept with the turn; called once, before the commit."""
 
 
@@ -112,7 +112,7 @@ class Turn:
         self._compactor = compactor
         self._clock = clock
         self._answer: TurnAnswer | None = None
-        self.running: Running[Event] = Running(self._run())
+        self.running: EventTask[Event] = EventTask(self._run())
 
     async def answer(self) -> TurnAnswer:
         """The answer, once the turn has ended.
@@ -130,7 +130,7 @@ class Turn:
         session = await self._begin()
         if session is None:
             return
-        held = Held(self._store, self.id, session, self._clock)
+        held = HeldSession(self._store, self.id, session, self._clock)
         try:
             finished: TurnFinished | None = None
             async with renewing(held.renew):
@@ -154,15 +154,15 @@ class Turn:
             await self._commit(held, recorder)
             yield finished
         finally:
-            await held.let_go()
+            await held.release()
 
     async def _begin(self) -> Session | None:
         """The session, held; None when the request turns out to be done."""
         request, now = self._request, self._clock()
-        hold = turn_hold(self.id, request.idempotency, now)
+        hold = new_turn_hold(self.id, request.idempotency, now)
         try:
-            return await take(self._store, request.session, request.agent, request.user, hold, now)
-        except _MAY_BE_DONE:
+            return await acquire_hold(self._store, request.session, request.agent, request.user, hold, now)
+        except _POSSIBLY_COMMITTED:
             if await self._replay():
                 return None
             raise
@@ -190,18 +190,18 @@ class Turn:
             self._answer = TurnAnswer(kept, replayed=True)
         return kept is not None
 
-    async def _history(self, held: Held, turns: Sequence[TurnRecord]) -> Sequence[Message]:
+    async def _history(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message]:
         """The messages before the new one, of a session that has room for it if it can be had."""
         live = _messages(turns)
         if self._compactor.due(held.session, live, self._request.message):
             return await self._shorter(held, turns) or live
         return live
 
-    async def _shorter(self, held: Held, turns: Sequence[TurnRecord]) -> Sequence[Message] | None:
+    async def _shorter(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message] | None:
         """The messages of the successor, on which the turn goes on; None when there is none."""
 
         def hold(successor: SessionId) -> Hold:
-            return turn_hold(self.id, self._redirected(successor), self._clock())
+            return new_turn_hold(self.id, self._redirected(successor), self._clock())
 
         compacted = await self._compactor.compact(held, turns, hold)
         self.session = held.session.id
@@ -210,11 +210,11 @@ class Turn:
     def _redirected(self, successor: SessionId) -> IdempotentRequest | None:
         return self._request.redirected(successor) if self._request.redirected else None
 
-    async def _commit(self, held: Held, recorder: TurnRecorder) -> None:
+    async def _commit(self, held: HeldSession, recorder: TurnRecorder) -> None:
         store, compactor = self._store, self._compactor
         turn = recorder.record(held.session.next_seq)
         session = replace(held.session, next_seq=turn.next_seq, updated_at=timestamp(self._clock()), hold=None)
-        answer = self._render(Recorded(session, turn, recorder.outcome, compactor.compacted, compactor.error))
+        answer = self._render(CommittedTurn(session, turn, recorder.outcome, compactor.compacted, compactor.error))
         requests = [self._request.idempotency, self._redirected(session.id) if compactor.compacted else None]
         kept: list[Write] = [await idempotency.record(store, request, answer) for request in requests if request]
         await commit_turn(store, session, turn, kept)

@@ -11,8 +11,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticKnownError
 
 from spass.core.errors import ModelNotFound
-from spass.core.texts import bounded, did_you_mean
-from spass.tenancy.notices import worrying
+from spass.core.text_checks import did_you_mean, limit_bytes
+from spass.tenancy.config_warnings import find_warnings
 from spass.tenancy.providers import PROVIDERS
 from spass.tenancy.scalars import (
     BaseUrl,
@@ -27,11 +27,11 @@ from spass.tenancy.scalars import (
     Sha256,
     TenantName,
 )
-from spass.tenancy.yaml_source import ConfigError, Loc, Problem, YamlSource, load_yaml, validate
+from spass.tenancy.yaml_source import ConfigError, ConfigProblem, Loc, YamlSource, load_yaml, validate
 
 ANY_MODEL: Final = "*"
 
-USUAL_SILENCE: Final = 120.0
+DEFAULT_READ_TIMEOUT: Final = 120.0
 """Seconds between two bytes of an answer, for a backend without a ``timeout``."""
 
 MAX_SYSTEM_PROMPT_BYTES: Final = 32 * 1024
@@ -82,7 +82,7 @@ class BackendConfig(_Section):
     @property
     def silence(self) -> float:
         """Return how many seconds a provider that answers in pieces, or only embeds, may send nothing."""
-        return USUAL_SILENCE if self.timeout is None else self.timeout
+        return DEFAULT_READ_TIMEOUT if self.timeout is None else self.timeout
 
     @model_validator(mode="before")
     @classmethod
@@ -132,8 +132,8 @@ class TenantDefaults(_Section):
     compact_keep_last_n: Annotated[int, Field(ge=0, le=200, strict=True)] = 10
     compact_observation_mask: Annotated[bool, Field(strict=True)] = True
     compact_summary_model: Name | None = None
-    system_prompt: Annotated[str, AfterValidator(bounded(MAX_SYSTEM_PROMPT_BYTES))] | None = None
-    memory: Annotated[str, AfterValidator(bounded(MAX_MEMORY_BYTES))] | None = None
+    system_prompt: Annotated[str, AfterValidator(limit_bytes(MAX_SYSTEM_PROMPT_BYTES))] | None = None
+    memory: Annotated[str, AfterValidator(limit_bytes(MAX_MEMORY_BYTES))] | None = None
     tools_enabled_default: Annotated[tuple[Name, ...], Field(max_length=_MAX_TOOLS)] = ()
     rag_top_k: Annotated[int, Field(ge=1, le=50, strict=True)] = 5
     monthly_budget_usd: Money | None = None
@@ -188,7 +188,7 @@ class GatewayConfig(_Section):
         """What the operator who wrote the file should know, though nothing is wrong: ``file:line: message``, by line."""
         return self._notices
 
-    def noted(self, notices: Iterable[str]) -> Self:
+    def with_warnings(self, notices: Iterable[str]) -> Self:
         """This configuration, which keeps ``notices`` from now on."""
         self._notices = tuple(notices)
         return self
@@ -226,10 +226,10 @@ def load_gateway_config(path: Path, tool_names: Collection[str] | None = None) -
         problems += [source.problem((*at, *loc), what) for loc, what in unknown_names(defaults, config, tool_names)]
     if problems:
         raise ConfigError(problems)
-    return config.noted(map(str, sorted(worrying(source, config), key=lambda notice: notice.line or 0)))
+    return config.with_warnings(map(str, sorted(find_warnings(source, config), key=lambda notice: notice.line or 0)))
 
 
-def _references(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:
+def _references(source: YamlSource, config: GatewayConfig) -> Iterator[ConfigProblem]:
     """Names that should be in the catalogue."""
     for position, model in enumerate(config.models):
         if (model.kind == "embedding") != (model.dimensions is not None):
@@ -280,7 +280,7 @@ def _names(config: GatewayConfig, kind: str) -> list[str]:
     return [model.name for model in config.models if model.kind == kind]
 
 
-def _unless_known(source: YamlSource, loc: Loc, name: str, known: Sequence[str], what: str) -> Iterator[Problem]:
+def _unless_known(source: YamlSource, loc: Loc, name: str, known: Sequence[str], what: str) -> Iterator[ConfigProblem]:
     if name not in known:
         yield source.problem(loc, _unknown(name, known, f"{what} of the catalogue under models"))
 
@@ -289,7 +289,7 @@ def _unknown(name: str, known: Sequence[str], what: str) -> str:
     return f"'{name}' is no {what}{did_you_mean(name, known)}"
 
 
-def _repetitions(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]:
+def _repetitions(source: YamlSource, config: GatewayConfig) -> Iterator[ConfigProblem]:
     """Names that should be unique."""
     yield from _twice(source, ("llm", "backends"), "name", (backend.name for backend in config.llm.backends))
     yield from _twice(source, ("models",), "name", (model.name for model in config.models))
@@ -305,7 +305,7 @@ def _repetitions(source: YamlSource, config: GatewayConfig) -> Iterator[Problem]
             owners.setdefault(token.sha256, f"'{token.id}' of tenant '{tenant.id}'")
 
 
-def _twice(source: YamlSource, loc: Loc, key: str, names: Iterable[str]) -> Iterator[Problem]:
+def _twice(source: YamlSource, loc: Loc, key: str, names: Iterable[str]) -> Iterator[ConfigProblem]:
     seen: set[str] = set()
     for position, name in enumerate(names):
         if name in seen:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 _BEDROCK_REGION: Final = re.compile(r"\bbedrock-runtime(?:-fips)?\.([a-z]{2}(?:-[a-z]+)+-\d)\.")
 
 
-class Registered(NamedTuple):
+class ProviderEntry(NamedTuple):
     """A provider: its class (``module:Class``), the variable that holds its key where a backend names none (None: it wants no
     key), and how the names of models begin that are its own.
     """
@@ -19,15 +19,15 @@ class Registered(NamedTuple):
     models: tuple[str, ...] = ()
 
 
-PROVIDERS: Final[dict[str, Registered]] = {
-    "xai": Registered("spass.llm.providers.xai:Xai", "XAI_API_KEY", ("grok-",)),
-    "anthropic": Registered("spass.llm.providers.anthropic:Anthropic", "ANTHROPIC_API_KEY", ("claude-",)),
-    "openai": Registered("spass.llm.providers.openai:OpenAi", "OPENAI_API_KEY", ("gpt-", "o1-", "o3-")),
-    "ollama": Registered("spass.llm.providers.ollama:Ollama"),
-    "bedrock": Registered("spass.llm.providers.bedrock:Bedrock"),
-    "embedded": Registered("spass.llm.providers.embedded:Embedded", models=("all-minilm-l6-v2",)),
+PROVIDERS: Final[dict[str, ProviderEntry]] = {
+    "xai": ProviderEntry("spass.llm.providers.xai:Xai", "XAI_API_KEY", ("grok-",)),
+    "anthropic": ProviderEntry("spass.llm.providers.anthropic:Anthropic", "ANTHROPIC_API_KEY", ("claude-",)),
+    "openai": ProviderEntry("spass.llm.providers.openai:OpenAi", "OPENAI_API_KEY", ("gpt-", "o1-", "o3-")),
+    "ollama": ProviderEntry("spass.llm.providers.ollama:Ollama"),
+    "bedrock": ProviderEntry("spass.llm.providers.bedrock:Bedrock"),
+    "embedded": ProviderEntry("spass.llm.providers.embedded:EmbeddedProvider", models=("all-minilm-l6-v2",)),
 }
-OF_OTHER_NAMES: Final = "ollama"
+DEFAULT_PROVIDER: Final = "ollama"
 """Serves the models whose names are nobody's."""
 
 

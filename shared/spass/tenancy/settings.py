@@ -16,20 +16,20 @@ from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
 from spass.tenancy.config import GatewayConfig, TenantDefaults
-from spass.tenancy.stored import KEYS, SettingRules, Stored, change_of
+from spass.tenancy.stored_settings import KEYS, SettingRules, StoredSettings, settings_update
 
 if TYPE_CHECKING:
     from spass.aws.attributes import Item
     from spass.aws.beside import Beside
     from spass.aws.clients import TenantStore
-    from spass.tenancy.memory import Noted
+    from spass.tenancy.memory_notes import NoteResult
 
 FRESH_SECONDS: Final = 30.0
 """How long what was read is used. A reply may be a second or two old itself; every process knows a change after a minute."""
 _PAUSE_SECONDS: Final = 5.0  # after a read that failed, before the next: each takes seconds to fail
 
 
-class Source(StrEnum):
+class SettingSource(StrEnum):
     """Where a setting was said, weakest first."""
 
     PROCESS = "process"
@@ -51,7 +51,7 @@ class TenantSettings:
     rag_top_k: int
     monthly_budget_usd: Decimal | None
     tokens_per_minute: int | None
-    sources: Mapping[str, Source]
+    sources: Mapping[str, SettingSource]
 
     def wire(self) -> dict[str, Json]:
         """``{"config": …, "sources": …}``, as ``/v1/tenant/config`` answers."""
@@ -126,14 +126,14 @@ class Cascade:
             InvalidRequest: a key is unknown or a value bad.
             StorageUnavailable: the table does not answer; whether the change took effect is unknown.
         """
-        checked = self._rules.checked(changes)
+        checked = self._rules.validate(changes)
         if not changes:
             return await self.described(store)
         if checked.monthly_budget_usd is not None:
-            from spass.aws.limits import recount
+            from spass.limits.shared_limit import forget_spending
 
-            await recount(store.table, partial(tenant_limit, store.tenant))
-        write, asked = change_of(store.tenant, changes, checked), self._clock()
+            await forget_spending(store.table, partial(tenant_limit, store.tenant))
+        write, asked = settings_update(store.tenant, changes, checked), self._clock()
         try:
             item = await store.table.write(write)
         except (StorageUnavailable, asyncio.CancelledError):
@@ -141,7 +141,7 @@ class Cascade:
             raise
         return self._learn(store.tenant, item, asked)
 
-    async def remember(self, store: "TenantStore", note: str, beside: "Beside[Noted]", deadline: Deadline) -> "Noted":
+    async def remember(self, store: "TenantStore", note: str, beside: "Beside[NoteResult]", deadline: Deadline) -> "NoteResult":
         """Adds ``note``, one line, to the memory that is in force, together with the writes ``beside`` it. In this process it is
         there from now on. Of two who write at once neither loses the other's note.
 
@@ -150,7 +150,7 @@ class Cascade:
             StorageUnavailable: the table does not answer, or the deadline passed among too many other writers.
             SpassError: what ``beside`` says when one of its conditions does not hold.
         """
-        from spass.tenancy.memory import append
+        from spass.tenancy.memory_notes import append
 
         def memory_of(item: "Item | None") -> str | None:
             return self._layered(store.tenant, self._rules.stored(item)).memory
@@ -203,11 +203,11 @@ class Cascade:
         if self._reads.get(tenant) is read:
             del self._reads[tenant]
 
-    def _layered(self, tenant: TenantId, stored: Stored) -> TenantSettings:
+    def _layered(self, tenant: TenantId, stored: StoredSettings) -> TenantSettings:
         none = TenantDefaults()
         own = next((entry.defaults for entry in self._config.tenants if entry.id == tenant), none)
-        layers = ((Source.DB, stored.said), (Source.YAML, own))
-        base = (Source.PROCESS, self._config.defaults)
+        layers = ((SettingSource.DB, stored.said), (SettingSource.YAML, own))
+        base = (SettingSource.PROCESS, self._config.defaults)
         said = {key: next((layer for layer in layers if key in layer[1].model_fields_set), base) for key in KEYS}
         return TenantSettings(
             compact_strategy=said["compact_strategy"][1].compact_strategy,

@@ -6,7 +6,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from spass.core.texts import did_you_mean
+from spass.core.text_checks import did_you_mean
 
 _MAX_SUGGESTIONS: Final = 20  # each compares the name with all known ones, and a body may hold very many names
 _LONGEST_NAME: Final = 64

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from spass.core.messages import Json
-from spass.core.texts import did_you_mean
+from spass.core.text_checks import did_you_mean
 
 Loc: TypeAlias = tuple[str | int, ...]
 """The way to a value: keys and list positions from the root."""
@@ -35,7 +35,7 @@ _FLOAT: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     """One thing wrong with a file. ``line`` counts from 1; it is None when the file as a whole is meant."""
 
     file: str
@@ -49,7 +49,7 @@ class Problem:
 class ConfigError(Exception):
     """A file of the operator's cannot be used. Holds every problem found, in the order of lines."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
         super().__init__("\n".join(map(str, self.problems)))
 
@@ -68,10 +68,10 @@ class YamlSource:
             loc = loc[:-1]
         return self.lines.get(loc)
 
-    def problem(self, loc: Loc, message: str) -> Problem:
+    def problem(self, loc: Loc, message: str) -> ConfigProblem:
         """A problem with the value at ``loc``."""
-        where = dotted(loc)
-        return Problem(self.file, self.line_of(loc), f"{where}: {message}" if where else message)
+        where = format_loc(loc)
+        return ConfigProblem(self.file, self.line_of(loc), f"{where}: {message}" if where else message)
 
 
 def load_yaml(path: Path, *, shown: str | None = None) -> YamlSource:
@@ -85,7 +85,7 @@ def load_yaml(path: Path, *, shown: str | None = None) -> YamlSource:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise ConfigError([Problem(file, None, f"cannot read {path}: {reason}")]) from None
+        raise ConfigError([ConfigProblem(file, None, f"cannot read {path}: {reason}")]) from None
     return parse_yaml(text, file)
 
 
@@ -96,9 +96,11 @@ def parse_yaml(text: str, file: str) -> YamlSource:
         return YamlSource(file, reader.document(yaml.parse(text, Loader=_LOADER)), reader.lines)
     except yaml.MarkedYAMLError as error:
         line = min(error.problem_mark.line + 1, len(text.splitlines()) or 1) if error.problem_mark else None
-        raise ConfigError([Problem(file, line, f"not valid YAML: {_what_to_check(error, line)} ({error.problem})")]) from None
+        raise ConfigError(
+            [ConfigProblem(file, line, f"not valid YAML: {_what_to_check(error, line)} ({error.problem})")]
+        ) from None
     except yaml.YAMLError:
-        raise ConfigError([Problem(file, None, "not valid YAML: it holds a character that YAML does not allow")]) from None
+        raise ConfigError([ConfigProblem(file, None, "not valid YAML: it holds a character that YAML does not allow")]) from None
 
 
 def _what_to_check(error: yaml.MarkedYAMLError, line: int | None) -> str:
@@ -163,7 +165,7 @@ class _Reader:
         return found
 
     def _refuse(self, event: yaml.Event, message: str) -> ConfigError:
-        return ConfigError([Problem(self.file, _line(event), message)])
+        return ConfigError([ConfigProblem(self.file, _line(event), message)])
 
 
 def _line(event: yaml.Event) -> int:
@@ -193,7 +195,7 @@ def validate(source: YamlSource, model: type[M]) -> M:
         raise ConfigError([_translated(source, model, detail) for detail in error.errors(include_url=False)]) from None
 
 
-def dotted(loc: Loc) -> str:
+def format_loc(loc: Loc) -> str:
     """Return ``loc`` as ``llm.backends[0]``, with an empty name as ``""``."""
     text = ""
     for part in loc:
@@ -222,25 +224,25 @@ _PLAINER: Final = {
 }
 
 
-def _translated(source: YamlSource, model: type[BaseModel], detail: ErrorDetails) -> Problem:
+def _translated(source: YamlSource, model: type[BaseModel], detail: ErrorDetails) -> ConfigProblem:
     loc: Loc = tuple(part for part in detail["loc"] if part != "[key]")
     kind, message = detail["type"], detail["msg"]
     if kind == "extra_forbidden":
         key = str(loc[-1])
         owner = _model_at(model, loc[:-1])
         advice = f"; {_hints(owner)[key]}" if key in _hints(owner) else did_you_mean(key, list(owner.model_fields))
-        return Problem(source.file, source.line_of(loc), _at(loc[:-1], f"unknown key '{key}'{advice}"))
+        return ConfigProblem(source.file, source.line_of(loc), _at(loc[:-1], f"unknown key '{key}'{advice}"))
     if kind == "missing":
-        return Problem(source.file, source.line_of(loc[:-1]), _at(loc[:-1], f"the key '{loc[-1]}' is missing"))
+        return ConfigProblem(source.file, source.line_of(loc[:-1]), _at(loc[:-1], f"the key '{loc[-1]}' is missing"))
     if kind == "literal_error":
         expected = str(detail.get("ctx", {}).get("expected", ""))
         one_of = "one of " if "'," in expected else ""
         message = f"must be {one_of}{expected}{_closest(detail['input'], expected)}"
     advice = "; put it in quotes" if kind == "string_type" else ""
-    return source.problem(loc, plain_words(kind, message) + advice)
+    return source.problem(loc, explain_error(kind, message) + advice)
 
 
-def plain_words(kind: str, message: str) -> str:
+def explain_error(kind: str, message: str) -> str:
     """What pydantic says of a value, for people who know neither Python nor pydantic: ``must be …``."""
     return _PLAINER.get(kind) or re.sub(
         "^(Value error, )?((Input|String|Tuple|Decimal input) should|Value should)?", _must, message
@@ -258,7 +260,7 @@ def _closest(value: object, expected: str) -> str:
 
 
 def _at(loc: Loc, message: str) -> str:
-    return f"{dotted(loc)}: {message}" if loc else message
+    return f"{format_loc(loc)}: {message}" if loc else message
 
 
 def _hints(model: type[BaseModel]) -> Mapping[str, str]:

@@ -6,8 +6,8 @@ from typing import Final
 from pydantic import ValidationError
 
 from spass.core.errors import field_path, path_within
+from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Json
-from spass.core.strict_json import Unreadable, read_object
 from spass.tools.base import ToolError
 
 MAX_BYTES: Final = 64 * 1024
@@ -38,11 +38,11 @@ def parse(text: str) -> Mapping[str, Json]:
         return {}
     try:
         return read_object(text, max_depth=MAX_DEPTH)
-    except Unreadable as error:
+    except InvalidJson as error:
         raise InvalidArguments(f"The arguments cannot be read: {error.reason}. Write one JSON object.") from None
 
 
-def shown(text: str) -> Json:
+def arguments_for_display(text: str) -> Json:
     """``text`` for whoever reads what was called: as the object that it is, or, where it is none, its beginning."""
     try:
         return parse(text)
@@ -50,7 +50,7 @@ def shown(text: str) -> Json:
         return text[:MAX_BYTES].encode("utf-8", "replace").decode()
 
 
-def explained(error: ValidationError, arguments: Mapping[str, Json]) -> InvalidArguments:
+def describe_validation_error(error: ValidationError, arguments: Mapping[str, Json]) -> InvalidArguments:
     """Return what pydantic found wrong with ``arguments``, for the model: field by field."""
     found = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_REPORTED]
     errors: list[Mapping[str, Json]] = []

@@ -14,13 +14,13 @@ from spass.aws.beside import Beside
 from spass.calls.scope import Scope
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json, ToolSpec
-from spass.rag.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
-from spass.rag.documents import DocumentPatch, NewDocument
-from spass.rag.precondition import IfMatch, View
+from spass.rag.index.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
+from spass.rag.index.documents import DocumentPatch, NewDocument
+from spass.rag.index.precondition import IfMatch, View
 from spass.tenancy.settings import Cascade
 from spass.tenancy.strict_body import StrictBody
-from spass.tools.ancestry import Ancestry
-from spass.tools.confirm import Confirmations, Keep
+from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
+from spass.tools.lineage_searcher import LineageSearcher
 
 
 class ToolError(Exception):
@@ -32,7 +32,7 @@ class ToolError(Exception):
         self.code = code
 
 
-class Knowledge(Protocol):
+class KnowledgeReader(Protocol):
     """What tools and agents need of ``rag``; said here so that a tool is told no more and tests need no store."""
 
     async def query(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> QueryAnswer:
@@ -48,7 +48,7 @@ class Knowledge(Protocol):
         ...
 
 
-class Library(Knowledge, Protocol):
+class KnowledgeEditor(KnowledgeReader, Protocol):
     """What tools that curate knowledge need of ``rag``. Each method is described there (``spass.rag.service.Rag``)."""
 
     async def list(self, scope: Scope, cursor: str | None = None, limit: int = ...) -> IndexPage: ...
@@ -112,15 +112,16 @@ class Library(Knowledge, Protocol):
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """What a tool may act with. A tool acts inside the tenant of ``scope`` only. What it changes it changes together with the
-    writes that ``keep`` its result, if there are any. ``ancestry`` is made when it is first asked for; without it nothing was
+    writes that ``keep`` its result, if there are any. ``lineage_searcher`` is made when it is first asked for; without it
+    nothing was
     ever compacted."""
 
     scope: Scope
-    rag: Library
+    rag: KnowledgeEditor
     cascade: Cascade
-    confirmations: Confirmations = field(default_factory=Confirmations)
-    keep: Keep | None = None
-    ancestry: Callable[[], Ancestry] | None = None
+    confirmations: ConfirmTokens = field(default_factory=ConfirmTokens)
+    keep: RecordResult | None = None
+    lineage_searcher: Callable[[], LineageSearcher] | None = None
 
 
 class Tool(StrictBody):
@@ -129,7 +130,7 @@ class Tool(StrictBody):
     tool_name: ClassVar[str]
     timeout: ClassVar[float] = 10.0
     """Seconds after which a call is given up."""
-    for_admins: ClassVar[bool] = False
+    admin_only: ClassVar[bool] = False
     """True if only an admin's token may call it. A tool gives no right that its caller lacks on the HTTP routes."""
 
     async def run(self, context: ToolContext, /) -> Json:
@@ -147,13 +148,13 @@ class Tool(StrictBody):
         """The tool as a model sees it. Made once: each takes about as long as a read of the table."""
         schema = cls.model_json_schema()
         shown = {key: value for key, value in schema.items() if key not in ("title", "description", "$defs")}
-        return ToolSpec(cls.tool_name, inspect.cleandoc(cls.__doc__ or ""), _plain_object(shown, schema.get("$defs", {})))
+        return ToolSpec(cls.tool_name, inspect.cleandoc(cls.__doc__ or ""), _inlined_schema(shown, schema.get("$defs", {})))
 
 
 _REFERENCE: Final = "#/$defs/"
 
 
-def _plain_object(schema: Mapping[str, Json], definitions: Mapping[str, Json]) -> dict[str, Json]:
+def _inlined_schema(schema: Mapping[str, Json], definitions: Mapping[str, Json]) -> dict[str, Json]:
     """``schema`` as models read it best: in one piece (not every provider follows references), and without what repeats names or
     says nothing and costs tokens, pydantic's generated titles and defaults of null. A property named ``title`` stays."""
     cleaned: dict[str, Json] = {}
@@ -163,7 +164,7 @@ def _plain_object(schema: Mapping[str, Json], definitions: Mapping[str, Json]) -
         elif (key == "title" and isinstance(value, str)) or (key == "default" and value is None):
             continue
         elif key == "$ref" and isinstance(value, str):
-            cleaned |= _plain_object(_object(definitions[value.removeprefix(_REFERENCE)]), definitions)
+            cleaned |= _inlined_schema(_object(definitions[value.removeprefix(_REFERENCE)]), definitions)
         else:
             cleaned[key] = _plain(value, definitions)
     return cleaned
@@ -171,7 +172,7 @@ def _plain_object(schema: Mapping[str, Json], definitions: Mapping[str, Json]) -
 
 def _plain(value: Json, definitions: Mapping[str, Json]) -> Json:
     if isinstance(value, Mapping):
-        return _plain_object(value, definitions)
+        return _inlined_schema(value, definitions)
     return [_plain(inner, definitions) for inner in value] if isinstance(value, list) else value
 
 

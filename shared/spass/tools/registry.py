@@ -32,7 +32,7 @@ TOOLS: Final[Mapping[str, str]] = {
 
 
 @cache
-def load(name: str) -> "type[Tool]":
+def load_tool(name: str) -> "type[Tool]":
     """The class of the tool ``name``.
 
     Raises:

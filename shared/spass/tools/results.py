@@ -8,7 +8,7 @@ from spass.core.messages import Json
 MAX_RESULT_BYTES: Final = 64 * 1024
 
 
-def bounded(result: Json) -> tuple[Json, str]:
+def truncate_result(result: Json) -> tuple[Json, str]:
     """Return ``result`` and its compact JSON. One longer than ``MAX_RESULT_BYTES`` is cut, and says so."""
     text = _compact(result)
     try:

@@ -19,15 +19,15 @@ from spass.core.errors import (
     AdminRequired,
     ConfirmTokenExpired,
     ConfirmTokenInvalid,
+    DeadlineExceeded,
+    DepthExceeded,
     EmbeddingModelMismatch,
     Internal,
     InvalidInput,
     InvalidRequest,
-    Limited,
+    LimitExceeded,
     SpassError,
     StorageUnavailable,
-    TimedOut,
-    TooDeep,
     ToolNotFound,
     Unavailable,
     Upstream,
@@ -39,22 +39,22 @@ from spass.metering.audit import CallKind
 from spass.tenancy.identity import Identity
 from spass.tenancy.settings import Cascade
 from spass.tools import arguments as tool_arguments
-from spass.tools.ancestry import Ancestry
 from spass.tools.arguments import InvalidArguments
-from spass.tools.base import Library, Tool, ToolContext, ToolError
-from spass.tools.confirm import Confirmations, Keep
-from spass.tools.confirmed import ConfirmedTool
-from spass.tools.registry import TOOLS, load
-from spass.tools.results import bounded
+from spass.tools.base import KnowledgeEditor, Tool, ToolContext, ToolError
+from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
+from spass.tools.lineage_searcher import LineageSearcher
+from spass.tools.registry import TOOLS, load_tool
+from spass.tools.results import truncate_result
+from spass.tools.two_step import TwoStepTool
 
 MAX_CALLS: Final = 32
 """Of one answer of a model: what one sentence of it may set going."""
 
-_AT_ONCE: Final = 8
+_CONCURRENCY: Final = 8
 _FATAL: Final = (StorageUnavailable, Internal)
 """With these a turn could not be recorded either: it fails, and may be sent again. A failed upstream costs a turn one tool."""
 _RAISED_TO_CALLERS: Final = (
-    *(*_FATAL, Limited, Upstream, Unavailable, TimedOut, TooDeep),  # no other arguments would have avoided it
+    *(*_FATAL, LimitExceeded, Upstream, Unavailable, DeadlineExceeded, DepthExceeded),  # no other arguments would have avoided it
     *(InvalidInput, EmbeddingModelMismatch, ConfirmTokenInvalid, ConfirmTokenExpired),  # the request itself is refused
 )
 """What a caller who is no model hears of by a status, as on the other routes. A model reads of it as far as it is not fatal."""
@@ -62,7 +62,8 @@ _RAISED_TO_CALLERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The answer of a tool that was called directly. ``result`` is JSON that ``bounded`` has cut. ``kept``: it stands under the
+    """The answer of a tool that was called directly. ``result`` is JSON that ``truncate_result`` has cut. ``kept``: it stands
+    under the
     claim of its request already, together with what the tool changed. ``record`` is what an Idempotency-Key keeps in place of it.
     """
 
@@ -80,11 +81,13 @@ class ToolAnswer:
 class Toolbox:
     """Every tool of the gateway, at work for one caller after another."""
 
-    def __init__(self, rag: Library, cascade: Cascade, ancestry: Callable[[], Ancestry] | None = None) -> None:
+    def __init__(
+        self, rag: KnowledgeEditor, cascade: Cascade, lineage_searcher: Callable[[], LineageSearcher] | None = None
+    ) -> None:
         self._rag = rag
         self._cascade = cascade
-        self._ancestry = ancestry
-        self._confirmations = Confirmations()
+        self._ancestry = lineage_searcher
+        self._confirmations = ConfirmTokens()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,8 +99,8 @@ class Toolbox:
         Raises:
             ToolNotFound: one of the names is unknown.
         """
-        tools = [_existing(name) for name in names]
-        return tuple(tool.spec() for tool in tools if identity is None or identity.admin or not tool.for_admins)
+        tools = [_find_tool(name) for name in names]
+        return tuple(tool.spec() for tool in tools if identity is None or identity.admin or not tool.admin_only)
 
     async def execute(self, scope: Scope, call: ToolCall, *, allowed: Collection[str]) -> ToolCallFinished:
         """Runs ``call`` as the model wrote it. Tools outside ``allowed`` do not exist for it. Never raises for what the model
@@ -112,12 +115,12 @@ class Toolbox:
         def prepare() -> Tool:
             if not known:
                 raise ToolError(_no_such_tool(call.name, allowed), code=ToolNotFound.code)
-            tool = load(call.name)
+            tool = load_tool(call.name)
             _check_admin(tool, scope)
             return _call_of(tool, tool_arguments.parse(call.arguments))
 
         attempt = await self._attempt(scope, recorder, prepare, _FATAL)
-        return _finished(call, attempt, recorder.duration_ms)
+        return _finished_event(call, attempt, recorder.duration_ms)
 
     async def execute_all(
         self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str]
@@ -128,7 +131,7 @@ class Toolbox:
         Raises:
             as ``execute``.
         """
-        slots = asyncio.Semaphore(_AT_ONCE)
+        slots = asyncio.Semaphore(_CONCURRENCY)
 
         async def run(call: ToolCall) -> ToolCallFinished:
             async with slots:
@@ -140,7 +143,7 @@ class Toolbox:
             if isinstance(answer, BaseException):
                 raise answer
             finished.append(answer)
-        return [*finished, *(_finished(call, _failed(_too_many())) for call in calls[MAX_CALLS:])]
+        return [*finished, *(_finished_event(call, _error_result(_too_many_calls())) for call in calls[MAX_CALLS:])]
 
     async def execute_direct(
         self,
@@ -159,7 +162,7 @@ class Toolbox:
             InvalidRequest: the arguments do not fit it.
             SpassError: one of ``_RAISED_TO_CALLERS``; its ``param`` is a path into the body.
         """
-        tool = _existing(name)
+        tool = _find_tool(name)
         _check_admin(tool, scope)
         try:
             prepared = _call_of(tool, arguments)
@@ -172,7 +175,7 @@ class Toolbox:
             nonlocal kept
             if claim is None:
                 return ()
-            kept = ToolAnswer(name, bounded(result)[0], recorder.elapsed_ms, failed=False, kept=True)
+            kept = ToolAnswer(name, truncate_result(result)[0], recorder.elapsed_ms, failed=False, kept=True)
             return [await claim.completion(StoredAnswer(kept.to_json(), headers()))]
 
         try:
@@ -183,9 +186,9 @@ class Toolbox:
             raise
         if kept is not None and not attempt.failed:
             return kept
-        result, _ = bounded(attempt.result)
+        result, _ = truncate_result(attempt.result)
         answer = ToolAnswer(name, result, recorder.duration_ms, attempt.failed)
-        if attempt.failed or not _asks_back(prepared):
+        if attempt.failed or not _needs_confirmation(prepared):
             return answer
         stored, expires_at = prepared.record_of(cast("Mapping[str, Json]", result))
         return replace(answer, record=StoredAnswer({**answer.to_json(), "result": stored}, headers(), expires_at=expires_at))
@@ -194,8 +197,8 @@ class Toolbox:
         self, scope: Scope, name: str, arguments: Mapping[str, Json], record: Mapping[str, Json]
     ) -> Mapping[str, Json]:
         """Return the body that ``execute_direct`` answered to this call, given what an Idempotency-Key has kept of it."""
-        tool = _call_of(_existing(name), arguments)
-        if not _asks_back(tool):
+        tool = _call_of(_find_tool(name), arguments)
+        if not _needs_confirmation(tool):
             return record
         stored = cast("Mapping[str, Json]", record["result"])
         return {**record, "result": await tool.restored(scope, self._confirmations, stored)}
@@ -206,8 +209,8 @@ class Toolbox:
         recorder: Recorder,
         prepare: Callable[[], Tool],
         raised: tuple[type[SpassError], ...],
-        keep: Keep | None = None,
-    ) -> "_Attempt":
+        keep: RecordResult | None = None,
+    ) -> "_CallResult":
         """The tool's result, or the error that stands for one; audited either way.
 
         Raises:
@@ -218,19 +221,19 @@ class Toolbox:
             call = prepare()
             seconds = min(call.timeout, scope.deadline.remaining())
             context = ToolContext(
-                scope.below(recorder.request_id), self._rag, self._cascade, self._confirmations, keep, self._ancestry
+                scope.for_call(recorder.request_id), self._rag, self._cascade, self._confirmations, keep, self._ancestry
             )
             result = await asyncio.wait_for(call.run(context), seconds)
             status = audit.OK
-            return _Attempt(result)
+            return _CallResult(result)
         except TimeoutError:
             status = "tool_timeout"
-            return _failed(ToolError("The tool did not answer in time. Try once more, or answer without it.", code=status))
+            return _error_result(ToolError("The tool did not answer in time. Try once more, or answer without it.", code=status))
         except (ToolError, SpassError) as error:
             status = error.code
             if isinstance(error, raised):
                 raise
-            return _failed(error)
+            return _error_result(error)
         except asyncio.CancelledError:
             status = audit.CANCELLED
             raise
@@ -239,24 +242,24 @@ class Toolbox:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _CallResult:
     result: Json
     failed: bool = False
 
 
-def _asks_back(tool: Tool) -> TypeGuard[ConfirmedTool]:
+def _needs_confirmation(tool: Tool) -> TypeGuard[TwoStepTool]:
     """Return whether the call is the first of two steps, whose answer holds a confirm token."""
-    return isinstance(tool, ConfirmedTool) and tool.confirm_token is None
+    return isinstance(tool, TwoStepTool) and tool.confirm_token is None
 
 
-def _existing(name: str) -> type[Tool]:
+def _find_tool(name: str) -> type[Tool]:
     if name not in TOOLS:
         raise ToolNotFound(_no_such_tool(name, TOOLS), param="name")
-    return load(name)
+    return load_tool(name)
 
 
 def _check_admin(tool: type[Tool], scope: Scope) -> None:
-    if tool.for_admins and not scope.caller.identity.admin:
+    if tool.admin_only and not scope.caller.identity.admin:
         raise AdminRequired(
             f"{tool.tool_name} needs a token that gateway.yaml marks as admin, and this request has another. Do not call it "
             "again; an administrator can make this change.",
@@ -269,7 +272,7 @@ def _no_such_tool(name: str, known: Collection[str]) -> str:
     return f"There is no tool {shown!r}. There are: {', '.join(known) or 'none'}."
 
 
-def _too_many() -> ToolError:
+def _too_many_calls() -> ToolError:
     message = (
         f"This call was not made: an answer may ask for {MAX_CALLS} tool calls. Ask for fewer at once, and for the rest then."
     )
@@ -280,7 +283,7 @@ def _call_of(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
     try:
         return tool.model_validate(arguments)
     except ValidationError as error:
-        raise tool_arguments.explained(error, arguments) from None
+        raise tool_arguments.describe_validation_error(error, arguments) from None
 
 
 def _invalid_request(error: InvalidArguments) -> InvalidRequest:
@@ -291,14 +294,14 @@ def _invalid_request(error: InvalidArguments) -> InvalidRequest:
     return InvalidRequest(error.message, param=".".join(map(str, places[0])), details={"errors": errors})
 
 
-def _failed(error: ToolError | SpassError) -> _Attempt:
+def _error_result(error: ToolError | SpassError) -> _CallResult:
     said: dict[str, Json] = {"code": error.code, "message": error.message}
     if isinstance(error, InvalidArguments) and error.errors:
         said["errors"] = [*error.errors]
-    return _Attempt({"error": said}, failed=True)
+    return _CallResult({"error": said}, failed=True)
 
 
-def _finished(call: ToolCall, attempt: _Attempt, duration_ms: int = 0) -> ToolCallFinished:
-    result, text = bounded(attempt.result)
+def _finished_event(call: ToolCall, attempt: _CallResult, duration_ms: int = 0) -> ToolCallFinished:
+    result, text = truncate_result(attempt.result)
     message = Message(Role.TOOL, text, tool_call_id=call.id)
-    return ToolCallFinished(call, tool_arguments.shown(call.arguments), result, message, duration_ms)
+    return ToolCallFinished(call, tool_arguments.arguments_for_display(call.arguments), result, message, duration_ms)

@@ -16,7 +16,7 @@ from starlette.routing import Match, Route
 
 from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, MethodNotAllowed, SpassError, StorageUnavailable
-from spass.web.edge import Edge
+from spass.web.edge import EdgeMiddleware
 from spass.web.errors import error_response, from_http, from_validation
 from spass.web.exchange import exchange_of
 from spass.web.services import Services
@@ -24,7 +24,7 @@ from spass.web.services import Services
 TITLE: Final = "Spass"
 
 # A request makes some thousand objects and no cycles: looking for those every 700 objects takes a tenth of its time.
-_COLLECTED_EVERY: Final = (10_000, 20, 50)
+_GC_THRESHOLDS: Final = (10_000, 20, 50)
 
 # The framework would report bodies and exceptions as they are to whatever OpenTelemetry finds; ours is the log.
 _NO_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False}
@@ -48,13 +48,13 @@ def create_app(routers: Sequence[APIRouter], services: Services | None = None) -
     app.add_exception_handler(SpassError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_error)
     app.add_exception_handler(HTTPException, _on_error)
-    app.add_middleware(Edge)
+    app.add_middleware(EdgeMiddleware)
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    gc.set_threshold(*_COLLECTED_EVERY)
+    gc.set_threshold(*_GC_THRESHOLDS)
     yield
     services: Services = app.state.services
     await services.aclose()

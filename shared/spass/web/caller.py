@@ -5,9 +5,8 @@ from typing import Final
 
 from starlette.datastructures import Headers, QueryParams
 
-from spass.calls.scope import MAX_DEPTH
+from spass.calls.scope import MAX_CALLER_DEPTH
 from spass.completions.augment import Augment
-from spass.core.credentials import CREDENTIAL
 from spass.core.errors import (
     InvalidAugment,
     InvalidRequest,
@@ -19,6 +18,7 @@ from spass.core.errors import (
     UserIdRequired,
 )
 from spass.core.ids import RequestId, UserId
+from spass.redaction.patterns import CREDENTIAL
 from spass.tenancy.identity import Caller, Identity, Tokens
 
 _USER_ID: Final = re.compile(r"[A-Za-z0-9._@:+-]{1,128}")
@@ -95,9 +95,10 @@ def _user(headers: Headers, query: QueryParams, tokens: Tokens, *, needs_user: b
 def _depth(headers: Headers) -> int:
     value = _once(headers, "SPASS-Caller-Depth", _DEPTH, "a whole number from 0 on")
     depth = int(value or "0")
-    if depth >= MAX_DEPTH:
+    if depth >= MAX_CALLER_DEPTH:
         raise RecursionDepthExceeded(
-            f"A request may be {MAX_DEPTH - 1} sub-calls deep at most; this one is deeper.", details={"depth": min(depth, 10**6)}
+            f"A request may be {MAX_CALLER_DEPTH - 1} sub-calls deep at most; this one is deeper.",
+            details={"depth": min(depth, 10**6)},
         )
     return depth
 

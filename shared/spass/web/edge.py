@@ -11,20 +11,20 @@ from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, RouteNotFound
 from spass.core.messages import Json
 from spass.core.time import now
-from spass.web.errors import error_response, no_such_route
+from spass.web.errors import error_response, route_not_found
 from spass.web.exchange import Exchange, begin
 
-CLIENT_WENT_AWAY: Final = 499
-GATEWAYS_ID: Final = "spass.gateway_request_id"
+CLIENT_CLOSED_REQUEST: Final = 499
+API_GATEWAY_REQUEST_ID: Final = "spass.gateway_request_id"
 """Where an ASGI scope holds API Gateway's own id of a request, by which its access log can be matched with ours."""
 
-_MAX_SHOWN: Final = 300
-_CHANGES: Final = ("DELETE", "PATCH", "PUT")
+_MAX_LOGGED_CHARACTERS: Final = 300
+_WRITE_METHODS: Final = ("DELETE", "PATCH", "PUT")
 _ESCAPED: Final = re.compile(rb"%(5c|00)|^((?!/v1/models/).)*%2f", re.IGNORECASE | re.DOTALL)
 """``/``, ``\\`` and NUL, escaped in a path. Unescaped they would change the path. Only a model's name may hold a ``/``."""
 
 
-class Edge:
+class EdgeMiddleware:
     """ASGI middleware around the whole app."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -38,7 +38,7 @@ class Edge:
         # Routes declare GET. HEAD is answered as GET is, without the body (RFC 9110, 9.3.2).
         scope = {**scope, "method": "GET" if method == "HEAD" else method, "path": normal_path(scope["path"])}
         exchange = begin(scope)
-        answer = _Answer(exchange, send, bodiless=method == "HEAD")
+        answer = _ResponseSender(exchange, send, bodiless=method == "HEAD")
         try:
             if refusal := _refusal(method, scope):
                 exchange.error = refusal.code
@@ -46,7 +46,7 @@ class Edge:
             else:
                 await self._app(scope, receive, answer.send)
         except ClientDisconnect:
-            answer.status = CLIENT_WENT_AWAY
+            answer.status = CLIENT_CLOSED_REQUEST
         except Exception as error:  # noqa: BLE001 (the edge: whatever went wrong gets an answer and a line in the log)
             exchange.error = InternalError.code
             write_line(failure_line(error, exchange.request_id))
@@ -65,14 +65,14 @@ def _refusal(method: str, scope: Scope) -> RouteNotFound | None:
     """
     raw_path: bytes = scope.get("raw_path") or b""
     if _ESCAPED.search(raw_path):
-        return no_such_route()
+        return route_not_found()
     sent = raw_path.decode("latin-1")
     path = normal_path(sent)
-    if method not in _CHANGES or sent == path:
+    if method not in _WRITE_METHODS or sent == path:
         return None
     return RouteNotFound(
-        f"The path of a {method} has no slash at its end and no two at its start. Use {path[:_MAX_SHOWN]} if you mean that. HTTP"
-        ' clients remove "." and ".." from a path, so an id that is one of these gets lost.'
+        f"The path of a {method} has no slash at its end and no two at its start. Use {path[:_MAX_LOGGED_CHARACTERS]}"
+        ' if you mean that. HTTP clients remove "." and ".." from a path, so an id that is one of these gets lost.'
     )
 
 
@@ -83,7 +83,7 @@ def normal_path(path: str) -> str:
     return "/" + path.strip("/") if path.startswith("/") else path
 
 
-class _Answer:
+class _ResponseSender:
     """Pass an answer on, with the headers that every answer has, and without its body if ``bodiless``."""
 
     def __init__(self, exchange: Exchange, send: Send, *, bodiless: bool) -> None:
@@ -111,7 +111,7 @@ class _Answer:
 
 
 def _request_line(scope: Scope, method: str, exchange: Exchange, status: int) -> dict[str, Json]:
-    known: dict[str, Json] = {"gateway_request_id": scope[GATEWAYS_ID]} if GATEWAYS_ID in scope else {}
+    known: dict[str, Json] = {"gateway_request_id": scope[API_GATEWAY_REQUEST_ID]} if API_GATEWAY_REQUEST_ID in scope else {}
     return known | {
         "at": now(),
         "level": "info",

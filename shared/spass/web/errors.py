@@ -8,76 +8,79 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from spass.aws.hidden import hide, hide_members
 from spass.core import errors
 from spass.core.errors import InvalidRequest, SpassError, field_path, path_within
 from spass.core.ids import RequestId
 from spass.core.messages import Json
+from spass.redaction.text import redact, redact_members
 from spass.web.json import json_response
 
 
-class HttpKind(NamedTuple):
+class HttpErrorType(NamedTuple):
     """What HTTP and the OpenAI SDKs call a branch of the tree."""
 
     status: int
     type: str
 
 
-KINDS: Final[Mapping[type[SpassError], HttpKind]] = {
-    errors.InvalidInput: HttpKind(400, "invalid_request_error"),
-    errors.Unauthenticated: HttpKind(401, "authentication_error"),
-    errors.Forbidden: HttpKind(403, "permission_error"),
-    errors.NotFound: HttpKind(404, "not_found_error"),
-    errors.WrongMethod: HttpKind(405, "invalid_request_error"),
-    errors.Conflict: HttpKind(409, "conflict_error"),
-    errors.TooLarge: HttpKind(413, "invalid_request_error"),
-    errors.Reused: HttpKind(422, "invalid_request_error"),
-    errors.Limited: HttpKind(429, "rate_limit_error"),
-    errors.Internal: HttpKind(500, "api_error"),
-    errors.Upstream: HttpKind(502, "api_error"),
-    errors.Unavailable: HttpKind(503, "api_error"),
-    errors.TimedOut: HttpKind(504, "api_error"),
-    errors.TooDeep: HttpKind(508, "invalid_request_error"),
+HTTP_ERROR_TYPES: Final[Mapping[type[SpassError], HttpErrorType]] = {
+    errors.InvalidInput: HttpErrorType(400, "invalid_request_error"),
+    errors.Unauthenticated: HttpErrorType(401, "authentication_error"),
+    errors.Forbidden: HttpErrorType(403, "permission_error"),
+    errors.NotFound: HttpErrorType(404, "not_found_error"),
+    errors.WrongMethod: HttpErrorType(405, "invalid_request_error"),
+    errors.Conflict: HttpErrorType(409, "conflict_error"),
+    errors.TooLarge: HttpErrorType(413, "invalid_request_error"),
+    errors.KeyMismatch: HttpErrorType(422, "invalid_request_error"),
+    errors.LimitExceeded: HttpErrorType(429, "rate_limit_error"),
+    errors.Internal: HttpErrorType(500, "api_error"),
+    errors.Upstream: HttpErrorType(502, "api_error"),
+    errors.Unavailable: HttpErrorType(503, "api_error"),
+    errors.DeadlineExceeded: HttpErrorType(504, "api_error"),
+    errors.DepthExceeded: HttpErrorType(508, "invalid_request_error"),
 }
 
 # These always say when to come back, also where whoever raised them could not know.
-_COME_BACK: Final = (
+_RETRY_LATER: Final = (
     errors.SessionBusy,
     errors.CompactionInProgress,
     errors.IdempotencyInProgress,
-    errors.Limited,
+    errors.LimitExceeded,
     errors.StorageUnavailable,
 )
 
 # API Gateway says the same of paths that it does not know (infra/routes.py).
-NO_SUCH_ROUTE: Final = (
+ROUTE_NOT_FOUND: Final = (
     "There is no such route. GET /docs lists all routes. Most begin with /v1/ or /a1/, and no path has an empty segment (//)."
 )
 
 # OpenAI's SDKs retry any 5xx, unless the header x-should-retry says that no retry can help.
-_NEVER_RETRY: Final = (errors.NoBackendAvailable, errors.TooDeep)
+_NEVER_RETRY: Final = (errors.NoBackendAvailable, errors.DepthExceeded)
 
-_IN_THE_QUERY: Final = ("limit", "cursor", "group_by", "agent", "from", "to")
+_QUERY_PARAMETERS: Final = ("limit", "cursor", "group_by", "agent", "from", "to")
 _MAX_REPORTED: Final = 20
 _MAX_LOC: Final = 64
 _MAX_MESSAGE: Final = 300
 
 
-def kind_of(error: SpassError) -> HttpKind:
+def http_error_type(error: SpassError) -> HttpErrorType:
     """The status and OpenAI type of ``error``: those of the branch it stands on."""
-    return next((KINDS[branch] for branch in type(error).__mro__ if branch in KINDS), KINDS[errors.Internal])
+    return next(
+        (HTTP_ERROR_TYPES[branch] for branch in type(error).__mro__ if branch in HTTP_ERROR_TYPES),
+        HTTP_ERROR_TYPES[errors.Internal],
+    )
 
 
-def envelope(error: SpassError, request_id: RequestId, hide: Callable[[str], str] = hide) -> dict[str, Json]:
-    """The body of every failure, its texts as ``hide`` leaves them."""
-    details = hide_members(error.details, hide)
+def envelope(error: SpassError, request_id: RequestId, hide: Callable[[str], str] = redact) -> dict[str, Json]:
+    """The body of every failure, its texts as ``redact`` leaves them."""
+    details = redact_members(error.details, hide)
     message = hide(error.message)
     if isinstance(error, InvalidRequest) and "errors" not in details:
         details["errors"] = [_only_report(error, message, hide)]
     body: dict[str, Json] = {
         "code": error.code,
         "message": message,
-        "type": kind_of(error).type,
+        "type": http_error_type(error).type,
         "param": error.param and hide(error.param),
         "details": details,
     }
@@ -91,7 +94,7 @@ def _only_report(error: InvalidRequest, message: str, hide: Callable[[str], str]
         loc: list[Json] = ["body"]
     elif param[:1].isupper():
         loc = ["header", param]
-    elif param in _IN_THE_QUERY:
+    elif param in _QUERY_PARAMETERS:
         loc = ["query", param]
     else:
         loc = ["body", *(int(part) if part.isdecimal() else part for part in param.split("."))]
@@ -103,7 +106,7 @@ def error_response(
     request_id: RequestId,
     headers: Mapping[str, str] | None = None,
     *,
-    hide: Callable[[str], str] = hide,
+    hide: Callable[[str], str] = redact,
 ) -> Response:
     """The whole answer to a request that failed with ``error``."""
     extra = dict(headers or {})
@@ -112,11 +115,11 @@ def error_response(
     if isinstance(error, _NEVER_RETRY):
         extra["x-should-retry"] = "false"
     retry_after = error.retry_after
-    if retry_after is None and isinstance(error, _COME_BACK):
+    if retry_after is None and isinstance(error, _RETRY_LATER):
         retry_after = 1.0
     if retry_after is not None:
         extra["Retry-After"] = str(max(1, math.ceil(retry_after)))
-    return json_response(envelope(error, request_id, hide), status=kind_of(error).status, headers=extra)
+    return json_response(envelope(error, request_id, hide), status=http_error_type(error).status, headers=extra)
 
 
 def from_validation(error: RequestValidationError) -> InvalidRequest:
@@ -151,15 +154,15 @@ def _report(found: Mapping[str, Any], body: object) -> dict[str, Json]:
     return {"loc": parts, "message": message[:_MAX_MESSAGE], "type": kind}
 
 
-def no_such_route() -> errors.RouteNotFound:
-    return errors.RouteNotFound(NO_SUCH_ROUTE)
+def route_not_found() -> errors.RouteNotFound:
+    return errors.RouteNotFound(ROUTE_NOT_FOUND)
 
 
 def from_http(error: HTTPException) -> SpassError:
     """What the framework refused on its own."""
     match error.status_code:
         case 404:
-            return no_such_route()
+            return route_not_found()
         case 405:
             return errors.MethodNotAllowed("This route does not answer to this method.")
         case 413:

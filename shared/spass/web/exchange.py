@@ -66,7 +66,7 @@ class Exchange:
 def cost_headers(cost: Cost) -> dict[str, str]:
     if not cost.sub_calls:
         return {}
-    from spass.metering.cost import decimal_text
+    from spass.metering.pricing import decimal_text
 
     return {
         "SPASS-Cost-Eur": decimal_text(cost.eur),
@@ -92,5 +92,5 @@ async def _current(request: Request) -> Exchange:
     return exchange_of(request)
 
 
-Current = Annotated[Exchange, Depends(_current)]
+CurrentExchange = Annotated[Exchange, Depends(_current)]
 """What a route takes to reach its services and its caller."""

@@ -26,11 +26,11 @@ from mangum.types import Scope as EventScope
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from spass.aws.log import failure_line, take_over, write_line
+from spass.aws.log import capture_library_logs, failure_line, write_line
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.web.app import create_app
-from spass.web.edge import GATEWAYS_ID, normal_path
+from spass.web.edge import API_GATEWAY_REQUEST_ID, normal_path
 from spass.web.services import Services
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 _REQUEST_CONTEXT: Final = b"x-amzn-request-context"
 _RESTORE_HOOK: Final = "AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH"
-_LAST_SECONDS: Final = 30.0  # of a worker's time, left to end in order
+_SHUTDOWN_SECONDS: Final = 30.0  # of a worker's time, left to end in order
 _starts_functions: Final = ContextVar("starts_functions", default=True)
 
 
-Needs: TypeAlias = Callable[[Services], object]
+WarmUp: TypeAlias = Callable[[Services], object]
 """Touches the services that a route will use, so that they are made while its function starts."""
 
-Work: TypeAlias = Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]]
+EventHandler: TypeAlias = Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]]
 """What a worker does with one event, until when; it answers what the caller of the function is told."""
 
 
@@ -54,12 +54,12 @@ def lambda_handler(router: APIRouter, services: Services | None = None) -> "Lamb
     return LambdaFunction(router, services)
 
 
-def stream_app(router: APIRouter, services: Services | None = None, *, needs: Needs | None = None) -> "StreamApp":
+def stream_app(router: APIRouter, services: Services | None = None, *, needs: WarmUp | None = None) -> "StreamApp":
     """The ASGI app of a long route, to run under the Lambda Web Adapter."""
     return StreamApp(router, services, needs)
 
 
-def worker_handler(work: Work, services: Services | None = None, *, needs: Needs | None = None) -> "WorkerFunction":
+def worker_handler(work: EventHandler, services: Services | None = None, *, needs: WarmUp | None = None) -> "WorkerFunction":
     """The Lambda handler of a worker: of what a queue, a state machine or a schedule calls."""
     return WorkerFunction(work, services, needs)
 
@@ -85,11 +85,11 @@ class FunctionFailed(Exception):
 
 
 @contextmanager
-def starting() -> Iterator[None]:
+def log_startup_failure() -> Iterator[None]:
     """While a function starts in Lambda. From here on the log says only what we write, and a start that fails says why in a line
     of it and ends the process: an exception would be printed with its text and its trace.
     """
-    take_over()
+    capture_library_logs()
     try:
         yield
     except Exception as error:  # noqa: BLE001 (the edge: what is raised further, the runtime prints)
@@ -98,7 +98,7 @@ def starting() -> Iterator[None]:
 
 
 @contextmanager
-def reported() -> Iterator[None]:
+def log_failure() -> Iterator[None]:
     """While a function works. In Lambda, what goes wrong is a line in the log, and the runtime hears of its kind alone."""
     try:
         yield
@@ -122,27 +122,27 @@ def _without_trace(kind: str) -> Exception:
 
 def _problems(error: Exception) -> dict[str, Json]:
     """What is wrong with a file of the operator's: its name, the line and what."""
-    from spass.llm.scrub import scrub
+    from spass.redaction.provider_text import redact_provider_text
     from spass.tenancy.yaml_source import ConfigError
 
     if not isinstance(error, ConfigError):
         return {}
     return {
         "problems": [
-            {"file": PurePath(problem.file).name, "line": problem.line, "problem": scrub(problem.message)}
+            {"file": PurePath(problem.file).name, "line": problem.line, "problem": redact_provider_text(problem.message)}
             for problem in error.problems
         ]
     }
 
 
-class _Function:
-    def __init__(self, router: APIRouter, services: Services | None, needs: Needs | None = None) -> None:
+class _RouteFunction:
+    def __init__(self, router: APIRouter, services: Services | None, needs: WarmUp | None = None) -> None:
         self._router = router
         self._services = services
         self._needs = needs
         if _in_lambda() and _starts_functions.get():
             # While a function starts it has a whole processor and is not yet keeping anybody waiting.
-            with starting():
+            with log_startup_failure():
                 self._prepare()
 
     def _prepare(self) -> None:
@@ -158,7 +158,7 @@ class _Function:
         return create_app([self._router], self._services)
 
 
-class LambdaFunction(_Function):
+class LambdaFunction(_RouteFunction):
     """Answers API Gateway's proxy events."""
 
     @cached_property
@@ -166,11 +166,11 @@ class LambdaFunction(_Function):
         return Mangum(self.app, lifespan="off", custom_handlers=[RestApi])
 
     def __call__(self, event: LambdaEvent, context: LambdaContext) -> dict[str, Any]:
-        with reported():
+        with log_failure():
             return self._mangum(event, context)
 
 
-class StreamApp(_Function):
+class StreamApp(_RouteFunction):
     """Answers HTTP. The web adapter hands on what API Gateway knows of the request in a header."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,7 +179,7 @@ class StreamApp(_Function):
             if _is_restore_hook(scope):
                 app = Response(status_code=204 if self._restore() else 500)
             else:
-                scope = {**scope, **_placed_by_header(scope)}
+                scope = {**scope, **_scope_from_header(scope)}
         await app(scope, receive, send)
 
     def _restore(self) -> bool:
@@ -197,12 +197,12 @@ class StreamApp(_Function):
 class WorkerFunction:
     """Works on events, one at a time, all in one event loop: what the services keep open belongs to it."""
 
-    def __init__(self, work: Work, services: Services | None, needs: Needs | None) -> None:
+    def __init__(self, work: EventHandler, services: Services | None, needs: WarmUp | None) -> None:
         self.work = work  # for a process that has a loop and services of its own
         self._given = services
         self._one_at_a_time = threading.Lock()
         if _in_lambda():
-            with starting():
+            with log_startup_failure():
                 self.services.aws.connect()
                 if needs is not None:
                     needs(self.services)
@@ -216,8 +216,8 @@ class WorkerFunction:
         return asyncio.Runner()
 
     def __call__(self, event: Mapping[str, Any], context: LambdaContext) -> Json:
-        with self._one_at_a_time, reported():
-            seconds = context.get_remaining_time_in_millis() / 1000 - _LAST_SECONDS
+        with self._one_at_a_time, log_failure():
+            seconds = context.get_remaining_time_in_millis() / 1000 - _SHUTDOWN_SECONDS
             return self._runner.run(self._worked(event, Deadline.after(seconds)))
 
     def close(self) -> None:
@@ -232,14 +232,14 @@ class WorkerFunction:
         return await self.work(self.services, event, deadline)
 
 
-class Place(NamedTuple):
+class RequestPath(NamedTuple):
     """Where a request's path splits: what lies before the API (a stage, a base path), and the whole, as ASGI wants them."""
 
     root_path: str
     path: str
 
 
-def place(*, path: str, full_path: str, resource: str) -> Place:
+def split_path(*, path: str, full_path: str, resource: str) -> RequestPath:
     """Split the path of a request by the resource it matched, which has as many segments as the API's own part, unless its last
     parameter is greedy (``{name+}``).
 
@@ -256,7 +256,7 @@ def place(*, path: str, full_path: str, resource: str) -> Place:
         own = "/" + "/".join(segments[-count:]) if 0 < count < len(segments) else path
     root = full_path.removesuffix(own) if full_path.endswith(own) else ""
     root = unquote(root.rstrip("/"))
-    return Place(root, root + unquote(own))
+    return RequestPath(root, root + unquote(own))
 
 
 class RestApi(APIGateway):
@@ -267,7 +267,7 @@ class RestApi(APIGateway):
         scope = super().scope
         context: Mapping[str, Any] = self.event["requestContext"]
         path = str(self.event.get("path") or "/")
-        at = place(
+        at = split_path(
             path=path,
             full_path=str(context.get("path") or path),
             resource=str(self.event.get("resource") or path),
@@ -282,7 +282,7 @@ class RestApi(APIGateway):
         scope["path"] = at.path
         scope["root_path"] = at.root_path
         scope["raw_path"] = path.encode()
-        scope[GATEWAYS_ID] = context.get("requestId")
+        scope[API_GATEWAY_REQUEST_ID] = context.get("requestId")
         return scope
 
 
@@ -296,7 +296,7 @@ def _is_restore_hook(scope: Scope) -> bool:
     return is_hook and not any(name == _REQUEST_CONTEXT for name, _ in scope["headers"])
 
 
-def _placed_by_header(scope: Scope) -> Mapping[str, Any]:
+def _scope_from_header(scope: Scope) -> Mapping[str, Any]:
     """``path``, ``root_path`` and the gateway's id by the request context that the web adapter passes on."""
     raw = next((value for name, value in scope["headers"] if name == _REQUEST_CONTEXT), None)
     try:
@@ -307,9 +307,9 @@ def _placed_by_header(scope: Scope) -> Mapping[str, Any]:
         return {}
     raw_path = scope.get("raw_path") or scope["path"].encode()
     path = bytes(raw_path).decode("latin-1")
-    at = place(
+    at = split_path(
         path=path,
         full_path=str(context.get("path") or path),
         resource=str(context.get("resourcePath") or path),
     )
-    return {"path": at.path, "root_path": at.root_path, GATEWAYS_ID: context.get("requestId")}
+    return {"path": at.path, "root_path": at.root_path, API_GATEWAY_REQUEST_ID: context.get("requestId")}

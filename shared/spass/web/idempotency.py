@@ -22,7 +22,7 @@ from spass.web.exchange import Exchange
 from spass.web.json import json_response
 from spass.web.sse import Chunk, stream_response
 
-REPLAYED: Final = "Idempotency-Replayed"
+REPLAYED_HEADER: Final = "Idempotency-Replayed"
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 
@@ -31,7 +31,7 @@ Restore: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RouteResult:
     """What a route's work came to. ``kept``: the work has written ``body`` under its claim itself, with what made it true.
     ``failed``: it is not kept, so the same key may try again. ``status``: where it is not the route's usual one. ``record``: what
     is kept in place of this answer.
@@ -62,7 +62,7 @@ def idempotent_request(request: Request, caller: Caller, body: bytes) -> Idempot
     return IdempotentRequest(_digest(caller, request.method, path, values[0]), hashlib.sha256(body).hexdigest())
 
 
-def redirected(request: Request, exchange: Exchange, path: str) -> IdempotentRequest | None:
+def request_for_path(request: Request, exchange: Exchange, path: str) -> IdempotentRequest | None:
     """The same request, sent to ``path`` as a client does that follows a redirect; None if it names no key."""
     if exchange.idempotent is None:
         return None
@@ -75,9 +75,9 @@ def _digest(caller: Caller, method: str, path: str, key: str) -> str:
     return hashlib.sha256(json.dumps(owner).encode()).hexdigest()
 
 
-async def once(
+async def run_idempotently(
     exchange: Exchange,
-    work: Callable[[Claim | None], Awaitable[Answer]],
+    work: Callable[[Claim | None], Awaitable[RouteResult]],
     *,
     status: int = 200,
     restore: Restore | None = None,
@@ -94,7 +94,7 @@ async def once(
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
     if isinstance(claim, StoredAnswer):
         body = await restore(claim.body) if restore else claim.body
-        return replayed(replace(claim, body=body), status=status)
+        return replay_response(replace(claim, body=body), status=status)
     try:
         async with renewing(claim.renew):
             answer = await work(claim)
@@ -109,7 +109,7 @@ async def once(
     return json_response(answer.body, status=answer.status or status, headers=answer.headers)
 
 
-async def stream_once(
+async def stream_idempotently(
     exchange: Exchange,
     client: Receive,
     chunks: Callable[[], AsyncGenerator[Chunk, None]],
@@ -131,16 +131,16 @@ async def stream_once(
         return await stream_response(chunks(), exchange.request_id, hide=exchange.services.hide, client=client)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
     if isinstance(claim, StoredAnswer):
-        return await stream_response(_each(replay(claim.body)), exchange.request_id, headers={REPLAYED: "true"})
-    return await stream_response(_kept(claim, chunks, collect), exchange.request_id, hide=exchange.services.hide)
+        return await stream_response(_as_async(replay(claim.body)), exchange.request_id, headers={REPLAYED_HEADER: "true"})
+    return await stream_response(_record_stream(claim, chunks, collect), exchange.request_id, hide=exchange.services.hide)
 
 
-async def _each(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
+async def _as_async(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
     for chunk in chunks:
         yield chunk
 
 
-async def _kept(
+async def _record_stream(
     claim: Claim,
     chunks: Callable[[], AsyncGenerator[Chunk, None]],
     collect: Callable[[Sequence[Chunk]], Mapping[str, Json]],
@@ -164,6 +164,6 @@ async def release(claim: Claim) -> None:
         await claim.release()
 
 
-def replayed(answer: StoredAnswer, *, status: int = 200) -> Response:
+def replay_response(answer: StoredAnswer, *, status: int = 200) -> Response:
     """A kept answer, given again."""
-    return json_response(answer.body, status=answer.status or status, headers={**answer.headers, REPLAYED: "true"})
+    return json_response(answer.body, status=answer.status or status, headers={**answer.headers, REPLAYED_HEADER: "true"})

@@ -8,13 +8,13 @@ from typing import Final
 from starlette.responses import Response
 
 from spass.core.errors import InvalidRequest, PayloadTooLarge
+from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Json
-from spass.core.strict_json import Unreadable, read_object
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-MAX_DEPTH: Final = 64
+MAX_JSON_DEPTH: Final = 64
 
-_encoded: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_dump_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 async def read_body(chunks: AsyncIterable[bytes], content_length: str | None) -> bytes:
@@ -74,8 +74,8 @@ def parse_object(body: bytes) -> dict[str, Json]:
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"The body is not UTF-8 (byte {error.start}).") from None
     try:
-        return read_object(text, max_depth=MAX_DEPTH)
-    except Unreadable as error:
+        return read_object(text, max_depth=MAX_JSON_DEPTH)
+    except InvalidJson as error:
         message = f"The body cannot be read: {error.reason}."
         loc: list[Json] = ["body"] if error.position is None else ["body", error.position]
         raise InvalidRequest(message, details={"errors": [{"loc": loc, "message": message, "type": "json_invalid"}]}) from None
@@ -83,7 +83,7 @@ def parse_object(body: bytes) -> dict[str, Json]:
 
 def dump(value: Json) -> bytes:
     """``value`` as UTF-8 JSON. Text of a model that is no Unicode is answered with question marks rather than not at all."""
-    return _encoded(value).encode("utf-8", "replace")
+    return _dump_json(value).encode("utf-8", "replace")
 
 
 def json_response(value: Json, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -8,7 +8,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from spass.calls.scope import MAX_DEPTH
+from spass.calls.scope import MAX_CALLER_DEPTH
 from spass.web.answers import BODIES, SCHEMAS, SUCCESSES
 from spass.web.app import TITLE
 from spass.web.routing import CallerRoute
@@ -20,14 +20,14 @@ _DESCRIPTION: Final = (
 _TAGS: Final = ("health", "models", "chat", "embeddings", "tools", "tenant", "usage", "audit", "agents", "jobs", "rag")
 VERSION: Final = "0.1.0"
 
-_FAILURE: Final = {
+_ERROR_RESPONSE: Final = {
     "description": "The one error envelope.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
 }
-_REFUSALS: Final = {
+_ERROR_DESCRIPTIONS: Final = {
     "400": "A header, a parameter or the body is not valid.",
     "401": "There is no token, or it is unknown.",
-    "508": f"The request came through {MAX_DEPTH} gateways or more.",
+    "508": f"The request came through {MAX_CALLER_DEPTH} gateways or more.",
 }
 """Status to description of the errors that every route with a caller can answer. ``default`` covers the others."""
 _USER: Final = {
@@ -36,13 +36,13 @@ _USER: Final = {
     "description": "The user for whom the caller acts.",
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9._@:+-]{1,128}$"},
 }
-_ANYWHERE: Final = (
+_COMMON_HEADERS: Final = (
     {
         "name": "SPASS-Caller-Depth",
         "in": "header",
         "required": False,
         "description": "How many sub-calls of gateways led to this request.",
-        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_DEPTH - 1},
+        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_CALLER_DEPTH - 1},
     },
     {
         "name": "SPASS-Parent-Request-Id",
@@ -75,7 +75,7 @@ _AUGMENT: Final = {
 }
 
 
-def describe(routers: Iterable[APIRouter]) -> dict[str, Any]:
+def openapi_document(routers: Iterable[APIRouter]) -> dict[str, Any]:
     """The document for all routes of ``routers``."""
     routes = [route for router in routers for route in router.routes]
     document = get_openapi(title=TITLE, version=VERSION, description=_DESCRIPTION, routes=routes)
@@ -122,14 +122,14 @@ def _add_answers(path: str, method: str, operation: dict[str, Any]) -> None:
     for status, name in SUCCESSES[method, path].items():
         content = responses[status].setdefault("content", {})
         content["application/json"] = {"schema": {"$ref": f"#/components/schemas/{name}"}}
-    responses["default"] = _FAILURE
+    responses["default"] = _ERROR_RESPONSE
 
 
 def _add_caller(path: str, method: str, operation: dict[str, Any]) -> None:
     operation["security"] = [{"token": []}]
-    operation["responses"] |= {status: {**_FAILURE, "description": said} for status, said in _REFUSALS.items()}
+    operation["responses"] |= {status: {**_ERROR_RESPONSE, "description": said} for status, said in _ERROR_DESCRIPTIONS.items()}
     parameters = operation.setdefault("parameters", [])
-    parameters += [{**_USER, "required": path.startswith("/a1/")}, *_ANYWHERE]
+    parameters += [{**_USER, "required": path.startswith("/a1/")}, *_COMMON_HEADERS]
     if method == "POST":
         parameters.append(_IDEMPOTENCY)
     if path == "/v1/chat/completions":

@@ -27,7 +27,7 @@ from spass.web.services import services_of
 
 Handler = Callable[[Request], Coroutine[None, None, Response]]
 
-_FOR_A_USER: Final = "/a1/"
+_USER_ROUTES: Final = "/a1/"
 MAX_CURSOR: Final = 4096
 AGENT_NAME: Final = "[a-zA-Z0-9_-]{1,128}"
 _AGENT: Final = re.compile(AGENT_NAME)
@@ -66,13 +66,13 @@ class PublicRoute(APIRoute):
 class CallerRoute(APIRoute):
     """A route with a caller, and an exchange that is filled in."""
 
-    for_admins: ClassVar[bool] = False
+    admin_only: ClassVar[bool] = False
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
         takes_body = self.body_field is not None
         body_required = takes_body and self.body_field is not None and self.body_field.field_info.is_required()
-        for_a_user = self.path.startswith(_FOR_A_USER)
+        for_a_user = self.path.startswith(_USER_ROUTES)
 
         async def answer(request: Request) -> Response:
             exchange = exchange_of(request)
@@ -87,7 +87,7 @@ class CallerRoute(APIRoute):
                 needs_user=for_a_user,
             )
             exchange.enter(services.scope(caller), services)
-            if self.for_admins and not caller.identity.admin:
+            if self.admin_only and not caller.identity.admin:
                 raise AdminRequired("This needs a token that gateway.yaml marks as admin.")
             parsed = _ParsedRequest(request.scope, request.receive)
             parsed.raw = await read_body(request.stream(), request.headers.get("content-length"))
@@ -104,7 +104,7 @@ class CallerRoute(APIRoute):
 class AdminRoute(CallerRoute):
     """A route for those who run a tenant."""
 
-    for_admins = True
+    admin_only = True
 
 
 def _body(raw: bytes, request: Request, *, required: bool) -> tuple[bytes, Json]:
@@ -173,15 +173,15 @@ async def _upload(upload_id: Annotated[str, Path(description="An upload's id.")]
 
 
 # What cannot be the name of something that we named is not there; what cannot be the caller's own id is not valid.
-Agent = Annotated[AgentName, Depends(_agent)]
-Session = Annotated[SessionId, Depends(_session)]
-Job = Annotated[JobId, Depends(_job)]
-Index = Annotated[IndexId, Depends(_index)]
-Document = Annotated[DocumentId, Depends(_document)]
-Upload = Annotated[UploadId, Depends(_upload)]
+AgentParameter = Annotated[AgentName, Depends(_agent)]
+SessionParameter = Annotated[SessionId, Depends(_session)]
+JobParameter = Annotated[JobId, Depends(_job)]
+IndexParameter = Annotated[IndexId, Depends(_index)]
+DocumentParameter = Annotated[DocumentId, Depends(_document)]
+UploadParameter = Annotated[UploadId, Depends(_upload)]
 
 
-def sent_once(request: Request, names: Iterable[str]) -> None:
+def reject_repeated(request: Request, names: Iterable[str]) -> None:
     """Refuses a query that says the same thing twice.
 
     Raises:
@@ -193,7 +193,7 @@ def sent_once(request: Request, names: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageParameters:
     """Which part of a list is asked for."""
 
     limit: int
@@ -212,9 +212,9 @@ async def _page(
     # In this order: bounds after the validator would be published as ``ge`` and ``le``, which no reader of OpenAPI knows.
     limit: Annotated[int, Query(ge=1, le=1000, description="Entries at most."), BeforeValidator(_whole_number)] = 100,
     cursor: Annotated[str | None, Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before.")] = None,
-) -> Page:
-    sent_once(request, ("limit", "cursor"))
-    return Page(limit, cursor or None)
+) -> PageParameters:
+    reject_repeated(request, ("limit", "cursor"))
+    return PageParameters(limit, cursor or None)
 
 
-Paging = Annotated[Page, Depends(_page)]
+Pagination = Annotated[PageParameters, Depends(_page)]

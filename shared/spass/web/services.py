@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Final, Self
 
 from starlette.requests import Request
 
-from spass.aws.places import NOWHERE, WorkPlaces
+from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 from spass.tenancy.identity import Caller, Tokens
 
 if TYPE_CHECKING:
     from spass.agents.engine import Engine
     from spass.agents.registry import AgentRegistry
     from spass.aws.clients import Aws
-    from spass.aws.secrets import ProviderKeys
-    from spass.calls.leaks import Leaks
+    from spass.aws.provider_keys import ProviderKeys
+    from spass.calls.leaks import Redactor
     from spass.calls.pipeline import Calls
     from spass.calls.scope import Scope
     from spass.completions.service import Completions
     from spass.llm.router import Router
-    from spass.rag.cache import ObjectCache
-    from spass.rag.indices import Indices
+    from spass.rag.index.cache import ObjectCache
     from spass.rag.ingest.uploads import Uploads
     from spass.rag.service import Rag
+    from spass.rag.write.delete import Indices
     from spass.sessions.compaction.jobs import CompactionJobs
     from spass.sessions.compaction.steps import CompactionSteps
     from spass.sessions.compaction.summary import Summarizer
     from spass.sessions.lineage import Lineage
-    from spass.sessions.lineage_search import LineageSearch
+    from spass.sessions.lineage_search import SessionLineageSearcher
     from spass.sessions.service import Sessions
     from spass.tenancy.config import GatewayConfig
     from spass.tenancy.settings import Cascade
@@ -52,7 +52,7 @@ class Settings:
     agents: Path
     table: str
     bucket: str
-    places: WorkPlaces = NOWHERE
+    places: JobTargets = NO_JOB_TARGETS
     keys_path: str | None = None
 
     @classmethod
@@ -65,7 +65,7 @@ class Settings:
             agents=Path(environment.get("SPASS_AGENTS") or "agents"),
             table=environment.get("SPASS_TABLE") or "spass",
             bucket=environment.get("SPASS_BUCKET") or "spass",
-            places=WorkPlaces(
+            places=JobTargets(
                 queue=environment.get("SPASS_QUEUE") or None,
                 ingest_machine=environment.get("SPASS_INGEST_MACHINE") or None,
                 compaction_queue=environment.get("SPASS_COMPACTION_QUEUE") or None,
@@ -113,8 +113,8 @@ class Services:
 
     @cached_property
     def keys(self) -> "ProviderKeys":
-        from spass.aws.secrets import ProviderKeys
-        from spass.llm.serving import key_variables
+        from spass.aws.provider_keys import ProviderKeys
+        from spass.llm.backends import key_variables
 
         return ProviderKeys(key_variables(self.config.llm.backends), self.settings.keys_path, self.aws.get_parameters)
 
@@ -123,10 +123,10 @@ class Services:
 
         A function that calls models needs this while it starts. SSM's quota allows for one read of each.
         """
-        from spass.llm.serving import key_variables, serves
+        from spass.llm.backends import key_variables, serves
 
         model, backends = self.config.defaults.embedding_model, self.config.llm.backends
-        self.keys.read_ahead(key_variables(backend for backend in backends if all_models or serves(backend, model)))
+        self.keys.prefetch(key_variables(backend for backend in backends if all_models or serves(backend, model)))
         return self.keys
 
     @cached_property
@@ -142,16 +142,16 @@ class Services:
         return Calls(self.config, self.router, self.cascade, leaks=self.leaks)
 
     @cached_property
-    def leaks(self) -> "Leaks":
-        from spass.calls.leaks import Leaks
+    def leaks(self) -> "Redactor":
+        from spass.calls.leaks import Redactor
 
-        return Leaks(self.config, lambda: self.router.keys() if "router" in self.__dict__ else ())
+        return Redactor(self.config, lambda: self.router.keys() if "router" in self.__dict__ else ())
 
     def hide(self, text: str) -> str:
         """What may stand of ``text`` in an error. Before the first caller is known, no words of a caller stand in any."""
-        from spass.aws.hidden import hide
+        from spass.redaction.text import redact
 
-        return self.leaks.hide(text) if "config" in self.__dict__ else hide(text)
+        return self.leaks.hide(text) if "config" in self.__dict__ else redact(text)
 
     @cached_property
     def completions(self) -> "Completions":
@@ -161,14 +161,14 @@ class Services:
 
     @cached_property
     def object_cache(self) -> "ObjectCache":
-        from spass.rag.cache import ObjectCache
+        from spass.rag.index.cache import ObjectCache
 
         return ObjectCache()
 
     @cached_property
     def indices(self) -> "Indices":
         """What needs no vectors, and so no numpy."""
-        from spass.rag.indices import Indices
+        from spass.rag.write.delete import Indices
 
         return Indices(self.object_cache)
 
@@ -236,10 +236,10 @@ class Services:
         return Lineage()
 
     @cached_property
-    def lineage_search(self) -> "LineageSearch":
-        from spass.sessions.lineage_search import LineageSearch
+    def lineage_search(self) -> "SessionLineageSearcher":
+        from spass.sessions.lineage_search import SessionLineageSearcher
 
-        return LineageSearch()
+        return SessionLineageSearcher()
 
     def scope(self, caller: Caller) -> "Scope":
         """Where the work of one request stands."""

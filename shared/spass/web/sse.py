@@ -11,12 +11,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from spass.aws.hidden import hide
 from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, SpassError, StorageUnavailable
+from spass.core.event_task import EventTask
 from spass.core.ids import RequestId
 from spass.core.messages import Json
-from spass.core.running import Running
+from spass.redaction.text import redact
 from spass.web.errors import envelope
 from spass.web.json import dump
 
@@ -35,7 +35,7 @@ async def stream_response(
     request_id: RequestId,
     *,
     headers: Mapping[str, str] | None = None,
-    hide: Callable[[str], str] = hide,
+    hide: Callable[[str], str] = redact,
     client: Receive | None = None,
 ) -> StreamingResponse:
     """The chunks, each an event, and ``[DONE]``.
@@ -47,24 +47,24 @@ async def stream_response(
         SpassError: the work failed before its first chunk.
         ClientDisconnect: the client left before the first chunk.
     """
-    running = Running(chunks)
+    running = EventTask(chunks)
     if client is None:
         await running.grown(0)
     else:
-        await _begun(running, client)
+        await _wait_for_first(running, client)
     if not running.events:
         await running.result()
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})}
-    return _EventStream(render(running, request_id, hide=hide), headers, running if client else None)
+    return _EventStream(render_events(running, request_id, hide=hide), headers, running if client else None)
 
 
-async def _begun(work: Running[Chunk], client: Receive) -> None:
+async def _wait_for_first(work: EventTask[Chunk], client: Receive) -> None:
     """Wait until the work has a chunk or has ended. Cancel it if the client leaves before.
 
     Raises:
         ClientDisconnect: the client left.
     """
-    begun, left = asyncio.ensure_future(work.grown(0)), asyncio.ensure_future(_left(client))
+    begun, left = asyncio.ensure_future(work.grown(0)), asyncio.ensure_future(_client_disconnected(client))
     try:
         await asyncio.wait({begun, left}, return_when=asyncio.FIRST_COMPLETED)
         if not begun.done():
@@ -77,7 +77,7 @@ async def _begun(work: Running[Chunk], client: Receive) -> None:
         left.cancel()
 
 
-async def _left(client: Receive) -> None:
+async def _client_disconnected(client: Receive) -> None:
     while True:
         message = await client()
         if message["type"] == "http.disconnect":
@@ -87,7 +87,7 @@ async def _left(client: Receive) -> None:
 class _EventStream(StreamingResponse):
     """A stream of events. ``work`` is cancelled if it has not ended when the response does, as it does when the client leaves."""
 
-    def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str], work: Running[Chunk] | None) -> None:
+    def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str], work: EventTask[Chunk] | None) -> None:
         super().__init__(events, media_type="text/event-stream", headers=headers)
         self._work = work
 
@@ -101,12 +101,12 @@ class _EventStream(StreamingResponse):
                 self._work.cancel()
 
 
-async def render(
-    running: Running[Chunk],
+async def render_events(
+    running: EventTask[Chunk],
     request_id: RequestId,
     *,
     keep_alive: float = KEEP_ALIVE_SECONDS,
-    hide: Callable[[str], str] = hide,
+    hide: Callable[[str], str] = redact,
 ) -> AsyncIterator[bytes]:
     """The bytes of the stream. Silence is filled with comments; work that breaks ends it with an ``error`` and no ``[DONE]``."""
     sent = 0

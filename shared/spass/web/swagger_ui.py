@@ -21,15 +21,15 @@ _PACKAGE: Final = "drf_spectacular_sidecar"
 _FOLDER: Final = Path("static", _PACKAGE, "swagger-ui-dist")
 _MEDIA_TYPES: Final[Mapping[str, str]] = {SCRIPT: "text/javascript", STYLE: "text/css"}
 # A page names a file with its digest, so an address never means another content.
-_FOREVER: Final = "public, max-age=31536000, immutable"
+_CACHE_CONTROL: Final = "public, max-age=31536000, immutable"
 
 # Without ``validatorUrl`` the page would send the address of the API's description to a validator of Swagger's.
-_START: Final = (
+_SCRIPT: Final = (
     "SwaggerUIBundle({dom_id: '#swagger-ui', url: document.body.dataset.openapi, deepLinking: true, validatorUrl: null});"
 )
-_START_SHA256: Final = base64.b64encode(hashlib.sha256(_START.encode()).digest()).decode()
-_POLICY: Final = (
-    f"default-src 'none'; script-src 'self' 'sha256-{_START_SHA256}'; style-src 'self'; img-src 'self' data:; "
+_SCRIPT_SHA256: Final = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+_CONTENT_SECURITY_POLICY: Final = (
+    f"default-src 'none'; script-src 'self' 'sha256-{_SCRIPT_SHA256}'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _PAGE: Final = """\
@@ -61,9 +61,11 @@ def page(*, title: str, openapi: str, docs: str) -> Response:
     """Return the page that shows the description of the API at ``openapi``. ``docs`` is the page's own address, beneath which
     ``file`` is served.
     """
-    addresses = {"openapi": openapi, **{name: f"{docs}/{file}?v={_file(file).digest}" for name, file in _LINKED.items()}}
-    text = _PAGE.format(title=html.escape(title), start=_START, **{name: html.escape(to) for name, to in addresses.items()})
-    return HTMLResponse(text, headers={**_SAFE, "Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"})
+    addresses = {"openapi": openapi, **{name: f"{docs}/{file}?v={_file(file).digest}" for name, file in _ASSETS.items()}}
+    text = _PAGE.format(title=html.escape(title), start=_SCRIPT, **{name: html.escape(to) for name, to in addresses.items()})
+    return HTMLResponse(
+        text, headers={**_SECURITY_HEADERS, "Content-Security-Policy": _CONTENT_SECURITY_POLICY, "Cache-Control": "no-cache"}
+    )
 
 
 def file(name: str) -> Response:
@@ -74,11 +76,13 @@ def file(name: str) -> Response:
     """
     if name not in _MEDIA_TYPES:
         raise RouteNotFound("There is no such file; GET /docs shows the page.")
-    return Response(_file(name).content, media_type=_MEDIA_TYPES[name], headers={**_SAFE, "Cache-Control": _FOREVER})
+    return Response(
+        _file(name).content, media_type=_MEDIA_TYPES[name], headers={**_SECURITY_HEADERS, "Cache-Control": _CACHE_CONTROL}
+    )
 
 
-_LINKED: Final[Mapping[str, str]] = {"script": SCRIPT, "style": STYLE}
-_SAFE: Final[Mapping[str, str]] = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+_ASSETS: Final[Mapping[str, str]] = {"script": SCRIPT, "style": STYLE}
+_SECURITY_HEADERS: Final[Mapping[str, str]] = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 
 
 @cache

@@ -93,8 +93,8 @@ async def test_the_keys_under_a_prefix_are_those_and_all_of_them(
     for key in (*mine, "ab", "b/a/1"):
         await store.objects.put(key, b"x")
     await aws.for_tenant(TenantId(f"{store.tenant}-2")).objects.put("a/9", b"x")
-    assert await store.objects.keys_under("a/") == mine
-    assert await store.objects.keys_under("c/") == []
+    assert await store.objects.list_keys("a/") == mine
+    assert await store.objects.list_keys("c/") == []
 
 
 @pytest.mark.parametrize("fault", list(Fault))

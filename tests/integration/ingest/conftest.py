@@ -5,7 +5,7 @@ import pytest
 from spass.aws.clients import Aws
 from spass.core.ids import TenantId
 from spass.core.time import now_s
-from tests.unit.rag.ingest.stage import Stage
+from tests.unit.rag.ingest.harness import IngestHarness
 
 
 class Clock:
@@ -26,8 +26,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def stage(aws: Aws, tenant: TenantId) -> Stage:
-    return Stage(aws, tenant=tenant)
+def harness(aws: Aws, tenant: TenantId) -> IngestHarness:
+    return IngestHarness(aws, tenant=tenant)
 
 
 @pytest.fixture(autouse=True)

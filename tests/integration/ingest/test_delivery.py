@@ -15,9 +15,9 @@ from spass.core.errors import DocumentNotFound, IndexNotFound, SpassError
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import Deadline
 from spass.llm.types import EmbeddingReply
-from spass.rag.documents import DocumentPatch, NewDocument
+from spass.rag.index.documents import DocumentPatch, NewDocument
 from tests.integration.ingest.conftest import Clock
-from tests.unit.rag.ingest.stage import INDEX, Calls, Stage, file_of, lines, numbered
+from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, file_of, lines, numbered
 
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
@@ -33,7 +33,7 @@ class Slow(Calls):
         return await Calls.embed(self, scope, texts)
 
 
-class Killed(FaultPlan):
+class CrashAfterCall(FaultPlan):
     """The process dies with the ``nth`` call of ``operation`` done and not heard of."""
 
     def __init__(self, operation: str, nth: int) -> None:
@@ -47,80 +47,84 @@ class Killed(FaultPlan):
         return await super().around(call, run)
 
 
-async def test_three_deliveries_with_the_worker_killed_midway_end_with_each_document_once(stage: Stage, clock: Clock) -> None:
+async def test_three_deliveries_with_the_worker_killed_midway_end_with_each_document_once(
+    harness: IngestHarness, clock: Clock
+) -> None:
     """Two files; the messages of the second are handed out before and between those of the first."""
     documents = numbered(22)
-    first, second = stage.put(PATH, file_of(documents)), stage.put(f"{INDEX}/b.jsonl", lines(("b", "b")))
-    assert await stage.deliver(second, message="s2")
-    with inject(Killed("TransactWriteItems", 3)), pytest.raises(Crash):
-        await stage.deliver(first, message="f1")
-    assert (await stage.only_running()).documents_ingested == 12
-    await stage.rag.patch(stage.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
-    await stage.rag.delete_document(stage.scope, INDEX, DocumentId("d0001"))
-    assert await stage.deliver(first, message="f3"), "dropped: f1 will come again"
-    assert await stage.deliver(second, message="s1")
-    assert not await stage.deliver(first, message="f1", receives=2)
+    first, second = harness.put(PATH, file_of(documents)), harness.put(f"{INDEX}/b.jsonl", lines(("b", "b")))
+    assert await harness.deliver(second, message="s2")
+    with inject(CrashAfterCall("TransactWriteItems", 3)), pytest.raises(Crash):
+        await harness.deliver(first, message="f1")
+    assert (await harness.only_running()).documents_ingested == 12
+    await harness.rag.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
+    await harness.rag.delete_document(harness.scope, INDEX, DocumentId("d0001"))
+    assert await harness.deliver(first, message="f3"), "dropped: f1 will come again"
+    assert await harness.deliver(second, message="s1")
+    assert not await harness.deliver(first, message="f1", receives=2)
     clock.seconds += LEASE_SECONDS + 1
-    assert await stage.deliver(first, message="f1", receives=3)
-    assert await stage.deliver(first, message="f2"), "late"
+    assert await harness.deliver(first, message="f1", receives=3)
+    assert await harness.deliver(first, message="f2"), "late"
     expected = documents | {"d0000": "by hand", "b": "b"}
     del expected["d0001"]
-    assert await stage.texts() == expected
-    uploads = (await stage.uploads.list(stage.scope, INDEX)).uploads
+    assert await harness.texts() == expected
+    uploads = (await harness.uploads.list(harness.scope, INDEX)).uploads
     assert sorted((upload.status, upload.documents_ingested) for upload in uploads) == [("succeeded", 1), ("succeeded", 22)]
 
 
 @pytest.mark.parametrize("seed", range(60 if SOAK else 3))
 async def test_workers_that_all_think_the_others_dead_store_each_document_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, seed: int
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Leases save work; that nothing is stored twice does not hang on them."""
     monkeypatch.setattr("spass.rag.ingest.custody.LEASE_SECONDS", -1)
     chance = random.Random(seed)
-    stage.calls = Slow()
+    harness.calls = Slow()
     documents = numbered(18)
-    event = stage.put(PATH, lines("bad", *documents.items()))
+    event = harness.put(PATH, lines("bad", *documents.items()))
 
     async def worker(number: int) -> None:
         for _ in range(6):
             await asyncio.sleep(chance.uniform(0, 0.1))
             with inject(FaultPlan(chance.choice(list(Fault)), at=chance.randrange(60))):
                 try:
-                    if await stage.deliver(event, message=f"m{number}"):
+                    if await harness.deliver(event, message=f"m{number}"):
                         return
                 except (Crash, SpassError):
                     continue
 
     await asyncio.gather(*map(worker, range(4)))
-    assert await stage.deliver(event), "what is left, undisturbed"
-    upload = await stage.only_upload()
+    assert await harness.deliver(event), "what is left, undisturbed"
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 18, 1)
-    assert await stage.texts() == documents
-    assert (await stage.rag.describe(stage.scope, INDEX)).version == 5, "as many writes as batches"
+    assert await harness.texts() == documents
+    assert (await harness.rag.describe(harness.scope, INDEX)).version == 5, "as many writes as batches"
 
 
-async def test_two_versions_of_a_file_at_once_are_two_uploads(stage: Stage) -> None:
-    stage.calls = Slow()
-    events = [stage.put(PATH, file_of({f"{name}{n}": name for n in range(6)})) for name in "ab"]
-    bodies = [stage.put(f"{INDEX}/{name}.jsonl", file_of({f"{name}{n}": name for n in range(6)})) for name in "cd"]
+async def test_two_versions_of_a_file_at_once_are_two_uploads(harness: IngestHarness) -> None:
+    harness.calls = Slow()
+    events = [harness.put(PATH, file_of({f"{name}{n}": name for n in range(6)})) for name in "ab"]
+    bodies = [harness.put(f"{INDEX}/{name}.jsonl", file_of({f"{name}{n}": name for n in range(6)})) for name in "cd"]
     assert len({*events, *bodies}) == 4
-    assert all(await asyncio.gather(*(stage.deliver(event) for event in (*events, *bodies, *events, *bodies))))
-    uploads = (await stage.uploads.list(stage.scope, INDEX)).uploads
+    assert all(await asyncio.gather(*(harness.deliver(event) for event in (*events, *bodies, *events, *bodies))))
+    uploads = (await harness.uploads.list(harness.scope, INDEX)).uploads
     assert len(uploads) == 4
     for upload in uploads:
         superseded = [error.code for error in upload.errors] == ["superseded"]
         assert superseded if upload.status == "failed" else upload.documents_ingested == 6
     assert sum(upload.status == "failed" for upload in uploads) <= 1
-    assert {f"{name}{n}" for name in "bcd" for n in range(6)} <= (await stage.texts()).keys()
+    assert {f"{name}{n}" for name in "bcd" for n in range(6)} <= (await harness.texts()).keys()
 
 
 @pytest.mark.parametrize("seed", range(40 if SOAK else 3))
-async def test_of_versions_that_come_at_once_and_in_any_order_the_newest_stays(stage: Stage, clock: Clock, seed: int) -> None:
+async def test_of_versions_that_come_at_once_and_in_any_order_the_newest_stays(
+    harness: IngestHarness, clock: Clock, seed: int
+) -> None:
     """Three deliveries of each, workers that die, and those that come after."""
     chance = random.Random(seed)
-    stage.calls = Slow()
+    harness.calls = Slow()
     texts = ["first", "second", "third"]
-    events = [stage.put(PATH, file_of(numbered(18, text))) for text in texts]
+    events = [harness.put(PATH, file_of(numbered(18, text))) for text in texts]
     deliveries = [(event, f"m{n}") for n, event in enumerate(events)] * 3
     chance.shuffle(deliveries)
 
@@ -128,7 +132,7 @@ async def test_of_versions_that_come_at_once_and_in_any_order_the_newest_stays(s
         await asyncio.sleep(chance.uniform(0, 0.3))
         with inject(FaultPlan(chance.choice([None, None, *Fault]), at=chance.randrange(60))):
             try:
-                await stage.deliver(body, message=message)
+                await harness.deliver(body, message=message)
             except (Crash, SpassError):
                 return
 
@@ -137,58 +141,58 @@ async def test_of_versions_that_come_at_once_and_in_any_order_the_newest_stays(s
         clock.seconds += LEASE_SECONDS + 1
         chance.shuffle(deliveries)
         for body, message in deliveries:
-            await stage.deliver(body, message=message)
-    assert await stage.texts() == numbered(18, "third")
-    uploads = (await stage.uploads.list(stage.scope, INDEX)).uploads
+            await harness.deliver(body, message=message)
+    assert await harness.texts() == numbered(18, "third")
+    uploads = (await harness.uploads.list(harness.scope, INDEX)).uploads
     ends = [(upload.status, [error.code for error in upload.errors]) for upload in uploads]
     assert len(ends) == 3
     assert all(end in (("succeeded", []), ("failed", ["superseded"])) for end in ends)
 
 
-async def test_an_index_deleted_while_files_go_into_it_stays_deleted(stage: Stage) -> None:
-    stage.calls = Slow()
-    await stage.rag.append(stage.scope, INDEX, [NewDocument(id="old", text="old")])
-    events = [stage.put(f"{INDEX}/{n}.jsonl", file_of(numbered(40))) for n in range(2)]
-    work = [asyncio.create_task(stage.deliver(event)) for event in events]
-    while (await stage.rag.describe(stage.scope, INDEX)).version < 4:
+async def test_an_index_deleted_while_files_go_into_it_stays_deleted(harness: IngestHarness) -> None:
+    harness.calls = Slow()
+    await harness.rag.append(harness.scope, INDEX, [NewDocument(id="old", text="old")])
+    events = [harness.put(f"{INDEX}/{n}.jsonl", file_of(numbered(40))) for n in range(2)]
+    work = [asyncio.create_task(harness.deliver(event)) for event in events]
+    while (await harness.rag.describe(harness.scope, INDEX)).version < 4:
         await asyncio.sleep(0.02)
-    assert await stage.rag.delete_index(stage.scope, INDEX)
+    assert await harness.rag.delete_index(harness.scope, INDEX)
     assert all(await asyncio.gather(*work))
-    for upload in (await stage.uploads.list(stage.scope, INDEX)).uploads:
+    for upload in (await harness.uploads.list(harness.scope, INDEX)).uploads:
         assert (upload.status, upload.errors[0].code) == ("failed", "index_replaced")
     with pytest.raises(IndexNotFound):
-        await stage.texts()
+        await harness.texts()
 
 
-async def test_what_a_user_deletes_while_the_file_is_ingested_stays_deleted(stage: Stage) -> None:
-    stage.calls = Slow()
+async def test_what_a_user_deletes_while_the_file_is_ingested_stays_deleted(harness: IngestHarness) -> None:
+    harness.calls = Slow()
     documents = numbered(40)
-    work = asyncio.create_task(stage.deliver(stage.put(PATH, file_of(documents))))
+    work = asyncio.create_task(harness.deliver(harness.put(PATH, file_of(documents))))
     deleted: set[str] = set()
     while not work.done():
         for name in documents.keys() - deleted:
             try:
-                await stage.rag.document(stage.scope, INDEX, DocumentId(name))
+                await harness.rag.document(harness.scope, INDEX, DocumentId(name))
             except (DocumentNotFound, IndexNotFound):
                 continue
-            assert await stage.rag.delete_document(stage.scope, INDEX, DocumentId(name))
+            assert await harness.rag.delete_document(harness.scope, INDEX, DocumentId(name))
             deleted.add(name)
             break
         await asyncio.sleep(0.01)
     assert await work
     assert deleted
-    assert (await stage.texts()).keys() == documents.keys() - deleted
+    assert (await harness.texts()).keys() == documents.keys() - deleted
 
 
 class Machine:
     """The ingest machine: all parts at a time, each step again until it is done, and now and then one more of each."""
 
-    def __init__(self, stage: Stage, index: IndexId, seed: int) -> None:
-        self.stage, self.index, self.chance = stage, index, random.Random(seed)
+    def __init__(self, harness: IngestHarness, index: IndexId, seed: int) -> None:
+        self.harness, self.index, self.chance = harness, index, random.Random(seed)
 
     async def run(self, parts: Sequence[int]) -> None:
-        upload = (await self.stage.only_upload(self.index)).id
-        steps = self.stage.steps(upload, self.index)
+        upload = (await self.harness.only_upload(self.index)).id
+        steps = self.harness.steps(upload, self.index)
 
         async def part(number: int) -> None:
             for _ in range(200):
@@ -207,7 +211,9 @@ class Machine:
 
 
 @pytest.mark.parametrize("seed", range(60 if SOAK else 2))
-async def test_parts_side_by_side_store_each_document_once(stage: Stage, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+async def test_parts_side_by_side_store_each_document_once(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 200)
     monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 200)
     started: list[tuple[IndexId, str, list[int]]] = []
@@ -215,23 +221,23 @@ async def test_parts_side_by_side_store_each_document_once(stage: Stage, monkeyp
     async def start(_: object, index: IndexId, upload: str, parts: Sequence[int], *, failures: int) -> None:
         started.append((index, upload, list(parts)))
 
-    jobs = type(stage.store.jobs)
+    jobs = type(harness.store.jobs)
     monkeypatch.setattr(jobs, "in_parts", property(lambda _: True))
     monkeypatch.setattr(jobs, "start_parts", start)
     documents = numbered(60)
     body = lines("bad", *documents.items(), "bad")
-    event = stage.put(PATH, body)
-    assert await stage.deliver(event)
+    event = harness.put(PATH, body)
+    assert await harness.deliver(event)
     ((_, _, parts),) = started
     assert len(parts) > 5
-    upload = await stage.only_upload()
+    upload = await harness.only_upload()
     assert (upload.status, upload.bytes_done) == ("running", 0)
-    assert await stage.deliver(event), "a duplicate leaves it to the machine"
-    stage.calls = Slow()
-    await Machine(stage, INDEX, seed).run(parts)
-    assert await stage.deliver(event)
-    upload = await stage.only_upload()
+    assert await harness.deliver(event), "a duplicate leaves it to the machine"
+    harness.calls = Slow()
+    await Machine(harness, INDEX, seed).run(parts)
+    assert await harness.deliver(event)
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 60, 2)
     assert (upload.bytes_done, [error.line for error in upload.errors]) == (len(body), [1, 62])
-    assert await stage.texts() == documents
+    assert await harness.texts() == documents
     assert len(started) == 1

@@ -7,11 +7,11 @@ from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import SpassError
 from spass.core.ids import IndexId
-from spass.rag.documents import NewDocument
-from spass.rag.objects import together
+from spass.rag.index.documents import NewDocument
+from spass.rag.index.objects import gather_limited
 from tests.integration.ingest.conftest import Clock
 from tests.simulated.memory import table_for_faults
-from tests.unit.rag.ingest.stage import Stage, lines
+from tests.unit.rag.ingest.harness import IngestHarness, lines
 
 pytestmark = pytest.mark.anyio
 
@@ -26,69 +26,69 @@ NEW = {f"d{n}": f"new {n}" for n in range(6)}
 BODY = lines(*list(NEW.items())[:3], "bad", *list(NEW.items())[3:])
 
 
-async def prepared(stage: Stage, name: str) -> tuple[IndexId, str]:
+async def prepared(harness: IngestHarness, name: str) -> tuple[IndexId, str]:
     """An index with documents, and the event of a file for it: two batches and a bad line."""
     index = IndexId(name)
-    await stage.rag.append(stage.scope, index, [NewDocument(id=document, text=text) for document, text in BEFORE.items()])
-    return index, stage.put(f"{index}/a.jsonl", BODY)
+    await harness.rag.append(harness.scope, index, [NewDocument(id=document, text=text) for document, text in BEFORE.items()])
+    return index, harness.put(f"{index}/a.jsonl", BODY)
 
 
-async def delivered_until_done(stage: Stage, clock: Clock, event: str) -> None:
+async def delivered_until_done(harness: IngestHarness, clock: Clock, event: str) -> None:
     """The queue's part: the message again, once what a dead worker held has fallen free."""
     for receives in range(2, 5):
         clock.seconds += LEASE_SECONDS + 1
-        if await stage.deliver(event, message="m", receives=receives):
+        if await harness.deliver(event, message="m", receives=receives):
             return
     raise AssertionError("a message that nothing hinders any more does not end")
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_an_ingest_takes_place_once_whichever_call_goes_wrong(stage: Stage, clock: Clock, fault: Fault) -> None:
-    _, event = await prepared(stage, "counted")
+async def test_an_ingest_takes_place_once_whichever_call_goes_wrong(harness: IngestHarness, clock: Clock, fault: Fault) -> None:
+    _, event = await prepared(harness, "counted")
     with inject(FaultPlan()) as plan:
-        assert await stage.deliver(event, message="m")
+        assert await harness.deliver(event, message="m")
     points = [f"{call.service}:{call.operation}" for call in plan.calls]
     assert points.count("dynamodb:TransactWriteItems") == 2, "one for each batch"
     assert {"s3:HeadObject", "s3:GetObject", "dynamodb:UpdateItem", "dynamodb:PutItem"} < set(points), points
 
     async def one(point: int, name: str) -> None:
         where = f"{fault} at {point} ({name})"
-        index, event = await prepared(stage, f"{fault}-{point}")
+        index, event = await prepared(harness, f"{fault}-{point}")
         with inject(FaultPlan(fault, at=point)) as plan:
             try:
-                done = await stage.deliver(event, message="m")
+                done = await harness.deliver(event, message="m")
             except (Crash, SpassError):
                 done = False
         assert len(plan.calls) > point, f"{where}: the fault was met"
-        assert await stage.deliver(event, message="duplicate") or done is False, where
+        assert await harness.deliver(event, message="duplicate") or done is False, where
         if not done:
-            await delivered_until_done(stage, clock, event)
-        upload = await stage.only_upload(index)
+            await delivered_until_done(harness, clock, event)
+        upload = await harness.only_upload(index)
         assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 6, 1), where
         assert [error.line for error in upload.errors] == [4], where
         assert (upload.bytes_done, upload.bytes_total) == (len(BODY), len(BODY)), where
-        assert await stage.texts(index) == BEFORE | NEW, where
-        assert (await stage.rag.describe(stage.scope, index)).version == 3, where
+        assert await harness.texts(index) == BEFORE | NEW, where
+        assert (await harness.rag.describe(harness.scope, index)).version == 3, where
 
-    await together((one(*point) for point in enumerate(points)), at_once=6)
+    await gather_limited((one(*point) for point in enumerate(points)), at_once=6)
     assert len(points) > 15
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_refused_file_ends_the_same_whichever_call_goes_wrong(stage: Stage, clock: Clock, fault: Fault) -> None:
+async def test_a_refused_file_ends_the_same_whichever_call_goes_wrong(harness: IngestHarness, clock: Clock, fault: Fault) -> None:
     body = b"id,name\na,b\n"
-    event = stage.put("counted/a.csv", body)
+    event = harness.put("counted/a.csv", body)
     with inject(FaultPlan()) as plan:
-        assert await stage.deliver(event, message="m")
+        assert await harness.deliver(event, message="m")
     for point, call in enumerate(plan.calls):
         index = IndexId(f"{fault}-{point}")
-        event = stage.put(f"{index}/a.csv", body)
+        event = harness.put(f"{index}/a.csv", body)
         with inject(FaultPlan(fault, at=point)):
             try:
-                done = await stage.deliver(event, message="m")
+                done = await harness.deliver(event, message="m")
             except (Crash, SpassError):
                 done = False
         if not done:
-            await delivered_until_done(stage, clock, event)
-        upload = await stage.only_upload(index)
+            await delivered_until_done(harness, clock, event)
+        upload = await harness.only_upload(index)
         assert (upload.status, len(upload.errors)) == ("failed", 1), f"{fault} at {point} ({call.operation})"

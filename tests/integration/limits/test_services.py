@@ -7,10 +7,10 @@ import pytest
 
 from spass.aws.clients import Aws
 from spass.aws.keys import backend_limit
-from spass.aws.limits import Caps, Hold, SharedLimit
 from spass.core.errors import RateLimited, UpstreamError
 from spass.core.messages import Message, Role, TokenUsage
 from spass.core.time import Deadline
+from spass.limits.shared_limit import Caps, Reservation, SharedLimit
 from spass.llm.types import CallContext, ChatRequest
 from spass.web.services import Services, Settings
 
@@ -48,7 +48,7 @@ async def test_what_other_workers_hold_counts_and_a_failed_try_leaves_nothing(aw
     assert item is not None
     assert (item["used"], item["active"]) == (0, 0)
     other = SharedLimit(aws.shared, lambda shard: backend_limit(name, shard), Caps(1000, 1))
-    assert isinstance(await other.reserve("another worker's", tokens=1000), Hold)
+    assert isinstance(await other.reserve("another worker's", tokens=1000), Reservation)
     with pytest.raises(RateLimited):
         await ask()
     await services.aclose()

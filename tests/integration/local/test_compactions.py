@@ -16,7 +16,7 @@ import boto3
 import httpx
 import pytest
 
-from local.emulator import Stores
+from local.emulator import StackOutputs
 from local.home import Home
 from local.server import routers
 from spass.core.messages import Json
@@ -25,7 +25,7 @@ from spass.testing.model_server import Completion, serve_model
 from spass.web.app import create_app
 from spass.web.functions import worker_handler
 from spass.web.services import Services
-from tests.integration.local.laptop import emulated, execution
+from tests.integration.local.emulated_laptop import emulated, execution
 
 CONFIG = """
 llm:
@@ -47,7 +47,7 @@ SESSIONS = "/a1/agents/plain/sessions"
 
 
 @dataclass
-class Troubles:
+class StepFailures:
     """How often each step still fails before it does what it shall, how often it was called, and what the model answers."""
 
     says: str = "The number is 42."
@@ -57,8 +57,8 @@ class Troubles:
 
 @dataclass(frozen=True)
 class Laptop:
-    stores: Stores
-    troubles: Troubles
+    stores: StackOutputs
+    troubles: StepFailures
 
     def outcome(self, job: str) -> str:
         return str(execution(self.stores.compaction_machine, job)["status"])
@@ -78,7 +78,7 @@ class Laptop:
 @pytest.fixture(scope="module")
 def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
     """The emulator, whose pauses are a thousandth of what they are, and our workers, whose steps have the troubles of a test."""
-    folder, troubles = tmp_path_factory.mktemp("laptop"), Troubles()
+    folder, troubles = tmp_path_factory.mktemp("laptop"), StepFailures()
     module = importlib.import_module("functions.workers.compaction_step")
     step = module.handler.work
 
@@ -203,7 +203,7 @@ async def test_a_model_that_writes_no_summary_is_no_trouble_of_the_machine(lapto
         path = await conversation(client)
         laptop.troubles.says = "  "
         answered = await client.post(f"{path}/compact")
-        laptop.troubles.says = Troubles.says
+        laptop.troubles.says = StepFailures.says
         assert (answered.status_code, answered.json()["error"]["code"]) == (502, "summary_failed")
         job = answered.json()["error"]["details"]["job_id"]
         assert await _outcome_at_last(laptop, job) == ("SUCCEEDED", None)

@@ -14,7 +14,7 @@ from local.emulator import TEMPLATE
 from local.executions import resume_executions
 from local.home import Home
 from spass.core.messages import Json
-from tests.integration.local.laptop import Answer, Laptop, eventually, execution, running
+from tests.integration.local.emulated_laptop import Answer, Laptop, eventually, execution, running
 
 
 def _jobs(event: Mapping[str, Any]) -> Json:

@@ -18,7 +18,7 @@ from spass.aws.faults import AwsCall, Fault, FaultPlan, inject
 from spass.core.ids import AgentName, RequestId
 from spass.metering import audit
 from spass.metering.audit import AuditRecord
-from spass.metering.usage import UsageQuery, reset, spent_this_month, usage
+from spass.metering.usage import UsageQuery, reset, spending_of_month, usage
 from tests.unit.metering.ledger import TODAY, call, usd
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ MONTH = TODAY.isoformat()[:7]
 
 
 @dataclass(slots=True)
-class Storm(FaultPlan):
+class PeriodicFaults(FaultPlan):
     """Every so many calls one goes wrong in some way that leaves its worker alive."""
 
     dice: random.Random = field(default_factory=random.Random)
@@ -77,15 +77,15 @@ async def test_calls_that_end_at_once_are_each_counted_once_whatever_goes_wrong(
 ) -> None:
     dice = random.Random(seed)
     calls = [made(dice) for _ in range(CALLS)]
-    with inject(Storm(dice=dice)):
-        await asyncio.gather(*(audit.keep(store, record) for record in calls))
+    with inject(PeriodicFaults(dice=dice)):
+        await asyncio.gather(*(audit.record_call(store, record) for record in calls))
     left = await queued(aws, emulator, store)
     for record in left + left[: len(left) // 2]:  # some are delivered twice
         await audit.account(store, record)
     assert {record["request_id"] for record in await records(store)} == {record.request_id for record in calls}
     spent = sum(record.cost.usd for record in calls)
     assert (await total(store))["requests"] == CALLS
-    assert Decimal((await total(store))["cost_usd"]) == spent == await spent_this_month(store, MONTH)
+    assert Decimal((await total(store))["cost_usd"]) == spent == await spending_of_month(store, MONTH)
 
 
 @pytest.mark.parametrize("seed", range(5 if SOAK else 1))
@@ -101,10 +101,10 @@ async def test_resets_between_calls_lose_none_of_the_months_money(store: TenantS
 
     async def reads() -> None:
         for _ in range(10):
-            seen.append(await spent_this_month(store, MONTH))
+            seen.append(await spending_of_month(store, MONTH))
 
-    await asyncio.gather(*(audit.keep(store, record) for record in calls), resets(), reads())
-    assert await spent_this_month(store, MONTH) == sum(record.cost.usd for record in calls)
+    await asyncio.gather(*(audit.record_call(store, record) for record in calls), resets(), reads())
+    assert await spending_of_month(store, MONTH) == sum(record.cost.usd for record in calls)
     assert seen == sorted(seen), "the month's money never goes down"
     rows = await store.table.query(keys.usage_partition(store.tenant, MONTH))
     taken = sum(cast(int, row["requests"]) for row in rows)
@@ -114,5 +114,5 @@ async def test_resets_between_calls_lose_none_of_the_months_money(store: TenantS
 
 async def test_a_transaction_sent_again_under_its_token_counts_once(store: TenantStore) -> None:
     with inject(FaultPlan(Fault.REPEATED)):
-        await audit.keep(store, call())
+        await audit.record_call(store, call())
     assert (await total(store))["requests"] == 1

@@ -17,8 +17,8 @@ from spass.calls.scope import Scope
 from spass.core.ids import IndexId, RequestId
 from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
-from spass.rag.cache import ObjectCache
-from spass.rag.documents import NewDocument, WriteRequest
+from spass.rag.index.cache import ObjectCache
+from spass.rag.index.documents import NewDocument, WriteRequest
 from spass.rag.service import Rag
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
@@ -50,7 +50,7 @@ CONFIG = GatewayConfig.model_validate(
 
 
 @dataclass(slots=True)
-class World:
+class RagHarness:
     """One tenant's store; every ``worker()`` is a process of its own, with nothing in memory."""
 
     store: TenantStore
@@ -91,5 +91,5 @@ def documents(*pairs: tuple[str, str]) -> list[NewDocument]:
 
 
 @pytest.fixture
-def world(store: TenantStore) -> World:
-    return World(store)
+def harness(store: TenantStore) -> RagHarness:
+    return RagHarness(store)

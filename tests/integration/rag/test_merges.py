@@ -17,13 +17,13 @@ from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.core.errors import DocumentNotFound, IndexNotFound, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import Deadline, now_s
-from spass.rag.cache import ObjectCache
-from spass.rag.documents import DocumentPatch
-from spass.rag.merger import merge
+from spass.rag.index.cache import ObjectCache
+from spass.rag.index.documents import DocumentPatch
 from spass.rag.service import Rag
-from spass.rag.swap import read_manifest
-from spass.rag.sweep import RETIRED_SECONDS, sweep
-from tests.integration.rag.conftest import World, documents
+from spass.rag.write.merge_job import merge
+from spass.rag.write.swap import read_manifest
+from spass.rag.write.sweep import GARBAGE_SECONDS, sweep
+from tests.integration.rag.conftest import RagHarness, documents
 
 pytestmark = pytest.mark.anyio
 
@@ -37,17 +37,17 @@ ROUNDS = 10 if SOAK else 1
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four segments of a tier are merged by a job, an append merges up to four rows, and all bitmaps are objects."""
-    monkeypatch.setattr("spass.rag.merge.MERGE_ROWS", 4)
-    monkeypatch.setattr("spass.rag.merge._CROWDED", 3)
-    monkeypatch.setattr("spass.rag.merge._ROTTEN_ROWS", 1)
-    monkeypatch.setattr("spass.rag.kill.INLINE_DEAD_BYTES", 0)
+    monkeypatch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 4)
+    monkeypatch.setattr("spass.rag.write.merge_policy._MANY_SEGMENTS", 3)
+    monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 1)
+    monkeypatch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", 0)
 
 
 @dataclass
 class Writer:
     """What one writer has written, and how many of its writes took place."""
 
-    world: World
+    harness: RagHarness
     name: str
     random: random.Random
     rag: Rag = field(init=False)
@@ -55,7 +55,7 @@ class Writer:
     versions: int = 0
 
     def __post_init__(self) -> None:
-        self.rag = self.world.worker()
+        self.rag = self.harness.worker()
 
     async def step(self, number: int) -> None:
         names = [f"{self.name}-{n}" for n in range(6)]
@@ -65,13 +65,13 @@ class Writer:
         work: Coroutine[Any, Any, object]
         match self.random.choice(["append", "append", "delete", "patch"]):
             case "append":
-                work = self.rag.append(self.world.scope(), INDEX, documents(*((name, text) for name in chosen)))
+                work = self.rag.append(self.harness.scope(), INDEX, documents(*((name, text) for name in chosen)))
                 after |= dict.fromkeys(chosen, text)
             case "delete":
-                work = self.rag.delete_document(self.world.scope(), INDEX, DocumentId(chosen[0]))
+                work = self.rag.delete_document(self.harness.scope(), INDEX, DocumentId(chosen[0]))
                 after.pop(chosen[0], None)
             case _:
-                work = self.rag.patch(self.world.scope(), INDEX, DocumentId(chosen[0]), DocumentPatch(text=text))
+                work = self.rag.patch(self.harness.scope(), INDEX, DocumentId(chosen[0]), DocumentPatch(text=text))
                 after |= {chosen[0]: text} if chosen[0] in after else {}
         fault = self.random.choice([None, None, *Fault])
         plan = FaultPlan(fault, at=self.random.randrange(12))
@@ -82,7 +82,7 @@ class Writer:
             assert after == self.held
         except (Crash, StorageUnavailable):
             if plan.crashed:
-                self.rag = self.world.worker()
+                self.rag = self.harness.worker()
             seen = await self.seen()
             assert seen in (self.held, after), f"{self.name} {number}: {fault} at {plan.at}"
             after = seen
@@ -90,10 +90,10 @@ class Writer:
         self.held = after
 
     async def seen(self) -> dict[str, str]:
-        rag = self.world.worker()
+        rag = self.harness.worker()
         while True:
             try:
-                found = (await rag.documents(self.world.scope(), INDEX, None, 1000)).documents
+                found = (await rag.documents(self.harness.scope(), INDEX, None, 1000)).documents
             except StorageUnavailable:  # swept under its hands; elsewhere that takes an hour
                 continue
             except IndexNotFound:
@@ -101,15 +101,15 @@ class Writer:
             return {str(one.id): one.text for one in found if one.id.startswith(f"{self.name}-")}
 
 
-async def tidying(world: World, chance: random.Random, done: asyncio.Event) -> tuple[int, int]:
+async def tidying(harness: RagHarness, chance: random.Random, done: asyncio.Event) -> tuple[int, int]:
     """Merges, and sweeps as if an hour had passed, again and again; how many merges there were, and objects removed."""
     merged = removed = 0
     while not done.is_set():
         fault = chance.choice([None, *Fault])
         with inject(FaultPlan(fault, at=chance.randrange(40))):
             try:
-                merged += await merge(world.store, ObjectCache(), INDEX, Deadline.after(3600))
-                removed += (await sweep(world.store, now_s() + RETIRED_SECONDS, Deadline.after(60))).retired
+                merged += await merge(harness.store, ObjectCache(), INDEX, Deadline.after(3600))
+                removed += (await sweep(harness.store, now_s() + GARBAGE_SECONDS, Deadline.after(60))).retired
             except (Crash, SpassError):
                 continue
     return merged, removed
@@ -117,11 +117,11 @@ async def tidying(world: World, chance: random.Random, done: asyncio.Event) -> t
 
 @pytest.mark.parametrize("seed", [random.randrange(2**32) for _ in range(ROUNDS)] if SOAK else [3])
 async def test_writers_merges_and_sweeps_at_once_lose_and_double_nothing(
-    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
+    harness: RagHarness, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spass.rag.merger.LEASE_SECONDS", 0)  # a dead merger's place is free at once, a living one's too
+    monkeypatch.setattr("spass.rag.write.merge_job.LEASE_SECONDS", 0)  # a dead merger's place is free at once, a living one's too
     chance = random.Random(seed)
-    writers = [Writer(world, f"w{n}", random.Random(chance.random())) for n in range(WRITERS)]
+    writers = [Writer(harness, f"w{n}", random.Random(chance.random())) for n in range(WRITERS)]
     done = asyncio.Event()
 
     async def write(writer: Writer) -> None:
@@ -134,37 +134,39 @@ async def test_writers_merges_and_sweeps_at_once_lose_and_double_nothing(
         finally:
             done.set()
 
-    _, *tidied = await asyncio.gather(all_writers(), *(tidying(world, random.Random(chance.random()), done) for _ in range(2)))
-    assert await world.contents(INDEX) == {name: text for writer in writers for name, text in writer.held.items()}, f"seed {seed}"
-    assert (await read_manifest(world.store, INDEX)).version == sum(writer.versions for writer in writers), f"seed {seed}"
+    _, *tidied = await asyncio.gather(all_writers(), *(tidying(harness, random.Random(chance.random()), done) for _ in range(2)))
+    assert await harness.contents(INDEX) == {name: text for writer in writers for name, text in writer.held.items()}, (
+        f"seed {seed}"
+    )
+    assert (await read_manifest(harness.store, INDEX)).version == sum(writer.versions for writer in writers), f"seed {seed}"
     merged, removed = (sum(counts) for counts in zip(*tidied, strict=True))
     assert merged > 0
     assert removed > 0
 
 
-async def test_an_index_that_dies_and_is_born_again_under_its_name_gets_no_row_of_its_old_life_back(world: World) -> None:
+async def test_an_index_that_dies_and_is_born_again_under_its_name_gets_no_row_of_its_old_life_back(harness: RagHarness) -> None:
     """Appends and merges of the old life are under way while the new one begins, again and again."""
     done = asyncio.Event()
 
     async def old(writer: int) -> list[tuple[int, str]]:
-        rag, log, number = world.worker(), [], 0
+        rag, log, number = harness.worker(), [], 0
         while not done.is_set():
             name = f"w{writer}-{number}"
-            log.append(((await rag.append(world.scope(), INDEX, documents((name, "x")))).version, name))
+            log.append(((await rag.append(harness.scope(), INDEX, documents((name, "x")))).version, name))
             number += 1
         return log
 
     async def reborn() -> list[tuple[int, str]]:
-        rag, log = world.worker(), []
+        rag, log = harness.worker(), []
         for number in range(4):
             await asyncio.sleep(0.3)
-            await rag.delete_index(world.scope(), INDEX)
-            answer = await rag.replace(world.scope(), INDEX, documents((f"r{number}", "neu")))
+            await rag.delete_index(harness.scope(), INDEX)
+            answer = await rag.replace(harness.scope(), INDEX, documents((f"r{number}", "neu")))
             log.append((answer.version, f"r{number}"))
         done.set()
         return log
 
-    await world.worker().append(world.scope(), INDEX, documents(("first", "x")))
-    lives, *logs, _ = await asyncio.gather(reborn(), old(0), old(1), tidying(world, random.Random(1), done))
+    await harness.worker().append(harness.scope(), INDEX, documents(("first", "x")))
+    lives, *logs, _ = await asyncio.gather(reborn(), old(0), old(1), tidying(harness, random.Random(1), done))
     wanted = {name for version, name in [*lives, *(entry for log in logs for entry in log)] if version >= lives[-1][0]}
-    assert set(await world.contents(INDEX)) == wanted
+    assert set(await harness.contents(INDEX)) == wanted

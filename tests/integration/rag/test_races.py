@@ -10,8 +10,8 @@ import pytest
 from spass.aws.faults import AwsCall, FaultPlan, inject
 from spass.core.errors import IndexNotFound
 from spass.core.ids import DocumentId, IndexId
-from spass.rag.documents import NewDocument
-from tests.integration.rag.conftest import World, documents
+from spass.rag.index.documents import NewDocument
+from tests.integration.rag.conftest import RagHarness, documents
 
 pytestmark = pytest.mark.anyio
 INDEX = IndexId("shared")
@@ -38,75 +38,75 @@ class Distant(FaultPlan):
         return answer
 
 
-async def test_eight_writers_lose_and_double_nothing(world: World) -> None:
+async def test_eight_writers_lose_and_double_nothing(harness: RagHarness) -> None:
     """Each writer adds documents of its own and writes over one that all of them write."""
     versions: list[int] = []
 
     async def write(writer: int) -> None:
-        rag = world.worker()
+        rag = harness.worker()
         for n in range(APPENDS):
             own = [(f"w{writer}-{n}-{m}", f"von {writer}") for m in range(3)]
-            answer = await rag.append(world.scope(), INDEX, documents(*own, ("all", f"zuletzt {writer}-{n}")))
+            answer = await rag.append(harness.scope(), INDEX, documents(*own, ("all", f"zuletzt {writer}-{n}")))
             versions.append(answer.version)
 
     await asyncio.gather(*map(write, range(WRITERS)))
     assert sorted(versions) == list(range(1, WRITERS * APPENDS + 1))
-    found = await world.contents(INDEX)
+    found = await harness.contents(INDEX)
     last = found.pop("all")
     assert last.startswith("zuletzt")
     assert found == {f"w{w}-{n}-{m}": f"von {w}" for w in range(WRITERS) for n in range(APPENDS) for m in range(3)}
-    answer = await world.worker().query(world.scope(), INDEX, "von 3", 50)
+    answer = await harness.worker().query(harness.scope(), INDEX, "von 3", 50)
     assert answer.version == WRITERS * APPENDS
     assert {hit.id for hit in answer.results if hit.score == 1.0} >= {f"w3-{n}-{m}" for n in range(APPENDS) for m in range(3)}
 
 
-async def test_the_same_request_eight_times_at_once_is_carried_out_once(world: World) -> None:
+async def test_the_same_request_eight_times_at_once_is_carried_out_once(harness: RagHarness) -> None:
     results = await asyncio.gather(
-        *(world.write("append", INDEX, documents(("a", "x")), "one key") for _ in range(8)), return_exceptions=True
+        *(harness.write("append", INDEX, documents(("a", "x")), "one key") for _ in range(8)), return_exceptions=True
     )
     assert any(not isinstance(result, BaseException) for result in results)
-    assert (await world.worker().describe(world.scope(), INDEX)).version == 1
+    assert (await harness.worker().describe(harness.scope(), INDEX)).version == 1
 
 
-async def test_deletes_and_replaces_between_appends_bring_no_old_row_back(world: World) -> None:
+async def test_deletes_and_replaces_between_appends_bring_no_old_row_back(harness: RagHarness) -> None:
     """Whatever the order was, what stands in the end was written after the last deletion or replacement."""
     log: list[tuple[int, str]] = []
 
     async def append(writer: int) -> None:
-        rag = world.worker()
+        rag = harness.worker()
         for n in range(4):
-            answer = await rag.append(world.scope(), INDEX, documents((f"w{writer}-{n}", "x")))
+            answer = await rag.append(harness.scope(), INDEX, documents((f"w{writer}-{n}", "x")))
             log.append((answer.version, f"w{writer}-{n}"))
 
     async def destroy() -> None:
-        rag = world.worker()
+        rag = harness.worker()
         for n in range(3):
-            await rag.delete_index(world.scope(), INDEX)
-            answer = await rag.replace(world.scope(), INDEX, [NewDocument(id=f"r{n}", text="neu")])
+            await rag.delete_index(harness.scope(), INDEX)
+            answer = await rag.replace(harness.scope(), INDEX, [NewDocument(id=f"r{n}", text="neu")])
             log.append((answer.version, f"r{n}"))
 
     await asyncio.gather(append(0), append(1), append(2), destroy())
     last_life = max(version for version, name in log if name.startswith("r"))
     wanted = {name for version, name in log if version >= last_life}
-    assert set(await world.contents(INDEX)) == wanted
+    assert set(await harness.contents(INDEX)) == wanted
 
 
-async def test_readers_among_writers_always_see_one_whole_version(world: World) -> None:
+async def test_readers_among_writers_always_see_one_whole_version(harness: RagHarness) -> None:
     """Every write replaces all documents by as many of its own number; a reader that saw two numbers saw two versions."""
     done = asyncio.Event()
 
     async def write() -> None:
-        rag = world.worker()
+        rag = harness.worker()
         for n in range(6):
-            await rag.replace(world.scope(), INDEX, documents(*((f"d{m}", str(n)) for m in range(5))))
-            await rag.delete_document(world.scope(), INDEX, DocumentId("d0"))
+            await rag.replace(harness.scope(), INDEX, documents(*((f"d{m}", str(n)) for m in range(5))))
+            await rag.delete_document(harness.scope(), INDEX, DocumentId("d0"))
         done.set()
 
     async def read() -> int:
-        rag, seen, last = world.worker(), 0, 0
+        rag, seen, last = harness.worker(), 0, 0
         while not done.is_set():
             try:
-                answer = await rag.query(world.scope(), INDEX, "x", 50)
+                answer = await rag.query(harness.scope(), INDEX, "x", 50)
             except IndexNotFound:
                 continue
             assert len({hit.text for hit in answer.results}) == 1
@@ -120,26 +120,26 @@ async def test_readers_among_writers_always_see_one_whole_version(world: World) 
 
 
 @pytest.mark.parametrize("loaders", [1, 4])
-async def test_who_appends_beside_a_steady_loader_puts_no_more_than_two_segments(world: World, loaders: int) -> None:
+async def test_who_appends_beside_a_steady_loader_puts_no_more_than_two_segments(harness: RagHarness, loaders: int) -> None:
     """The loaders write batch after batch, each also over a document that all of them write, and never pause in between."""
     done = asyncio.Event()
 
     async def load(loader: int) -> None:
-        rag, n = world.worker(), 0
+        rag, n = harness.worker(), 0
         with inject(Distant()):
             while not done.is_set():
-                await rag.append(world.scope(), INDEX, documents((f"l{loader}-{n}", "x"), ("all", str(n))))
+                await rag.append(harness.scope(), INDEX, documents((f"l{loader}-{n}", "x"), ("all", str(n))))
                 n += 1
 
     async def append() -> None:
         try:
             for n in range(4):
                 with inject(Distant("PutObject", most=10)):
-                    await world.worker().append(world.scope(), INDEX, documents((f"a{n}", "x"), ("all", "y")))
+                    await harness.worker().append(harness.scope(), INDEX, documents((f"a{n}", "x"), ("all", "y")))
         finally:
             done.set()
 
-    await world.worker().append(world.scope(), INDEX, documents(("first", "x")))
+    await harness.worker().append(harness.scope(), INDEX, documents(("first", "x")))
     await asyncio.gather(append(), *map(load, range(loaders)))
-    contents = await world.contents(INDEX)
+    contents = await harness.contents(INDEX)
     assert {"first", "all", *(f"a{n}" for n in range(4))} <= set(contents)

@@ -9,8 +9,8 @@ from spass.aws.leases import LEASE_SECONDS, LeaseLost
 from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
-from spass.rag.swap import Completion
-from tests.integration.rag.conftest import Verb, World, documents
+from spass.rag.write.swap import Completion
+from tests.integration.rag.conftest import RagHarness, Verb, documents
 from tests.simulated.memory import aws_for_faults
 
 pytestmark = pytest.mark.anyio
@@ -45,21 +45,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture(autouse=True)
 def dead_rows_in_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that their writes are among the calls that fail."""
-    monkeypatch.setattr("spass.rag.kill.INLINE_DEAD_BYTES", 0)
+    monkeypatch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", 0)
 
 
-async def prepared(world: World, index: IndexId) -> None:
+async def prepared(harness: RagHarness, index: IndexId) -> None:
     """An index of one large segment that will get a dead row, and a small one that will be merged."""
-    rag = world.worker()
-    await rag.append(world.scope(), index, documents(*OLD.items()))
-    await rag.append(world.scope(), index, documents(("e", "klein")))
+    rag = harness.worker()
+    await rag.append(harness.scope(), index, documents(*OLD.items()))
+    await rag.append(harness.scope(), index, documents(("e", "klein")))
 
 
-async def retried(world: World, clock: Clock, verb: Verb, index: IndexId) -> StoredAnswer:
+async def retried(harness: RagHarness, clock: Clock, verb: Verb, index: IndexId) -> StoredAnswer:
     """What a client gets that sends the same request again until it is answered, waiting as long as it is told to."""
     for _ in range(LEASE_SECONDS):
         try:
-            return await world.write(verb, index, documents(*NEW.items()), str(index))
+            return await harness.write(verb, index, documents(*NEW.items()), str(index))
         except (Conflict, StorageUnavailable) as refused:
             clock.seconds += told(refused)
     raise AssertionError("a minute was not enough")
@@ -77,62 +77,62 @@ def told(refused: SpassError) -> int:
     ids=["append", "replace"],
 )
 async def test_a_write_takes_place_once_whichever_call_goes_wrong(
-    world: World, clock: Clock, fault: Fault, verb: Verb, replaced: int, contents: dict[str, str], puts: int
+    harness: RagHarness, clock: Clock, fault: Fault, verb: Verb, replaced: int, contents: dict[str, str], puts: int
 ) -> None:
     counted = IndexId("counted")
-    await prepared(world, counted)
+    await prepared(harness, counted)
     with inject(FaultPlan()) as plan:
-        await world.write(verb, counted, documents(*NEW.items()), "counted")
+        await harness.write(verb, counted, documents(*NEW.items()), "counted")
     points = [f"{call.service}:{call.operation}" for call in plan.calls]
     assert {"dynamodb:PutItem", "dynamodb:GetItem", "dynamodb:TransactWriteItems"} < set(points), points
     assert points.count("s3:PutObject") == puts, "five of the segment, and for an append one of dead rows"
     assert points.count("s3:GetObject") == (0 if verb == "replace" else 6), "two ids, and four more of the merged segment"
     for point, name in enumerate(points):
         index = IndexId(f"{fault}-{point}")
-        await prepared(world, index)
+        await prepared(harness, index)
         with inject(FaultPlan(fault, at=point)) as plan:
             try:
-                first: StoredAnswer | None = await world.write(verb, index, documents(*NEW.items()), str(index))
+                first: StoredAnswer | None = await harness.write(verb, index, documents(*NEW.items()), str(index))
             except (Crash, Conflict, StorageUnavailable):
                 first = None
         assert len(plan.calls) > point, "the fault was met"
         where = f"{fault} at {point} ({name})"
-        again = await retried(world, clock, verb, index)
+        again = await retried(harness, clock, verb, index)
         assert first is None or first.body == again.body, where
         counts = {"doc_count": len(contents), "ingested": len(NEW), "replaced": replaced, "version": 3}
         assert again.body == {"index_id": index} | counts, where
-        assert (await world.worker().describe(world.scope(), index)).version == 3, where
-        assert await world.contents(index) == contents, where
+        assert (await harness.worker().describe(harness.scope(), index)).version == 3, where
+        assert await harness.contents(index) == contents, where
     assert len(points) > 7
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.THROTTLE, Fault.TIMEOUT])
-async def test_deletions_settle_a_lost_reply_by_reading_whose_swap_it_was(world: World, fault: Fault) -> None:
+async def test_deletions_settle_a_lost_reply_by_reading_whose_swap_it_was(harness: RagHarness, fault: Fault) -> None:
     counted = IndexId("counted")
-    await prepared(world, counted)
-    rag = world.worker()
+    await prepared(harness, counted)
+    rag = harness.worker()
     with inject(FaultPlan()) as plan:
-        await rag.delete_document(world.scope(), counted, DocumentId("a"))
+        await rag.delete_document(harness.scope(), counted, DocumentId("a"))
     swap = [call.operation for call in plan.calls].index("TransactWriteItems")
     index = IndexId("one")
-    await prepared(world, index)
+    await prepared(harness, index)
     with inject(FaultPlan(fault, at=swap)):
-        assert await world.worker().delete_document(world.scope(), index, DocumentId("a")) is True
-    assert (await rag.describe(world.scope(), index)).version == 3
+        assert await harness.worker().delete_document(harness.scope(), index, DocumentId("a")) is True
+    assert (await rag.describe(harness.scope(), index)).version == 3
     with inject(FaultPlan(fault, at=1)):
-        assert await rag.delete_index(world.scope(), index) is True
-    assert (await rag.append(world.scope(), index, documents(("a", "x")))).version == 5
+        assert await rag.delete_index(harness.scope(), index) is True
+    assert (await rag.append(harness.scope(), index, documents(("a", "x")))).version == 5
 
 
-async def test_a_claim_that_passed_to_another_try_writes_nothing(world: World, clock: Clock) -> None:
+async def test_a_claim_that_passed_to_another_try_writes_nothing(harness: RagHarness, clock: Clock) -> None:
     index = IndexId("one")
     request = IdempotentRequest("digest", "body")
-    ghost = await acquire(world.store, request)
+    ghost = await acquire(harness.store, request)
     clock.seconds += LEASE_SECONDS + 1
-    heir = await acquire(world.store, request)
+    heir = await acquire(harness.store, request)
     assert isinstance(ghost, Claim)
     assert isinstance(heir, Claim)
     with pytest.raises(LeaseLost):
-        await world.worker().append(world.scope(), index, documents(("a", "geist")), Completion(ghost))
-    assert (await world.worker().append(world.scope(), index, documents(("a", "erbe")), Completion(heir))).version == 1
-    assert await world.contents(index) == {"a": "erbe"}
+        await harness.worker().append(harness.scope(), index, documents(("a", "geist")), Completion(ghost))
+    assert (await harness.worker().append(harness.scope(), index, documents(("a", "erbe")), Completion(heir))).version == 1
+    assert await harness.contents(index) == {"a": "erbe"}

@@ -30,10 +30,10 @@ from spass.core.time import timestamp
 from spass.sessions.compaction.compactor import Compactor
 from spass.sessions.deletion import delete_session
 from spass.sessions.record import StoredMessage, load_turns
-from spass.sessions.session import Session, session_of
-from spass.sessions.turn import Recorded, Relief, Turn, TurnRequest
+from spass.sessions.session import Session, decode_session
+from spass.sessions.turn import CommittedTurn, ShortenHistory, Turn, TurnRequest
 from spass.tenancy.identity import Caller, Identity
-from tests.unit.sessions.summaries import ScriptedSummarizer
+from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 
 AGENT = AgentName("librarian")
 USER = UserId("ana")
@@ -48,7 +48,7 @@ class Pause:
 
 
 @dataclass(slots=True)
-class World:
+class SessionHarness:
     """One tenant's table, an agent that answers by script, and the time of day, which only moves when told.
 
     The agent's model has a window of ``context_window`` tokens; when it goes on after its tool, its provider takes ``takes``
@@ -77,7 +77,7 @@ class World:
     def turn_of(self, session: SessionId, message: str, asked: IdempotentRequest | None, *, pause: Pause | None = None) -> Turn:
         """The same, of a request as it comes in."""
 
-        async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+        async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
             self.model_calls += 1
             self.histories.append(list(history))
             call = ToolCall("call_1", "calculator", '{"expression":"1+1"}')
@@ -94,7 +94,7 @@ class World:
                 await pause.go_on.wait()
             yield InferenceStarted(2)
             if not self._fits(history):
-                shorter = await relief()
+                shorter = await shorten_history()
                 if shorter is None or not self._fits(shorter):
                     raise ContextLengthExceeded("The prompt is too long.")
             text = f"answer to {message}"
@@ -134,7 +134,7 @@ class World:
     async def head(self, session: SessionId) -> Session:
         item = await self.store.table.get(keys.session_head(self.store.tenant, session))
         assert item is not None
-        return session_of(item)
+        return decode_session(item)
 
     async def history(self, session: SessionId) -> list[StoredMessage]:
         """All stored messages; their numbers and the head's are asserted to be gapless and to agree."""
@@ -155,7 +155,7 @@ def redirected(request: IdempotentRequest | None, to: SessionId) -> IdempotentRe
     return IdempotentRequest(hashlib.sha256(f"{request.digest}{to}".encode()).hexdigest(), request.body_hash)
 
 
-def render(recorded: Recorded) -> StoredAnswer:
+def render(recorded: CommittedTurn) -> StoredAnswer:
     """A reply that tells one recording from another."""
     answer = recorded.turn.answer
     body: dict[str, Json] = {
@@ -170,5 +170,5 @@ def render(recorded: Recorded) -> StoredAnswer:
 
 
 @pytest.fixture
-def world(store: TenantStore) -> World:
-    return World(store)
+def harness(store: TenantStore) -> SessionHarness:
+    return SessionHarness(store)

@@ -15,8 +15,8 @@ from spass.core.ids import SessionId
 from spass.sessions import record
 from spass.sessions.lineage import Lineage
 from spass.sessions.record import load_turns
-from tests.integration.sessions.conftest import World
-from tests.unit.sessions.chains import AGENT, Chains, asked
+from tests.integration.sessions.conftest import SessionHarness
+from tests.unit.sessions.session_chains import AGENT, ChainBuilder, plain_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -24,30 +24,32 @@ ROUNDS = 200 if os.environ.get("SPASS_SOAK") else 8
 
 
 @pytest.fixture
-def chains(store: TenantStore) -> Chains:
-    return Chains(store)
+def chains(store: TenantStore) -> ChainBuilder:
+    return ChainBuilder(store)
 
 
-async def test_an_archived_session_leads_to_its_deleted_successor_which_is_not_there(world: World, chains: Chains) -> None:
-    source = await world.session()
-    await world.turn(source, "hello").answer()
+async def test_an_archived_session_leads_to_its_deleted_successor_which_is_not_there(
+    harness: SessionHarness, chains: ChainBuilder
+) -> None:
+    source = await harness.session()
+    await harness.turn(source, "hello").answer()
     successor = await chains.compact(source)
     await chains.delete(successor)
     with pytest.raises(SessionArchived) as archived:
-        await world.turn(source, "again").answer()
+        await harness.turn(source, "again").answer()
     assert archived.value.details == {"successor_session_id": successor}
     with pytest.raises(SessionNotFound):
-        await world.turn(successor, "again").answer()
-    assert len(await world.history(source)) == 4
+        await harness.turn(successor, "again").answer()
+    assert len(await harness.history(source)) == 4
 
 
 @pytest.mark.parametrize("doomed", [0, 1, 2])
-async def test_a_member_goes_alone_with_its_bodies(chains: Chains, doomed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_member_goes_alone_with_its_bodies(chains: ChainBuilder, doomed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     members = await chains.chain(3, keep=2)
     said = {member: await chains.said(member) for member in members if member != members[doomed]}
     await chains.delete(members[doomed])
-    assert await chains.store.objects.keys_under(f"sessions/{members[doomed]}/") == []
+    assert await chains.store.objects.list_keys(f"sessions/{members[doomed]}/") == []
     assert {member: await chains.said(member) for member in said} == said
     first = members[1 if doomed == 0 else 0]
     chain = await Lineage().chain(chains.scope, AGENT, first)
@@ -56,10 +58,10 @@ async def test_a_member_goes_alone_with_its_bodies(chains: Chains, doomed: int, 
     ]
 
 
-async def test_a_delete_and_a_commit_race_and_either_is_whole(chains: Chains) -> None:
+async def test_a_delete_and_a_commit_race_and_either_is_whole(chains: ChainBuilder) -> None:
     """The job's hold has run out, so that the delete may begin; the job does not know."""
     for number in range(ROUNDS):
-        session = await chains.session(asked("hello"))
+        session = await chains.session(plain_turn("hello"))
         source, live = await chains.hold(session), await load_turns(chains.store, session, 1)
         chains.now += LEASE_SECONDS + 1
         deleted, committed = await asyncio.gather(

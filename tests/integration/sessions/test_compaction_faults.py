@@ -15,8 +15,8 @@ from spass.aws.attributes import Item
 from spass.aws.faults import Fault
 from spass.core.ids import SessionId
 from spass.sessions.record import StoredMessage
-from spass.sessions.session import Session, session_of
-from tests.simulated.works import Points, Works, at_work
+from spass.sessions.session import Session, decode_session
+from tests.simulated.deployment import CallFaults, SimulatedDeployment, simulated_deployment
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -32,9 +32,9 @@ def anyio_backend() -> object:
 
 
 @pytest.fixture(scope="module")
-def works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Works]:
-    with at_work(tmp_path_factory.mktemp("operator")) as works:
-        yield works
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedDeployment]:
+    with simulated_deployment(tmp_path_factory.mktemp("operator")) as deployment:
+        yield deployment
 
 
 @dataclass
@@ -42,23 +42,23 @@ class Case:
     """One session about to be compacted in a table of its own. Whatever happens to it, at every moment all of a compaction is
     there or nothing."""
 
-    works: Works
+    deployment: SimulatedDeployment
     source: SessionId
     before: Sequence[StoredMessage]
     seen: set[str] = field(default_factory=set)
 
     @classmethod
-    async def of(cls, works: Works, faults: Mapping[int, Fault]) -> "Case":
-        works.begin_anew(Points())
-        source = await works.session(TURNS, keep_last=2)
-        case = cls(works, source, await works.history(source))
-        works.points = Points(faults, watch=case.look)
+    async def of(cls, deployment: SimulatedDeployment, faults: Mapping[int, Fault]) -> "Case":
+        deployment.begin_anew(CallFaults())
+        source = await deployment.session(TURNS, keep_last=2)
+        case = cls(deployment, source, await deployment.history(source))
+        deployment.points = CallFaults(faults, watch=case.look)
         return case
 
     def look(self) -> None:
         """All of a compaction, or nothing. Called after every write of any process."""
-        stored = {(str(item["pk"]), str(item["sk"])): item for item in self.works.stored()}
-        heads = [session_of(item) for (_, sk), item in stored.items() if sk == "HEAD"]
+        stored = {(str(item["pk"]), str(item["sk"])): item for item in self.deployment.stored()}
+        heads = [decode_session(item) for (_, sk), item in stored.items() if sk == "HEAD"]
         (source,) = [head for head in heads if head.id == self.source]
         successors = [head for head in heads if head.id != self.source]
         turns = [item for (_, sk), item in stored.items() if sk.startswith("TURN#")]
@@ -80,15 +80,15 @@ class Case:
 
     async def end(self) -> Session | None:
         """What there is when nothing runs any more; the successor, if there is one."""
-        await self.works.settled()
+        await self.deployment.settled()
         self.look()
-        assert await self.works.history(self.source) == self.before, "history is never shorter"
-        source = await self.works.head(self.source)
+        assert await self.deployment.history(self.source) == self.before, "history is never shorter"
+        source = await self.deployment.head(self.source)
         if source.successor_session_id is None:
             return None
-        successor = await self.works.head(source.successor_session_id)
-        opening, *kept = await self.works.history(successor.id)
-        assert opening.message.content == f"[compaction summary from session {source.id}] {self.works.script.chat}"
+        successor = await self.deployment.head(source.successor_session_id)
+        opening, *kept = await self.deployment.history(successor.id)
+        assert opening.message.content == f"[compaction summary from session {source.id}] {self.deployment.script.chat}"
         assert [(one.message, one.created_at) for one in kept] == [(one.message, one.created_at) for one in self.before[-KEPT:]]
         assert (source.hold, successor.hold) == (None, None)
         return successor
@@ -97,7 +97,7 @@ class Case:
         """The successor, as a client hears of it that asks until it hears. A ticket is kept with its key: where its job failed,
         the client asks with another."""
         for attempt in range(PATIENCE):
-            answer = await self.works.compact(self.source, headers)
+            answer = await self.deployment.compact(self.source, headers)
             assert answer is not None
             if answer.status_code == 200:
                 return SessionId(answer.json()["successor_session_id"])
@@ -117,7 +117,7 @@ class Case:
 
     async def _job_s_end(self, location: str) -> SessionId | None:
         for _ in range(PATIENCE):
-            answer = await self.works.send("GET", location)
+            answer = await self.deployment.send("GET", location)
             assert answer is not None
             job = answer.json()
             if job["status"] == "succeeded":
@@ -132,36 +132,36 @@ def _entry(item: Item) -> dict[str, object]:
     return {name: value for name, value in item.items() if name not in ("pk", "sk", "hold")}
 
 
-async def calls(works: Works, headers: Mapping[str, str]) -> list[str]:
+async def calls(deployment: SimulatedDeployment, headers: Mapping[str, str]) -> list[str]:
     """The calls of a compaction in which nothing goes wrong."""
-    case = await Case.of(works, {})
-    answer = await works.compact(case.source, headers)
+    case = await Case.of(deployment, {})
+    answer = await deployment.compact(case.source, headers)
     assert answer is not None
     assert answer.status_code == 200
     assert await case.end() is not None
-    return works.points.calls
+    return deployment.points.calls
 
 
 @pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "once"}], ids=["without a key", "with a key"])
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_whichever_call_goes_wrong_a_session_is_compacted_once(
-    works: Works, fault: Fault, key: dict[str, str], record_property: Callable[[str, object], None]
+    deployment: SimulatedDeployment, fault: Fault, key: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:
-    points = await calls(works, key)
+    points = await calls(deployment, key)
     assert {name.split()[0] for name in points} == {"route", "queue", "plan", "summarise", "commit"}, points
     for point, name in enumerate(points):
-        case = await Case.of(works, {point: fault})
-        answer = await works.compact(case.source, key)
+        case = await Case.of(deployment, {point: fault})
+        answer = await deployment.compact(case.source, key)
         await case.end()
         where = f"{fault} at {point} ({name})"
-        assert len(works.points.calls) > point, where
+        assert len(deployment.points.calls) > point, where
         successor = await case.retried(key)
         found = await case.end()
         assert found is not None, where
         assert found.id == successor, where
         _agrees(answer, successor, where)
-        assert works.failed_executions == [], where
-        assert works.dead_letters == [], where
+        assert deployment.failed_executions == [], where
+        assert deployment.dead_letters == [], where
     record_property("points_tried", len(points))
 
 
@@ -172,19 +172,19 @@ def _agrees(answer: httpx.Response | None, successor: SessionId, where: str) -> 
 
 
 async def test_whichever_two_calls_of_a_commit_go_wrong_a_session_is_compacted_once(
-    works: Works, record_property: Callable[[str, object], None]
+    deployment: SimulatedDeployment, record_property: Callable[[str, object], None]
 ) -> None:
     """In a soak, whichever two calls of the whole compaction."""
-    points = await calls(works, {})
+    points = await calls(deployment, {})
     first = [number for number, name in enumerate(points) if SOAK or name.startswith("commit ")]
     faults = [fault for fault in Fault if SOAK or fault is not Fault.TIMEOUT]  # to us it looks like a throttle
     tried = 0
     for one, between in itertools.product(first, range(1, len(first))):
         for fault, then in itertools.product(faults, faults):
-            case = await Case.of(works, {one: fault, one + between: then})
-            await works.compact(case.source)
+            case = await Case.of(deployment, {one: fault, one + between: then})
+            await deployment.compact(case.source)
             await case.end()
-            works.points.faults = {}
+            deployment.points.faults = {}
             successor = await case.retried({})
             found = await case.end()
             where = f"{fault} at {one} ({points[one]}), {then} at the {between}. after it"
@@ -195,17 +195,17 @@ async def test_whichever_two_calls_of_a_commit_go_wrong_a_session_is_compacted_o
 
 
 async def test_however_many_calls_go_wrong_a_session_is_compacted_once(
-    works: Works, record_property: Callable[[str, object], None]
+    deployment: SimulatedDeployment, record_property: Callable[[str, object], None]
 ) -> None:
     seeds = 3000 if SOAK else 60
     for seed in range(seeds):
         chance = random.Random(seed)
         faults = {chance.randrange(40): chance.choice(list(Fault)) for _ in range(chance.randint(3, 10))}
         key = chance.choice([{}, {"Idempotency-Key": "once"}])
-        case = await Case.of(works, faults)
-        await works.compact(case.source, key)
+        case = await Case.of(deployment, faults)
+        await deployment.compact(case.source, key)
         await case.end()
-        works.points.faults = {}
+        deployment.points.faults = {}
         successor = await case.retried(key)
         found = await case.end()
         assert found is not None, f"seed {seed}"
@@ -213,45 +213,45 @@ async def test_however_many_calls_go_wrong_a_session_is_compacted_once(
     record_property("seeds_tried", seeds)
 
 
-async def test_what_comes_again_after_all_is_done_changes_nothing(works: Works) -> None:
-    case = await Case.of(works, {})
-    answer = await works.compact(case.source)
+async def test_what_comes_again_after_all_is_done_changes_nothing(deployment: SimulatedDeployment) -> None:
+    case = await Case.of(deployment, {})
+    answer = await deployment.compact(case.source)
     assert answer is not None
     job = answer.json()["job_id"]
     assert await case.end() is not None
-    stored = list(works.table.items())
+    stored = list(deployment.table.items())
     for step in ("plan", "summarise", "commit", "fail"):
-        await works.step(step, job)
-    assert await works.message(json.dumps({"job": "compact", "tenant": "demo", "id": job})) == {"batchItemFailures": []}
-    await works.settled()
-    assert list(works.table.items()) == stored
+        await deployment.step(step, job)
+    assert await deployment.message(json.dumps({"job": "compact", "tenant": "demo", "id": job})) == {"batchItemFailures": []}
+    await deployment.settled()
+    assert list(deployment.table.items()) == stored
 
 
-async def test_steps_that_run_twice_at_once_make_one_successor(works: Works) -> None:
+async def test_steps_that_run_twice_at_once_make_one_successor(deployment: SimulatedDeployment) -> None:
     """As when the state machine gives a step up that still runs, and calls for it again."""
-    case = await Case.of(works, {})
-    answer = await works.compact(case.source, {"Prefer": "respond-async"})
+    case = await Case.of(deployment, {})
+    answer = await deployment.compact(case.source, {"Prefer": "respond-async"})
     assert answer is not None
     job = answer.json()["job_id"]
     for step in ("plan", "summarise", "commit", "fail"):
-        await asyncio.gather(*(works.step(step, job) for _ in range(3)), return_exceptions=True)
+        await asyncio.gather(*(deployment.step(step, job) for _ in range(3)), return_exceptions=True)
         case.look()
     found = await case.end()
     assert found is not None
     assert found.id == await case.retried({})
 
 
-async def test_a_job_that_nobody_can_carry_out_fails_and_leaves_the_session_as_it_was(works: Works) -> None:
-    case = await Case.of(works, {})
-    works.points.faults = dict.fromkeys(range(5, 15), Fault.TIMEOUT)
-    answer = await works.compact(case.source, {"Prefer": "respond-async"})
+async def test_a_job_that_nobody_can_carry_out_fails_and_leaves_the_session_as_it_was(deployment: SimulatedDeployment) -> None:
+    case = await Case.of(deployment, {})
+    deployment.points.faults = dict.fromkeys(range(5, 15), Fault.TIMEOUT)
+    answer = await deployment.compact(case.source, {"Prefer": "respond-async"})
     assert answer is not None
     job = answer.json()["job_id"]
     assert await case.end() is None
-    shown = await works.send("GET", answer.headers["location"])
+    shown = await deployment.send("GET", answer.headers["location"])
     assert shown is not None
     assert (shown.json()["status"], shown.json()["error"]["code"]) == ("failed", "storage_unavailable")
-    assert works.failed_executions == [job]
-    works.points.faults = {}
+    assert deployment.failed_executions == [job]
+    deployment.points.faults = {}
     await case.retried({})
     assert await case.end() is not None

@@ -14,10 +14,10 @@ from spass.core.errors import Conflict, IdempotencyInProgress, SessionBusy, Sess
 from spass.core.ids import SessionId
 from spass.core.messages import Role
 from spass.sessions.turn import TurnAnswer
-from tests.integration.sessions.chains import Client, chain, story, turn_said
+from tests.integration.sessions.chain_client import Client, chain, turn_texts, visible_history
 
 if TYPE_CHECKING:
-    from tests.integration.sessions.conftest import World
+    from tests.integration.sessions.conftest import SessionHarness
 
 pytestmark = pytest.mark.anyio
 
@@ -26,9 +26,9 @@ ROUNDS = 40 if os.environ.get("SPASS_SOAK") else 3
 SCHEDULES = 400 if os.environ.get("SPASS_SOAK") else 8
 
 
-async def questions(world: "World", session: SessionId) -> list[str]:
+async def questions(harness: "SessionHarness", session: SessionId) -> list[str]:
     """What users asked, in order; each turn is asserted to be whole and to have seen exactly the turns before it."""
-    history = await world.history(session)
+    history = await harness.history(session)
     turns = [history[start : start + 4] for start in range(0, len(history), 4)]
     for turn in turns:
         assert [stored.message.role for stored in turn] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
@@ -36,8 +36,8 @@ async def questions(world: "World", session: SessionId) -> list[str]:
     return [turn[0].message.content for turn in turns]
 
 
-async def test_eight_turns_racing_on_one_session_lose_and_double_nothing(world: "World") -> None:
-    session = await world.session()
+async def test_eight_turns_racing_on_one_session_lose_and_double_nothing(harness: "SessionHarness") -> None:
+    session = await harness.session()
     told: list[str] = []
     refused = 0
 
@@ -46,7 +46,7 @@ async def test_eight_turns_racing_on_one_session_lose_and_double_nothing(world: 
         for number in range(ROUNDS):
             while True:
                 try:
-                    await world.turn(session, f"{name}.{number}").answer()
+                    await harness.turn(session, f"{name}.{number}").answer()
                 except SessionBusy:
                     refused += 1
                     await asyncio.sleep(0.005)
@@ -55,24 +55,26 @@ async def test_eight_turns_racing_on_one_session_lose_and_double_nothing(world: 
                     break
 
     await asyncio.gather(*(writer(f"w{n}") for n in range(WRITERS)))
-    asked = await questions(world, session)
+    asked = await questions(harness, session)
     assert asked == told, "every answered turn is there once, in the order of the answers"
     assert refused > 0
-    assert world.model_calls == WRITERS * ROUNDS, "a refused turn never reached its agent"
-    for history in world.histories:
+    assert harness.model_calls == WRITERS * ROUNDS, "a refused turn never reached its agent"
+    for history in harness.histories:
         assert len(history) % 4 == 0
 
 
-async def test_turns_racing_on_a_session_that_they_compact_again_and_again_lose_and_double_nothing(world: "World") -> None:
+async def test_turns_racing_on_a_session_that_they_compact_again_and_again_lose_and_double_nothing(
+    harness: "SessionHarness",
+) -> None:
     """Each writer begins at the first session every time and is sent on, link by link, to where the others have got to."""
-    session = await world.session(keep=4)
-    world.context_window, world.summarizer.text = 80, "short"
+    session = await harness.session(keep=4)
+    harness.context_window, harness.summarizer.text = 80, "short"
     told: list[str] = []
 
     async def writer(name: str) -> None:
         for number in range(ROUNDS):
             message = f"{name}.{number} {'x' * 40}"
-            client = Client(world, session, message, message)
+            client = Client(harness, session, message, message)
             answer: TurnAnswer | None = None
             while answer is None:
                 try:
@@ -83,91 +85,91 @@ async def test_turns_racing_on_a_session_that_they_compact_again_and_again_lose_
             told.append(message)
 
     await asyncio.gather(*(writer(f"w{n}") for n in range(4)))
-    members = await chain(world, session)
+    members = await chain(harness, session)
     assert len(members) > ROUNDS
-    assert await story(world, members) == [said for message in told for said in turn_said(message)]
-    assert world.model_calls == len(told)
+    assert await visible_history(harness, members) == [said for message in told for said in turn_texts(message)]
+    assert harness.model_calls == len(told)
     assert [member.hold for member in members] == [None] * len(members)
 
 
-async def test_eight_sends_of_one_request_are_one_turn_with_one_answer(world: "World") -> None:
-    session = await world.session()
+async def test_eight_sends_of_one_request_are_one_turn_with_one_answer(harness: "SessionHarness") -> None:
+    session = await harness.session()
     answers: list[TurnAnswer] = []
 
     async def sender() -> None:
         while True:
             try:
-                answers.append(await world.turn(session, "hello", "the key").answer())
+                answers.append(await harness.turn(session, "hello", "the key").answer())
             except (IdempotencyInProgress, SessionBusy):
                 await asyncio.sleep(0.005)
             else:
                 return
 
     await asyncio.gather(*(sender() for _ in range(8)))
-    assert await questions(world, session) == ["hello"]
+    assert await questions(harness, session) == ["hello"]
     assert len({str(answer.answer) for answer in answers}) == 1
     assert sorted(answer.replayed for answer in answers) == [False] + [True] * 7
 
 
-async def test_a_late_owner_whose_hold_was_taken_over_cannot_commit(world: "World") -> None:
-    session = await world.session()
-    pause = world.pause()
-    late = world.turn(session, "late", "late key", pause=pause)
+async def test_a_late_owner_whose_hold_was_taken_over_cannot_commit(harness: "SessionHarness") -> None:
+    session = await harness.session()
+    pause = harness.pause()
+    late = harness.turn(session, "late", "late key", pause=pause)
     await pause.reached.wait()
-    world.now += LEASE_SECONDS
-    await world.turn(session, "in time").answer()
+    harness.now += LEASE_SECONDS
+    await harness.turn(session, "in time").answer()
     pause.go_on.set()
     with pytest.raises(SessionBusy):
         await late.answer()
-    assert await questions(world, session) == ["in time"]
-    retried = await world.turn(session, "late", "late key").answer()
+    assert await questions(harness, session) == ["in time"]
+    retried = await harness.turn(session, "late", "late key").answer()
     assert not retried.replayed
-    assert await questions(world, session) == ["in time", "late"]
+    assert await questions(harness, session) == ["in time", "late"]
 
 
-async def test_a_late_owner_does_not_free_the_session_of_its_successor(world: "World") -> None:
-    session = await world.session()
-    late_pause, heir_pause = world.pause(), world.pause()
-    late = world.turn(session, "late", pause=late_pause)
+async def test_a_late_owner_does_not_free_the_session_of_its_successor(harness: "SessionHarness") -> None:
+    session = await harness.session()
+    late_pause, heir_pause = harness.pause(), harness.pause()
+    late = harness.turn(session, "late", pause=late_pause)
     await late_pause.reached.wait()
-    world.now += LEASE_SECONDS
-    heir = world.turn(session, "heir", pause=heir_pause)
+    harness.now += LEASE_SECONDS
+    heir = harness.turn(session, "heir", pause=heir_pause)
     await heir_pause.reached.wait()
     late_pause.go_on.set()
     with pytest.raises(SessionBusy):
         await late.answer()
     with pytest.raises(SessionBusy):
-        await world.turn(session, "third").answer()
+        await harness.turn(session, "third").answer()
     heir_pause.go_on.set()
     await heir.answer()
-    assert await questions(world, session) == ["heir"]
+    assert await questions(harness, session) == ["heir"]
 
 
-async def test_a_delete_races_with_turns_and_one_of_them_wins(world: "World") -> None:
+async def test_a_delete_races_with_turns_and_one_of_them_wins(harness: "SessionHarness") -> None:
     for _ in range(ROUNDS * 3):
-        session = await world.session()
+        session = await harness.session()
 
         async def delete(session: SessionId = session) -> str:
             try:
-                await world.delete(session)
+                await harness.delete(session)
             except SessionBusy:
                 return "busy"
             return "deleted"
 
         async def say(session: SessionId = session) -> str:
             try:
-                await world.turn(session, "hello").answer()
+                await harness.turn(session, "hello").answer()
             except (SessionNotFound, SessionBusy) as refused:
                 return refused.code
             return "answered"
 
         deleted, said, _ = await asyncio.gather(delete(), say(), say())
         if deleted == "deleted":
-            assert await world.store.table.query(f"T#{world.store.tenant}#SES#{session}") == []
+            assert await harness.store.table.query(f"T#{harness.store.tenant}#SES#{session}") == []
         else:
             assert said in ("answered", "session_busy")
-            assert set(await questions(world, session)) <= {"hello"}
-            assert len(await questions(world, session)) >= 1
+            assert set(await questions(harness, session)) <= {"hello"}
+            assert len(await questions(harness, session)) >= 1
 
 
 FAULTS = st.tuples(st.sampled_from(list(Fault)), st.integers(0, 8))
@@ -179,17 +181,17 @@ STEPS = st.lists(
 @settings(max_examples=SCHEDULES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 async def test_however_requests_faults_and_time_interleave_each_is_there_once_if_answered(
-    world: "World", steps: list[tuple[int, tuple[Fault, int] | None, int, int]]
+    harness: "SessionHarness", steps: list[tuple[int, tuple[Fault, int] | None, int, int]]
 ) -> None:
     """Each step sends request ``n`` (with its own key), perhaps under a fault, perhaps beside the next step; time passes."""
-    session = await world.session()
+    session = await harness.session()
     answered: dict[str, TurnAnswer] = {}
     running: list[asyncio.Task[None]] = []
 
     async def send(name: str, fault: tuple[Fault, int] | None) -> None:
         with inject(FaultPlan(fault[0], at=fault[1]) if fault else FaultPlan()):
             try:
-                answer = await world.turn(session, name, f"{session}-{name}").answer()
+                answer = await harness.turn(session, name, f"{session}-{name}").answer()
             except (Crash, Conflict, StorageUnavailable):
                 return
         assert answered.setdefault(name, answer).answer == answer.answer, "one request has one answer"
@@ -198,27 +200,27 @@ async def test_however_requests_faults_and_time_interleave_each_is_there_once_if
         running.append(asyncio.create_task(send(f"request {number}", fault)))
         for _ in range(beats):
             await asyncio.sleep(0.002)
-        world.now += seconds
+        harness.now += seconds
     await asyncio.gather(*running)
-    world.now += LEASE_SECONDS
-    asked = await questions(world, session)
+    harness.now += LEASE_SECONDS
+    asked = await questions(harness, session)
     assert len(asked) == len(set(asked)), "nothing twice"
     assert set(answered) <= set(asked), "nothing answered is lost"
     for name in {f"request {number}" for number, *_ in steps}:
-        final = await world.turn(session, name, f"{session}-{name}").answer()
+        final = await harness.turn(session, name, f"{session}-{name}").answer()
         assert answered.setdefault(name, final).answer == final.answer
-    assert sorted(await questions(world, session)) == sorted(answered)
+    assert sorted(await questions(harness, session)) == sorted(answered)
 
 
 @settings(max_examples=SCHEDULES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 async def test_the_same_holds_of_requests_that_compact_the_session_and_are_sent_after_it(
-    world: "World", steps: list[tuple[int, tuple[Fault, int] | None, int, int]]
+    harness: "SessionHarness", steps: list[tuple[int, tuple[Fault, int] | None, int, int]]
 ) -> None:
-    session = await world.session(keep=4)
-    world.context_window, world.summarizer.text = 80, "short"
+    session = await harness.session(keep=4)
+    harness.context_window, harness.summarizer.text = 80, "short"
     messages = [f"request {number} {'x' * 60}" for number in range(len(steps))]
-    clients = {message: Client(world, session, f"{session}-{message}", message) for message in messages}
+    clients = {message: Client(harness, session, f"{session}-{message}", message) for message in messages}
     answered: dict[str, TurnAnswer] = {}
     running: list[asyncio.Task[None]] = []
 
@@ -235,14 +237,14 @@ async def test_the_same_holds_of_requests_that_compact_the_session_and_are_sent_
             running.append(asyncio.create_task(send(clients[sent], fault)))
         for _ in range(beats):
             await asyncio.sleep(0.002)
-        world.now += seconds
+        harness.now += seconds
     await asyncio.gather(*running)
-    world.now += LEASE_SECONDS
-    said = await story(world, await chain(world, session))
-    assert said == [text for question in said[::4] for text in turn_said(question)]
+    harness.now += LEASE_SECONDS
+    said = await visible_history(harness, await chain(harness, session))
+    assert said == [text for question in said[::4] for text in turn_texts(question)]
     assert len(set(said[::4])) == len(said[::4]), "nothing twice"
     assert set(answered) <= set(said[::4]), "nothing answered is lost"
     for message, client in clients.items():
         final = await client.answer()
         assert answered.setdefault(message, final).answer == final.answer
-    assert sorted((await story(world, await chain(world, session)))[::4]) == sorted(clients)
+    assert sorted((await visible_history(harness, await chain(harness, session)))[::4]) == sorted(clients)

@@ -19,10 +19,10 @@ from spass.sessions.session import CreateSession
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
-from tests.unit.sessions.summaries import ScriptedSummarizer
+from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 
 if TYPE_CHECKING:
-    from tests.integration.sessions.conftest import World
+    from tests.integration.sessions.conftest import SessionHarness
 from tests.simulated.memory import aws_for_faults
 
 pytestmark = pytest.mark.anyio
@@ -37,30 +37,30 @@ AGENT, USER = AgentName("librarian"), UserId("ana")
 
 
 @pytest.fixture
-def scope(world: "World") -> Scope:
-    identity = Identity(world.store.tenant, "token", False, ("*",))
-    return Scope.of(Caller(identity, USER, RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions"), world.store)
+def scope(harness: "SessionHarness") -> Scope:
+    identity = Identity(harness.store.tenant, "token", False, ("*",))
+    return Scope.of(Caller(identity, USER, RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions"), harness.store)
 
 
 @pytest.fixture
-def sessions(world: "World") -> Sessions:
-    return process_of(world)
+def sessions(harness: "SessionHarness") -> Sessions:
+    return process_of(harness)
 
 
-def process_of(world: "World") -> Sessions:
+def process_of(harness: "SessionHarness") -> Sessions:
     """A process of its own, which knows no tenant's settings yet."""
-    return Sessions(Cascade(GatewayConfig()), ScriptedSummarizer, clock=lambda: world.now)
+    return Sessions(Cascade(GatewayConfig()), ScriptedSummarizer, clock=lambda: harness.now)
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_a_session_is_created_once_whichever_call_goes_wrong(
-    world: "World", scope: Scope, sessions: Sessions, fault: Fault
+    harness: "SessionHarness", scope: Scope, sessions: Sessions, fault: Fault
 ) -> None:
     async def create(key: str) -> object:
-        claim = await acquire(world.store, world.idempotent(key, "body"))
+        claim = await acquire(harness.store, harness.idempotent(key, "body"))
         if isinstance(claim, StoredAnswer):
             return claim.body["id"]
-        return (await process_of(world).create(scope, AGENT, CreateSession(), claim)).id
+        return (await process_of(harness).create(scope, AGENT, CreateSession(), claim)).id
 
     with inject(FaultPlan()) as plan:
         made = [await create(f"{fault}-count")]
@@ -68,7 +68,7 @@ async def test_a_session_is_created_once_whichever_call_goes_wrong(
     assert points == 3, "the claim, the tenant's settings, and the session"
     for point in range(points):
         key = f"{fault}-{point}"
-        request = world.idempotent(key, "body")
+        request = harness.idempotent(key, "body")
         with inject(FaultPlan(fault, at=point)):
             try:
                 made.append(await create(key))
@@ -76,9 +76,9 @@ async def test_a_session_is_created_once_whichever_call_goes_wrong(
             except (Crash, StorageUnavailable):
                 pass
         # Its claim expires, or the edge has given it up.
-        item = await world.store.table.get(keys.idempotency(world.store.tenant, request.digest))
+        item = await harness.store.table.get(keys.idempotency(harness.store.tenant, request.digest))
         if item is not None and item["state"] == "running":
-            await world.expire_claim(request)
+            await harness.expire_claim(request)
         made.append(await create(key))
     listed = (await sessions.page(scope, AGENT, None, 100)).sessions
     assert [session.id for session in listed] == sorted(map(str, made), reverse=True)
@@ -88,13 +88,13 @@ async def test_a_session_is_created_once_whichever_call_goes_wrong(
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_a_deleted_session_is_gone_at_once_and_wholly_in_the_end(
-    world: "World", scope: Scope, sessions: Sessions, fault: Fault, monkeypatch: pytest.MonkeyPatch
+    harness: "SessionHarness", scope: Scope, sessions: Sessions, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def session() -> SessionId:
         made = (await sessions.create(scope, AGENT, CreateSession(title="Berlin"))).id
-        await world.turn(made, "small").answer()
+        await harness.turn(made, "small").answer()
         monkeypatch.setattr(record, "INLINE_BYTES", 10)
-        await world.turn(made, "large").answer()
+        await harness.turn(made, "large").answer()
         monkeypatch.setattr(record, "INLINE_BYTES", 350_000)
         return made
 
@@ -113,26 +113,26 @@ async def test_a_deleted_session_is_gone_at_once_and_wholly_in_the_end(
             assert doomed not in listed
         else:
             assert listed == [doomed]
-            assert len(await world.history(found.id)) == found.message_count == 8, "all or nothing"
+            assert len(await harness.history(found.id)) == found.message_count == 8, "all or nothing"
         with contextlib.suppress(SessionNotFound):
             await sessions.delete(scope, AGENT, doomed)
-        assert await world.store.table.query(keys.session_partition(world.store.tenant, doomed)) == []
-        assert await world.store.objects.keys_under(f"sessions/{doomed}/") == []
+        assert await harness.store.table.query(keys.session_partition(harness.store.tenant, doomed)) == []
+        assert await harness.store.objects.list_keys(f"sessions/{doomed}/") == []
         assert (await sessions.page(scope, AGENT, None, 100)).sessions == []
 
 
 async def test_a_body_that_no_turn_points_to_goes_with_its_session_and_takes_no_other_with_it(
-    world: "World", monkeypatch: pytest.MonkeyPatch
+    harness: "SessionHarness", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
-    doomed, other = await world.session(), await world.session()
+    doomed, other = await harness.session(), await harness.session()
     with inject(FaultPlan()) as plan:
-        await world.turn(other, "kept").answer()
+        await harness.turn(other, "kept").answer()
     commit = [call.operation for call in plan.calls].index("TransactWriteItems")
     with inject(FaultPlan(Fault.CRASH_BEFORE, at=commit)), pytest.raises(Crash):
-        await world.turn(doomed, "a secret").answer()
-    assert len(await world.store.objects.keys_under(f"sessions/{doomed}/")) == 1
-    world.now += LEASE_SECONDS
-    await world.delete(doomed)
-    assert await world.store.objects.keys_under(f"sessions/{doomed}/") == []
-    assert len(await world.history(other)) == 4
+        await harness.turn(doomed, "a secret").answer()
+    assert len(await harness.store.objects.list_keys(f"sessions/{doomed}/")) == 1
+    harness.now += LEASE_SECONDS
+    await harness.delete(doomed)
+    assert await harness.store.objects.list_keys(f"sessions/{doomed}/") == []
+    assert len(await harness.history(other)) == 4

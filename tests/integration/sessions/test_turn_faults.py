@@ -23,7 +23,7 @@ from spass.sessions.turn import TurnAnswer
 from tests.simulated.memory import aws_for_faults
 
 if TYPE_CHECKING:
-    from tests.integration.sessions.conftest import World
+    from tests.integration.sessions.conftest import SessionHarness
 
 T = TypeVar("T")
 pytestmark = pytest.mark.anyio
@@ -37,20 +37,20 @@ def aws(request: pytest.FixtureRequest) -> Aws:
 ROLES = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
 
 
-async def calls_of_a_turn(world: "World", key: str | None) -> list[str]:
-    session = await world.session()
+async def calls_of_a_turn(harness: "SessionHarness", key: str | None) -> list[str]:
+    session = await harness.session()
     with inject(FaultPlan()) as plan:
-        await world.turn(session, "hello", key).answer()
+        await harness.turn(session, "hello", key).answer()
     return [f"{call.service}:{call.operation}" for call in plan.calls]
 
 
-async def retried(world: "World", session: SessionId, message: str, key: str) -> TurnAnswer:
+async def retried(harness: "SessionHarness", session: SessionId, message: str, key: str) -> TurnAnswer:
     """What a client gets that sends the same request again until it is answered, waiting as long as it is told to."""
     for _ in range(LEASE_SECONDS):
         try:
-            return await world.turn(session, message, key).answer()
+            return await harness.turn(session, message, key).answer()
         except (Conflict, StorageUnavailable) as refused:
-            world.now += told(refused)
+            harness.now += told(refused)
     raise AssertionError("a minute was not enough")
 
 
@@ -73,87 +73,91 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("overflow", [False, True])
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_a_turn_is_recorded_once_whichever_call_goes_wrong(
-    world: "World", fault: Fault, overflow: bool, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+    harness: "SessionHarness",
+    fault: Fault,
+    overflow: bool,
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
 ) -> None:
     if overflow:
         request.getfixturevalue("small_items")
-    points = await calls_of_a_turn(world, "count")
+    points = await calls_of_a_turn(harness, "count")
     assert len(points) >= 4, points
     for point, name in enumerate(points):
-        session = await world.session()
-        await world.turn(session, "first", f"first-{session}").answer()
+        session = await harness.session()
+        await harness.turn(session, "first", f"first-{session}").answer()
         key = f"{fault}-{overflow}-{point}"
         with inject(FaultPlan(fault, at=point)) as plan:
             try:
-                first: TurnAnswer | None = await world.turn(session, "hello", key).answer()
+                first: TurnAnswer | None = await harness.turn(session, "hello", key).answer()
             except (Crash, Conflict, StorageUnavailable):
                 first = None
         assert len(plan.calls) > point, "the fault was met"
-        answer = await retried(world, session, "hello", key)
+        answer = await retried(harness, session, "hello", key)
         where = f"{fault} at {point} ({name})"
-        history = await world.history(session)
+        history = await harness.history(session)
         assert [message.message.role for message in history] == ROLES * 2, where
         assert history[-1].id == answer.answer.body["message"]["id"], where  # type: ignore[index,call-overload]
         assert first is None or first.answer == answer.answer, where
-        assert (await world.head(session)).hold is None, where
-        assert (await retried(world, session, "hello", key)) == TurnAnswer(answer.answer, replayed=True), where
+        assert (await harness.head(session)).hold is None, where
+        assert (await retried(harness, session, "hello", key)) == TurnAnswer(answer.answer, replayed=True), where
     record_property("points_tried", len(points))
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_retry_may_go_wrong_as_well(world: "World", fault: Fault) -> None:
+async def test_a_retry_may_go_wrong_as_well(harness: "SessionHarness", fault: Fault) -> None:
     """The first try and its retry each meet a fault, at the commit; in a soak, at every pair of calls."""
-    points = range(len(await calls_of_a_turn(world, "count")))
+    points = range(len(await calls_of_a_turn(harness, "count")))
     tried = list(points) if os.environ.get("SPASS_SOAK") else [points[-1]]
     for first, then, second in itertools.product(tried, Fault, tried):
-        session = await world.session()
+        session = await harness.session()
         key = f"{session}-{first}-{then}-{second}"
         answers = []
         for plan in (FaultPlan(fault, at=first), FaultPlan(then, at=second)):
             with inject(plan), suppress(Crash, Conflict, StorageUnavailable):
-                answers.append((await world.turn(session, "hello", key).answer()).answer)
-            world.now += LEASE_SECONDS
-        answers.append((await retried(world, session, "hello", key)).answer)
+                answers.append((await harness.turn(session, "hello", key).answer()).answer)
+            harness.now += LEASE_SECONDS
+        answers.append((await retried(harness, session, "hello", key)).answer)
         where = f"{fault} at {first}, then {then} at {second}"
-        assert [message.message.role for message in await world.history(session)] == ROLES, where
+        assert [message.message.role for message in await harness.history(session)] == ROLES, where
         assert all(answer == answers[0] for answer in answers), where
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_without_a_key_a_turn_that_went_wrong_is_there_whole_or_not_at_all(world: "World", fault: Fault) -> None:
-    points = await calls_of_a_turn(world, None)
+async def test_without_a_key_a_turn_that_went_wrong_is_there_whole_or_not_at_all(harness: "SessionHarness", fault: Fault) -> None:
+    points = await calls_of_a_turn(harness, None)
     assert len(points) >= 3, points
     for point, name in enumerate(points):
-        session = await world.session()
+        session = await harness.session()
         with inject(FaultPlan(fault, at=point)):
             try:
-                await world.turn(session, "hello").answer()
+                await harness.turn(session, "hello").answer()
                 answered = True
             except (Crash, Conflict, StorageUnavailable):
                 answered = False
         where = f"{fault} at {point} ({name})"
-        roles = [message.message.role for message in await world.history(session)]
+        roles = [message.message.role for message in await harness.history(session)]
         assert roles in ([], ROLES), where
         assert not answered or roles == ROLES, where
-        world.now += LEASE_SECONDS
-        await world.turn(session, "next").answer()
-        assert len(await world.history(session)) == len(roles) + len(ROLES), where
-        assert (await world.head(session)).hold is None
+        harness.now += LEASE_SECONDS
+        await harness.turn(session, "next").answer()
+        assert len(await harness.history(session)) == len(roles) + len(ROLES), where
+        assert (await harness.head(session)).hold is None
 
 
-async def test_a_crash_before_the_commit_leaves_nothing_and_its_hold_expires(world: "World") -> None:
-    session = await world.session()
-    commit = len(await calls_of_a_turn(world, None)) - 1
+async def test_a_crash_before_the_commit_leaves_nothing_and_its_hold_expires(harness: "SessionHarness") -> None:
+    session = await harness.session()
+    commit = len(await calls_of_a_turn(harness, None)) - 1
     with inject(FaultPlan(Fault.CRASH_BEFORE, at=commit)), pytest.raises(Crash):
-        await world.turn(session, "hello").answer()
-    assert await world.history(session) == []
-    world.now += LEASE_SECONDS - 1
+        await harness.turn(session, "hello").answer()
+    assert await harness.history(session) == []
+    harness.now += LEASE_SECONDS - 1
     with pytest.raises(Conflict) as refused:
-        await world.turn(session, "again").answer()
+        await harness.turn(session, "again").answer()
     assert (refused.value.code, refused.value.retry_after) == ("session_busy", 1)
-    world.now += 1
-    await world.turn(session, "again").answer()
-    assert len(await world.history(session)) == len(ROLES)
+    harness.now += 1
+    await harness.turn(session, "again").answer()
+    assert len(await harness.history(session)) == len(ROLES)
 
 
 @dataclass(slots=True)
@@ -183,60 +187,62 @@ class UncertainCommits(FaultPlan):
         raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
 
 
-async def test_a_commit_that_never_replies_but_took_effect_is_found_by_reading(world: "World") -> None:
-    session = await world.session()
+async def test_a_commit_that_never_replies_but_took_effect_is_found_by_reading(harness: "SessionHarness") -> None:
+    session = await harness.session()
     with inject(UncertainCommits()) as plan:
-        answer = await world.turn(session, "hello", "key").answer()
+        answer = await harness.turn(session, "hello", "key").answer()
     assert isinstance(plan, UncertainCommits)
     assert len(plan.sent) > 1
-    assert (await world.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
-    assert await world.turn(session, "hello", "key").answer() == TurnAnswer(answer.answer, replayed=True)
+    assert (await harness.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
+    assert await harness.turn(session, "hello", "key").answer() == TurnAnswer(answer.answer, replayed=True)
 
 
-async def test_a_commit_refused_because_its_own_earlier_try_took_effect_is_found_by_reading(world: "World") -> None:
-    session = await world.session()
+async def test_a_commit_refused_because_its_own_earlier_try_took_effect_is_found_by_reading(harness: "SessionHarness") -> None:
+    session = await harness.session()
     with inject(UncertainCommits(forgets=True, replies_from=2)) as plan:
-        answer = await world.turn(session, "hello").answer()
+        answer = await harness.turn(session, "hello").answer()
     assert isinstance(plan, UncertainCommits)
     assert len(plan.sent) == 2
-    assert (await world.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
+    assert (await harness.history(session))[-1].id == answer.answer.body["message"]["id"]  # type: ignore[index,call-overload]
 
 
-async def test_a_commit_given_up_cannot_take_effect_later(world: "World") -> None:
-    session = await world.session()
+async def test_a_commit_given_up_cannot_take_effect_later(harness: "SessionHarness") -> None:
+    session = await harness.session()
     with inject(UncertainCommits(arrives=False)) as plan, pytest.raises(StorageUnavailable):
-        await world.turn(session, "hello", "key").answer()
+        await harness.turn(session, "hello", "key").answer()
     assert isinstance(plan, UncertainCommits)
-    assert (await world.head(session)).hold is None
+    assert (await harness.head(session)).hold is None
     for late in plan.sent:
         with pytest.raises(ClientError, match="ConditionalCheckFailed"):
             late()
-    assert await world.history(session) == []
-    assert not (await world.turn(session, "hello", "key").answer()).replayed
+    assert await harness.history(session) == []
+    assert not (await harness.turn(session, "hello", "key").answer()).replayed
 
 
-async def test_a_large_commit_given_up_leaves_nothing_in_the_bucket(world: "World", small_items: None) -> None:
-    session = await world.session()
+async def test_a_large_commit_given_up_leaves_nothing_in_the_bucket(harness: "SessionHarness", small_items: None) -> None:
+    session = await harness.session()
     with inject(UncertainCommits(arrives=False)), pytest.raises(StorageUnavailable):
-        await world.turn(session, "hello", "key").answer()
-    assert await world.store.objects.keys_under(f"sessions/{session}/") == []
+        await harness.turn(session, "hello", "key").answer()
+    assert await harness.store.objects.list_keys(f"sessions/{session}/") == []
 
 
-async def test_a_large_commit_whose_end_is_unknown_keeps_its_body(world: "World", small_items: None) -> None:
-    session = await world.session()
+async def test_a_large_commit_whose_end_is_unknown_keeps_its_body(harness: "SessionHarness", small_items: None) -> None:
+    session = await harness.session()
     with inject(UncertainCommits()):
-        await world.turn(session, "hello", "key").answer()
-    assert len(await world.history(session)) == len(ROLES)
+        await harness.turn(session, "hello", "key").answer()
+    assert len(await harness.history(session)) == len(ROLES)
 
 
-async def test_a_large_turn_that_lost_its_session_leaves_nothing_in_the_bucket(world: "World", small_items: None) -> None:
-    session = await world.session()
-    late = world.turn(session, "late", pause=(pause := world.pause()))
+async def test_a_large_turn_that_lost_its_session_leaves_nothing_in_the_bucket(
+    harness: "SessionHarness", small_items: None
+) -> None:
+    session = await harness.session()
+    late = harness.turn(session, "late", pause=(pause := harness.pause()))
     await pause.reached.wait()
-    world.now += LEASE_SECONDS
-    await world.delete(session)
+    harness.now += LEASE_SECONDS
+    await harness.delete(session)
     pause.go_on.set()
     with pytest.raises(SessionNotFound):
         await late.answer()
     with pytest.raises(ObjectMissing):
-        await world.store.objects.get(overflow_key(session, late.id))
+        await harness.store.objects.get(overflow_key(session, late.id))

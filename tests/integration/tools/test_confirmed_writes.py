@@ -15,7 +15,7 @@ from spass.core.ids import IndexId, TenantId
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tools.toolbox import Toolbox
-from tests.integration.rag.conftest import World, documents
+from tests.integration.rag.conftest import RagHarness, documents
 from tests.simulated.memory import aws_for_faults
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +43,7 @@ WRITES: Mapping[str, tuple[dict[str, Any], dict[str, str] | None]] = {
 class Curator:
     """One tenant, every call of whose is served by a process of its own."""
 
-    world: World
+    world: RagHarness
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         box = Toolbox(self.world.worker(), Cascade(GatewayConfig()))
@@ -67,26 +67,26 @@ class Curator:
 
 
 @dataclass(frozen=True, slots=True)
-class Town:
+class Tenants:
     """As many tenants as a test wants, each with an index."""
 
     aws: Aws
     prefix: TenantId
 
     async def curator(self, name: str) -> Curator:
-        world = World(self.aws.for_tenant(TenantId(f"{self.prefix}-{name}")))
+        world = RagHarness(self.aws.for_tenant(TenantId(f"{self.prefix}-{name}")))
         await world.worker().append(world.scope(), BERLIN, documents(*OLD.items()))
         return Curator(world)
 
 
 @pytest.fixture
-def town(aws: Aws, tenant: TenantId) -> Town:
-    return Town(aws, tenant)
+def tenants(aws: Aws, tenant: TenantId) -> Tenants:
+    return Tenants(aws, tenant)
 
 
 @pytest.fixture
-async def curator(town: Town) -> Curator:
-    return await town.curator("one")
+async def curator(tenants: Tenants) -> Curator:
+    return await tenants.curator("one")
 
 
 @pytest.mark.parametrize("name", WRITES)
@@ -129,13 +129,13 @@ async def calls_of(curator: Curator, name: str, arguments: Mapping[str, Any]) ->
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_first_call_changes_nothing_whatever_goes_wrong(town: Town, fault: Fault) -> None:
+async def test_a_first_call_changes_nothing_whatever_goes_wrong(tenants: Tenants, fault: Fault) -> None:
     name, (arguments, contents) = "rag_doc_append", WRITES["rag_doc_append"]
-    points = await calls_of(await town.curator("counted"), name, arguments)
+    points = await calls_of(await tenants.curator("counted"), name, arguments)
     assert points.count("PutItem") == 3, "the tenant's key, the token, and the audit record"
 
     async def goes_wrong(at: int) -> None:
-        curator = await town.curator(f"{fault}-{at}")
+        curator = await tenants.curator(f"{fault}-{at}")
         await curator.meets(FaultPlan(fault, at=at), name, arguments)
         assert await curator.holds() == (1, OLD)
         await curator.call(name, await curator.asked(name, arguments))
@@ -147,17 +147,17 @@ async def test_a_first_call_changes_nothing_whatever_goes_wrong(town: Town, faul
 @pytest.mark.parametrize("fault", list(Fault))
 @pytest.mark.parametrize("name", WRITES)
 async def test_whatever_goes_wrong_nothing_happened_and_the_token_is_good_or_all_of_it_did(
-    town: Town, name: str, fault: Fault
+    tenants: Tenants, name: str, fault: Fault
 ) -> None:
     arguments, contents = WRITES[name]
     done = None if contents is None else (2, contents)
-    counted = await town.curator("counted")
+    counted = await tenants.curator("counted")
     points = await calls_of(counted, name, await counted.asked(name, arguments))
     assert points.count("TransactWriteItems") == 1
 
     async def goes_wrong(at: int) -> None:
         where = f"{fault} at {at} ({points[at]})"
-        curator = await town.curator(f"{fault}-{at}")
+        curator = await tenants.curator(f"{fault}-{at}")
         confirmed = await curator.asked(name, arguments)
         answer = await curator.meets(FaultPlan(fault, at=at), name, confirmed)
         state = await curator.holds()

@@ -16,7 +16,7 @@ from spass.core.ids import TenantId
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tools.toolbox import Toolbox
-from tests.integration.rag.conftest import World
+from tests.integration.rag.conftest import RagHarness
 from tests.simulated.memory import aws_for_faults
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +37,7 @@ class Writer:
     store: TenantStore
 
     async def call(self, name: str, **arguments: Any) -> Any:
-        world, cascade = World(self.store), Cascade(GatewayConfig())
+        world, cascade = RagHarness(self.store), Cascade(GatewayConfig())
         return (await Toolbox(world.worker(), cascade).execute_direct(world.scope(admin=True), name, arguments)).result
 
     async def asked(self, **arguments: str) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from local.server import routers
 from spass.aws.clients import Aws
 from spass.web.app import create_app
 from spass.web.services import Services, Settings
-from tests.integration.web.faulty import Clock
+from tests.integration.web.retrying_client import Clock
 
 ROOT = Path(__file__).resolve().parents[3]
 TENANTS = ("demo", "demo-2", "other")

@@ -17,7 +17,7 @@ from spass.core.errors import IdempotencyInProgress
 from spass.core.time import now_s
 from spass.web import idempotency
 from spass.web.exchange import Exchange
-from spass.web.idempotency import Answer, once, stream_once
+from spass.web.idempotency import RouteResult, run_idempotently, stream_idempotently
 from spass.web.services import Services
 
 pytestmark = pytest.mark.anyio
@@ -47,11 +47,11 @@ class _Exchange(Exchange):
 
 
 async def _plain(exchange: Exchange, work: Work) -> Any:
-    async def answer(_: Claim | None) -> Answer:
+    async def answer(_: Claim | None) -> RouteResult:
         await work()
-        return Answer({"done": True})
+        return RouteResult({"done": True})
 
-    return await once(exchange, answer)
+    return await run_idempotently(exchange, answer)
 
 
 async def _never() -> Message:
@@ -66,7 +66,9 @@ async def _streaming(exchange: Exchange, work: Work) -> Any:
         await work()
         yield {"done": True}
 
-    response = await stream_once(exchange, _never, chunks, collect=lambda seen: {"chunks": len(seen)}, replay=lambda _: ())
+    response = await stream_idempotently(
+        exchange, _never, chunks, collect=lambda seen: {"chunks": len(seen)}, replay=lambda _: ()
+    )
     body = b"".join([bytes(part) async for part in response.body_iterator])  # type: ignore[attr-defined]
     if b'"error"' in body:
         assert b"[DONE]" not in body

@@ -16,7 +16,7 @@ NO_JOB = "job_" + "0" * 26  # whose a job is, tests of jobs ask
 
 
 @dataclass(frozen=True, slots=True)
-class Things:
+class OwnedResources:
     """What tenant ``demo``'s user ``ada`` owns. The names are hers alone."""
 
     index: str
@@ -26,9 +26,9 @@ class Things:
     request: str
 
     def path(self, route: Route) -> str:
-        things = {"session_id": self.session, "index_id": self.index, "doc_id": self.document, "upload_id": self.upload}
-        things |= {"request_id": self.request, "job_id": NO_JOB}
-        return route.path.format_map({"name": "concise-de", "model": "llama-4-scout", "file": "x.css", **things})
+        owned = {"session_id": self.session, "index_id": self.index, "doc_id": self.document, "upload_id": self.upload}
+        owned |= {"request_id": self.request, "job_id": NO_JOB}
+        return route.path.format_map({"name": "concise-de", "model": "llama-4-scout", "file": "x.css", **owned})
 
 
 def who(tenant: str, user: str) -> dict[str, str]:
@@ -36,7 +36,7 @@ def who(tenant: str, user: str) -> dict[str, str]:
 
 
 @pytest.fixture
-async def things(client: httpx.AsyncClient) -> Things:
+async def owned(client: httpx.AsyncClient) -> OwnedResources:
     unique = secrets.token_hex(4)
     index, document = f"index-{unique}", f"doc-{unique}"
     owner = who("demo", "ada")
@@ -48,7 +48,7 @@ async def things(client: httpx.AsyncClient) -> Things:
     upload = await client.post(f"/a1/rag/indices/{index}/uploads", json=file, headers=owner)
     assert upload.status_code == 200
     asked = await client.post(f"/a1/rag/indices/{index}/query", json={"query": SECRET}, headers=owner)
-    return Things(index, document, created.json()["id"], upload.json()["upload_id"], asked.headers["SPASS-Request-Id"])
+    return OwnedResources(index, document, created.json()["id"], upload.json()["upload_id"], asked.headers["SPASS-Request-Id"])
 
 
 BODIES: dict[str, object] = {
@@ -82,29 +82,29 @@ def naming(route: Route) -> str | None:
     return next((code for name, code in NAMING.items() if name in route.path), None)
 
 
-async def call(client: httpx.AsyncClient, route: Route, things: Things, headers: dict[str, str]) -> httpx.Response:
+async def call(client: httpx.AsyncClient, route: Route, owned: OwnedResources, headers: dict[str, str]) -> httpx.Response:
     body = BODIES.get(route.module)
     if route.method in ("POST", "PUT", "PATCH"):
         assert body is not None, f"{route.module} is new here: say what to send to it"
-    return await client.request(route.method, things.path(route), json=body, headers=headers)
+    return await client.request(route.method, owned.path(route), json=body, headers=headers)
 
 
 @pytest.mark.parametrize("tenant", ["other", "demo-2"])
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
-async def test_another_tenant_finds_nothing(client: httpx.AsyncClient, things: Things, route: Route, tenant: str) -> None:
+async def test_another_tenant_finds_nothing(client: httpx.AsyncClient, owned: OwnedResources, route: Route, tenant: str) -> None:
     before = await kept(client)
-    answer = await call(client, route, things, who(tenant, "ada"))
+    answer = await call(client, route, owned, who(tenant, "ada"))
     assert SECRET not in answer.text
-    assert things.session not in answer.text
+    assert owned.session not in answer.text
     if route.module == "rag.list":
-        assert things.index not in answer.text
+        assert owned.index not in answer.text
     if route.module == "rag.uploads_list":
         assert answer.json()["uploads"] == []
     code = naming(route)
     if code and route.module not in OWN:
         assert answer.status_code == 404, answer.text
         assert answer.json()["error"]["code"] == code
-    await assert_untouched(client, things)
+    await assert_untouched(client, owned)
     assert await kept(client) == before
 
 
@@ -113,30 +113,32 @@ USERS_OWN = [route for route in ROUTES if not route.path.startswith("/a1/rag")]
 
 
 @pytest.mark.parametrize("route", USERS_OWN, ids=lambda route: f"{route.method} {route.path}")
-async def test_another_user_of_the_tenant_finds_no_session(client: httpx.AsyncClient, things: Things, route: Route) -> None:
-    answer = await call(client, route, things, who("demo", "bob"))
+async def test_another_user_of_the_tenant_finds_no_session(
+    client: httpx.AsyncClient, owned: OwnedResources, route: Route
+) -> None:
+    answer = await call(client, route, owned, who("demo", "bob"))
     assert SECRET not in answer.text
-    assert things.session not in answer.text
+    assert owned.session not in answer.text
     if "{session_id}" in route.path:
         assert answer.status_code == 404, answer.text
         assert answer.json()["error"]["code"] == "session_not_found"
-    await assert_untouched(client, things)
+    await assert_untouched(client, owned)
 
 
-async def test_a_strangers_answer_is_that_of_an_absent_thing(client: httpx.AsyncClient, things: Things) -> None:
+async def test_a_strangers_answer_is_that_of_an_absent_thing(client: httpx.AsyncClient, owned: OwnedResources) -> None:
     """Status, code and text do not tell "not yours" from "not there"."""
-    absent = Things("no-such-index", "no-such-doc", "ses_" + "0" * 26, "upl_" + "0" * 26, "req_" + "0" * 26)
+    absent = OwnedResources("no-such-index", "no-such-doc", "ses_" + "0" * 26, "upl_" + "0" * 26, "req_" + "0" * 26)
     for route in ROUTES:
         if naming(route) is None or route.module in OWN:
             continue
-        foreign = await call(client, route, things, who("demo-2", "ada"))
+        foreign = await call(client, route, owned, who("demo-2", "ada"))
         missing = await call(client, route, absent, who("demo-2", "ada"))
         said = [
             json.dumps(answer.json()["error"])
-            .replace(things.index, "X")
-            .replace(things.document, "Y")
-            .replace(things.session, "Z")
-            .replace(things.upload, "U")
+            .replace(owned.index, "X")
+            .replace(owned.document, "Y")
+            .replace(owned.session, "Z")
+            .replace(owned.upload, "U")
             for answer in (foreign, missing)
         ]
         other = said[1].replace(absent.index, "X").replace(absent.document, "Y").replace(absent.session, "Z")
@@ -144,7 +146,7 @@ async def test_a_strangers_answer_is_that_of_an_absent_thing(client: httpx.Async
         assert (foreign.status_code, said[0]) == (missing.status_code, other), route.path
 
 
-async def test_a_cursor_of_another_tenant_is_useless(client: httpx.AsyncClient, things: Things) -> None:
+async def test_a_cursor_of_another_tenant_is_useless(client: httpx.AsyncClient, owned: OwnedResources) -> None:
     owner = who("demo", "ada")
     (await client.post("/a1/agents/concise-de/sessions", json={}, headers=owner)).raise_for_status()
     page = await client.get("/a1/agents/concise-de/sessions", params={"limit": 1}, headers=owner)
@@ -155,7 +157,7 @@ async def test_a_cursor_of_another_tenant_is_useless(client: httpx.AsyncClient, 
         assert answer.status_code == 400
 
 
-async def test_one_idempotency_key_in_two_hands_is_two_keys(client: httpx.AsyncClient, things: Things) -> None:
+async def test_one_idempotency_key_in_two_hands_is_two_keys(client: httpx.AsyncClient, owned: OwnedResources) -> None:
     key = {"Idempotency-Key": secrets.token_hex(8)}
     body = {"title": SECRET}
     first = await client.post("/a1/agents/concise-de/sessions", json=body, headers=who("demo", "ada") | key)
@@ -177,12 +179,12 @@ async def kept(client: httpx.AsyncClient) -> tuple[object, object]:
     return settings, usage
 
 
-async def assert_untouched(client: httpx.AsyncClient, things: Things) -> None:
+async def assert_untouched(client: httpx.AsyncClient, owned: OwnedResources) -> None:
     owner = who("demo", "ada")
-    document = await client.get(f"/a1/rag/indices/{things.index}/documents/{things.document}", headers=owner)
+    document = await client.get(f"/a1/rag/indices/{owned.index}/documents/{owned.document}", headers=owner)
     assert document.json()["metadata"] == {"secret": SECRET}
-    index = await client.get(f"/a1/rag/indices/{things.index}", headers=owner)
+    index = await client.get(f"/a1/rag/indices/{owned.index}", headers=owner)
     assert (index.json()["doc_count"], index.json()["version"]) == (1, 1)
-    session = await client.get(f"/a1/agents/concise-de/sessions/{things.session}", headers=owner)
+    session = await client.get(f"/a1/agents/concise-de/sessions/{owned.session}", headers=owner)
     assert session.status_code == 200
     assert session.json()["message_count"] == 0

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from spass.aws.faults import Fault, FaultPlan
-from tests.integration.web.faulty import Clock, first_try, retried
+from tests.integration.web.retrying_client import Clock, first_try, retried
 
 pytestmark = pytest.mark.anyio
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.unit.agents.stage import Stage, set_stage
+from tests.unit.agents.engine_harness import EngineHarness, make_engine_harness
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return set_stage()
+def harness() -> EngineHarness:
+    return make_engine_harness()

@@ -11,15 +11,15 @@ import pytest
 from spass.agents.chat import chat
 from spass.agents.kinds.context import KindContext
 from spass.agents.kinds.registry import KINDS
-from spass.calls.datamark import read
+from spass.calls.datamark import remove_marks
 from spass.calls.scope import Scope
 from spass.core.errors import ContextLengthExceeded, ModelNotAllowed, SessionBusy, SpassError, UpstreamRejected
 from spass.core.events import Event, InferenceStarted, Token, TurnFinished, TurnStarted, collect
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
-from spass.llm.errors import BackendContextLength, BackendRejected
+from spass.llm.errors import BackendBadRequest, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from tests.unit.agents.stage import ScriptedProvider, Stage, agent, contents, says
-from tests.unit.tools.scopes import scope_for, table_of
+from tests.unit.agents.engine_harness import EngineHarness, ScriptedProvider, agent, contents, says
+from tests.unit.tools.fakes import scope_for, table_of
 
 pytestmark = pytest.mark.anyio
 
@@ -29,12 +29,12 @@ def scope() -> Scope:
     return scope_for()
 
 
-async def test_the_model_hears_the_system_prompt_the_history_and_the_message(stage: Stage, scope: Scope) -> None:
-    stage.will_say(says("Tennis."))
+async def test_the_model_hears_the_system_prompt_the_history_and_the_message(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(says("Tennis."))
     history = [Message(Role.USER, "Ich mag Tennis."), Message(Role.ASSISTANT, "Notiert.")]
     spec = agent(temperature=0.3, max_tokens=99)
-    outcome = collect([event async for event in stage.engine.run(scope, spec, history, "Was mag ich?")])
-    (request,) = stage.provider.asked
+    outcome = collect([event async for event in harness.engine.run(scope, spec, history, "Was mag ich?")])
+    (request,) = harness.provider.asked
     assert contents(request.messages) == [
         ("system", "Be brief."),
         ("user", "Ich mag Tennis."),
@@ -47,66 +47,66 @@ async def test_the_model_hears_the_system_prompt_the_history_and_the_message(sta
 
 
 @pytest.mark.parametrize("prompt", [" ", "\u200b\n"])
-async def test_an_agent_without_a_system_prompt_sends_none(stage: Stage, scope: Scope, prompt: str) -> None:
-    stage.will_say(says("Hi."))
-    collect([event async for event in stage.engine.run(scope, agent(system_prompt=prompt), (), "Hi")])
-    assert contents(stage.provider.asked[0].messages) == [("user", "Hi")]
+async def test_an_agent_without_a_system_prompt_sends_none(harness: EngineHarness, scope: Scope, prompt: str) -> None:
+    harness.will_say(says("Hi."))
+    collect([event async for event in harness.engine.run(scope, agent(system_prompt=prompt), (), "Hi")])
+    assert contents(harness.provider.asked[0].messages) == [("user", "Hi")]
 
 
-async def test_an_empty_answer_of_the_past_is_not_sent_again(stage: Stage, scope: Scope) -> None:
-    stage.will_say(says("Hi."))
+async def test_an_empty_answer_of_the_past_is_not_sent_again(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(says("Hi."))
     history = [Message(Role.USER, "a"), Message(Role.ASSISTANT, "")]
-    collect([event async for event in stage.engine.run(scope, agent(), history, "b")])
-    assert contents(stage.provider.asked[0].messages)[1:] == [("user", "a"), ("user", "b")]
+    collect([event async for event in harness.engine.run(scope, agent(), history, "b")])
+    assert contents(harness.provider.asked[0].messages)[1:] == [("user", "a"), ("user", "b")]
 
 
-async def test_a_tenant_says_how_many_passages_where_the_agent_does_not(stage: Stage, scope: Scope) -> None:
-    stage.will_say(says("1791."), says("1791."))
+async def test_a_tenant_says_how_many_passages_where_the_agent_does_not(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(says("1791."), says("1791."))
     for spec in (agent(rag_index="berlin-info"), agent(rag_index="berlin-info", rag_top_k=1)):
-        collect([event async for event in stage.engine.run(scope, spec, (), "Wann?")])
-    assert [top_k for *_, top_k in stage.shelf.asked] == [7, 1]
+        collect([event async for event in harness.engine.run(scope, spec, (), "Wann?")])
+    assert [top_k for *_, top_k in harness.shelf.asked] == [7, 1]
 
 
-async def test_what_is_retrieved_stands_before_the_message_as_data_and_in_no_event(stage: Stage, scope: Scope) -> None:
-    stage.will_say(says("1791."))
+async def test_what_is_retrieved_stands_before_the_message_as_data_and_in_no_event(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(says("1791."))
     spec = agent(rag_index="berlin-info", rag_top_k=1)
-    outcome = collect([event async for event in stage.engine.run(scope, spec, (), "Wann wurde das Tor gebaut?")])
-    system, context, question = stage.provider.asked[0].messages
+    outcome = collect([event async for event in harness.engine.run(scope, spec, (), "Wann wurde das Tor gebaut?")])
+    system, context, question = harness.provider.asked[0].messages
     assert context.role is Role.USER
     assert context.content.startswith("<data ")
-    assert '<document id="d1">' in read(context.content)
+    assert '<document id="d1">' in remove_marks(context.content)
     assert "1791" in context.content
     assert "Tiergarten" not in context.content
     assert "1791" not in system.content
     assert question == Message(Role.USER, "Wann wurde das Tor gebaut?")
     assert contents(outcome.messages) == [("assistant", "1791.")]
-    assert stage.shelf.asked == [("demo", "berlin-info", "Wann wurde das Tor gebaut?", 1)]
+    assert harness.shelf.asked == [("demo", "berlin-info", "Wann wurde das Tor gebaut?", 1)]
 
 
 @pytest.mark.parametrize("tenant", ["demo", "other"])
-async def test_an_index_that_is_absent_or_somebody_elses_adds_nothing(stage: Stage, tenant: str) -> None:
-    stage.will_say(says("Weiß nicht."))
+async def test_an_index_that_is_absent_or_somebody_elses_adds_nothing(harness: EngineHarness, tenant: str) -> None:
+    harness.will_say(says("Weiß nicht."))
     spec = agent(rag_index="berlin-info" if tenant == "other" else "nowhere")
-    collect([event async for event in stage.engine.run(scope_for(tenant), spec, (), "Wann?")])
-    assert contents(stage.provider.asked[0].messages) == [("system", "Be brief."), ("user", "Wann?")]
+    collect([event async for event in harness.engine.run(scope_for(tenant), spec, (), "Wann?")])
+    assert contents(harness.provider.asked[0].messages) == [("system", "Be brief."), ("user", "Wann?")]
 
 
-async def test_a_long_message_is_searched_for_by_its_beginning(stage: Stage, scope: Scope) -> None:
-    stage.will_say(says("Viel."))
-    collect([event async for event in stage.engine.run(scope, agent(rag_index="berlin-info"), (), "x" * 200_000)])
-    assert len(stage.shelf.asked[0][2]) == 2000
+async def test_a_long_message_is_searched_for_by_its_beginning(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(says("Viel."))
+    collect([event async for event in harness.engine.run(scope, agent(rag_index="berlin-info"), (), "x" * 200_000)])
+    assert len(harness.shelf.asked[0][2]) == 2000
 
 
-async def test_a_tool_runs_in_the_callers_tenant_and_every_call_leaves_one_record(stage: Stage, scope: Scope) -> None:
-    stage.will_say(
+async def test_a_tool_runs_in_the_callers_tenant_and_every_call_leaves_one_record(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(
         says("", ("rag_query", '{"index_id": "berlin-info", "query": "Tor"}'), ("calculator", '{"expression": "6*7"}')),
         says("42, 1791."),
     )
     spec = agent(tools=["rag_query", "calculator"])
-    outcome = collect([event async for event in stage.engine.run(scope, spec, (), "Beides?")])
+    outcome = collect([event async for event in harness.engine.run(scope, spec, (), "Beides?")])
     assert [record.name for record in outcome.tool_calls] == ["rag_query", "calculator"]
-    assert [tool.name for tool in stage.provider.asked[0].tools] == ["rag_query", "calculator"]
-    assert stage.shelf.asked == [("demo", "berlin-info", "Tor", 5)]
+    assert [tool.name for tool in harness.provider.asked[0].tools] == ["rag_query", "calculator"]
+    assert harness.shelf.asked == [("demo", "berlin-info", "Tor", 5)]
     table = table_of(scope)
     assert sorted(table.audited("tool"), key=str) == [("calculator", "ok"), ("rag_query", "ok")]
     assert table.audited("chat") == [("talker", "ok"), ("talker", "ok")]
@@ -116,44 +116,46 @@ async def test_a_tool_runs_in_the_callers_tenant_and_every_call_leaves_one_recor
     assert scope.tally.total.usd == Decimal("0.00004")
 
 
-async def test_an_answer_that_asks_for_too_much_at_once_is_told_so(stage: Stage, scope: Scope) -> None:
-    stage.will_say(says("", *[("calculator", '{"expression": "1+1"}')] * 40), says("2, mostly."))
-    outcome = collect([event async for event in stage.engine.run(scope, agent(tools=["calculator"]), (), "?")])
+async def test_an_answer_that_asks_for_too_much_at_once_is_told_so(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(says("", *[("calculator", '{"expression": "1+1"}')] * 40), says("2, mostly."))
+    outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "?")])
     results = [json.loads(message.content) for message in outcome.messages if message.role is Role.TOOL]
     assert [result.get("error", {}).get("code") for result in results] == [None] * 32 + ["too_many_tool_calls"] * 8
     assert outcome.content == "2, mostly."
 
 
-async def test_a_tool_the_agent_lacks_is_refused_and_the_model_goes_on(stage: Stage, scope: Scope) -> None:
-    stage.will_say(says("", ("rag_query", '{"index_id": "berlin-info", "query": "Tor"}')), says("Schade."))
-    outcome = collect([event async for event in stage.engine.run(scope, agent(tools=["calculator"]), (), "Tor?")])
-    assert stage.shelf.asked == []
+async def test_a_tool_the_agent_lacks_is_refused_and_the_model_goes_on(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(says("", ("rag_query", '{"index_id": "berlin-info", "query": "Tor"}')), says("Schade."))
+    outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "Tor?")])
+    assert harness.shelf.asked == []
     assert json.loads(outcome.messages[1].content)["error"]["code"] == "tool_not_found"
     assert outcome.content == "Schade."
 
 
 @pytest.mark.parametrize("name", ["functions.calculator", "", "calculate this, please " * 9, "rechner\n", "größe", "half \ud800"])
-async def test_a_tool_name_made_up_is_sent_back_in_a_form_that_providers_take(stage: Stage, scope: Scope, name: str) -> None:
-    stage.will_say(says("", (name, "{}")), says("Never mind."))
-    outcome = collect([event async for event in stage.engine.run(scope, agent(tools=["calculator"]), (), "?")])
-    (call,) = stage.provider.asked[1].messages[2].tool_calls
+async def test_a_tool_name_made_up_is_sent_back_in_a_form_that_providers_take(
+    harness: EngineHarness, scope: Scope, name: str
+) -> None:
+    harness.will_say(says("", (name, "{}")), says("Never mind."))
+    outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "?")])
+    (call,) = harness.provider.asked[1].messages[2].tool_calls
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call.name)
     assert json.loads(outcome.messages[1].content)["error"]["code"] == "tool_not_found"
 
 
-async def test_in_the_last_call_tools_are_named_but_may_not_be_called(stage: Stage, scope: Scope) -> None:
-    stage.will_say(says("", ("calculator", '{"expression": "1"}')), says("Eins."))
-    outcome = collect([event async for event in stage.engine.run(scope, agent(tools=["calculator"], max_turns=2), (), "?")])
-    first, last = stage.provider.asked
+async def test_in_the_last_call_tools_are_named_but_may_not_be_called(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(says("", ("calculator", '{"expression": "1"}')), says("Eins."))
+    outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"], max_turns=2), (), "?")])
+    first, last = harness.provider.asked
     assert (first.tool_choice, last.tool_choice) == (None, "none")
     assert last.tools == first.tools
     assert outcome.finish_reason is FinishReason.STOP
 
 
-async def test_the_model_is_asked_for_a_stream_and_a_stream_collected_is_the_reply(stage: Stage, scope: Scope) -> None:
-    stage.will_say(says("one moment please", ("calculator", '{"expression": "6*7"}')), says("it is forty two"))
-    events = [event async for event in stage.engine.run(scope, agent(tools=["calculator"]), (), "?")]
-    assert [request.stream for request in stage.provider.asked] == [True, True]
+async def test_the_model_is_asked_for_a_stream_and_a_stream_collected_is_the_reply(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(says("one moment please", ("calculator", '{"expression": "6*7"}')), says("it is forty two"))
+    events = [event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "?")]
+    assert [request.stream for request in harness.provider.asked] == [True, True]
     tokens = [event.text for event in events if isinstance(event, Token)]
     assert len(tokens) > 2
     assert "".join(tokens) == "one moment pleaseit is forty two"
@@ -163,40 +165,40 @@ async def test_the_model_is_asked_for_a_stream_and_a_stream_collected_is_the_rep
     assert (outcome.content, outcome.usage, outcome.turns) == ("it is forty two", TokenUsage(20, 10), 2)
 
 
-async def test_a_refusal_is_the_agents_answer_and_the_reason_says_so(stage: Stage, scope: Scope) -> None:
-    stage.will_say(ChatDelta(refusal="I cannot.", finish_reason=FinishReason.STOP))
-    events = [event async for event in stage.engine.run(scope, agent(), (), "?")]
+async def test_a_refusal_is_the_agents_answer_and_the_reason_says_so(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(ChatDelta(refusal="I cannot.", finish_reason=FinishReason.STOP))
+    events = [event async for event in harness.engine.run(scope, agent(), (), "?")]
     assert "".join(event.text for event in events if isinstance(event, Token)) == "I cannot."
     outcome = collect(events)
     assert (outcome.content, outcome.finish_reason) == ("I cannot.", FinishReason.CONTENT_FILTER)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-async def test_sub_calls_stand_one_deeper(stage: Stage, depth: int) -> None:
+async def test_sub_calls_stand_one_deeper(harness: EngineHarness, depth: int) -> None:
     """A request as deep as may arrive still gets its answer; a gateway that it calls in turn refuses."""
-    stage.will_say(says("Hi."))
-    collect([event async for event in stage.engine.run(scope_for(depth=depth), agent(), (), "Hi")])
-    assert stage.provider.contexts[0].headers["SPASS-Caller-Depth"] == str(depth + 1)
+    harness.will_say(says("Hi."))
+    collect([event async for event in harness.engine.run(scope_for(depth=depth), agent(), (), "Hi")])
+    assert harness.provider.contexts[0].headers["SPASS-Caller-Depth"] == str(depth + 1)
 
 
-async def test_what_can_be_refused_is_refused_before_anything_is_written(stage: Stage) -> None:
+async def test_what_can_be_refused_is_refused_before_anything_is_written(harness: EngineHarness) -> None:
     stranger = scope_for(models=["other-model"])
     with pytest.raises(ModelNotAllowed):
-        await chat(stage.engine, stranger, agent(rag_index="berlin-info"), "Hi")
+        await chat(harness.engine, stranger, agent(rag_index="berlin-info"), "Hi")
     assert table_of(stranger).written == []
-    assert stage.shelf.asked == []
+    assert harness.shelf.asked == []
 
 
-async def test_a_model_that_fails_fails_the_turn(stage: Stage, scope: Scope) -> None:
-    stage.will_say(says("", ("calculator", '{"expression": "1"}')), BackendRejected("No.", status=400))
+async def test_a_model_that_fails_fails_the_turn(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(says("", ("calculator", '{"expression": "1"}')), BackendBadRequest("No.", status=400))
     with pytest.raises(UpstreamRejected):
-        await chat(stage.engine, scope, agent(tools=["calculator"]), "Hi")
+        await chat(harness.engine, scope, agent(tools=["calculator"]), "Hi")
     assert [status for _, status in table_of(scope).audited("chat")] == ["ok", "upstream_rejected"]
 
 
-async def test_a_chat_answers_the_whole_reply(stage: Stage, scope: Scope) -> None:
-    stage.will_say(says("", ("calculator", '{"expression": "6*7"}')), says("42"))
-    reply = await chat(stage.engine, scope, agent(tools=["calculator"]), "?")
+async def test_a_chat_answers_the_whole_reply(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(says("", ("calculator", '{"expression": "6*7"}')), says("42"))
+    reply = await chat(harness.engine, scope, agent(tools=["calculator"]), "?")
     message, calls = reply["message"], reply["tool_calls"]
     assert isinstance(message, dict)
     assert isinstance(calls, list)
@@ -226,8 +228,8 @@ TOO_LONG = BackendContextLength("Too long.", status=400)
 
 
 @dataclass(slots=True)
-class Relieving:
-    """Relief that counts how often it was asked for."""
+class CountingShortener:
+    """ShortenHistory that counts how often it was asked for."""
 
     shorter: Sequence[Message] | None
     asked: int = 0
@@ -237,11 +239,13 @@ class Relieving:
         return self.shorter
 
 
-async def test_a_conversation_too_long_for_the_provider_is_sent_again_with_a_shorter_history(stage: Stage, scope: Scope) -> None:
-    stage.will_say(TOO_LONG, says("Hi."))
-    relief = Relieving(SHORT)
-    events = [event async for event in stage.engine.run(scope, agent(), LONG, "?", relief=relief)]
-    first, second = (contents(request.messages) for request in stage.provider.asked)
+async def test_a_conversation_too_long_for_the_provider_is_sent_again_with_a_shorter_history(
+    harness: EngineHarness, scope: Scope
+) -> None:
+    harness.will_say(TOO_LONG, says("Hi."))
+    shorten_history = CountingShortener(SHORT)
+    events = [event async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=shorten_history)]
+    first, second = (contents(request.messages) for request in harness.provider.asked)
     assert first == [("system", "Be brief."), ("user", "old"), ("assistant", "older"), ("user", "?")]
     assert second == [("system", "Be brief."), ("assistant", "in short"), ("user", "?")]
     assert [type(event).__name__ for event in events if not isinstance(event, Token)] == [
@@ -249,73 +253,77 @@ async def test_a_conversation_too_long_for_the_provider_is_sent_again_with_a_sho
     ]
     assert "".join(event.text for event in events if isinstance(event, Token)) == "Hi."
     outcome = collect(events)
-    assert (outcome.turns, outcome.content, relief.asked) == (1, "Hi.", 1)
+    assert (outcome.turns, outcome.content, shorten_history.asked) == (1, "Hi.", 1)
     assert [status for _, status in table_of(scope).audited("chat")] == ["context_length_exceeded", "ok"]
 
 
-async def test_relief_after_a_tool_runs_no_tool_twice_and_holds_for_the_rest_of_the_turn(stage: Stage, scope: Scope) -> None:
+async def test_relief_after_a_tool_runs_no_tool_twice_and_holds_for_the_rest_of_the_turn(
+    harness: EngineHarness, scope: Scope
+) -> None:
     call = ("calculator", '{"expression": "6*7"}')
-    stage.will_say(says("", call), TOO_LONG, says("", call), says("42"))
-    spec, relief = agent(tools=["calculator"]), Relieving(SHORT)
-    outcome = collect([event async for event in stage.engine.run(scope, spec, LONG, "?", relief=relief)])
+    harness.will_say(says("", call), TOO_LONG, says("", call), says("42"))
+    spec, shorten_history = agent(tools=["calculator"]), CountingShortener(SHORT)
+    outcome = collect([event async for event in harness.engine.run(scope, spec, LONG, "?", shorten_history=shorten_history)])
     assert [message.role for message in outcome.messages] == [Role.ASSISTANT, Role.TOOL] * 2 + [Role.ASSISTANT]
-    assert (outcome.turns, len(outcome.tool_calls), relief.asked) == (3, 2, 1)
-    beginnings = [[message.content for message in request.messages[1:3]] for request in stage.provider.asked]
+    assert (outcome.turns, len(outcome.tool_calls), shorten_history.asked) == (3, 2, 1)
+    beginnings = [[message.content for message in request.messages[1:3]] for request in harness.provider.asked]
     assert beginnings == [["old", "older"], ["old", "older"], ["in short", "?"], ["in short", "?"]]
-    assert [len(request.messages) for request in stage.provider.asked] == [4, 6, 5, 7]
+    assert [len(request.messages) for request in harness.provider.asked] == [4, 6, 5, 7]
 
 
-async def test_what_was_retrieved_stays_in_the_shorter_conversation(stage: Stage, scope: Scope) -> None:
-    stage.will_say(TOO_LONG, says("1791."))
+async def test_what_was_retrieved_stays_in_the_shorter_conversation(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(TOO_LONG, says("1791."))
     spec = agent(rag_index="berlin-info", rag_top_k=1)
-    collect([event async for event in stage.engine.run(scope, spec, LONG, "Wann?", relief=Relieving(SHORT))])
-    _, shorter, context, question = stage.provider.asked[1].messages
+    collect([event async for event in harness.engine.run(scope, spec, LONG, "Wann?", shorten_history=CountingShortener(SHORT))])
+    _, shorter, context, question = harness.provider.asked[1].messages
     assert (shorter.content, context.data, question.content) == ("in short", True, "Wann?")
 
 
 @pytest.mark.parametrize("shorter", [None, SHORT])
 async def test_a_conversation_that_stays_too_long_fails_the_turn_and_relief_is_asked_for_once(
-    stage: Stage, scope: Scope, shorter: Sequence[Message] | None
+    harness: EngineHarness, scope: Scope, shorter: Sequence[Message] | None
 ) -> None:
-    stage.will_say(TOO_LONG, TOO_LONG)
-    relief = Relieving(shorter)
+    harness.will_say(TOO_LONG, TOO_LONG)
+    shorten_history = CountingShortener(shorter)
     with pytest.raises(ContextLengthExceeded):
-        collect([event async for event in stage.engine.run(scope, agent(), LONG, "?", relief=relief)])
-    assert (relief.asked, len(stage.provider.asked)) == (1, 2 if shorter else 1)
+        collect([event async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=shorten_history)])
+    assert (shorten_history.asked, len(harness.provider.asked)) == (1, 2 if shorter else 1)
 
 
-async def test_without_relief_a_conversation_too_long_fails_the_turn(stage: Stage, scope: Scope) -> None:
-    stage.will_say(TOO_LONG)
+async def test_without_relief_a_conversation_too_long_fails_the_turn(harness: EngineHarness, scope: Scope) -> None:
+    harness.will_say(TOO_LONG)
     with pytest.raises(ContextLengthExceeded):
-        await chat(stage.engine, scope, agent(), "?")
+        await chat(harness.engine, scope, agent(), "?")
 
 
-async def test_what_was_said_already_is_not_said_again(stage: Stage, scope: Scope, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_said_already_is_not_said_again(
+    harness: EngineHarness, scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def breaks_off(self: ScriptedProvider, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         yield ChatDelta("Once upon ")
         raise TOO_LONG
 
     monkeypatch.setattr(ScriptedProvider, "chat", breaks_off)
-    relief = Relieving(SHORT)
+    shorten_history = CountingShortener(SHORT)
     events: list[Event] = []
     with pytest.raises(SpassError):
-        async for event in stage.engine.run(scope, agent(), LONG, "?", relief=relief):
+        async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=shorten_history):
             events.append(event)
     assert [event.text for event in events if isinstance(event, Token)] == ["Once upon "]
-    assert relief.asked == 0
+    assert shorten_history.asked == 0
 
 
-async def test_a_session_lost_while_relief_was_sought_fails_the_turn_with_that(stage: Stage, scope: Scope) -> None:
+async def test_a_session_lost_while_relief_was_sought_fails_the_turn_with_that(harness: EngineHarness, scope: Scope) -> None:
     async def lost() -> Sequence[Message] | None:
         raise SessionBusy("Another request took this session over.", retry_after=1)
 
-    stage.will_say(TOO_LONG)
+    harness.will_say(TOO_LONG)
     with pytest.raises(SessionBusy):
-        collect([event async for event in stage.engine.run(scope, agent(), LONG, "?", relief=lost)])
+        collect([event async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=lost)])
 
 
 async def test_a_kind_that_leaves_the_history_out_is_not_given_it_again(
-    stage: Stage, scope: Scope, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def forgetful(context: KindContext, conversation: Sequence[Message]) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
@@ -325,8 +333,8 @@ async def test_a_kind_that_leaves_the_history_out_is_not_given_it_again(
         yield TurnFinished(FinishReason.STOP)
 
     monkeypatch.setitem(KINDS, "orchestrator", forgetful)
-    stage.will_say(TOO_LONG)
-    relief = Relieving(SHORT)
+    harness.will_say(TOO_LONG)
+    shorten_history = CountingShortener(SHORT)
     with pytest.raises(ContextLengthExceeded):
-        collect([event async for event in stage.engine.run(scope, agent(), LONG, "?", relief=relief)])
-    assert relief.asked == 0
+        collect([event async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=shorten_history)])
+    assert shorten_history.asked == 0

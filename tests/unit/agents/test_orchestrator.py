@@ -29,7 +29,7 @@ QUESTION = (Message(Role.USER, "What is six times seven?"),)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScriptedReply:
     """One thing the model says: text, and the tools it asks for (by how long each takes)."""
 
     text: str = ""
@@ -38,10 +38,10 @@ class Line:
 
 
 @dataclass(slots=True)
-class Script:
+class ScriptedContext:
     """A ``KindContext`` whose model says ``lines``, the last one again and again."""
 
-    lines: Sequence[Line]
+    lines: Sequence[ScriptedReply]
     max_turns: int = 10
     seen: list[Sequence[Message]] = field(default_factory=list)
     allowed: list[bool] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Script:
         return [ToolCallFinished(call, {}, call.id, answer, 1) for call, answer in zip(calls, answers, strict=True)]
 
 
-async def turn(script: Script) -> list[Event]:
+async def turn(script: ScriptedContext) -> list[Event]:
     return [event async for event in orchestrator.run(script, QUESTION)]
 
 
@@ -86,7 +86,7 @@ def check_well_formed(messages: Sequence[Message]) -> None:
 
 
 async def test_an_answer_without_tools_is_one_model_call() -> None:
-    assert await turn(Script([Line("forty two")])) == [
+    assert await turn(ScriptedContext([ScriptedReply("forty two")])) == [
         TurnStarted(),
         InferenceStarted(1),
         Token("forty"),
@@ -98,7 +98,7 @@ async def test_an_answer_without_tools_is_one_model_call() -> None:
 
 
 async def test_a_tool_is_run_and_its_result_read() -> None:
-    script = Script([Line("let me", ("calculator",), FinishReason.TOOL_CALLS), Line("42")])
+    script = ScriptedContext([ScriptedReply("let me", ("calculator",), FinishReason.TOOL_CALLS), ScriptedReply("42")])
     outcome = collect(await turn(script))
     call = ToolCall("call_0_0", "calculator", "{}")
     asked = Message(Role.ASSISTANT, "letme", (call,))
@@ -109,7 +109,7 @@ async def test_a_tool_is_run_and_its_result_read() -> None:
 
 
 async def test_the_calls_of_one_answer_are_made_together_and_reported_in_order() -> None:
-    script = Script([Line("", ("slowest", "slow", "x")), Line("done")])
+    script = ScriptedContext([ScriptedReply("", ("slowest", "slow", "x")), ScriptedReply("done")])
     events = await turn(script)
     assert script.asked == [("slowest", "slow", "x")]
     kinds = [(type(event), event.call.name) for event in events if isinstance(event, ToolCallStarted | ToolCallFinished)]
@@ -118,7 +118,7 @@ async def test_the_calls_of_one_answer_are_made_together_and_reported_in_order()
 
 
 async def test_the_last_call_may_not_ask_for_tools() -> None:
-    script = Script([Line("", ("x",)), Line("", ("x",)), Line("all I know")], max_turns=3)
+    script = ScriptedContext([ScriptedReply("", ("x",)), ScriptedReply("", ("x",)), ScriptedReply("all I know")], max_turns=3)
     outcome = collect(await turn(script))
     assert script.allowed == [True, True, False]
     assert (outcome.turns, outcome.content, outcome.finish_reason) == (3, "allIknow", FinishReason.STOP)
@@ -126,7 +126,7 @@ async def test_the_last_call_may_not_ask_for_tools() -> None:
 
 @pytest.mark.parametrize("max_turns", [1, 2, 5])
 async def test_a_model_that_never_stops_asking_is_stopped(max_turns: int) -> None:
-    outcome = collect(await turn(Script([Line("hm", ("x",), FinishReason.TOOL_CALLS)], max_turns=max_turns)))
+    outcome = collect(await turn(ScriptedContext([ScriptedReply("hm", ("x",), FinishReason.TOOL_CALLS)], max_turns=max_turns)))
     assert (outcome.turns, len(outcome.tool_calls)) == (max_turns, max_turns - 1)
     assert outcome.finish_reason is FinishReason.MAX_TURNS
     assert outcome.content == "hm"
@@ -135,29 +135,32 @@ async def test_a_model_that_never_stops_asking_is_stopped(max_turns: int) -> Non
 
 @pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.CONTENT_FILTER])
 async def test_a_model_cut_off_while_asking_ends_the_turn_with_no_call_left_open(reason: FinishReason) -> None:
-    script = Script([Line("let me", ("x",), reason)])
+    script = ScriptedContext([ScriptedReply("let me", ("x",), reason)])
     outcome = collect(await turn(script))
     assert (outcome.turns, outcome.finish_reason, outcome.tool_calls) == (1, reason, [])
     check_well_formed(outcome.messages)
 
 
 async def test_calls_count_whatever_reason_the_provider_gives() -> None:
-    outcome = collect(await turn(Script([Line("", ("x",), FinishReason.STOP), Line("done")])))
+    outcome = collect(await turn(ScriptedContext([ScriptedReply("", ("x",), FinishReason.STOP), ScriptedReply("done")])))
     assert len(outcome.tool_calls) == 1
 
 
 async def test_a_reason_of_tool_calls_without_calls_is_an_end() -> None:
-    assert collect(await turn(Script([Line("done", (), FinishReason.TOOL_CALLS)]))).finish_reason is FinishReason.STOP
+    assert (
+        collect(await turn(ScriptedContext([ScriptedReply("done", (), FinishReason.TOOL_CALLS)]))).finish_reason
+        is FinishReason.STOP
+    )
 
 
 async def test_an_empty_answer_is_an_answer() -> None:
-    outcome = collect(await turn(Script([Line("")])))
+    outcome = collect(await turn(ScriptedContext([ScriptedReply("")])))
     assert (outcome.content, outcome.finish_reason) == ("", FinishReason.STOP)
     check_well_formed(outcome.messages)
 
 
 async def test_a_failure_of_the_tools_fails_the_turn() -> None:
-    script = Script([Line("", ("x", "broken"))])
+    script = ScriptedContext([ScriptedReply("", ("x", "broken"))])
     events: list[Event] = []
     with pytest.raises(UpstreamError):
         async for event in orchestrator.run(script, QUESTION):
@@ -168,7 +171,7 @@ async def test_a_failure_of_the_tools_fails_the_turn() -> None:
 async def test_a_reader_who_leaves_closes_the_model() -> None:
     closed: list[bool] = []
 
-    class Watched(Script):
+    class Watched(ScriptedContext):
         async def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
             try:
                 yield Token("a")
@@ -176,7 +179,7 @@ async def test_a_reader_who_leaves_closes_the_model() -> None:
             finally:
                 closed.append(True)
 
-    events = orchestrator.run(Watched([Line()]), QUESTION)
+    events = orchestrator.run(Watched([ScriptedReply()]), QUESTION)
     async for event in events:
         if isinstance(event, Token):
             break
@@ -185,7 +188,7 @@ async def test_a_reader_who_leaves_closes_the_model() -> None:
 
 
 lines = st.builds(
-    Line,
+    ScriptedReply,
     st.sampled_from(["", "a", "a b"]),
     st.lists(st.sampled_from(["x", "slow", "calculator"]), max_size=3).map(tuple),
     st.sampled_from([FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS, FinishReason.CONTENT_FILTER]),
@@ -193,8 +196,8 @@ lines = st.builds(
 
 
 @given(script=st.lists(lines, min_size=1, max_size=6), max_turns=st.integers(1, 6))
-async def test_every_turn_ends_well_formed_within_its_bound(script: list[Line], max_turns: int) -> None:
-    context = Script(script, max_turns)
+async def test_every_turn_ends_well_formed_within_its_bound(script: list[ScriptedReply], max_turns: int) -> None:
+    context = ScriptedContext(script, max_turns)
     events = await turn(context)
     outcome = collect(events)
     check_well_formed(outcome.messages)

@@ -9,8 +9,8 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from spass.aws.faults import Fault
-from spass.aws.limits import Hold
-from tests.unit.aws.limit_world import BUDGET, PLACES, TOKENS, WORKERS, World
+from spass.limits.shared_limit import Reservation
+from tests.unit.aws.limit_harness import BUDGET, PLACES, TOKENS, WORKERS, LimitHarness
 
 
 class Begin(NamedTuple):
@@ -68,46 +68,46 @@ def test_no_order_of_admissions_settlements_faults_and_deaths_breaks_a_limit(ste
 
 
 async def play(steps: list[Step]) -> None:
-    world = World()
+    harness = LimitHarness()
     try:
-        await act(world, steps)
-        await world.let_all()
-        note(str(world.item))
-        await everything_comes_back(world)
+        await act(harness, steps)
+        await harness.let_all()
+        note(str(harness.item))
+        await everything_comes_back(harness)
     finally:
-        await world.close()
+        await harness.close()
 
 
-async def act(world: World, steps: list[Step]) -> None:
-    await world.begin(world.workers[0], 10, 10, 1.0)
-    await world.let_all()
+async def act(harness: LimitHarness, steps: list[Step]) -> None:
+    await harness.begin(harness.workers[0], 10, 10, 1.0)
+    await harness.let_all()
     for step in steps:
-        running = world.running
+        running = harness.running
         match step:
             case Begin():
-                await world.begin(world.workers[step.worker], step.tokens, step.cents, step.share)
+                await harness.begin(harness.workers[step.worker], step.tokens, step.cents, step.share)
             case End() if running:
-                await world.end(running[step.call % len(running)])
+                await harness.end(running[step.call % len(running)])
             case Renew() if running:
-                await world.renew(running[step.call % len(running)])
+                await harness.renew(running[step.call % len(running)])
             case Cancel():
-                await world.cancel(step.task)
+                await harness.cancel(step.task)
             case Let():
-                await world.let(step.call, step.fault)
+                await harness.let(step.call, step.fault)
             case Pass():
-                world.time += step.seconds
+                harness.time += step.seconds
 
 
-async def everything_comes_back(world: World) -> None:
+async def everything_comes_back(harness: LimitHarness) -> None:
     """When all leases have run out and the window has passed, all is free; and of the money just what was counted is gone."""
-    assert Decimal(str(world.item.get("spent", 0))) == world.spent
-    world.time += 60 + 65
-    left = max(Decimal(0), BUDGET - world.spent)
+    assert Decimal(str(harness.item.get("spent", 0))) == harness.spent
+    harness.time += 60 + 65
+    left = max(Decimal(0), BUDGET - harness.spent)
     answers = []
     for number in range(PLACES):
-        before = len(world.calls)
-        await world.begin(world.workers[0], TOKENS if number == 0 else 0, int(left * 100) if number == 0 else 0, 1.0)
-        await world.let_all()
-        answers.append(world.calls[f"c{before}"].hold)
-    if world.spent <= BUDGET:
-        assert all(isinstance(answer, Hold) for answer in answers), "capacity has leaked"
+        before = len(harness.calls)
+        await harness.begin(harness.workers[0], TOKENS if number == 0 else 0, int(left * 100) if number == 0 else 0, 1.0)
+        await harness.let_all()
+        answers.append(harness.calls[f"c{before}"].hold)
+    if harness.spent <= BUDGET:
+        assert all(isinstance(answer, Reservation) for answer in answers), "capacity has leaked"

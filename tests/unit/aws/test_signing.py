@@ -10,7 +10,7 @@ from botocore.awsrequest import AWSPreparedRequest
 from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import ClientError, CredentialRetrievalError
 
-from spass.aws.signing import CannotSign, Signer
+from spass.aws.signing import Signer, SigningFailed
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +89,7 @@ async def test_nothing_but_the_headers_of_the_signature_is_added() -> None:
 
 async def test_without_credentials_nothing_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    with pytest.raises(CannotSign):
+    with pytest.raises(SigningFailed):
         await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {})
 
 
@@ -110,16 +110,16 @@ def test_the_region_is_the_one_given_or_the_environments(
 
 
 def test_a_region_that_nobody_names_is_missed() -> None:
-    with pytest.raises(CannotSign):
+    with pytest.raises(SigningFailed):
         _ = Signer("bedrock").region
 
 
 async def test_a_profile_that_there_is_none_of_is_a_signature_that_there_is_none_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobodys")
     signer = Signer("bedrock")
-    with pytest.raises(CannotSign):
+    with pytest.raises(SigningFailed):
         _ = signer.region
-    with pytest.raises(CannotSign):
+    with pytest.raises(SigningFailed):
         await signer.sign("POST", "https://x.example/y", b"", {})
 
 
@@ -147,5 +147,5 @@ async def test_credentials_that_cannot_be_renewed_sign_nothing(failure: Exceptio
 
     credentials = RefreshableCredentials("AKIDOLD", "s", "t", datetime(2000, 1, 1, tzinfo=UTC), renew, "test")
     monkeypatch.setattr(boto3.Session, "get_credentials", lambda _: credentials)
-    with pytest.raises(CannotSign):
+    with pytest.raises(SigningFailed):
         await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {})

@@ -5,12 +5,12 @@ from decimal import Decimal
 
 import pytest
 
-from bench.compactions import Machine, Part, taken
-from bench.meter import Made, Meter
-from bench.prices import Taken
+from bench.compactions import Invocation, Machine, total_usage
+from bench.meter import Meter, MeteredCall
+from bench.prices import ResourceUsage
 from local.home import ROOT
 
-NOTHING = Taken(read_units=0, write_units=0, gb_seconds=0, invocations=0)
+NOTHING = ResourceUsage(read_units=0, write_units=0, gb_seconds=0, invocations=0)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_machine_that_does_more_than_tasks_is_not_followed() -> None:
 
 
 def test_a_thousand_compactions_cost_what_the_list_says() -> None:
-    work = Taken(
+    work = ResourceUsage(
         read_units=10,
         write_units=20,
         gb_seconds=3,
@@ -57,9 +57,13 @@ def test_a_thousand_compactions_cost_what_the_list_says() -> None:
 
 
 def test_what_parts_take_is_added_up_and_time_is_billed_by_the_started_millisecond() -> None:
-    asked = Part("POST …/compact", 1024, Meter(made=[Made("dynamodb", "Query", 7), Made("sqs", "SendMessage", 0)]), 0.0101)
-    worked = Part("step commit", 512, Meter(made=[Made("dynamodb", "TransactWriteItems", 9), Made("s3", "PutObject", 0)]), 2.0)
-    assert taken([asked, worked], transitions=4) == Taken(
+    asked = Invocation(
+        "POST …/compact", 1024, Meter(made=[MeteredCall("dynamodb", "Query", 7), MeteredCall("sqs", "SendMessage", 0)]), 0.0101
+    )
+    worked = Invocation(
+        "step commit", 512, Meter(made=[MeteredCall("dynamodb", "TransactWriteItems", 9), MeteredCall("s3", "PutObject", 0)]), 2.0
+    )
+    assert total_usage([asked, worked], transitions=4) == ResourceUsage(
         read_units=7,
         write_units=9,
         gb_seconds=0.011 + 1,

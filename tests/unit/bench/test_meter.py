@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from bench.meter import metered
+from bench.meter import record_calls
 from spass.aws.faults import AwsCall, invoke
 
 KIBIBYTE = 1024
@@ -20,7 +20,7 @@ def read_units(operation: str, response: Mapping[str, object]) -> float:
     async def read() -> None:
         await invoke(AwsCall("dynamodb", operation, {}), lambda: response)
 
-    with metered() as meter:
+    with record_calls() as meter:
         asyncio.run(read())
     return meter.read_units
 
@@ -63,7 +63,7 @@ def test_units_of_reading_and_of_writing_are_kept_apart() -> None:
         await invoke(AwsCall("dynamodb", "GetItem", {}), lambda: {"ConsumedCapacity": {"CapacityUnits": 1.0}})
         await invoke(AwsCall("sqs", "SendMessage", {}), dict)
 
-    with metered() as meter:
+    with record_calls() as meter:
         asyncio.run(work())
     assert (meter.read_units, meter.write_units) == (1, 3)
     assert meter.counted() == {("dynamodb", "PutItem"): 1, ("dynamodb", "GetItem"): 1, ("sqs", "SendMessage"): 1}

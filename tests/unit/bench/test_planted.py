@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from bench.planted import PROJECTS, Fact, facts_of
+from bench.planted_facts import PROJECTS, Fact, facts_of
 
 FACTS = facts_of("Kestrel", random.Random(1))
 

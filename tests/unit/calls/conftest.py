@@ -6,7 +6,7 @@ import pytest
 
 from spass.aws.clients import Aws, TenantStore
 from spass.core.ids import TenantId
-from tests.unit.calls.scripted import emulated_table, memory_store
+from tests.unit.calls.scripted_provider import emulated_table, memory_store
 
 
 @pytest.fixture

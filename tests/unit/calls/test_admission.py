@@ -14,21 +14,21 @@ import pytest
 
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
-from spass.aws.limits import Full, SharedLimit
 from spass.aws.table import TenantTable
 from spass.calls import pipeline
 from spass.calls.admission import Admission
 from spass.calls.pipeline import Calls
-from spass.calls.scope import REQUEST_PATIENCE, Scope
+from spass.calls.scope import REQUEST_MAX_WAIT, Scope
 from spass.core.errors import BudgetExceeded, InputRefused, RateLimited, SpassError, StorageUnavailable, UpstreamError
 from spass.core.ids import TenantId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
-from spass.llm.errors import BackendTimedOut, BackendUnavailable
+from spass.limits.shared_limit import NoCapacity, SharedLimit
+from spass.llm.errors import BackendTimeout, BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
-from spass.metering.usage import reset, spent_this_month
+from spass.metering.usage import reset, spending_of_month
 from spass.tenancy.settings import Cascade, TenantSettings
-from tests.unit.calls.scripted import CONFIG, ScriptedProvider, make_scope
+from tests.unit.calls.scripted_provider import CONFIG, ScriptedProvider, make_scope
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +57,7 @@ class Limits(Cascade):
 
 
 @dataclass
-class Turnstile:
+class AdmissionHarness:
     """A pipeline whose limits are ``limits`` and whose clock is ``now``."""
 
     store: TenantStore
@@ -95,201 +95,203 @@ def question(answer: int, model: str = "small") -> ChatRequest:
 
 
 @pytest.fixture
-def turnstile(store: TenantStore) -> Turnstile:
-    return Turnstile(store)
+def harness(store: TenantStore) -> AdmissionHarness:
+    return AdmissionHarness(store)
 
 
-async def refused(turnstile: Turnstile, kind: type[SpassError], **asked: int) -> SpassError:
+async def refused(harness: AdmissionHarness, kind: type[SpassError], **asked: int) -> SpassError:
     with pytest.raises(kind) as caught:
-        await turnstile.ask(answer=asked.get("answer", 1))
+        await harness.ask(answer=asked.get("answer", 1))
     return caught.value
 
 
-async def table_calls(turnstile: Turnstile) -> list[str]:
-    await turnstile.ask()  # the first one also reads the settings
+async def table_calls(harness: AdmissionHarness) -> list[str]:
+    await harness.ask()  # the first one also reads the settings
     with inject(FaultPlan()) as plan:
-        await turnstile.ask()
+        await harness.ask()
     return sorted(call.operation for call in plan.calls)
 
 
-async def test_a_tenant_without_limits_costs_no_table_call_but_the_account(turnstile: Turnstile) -> None:
-    assert await table_calls(turnstile) == ["TransactWriteItems"]
+async def test_a_tenant_without_limits_costs_no_table_call_but_the_account(harness: AdmissionHarness) -> None:
+    assert await table_calls(harness) == ["TransactWriteItems"]
 
 
 @pytest.mark.parametrize(("tokens", "budget"), [(10**9, None), (None, "100"), (10**9, "100")])
-async def test_limits_cost_one_call_before_and_one_after(turnstile: Turnstile, tokens: int | None, budget: str | None) -> None:
-    turnstile.limits.tokens, turnstile.limits.budget = tokens, budget
-    assert await table_calls(turnstile) == ["TransactWriteItems", "UpdateItem", "UpdateItem"]
+async def test_limits_cost_one_call_before_and_one_after(
+    harness: AdmissionHarness, tokens: int | None, budget: str | None
+) -> None:
+    harness.limits.tokens, harness.limits.budget = tokens, budget
+    assert await table_calls(harness) == ["TransactWriteItems", "UpdateItem", "UpdateItem"]
 
 
 async def test_over_the_tokens_of_a_minute_nothing_is_asked_and_the_caller_is_told_when_to_come_again(
-    turnstile: Turnstile,
+    harness: AdmissionHarness,
 ) -> None:
-    turnstile.limits.tokens = 1000
-    await turnstile.ask(answer=900, takes=TokenUsage(2, 900))
-    error = await refused(turnstile, RateLimited, answer=100)
+    harness.limits.tokens = 1000
+    await harness.ask(answer=900, takes=TokenUsage(2, 900))
+    error = await refused(harness, RateLimited, answer=100)
     assert error.details == {"limit": "tokens_per_minute", "tokens_per_minute": 1000}
     assert error.retry_after is not None
     assert 55 <= error.retry_after <= 65
-    assert len(turnstile.provider.requests) == 1
-    assert turnstile.slept == []
-    turnstile.now += error.retry_after - REQUEST_PATIENCE - 1
-    await refused(turnstile, RateLimited, answer=100)
-    turnstile.now += REQUEST_PATIENCE + 1
-    await turnstile.ask(answer=100)
-    assert turnstile.slept == []
+    assert len(harness.provider.requests) == 1
+    assert harness.slept == []
+    harness.now += error.retry_after - REQUEST_MAX_WAIT - 1
+    await refused(harness, RateLimited, answer=100)
+    harness.now += REQUEST_MAX_WAIT + 1
+    await harness.ask(answer=100)
+    assert harness.slept == []
 
 
-async def test_a_moment_is_waited_for(turnstile: Turnstile) -> None:
-    turnstile.limits.tokens = 1000
-    await turnstile.ask(answer=900, takes=TokenUsage(2, 900))
-    told = (await refused(turnstile, RateLimited, answer=100)).retry_after
+async def test_a_moment_is_waited_for(harness: AdmissionHarness) -> None:
+    harness.limits.tokens = 1000
+    await harness.ask(answer=900, takes=TokenUsage(2, 900))
+    told = (await refused(harness, RateLimited, answer=100)).retry_after
     assert told is not None
-    turnstile.now += told - REQUEST_PATIENCE + 0.5
-    await turnstile.ask(answer=100)
-    assert sum(turnstile.slept) == pytest.approx(REQUEST_PATIENCE - 0.5, abs=0.2)
+    harness.now += told - REQUEST_MAX_WAIT + 0.5
+    await harness.ask(answer=100)
+    assert sum(harness.slept) == pytest.approx(REQUEST_MAX_WAIT - 0.5, abs=0.2)
 
 
-async def test_work_that_nobody_waits_for_waits_until_the_minute_has_passed(turnstile: Turnstile) -> None:
-    turnstile.limits.tokens, turnstile.limits.budget = 100, "0.1"
-    turnstile.provider.embedding_tokens = 40
-    job = Scope.of_job(turnstile.store, Deadline.after(600), route="ingest")
+async def test_work_that_nobody_waits_for_waits_until_the_minute_has_passed(harness: AdmissionHarness) -> None:
+    harness.limits.tokens, harness.limits.budget = 100, "0.1"
+    harness.provider.embedding_tokens = 40
+    job = Scope.for_job(harness.store, Deadline.after(600), route="ingest")
     for _ in range(3):
-        await turnstile.calls.embed(job, ["a" * 160, "b" * 160])
-    assert 110 <= sum(turnstile.slept) <= 140
-    turnstile.limits.budget = "0.00001"
+        await harness.calls.embed(job, ["a" * 160, "b" * 160])
+    assert 110 <= sum(harness.slept) <= 140
+    harness.limits.budget = "0.00001"
     with pytest.raises(BudgetExceeded):  # a month is not waited for
-        await turnstile.calls.embed(job, ["a" * 160, "b" * 160])
+        await harness.calls.embed(job, ["a" * 160, "b" * 160])
 
 
-async def test_what_a_call_really_took_takes_the_place_of_what_was_reserved(turnstile: Turnstile) -> None:
-    turnstile.limits.tokens = 1000
-    await turnstile.ask(answer=900, takes=TokenUsage(2, 8))
-    await turnstile.ask(answer=900, takes=TokenUsage(2, 900))
-    await refused(turnstile, RateLimited, answer=100)
+async def test_what_a_call_really_took_takes_the_place_of_what_was_reserved(harness: AdmissionHarness) -> None:
+    harness.limits.tokens = 1000
+    await harness.ask(answer=900, takes=TokenUsage(2, 8))
+    await harness.ask(answer=900, takes=TokenUsage(2, 900))
+    await refused(harness, RateLimited, answer=100)
 
 
-async def test_tokens_a_minute_bind_calls_that_outlast_the_minute(turnstile: Turnstile) -> None:
+async def test_tokens_a_minute_bind_calls_that_outlast_the_minute(harness: AdmissionHarness) -> None:
     def pass_time() -> None:
-        turnstile.now += 90
+        harness.now += 90
 
-    turnstile.limits.tokens = 1000
-    turnstile.provider.before_each = pass_time
+    harness.limits.tokens = 1000
+    harness.provider.before_each = pass_time
     for _ in range(3):
-        await turnstile.ask(answer=28, takes=TokenUsage(2, 33_000))
-        error = await refused(turnstile, RateLimited, answer=28)
+        await harness.ask(answer=28, takes=TokenUsage(2, 33_000))
+        error = await refused(harness, RateLimited, answer=28)
         assert error.retry_after is not None
         assert error.retry_after > 60
-        turnstile.now += 66
+        harness.now += 66
 
 
-async def test_a_call_that_generated_nothing_gives_everything_back(turnstile: Turnstile) -> None:
-    turnstile.limits.tokens, turnstile.limits.budget = 1000, "0.001"
-    turnstile.provider.failure = BackendUnavailable("down")
+async def test_a_call_that_generated_nothing_gives_everything_back(harness: AdmissionHarness) -> None:
+    harness.limits.tokens, harness.limits.budget = 1000, "0.001"
+    harness.provider.failure = BackendUnavailable("down")
     for _ in range(3):
-        turnstile.provider.deltas = []
+        harness.provider.deltas = []
         with pytest.raises(UpstreamError):
-            _ = [delta async for delta in turnstile.calls.chat(make_scope(turnstile.store), question(answer=600))]
-    turnstile.provider.failure = None
-    await turnstile.ask(answer=600, takes=TokenUsage(2, 600))
-    await refused(turnstile, BudgetExceeded, answer=600)
+            _ = [delta async for delta in harness.calls.chat(make_scope(harness.store), question(answer=600))]
+    harness.provider.failure = None
+    await harness.ask(answer=600, takes=TokenUsage(2, 600))
+    await refused(harness, BudgetExceeded, answer=600)
 
 
-async def test_a_call_whose_answer_is_lost_is_settled_as_it_was_reserved(turnstile: Turnstile) -> None:
-    turnstile.limits.tokens, turnstile.limits.budget = 1200, "0.002"
-    turnstile.provider.deltas, turnstile.provider.failure = [], BackendTimedOut("late")
-    turnstile.provider.sent = True
+async def test_a_call_whose_answer_is_lost_is_settled_as_it_was_reserved(harness: AdmissionHarness) -> None:
+    harness.limits.tokens, harness.limits.budget = 1200, "0.002"
+    harness.provider.deltas, harness.provider.failure = [], BackendTimeout("late")
+    harness.provider.sent = True
     with pytest.raises(UpstreamError):
-        _ = [delta async for delta in turnstile.calls.chat(make_scope(turnstile.store), question(answer=600))]
-    turnstile.provider.failure = None
-    assert (await refused(turnstile, BudgetExceeded, answer=800)).details["spent_usd"] == "0.000901"  # 2 and 600 tokens
-    turnstile.limits.budget = None
-    await refused(turnstile, RateLimited, answer=597)
-    await turnstile.ask(answer=596)
+        _ = [delta async for delta in harness.calls.chat(make_scope(harness.store), question(answer=600))]
+    harness.provider.failure = None
+    assert (await refused(harness, BudgetExceeded, answer=800)).details["spent_usd"] == "0.000901"  # 2 and 600 tokens
+    harness.limits.budget = None
+    await refused(harness, RateLimited, answer=597)
+    await harness.ask(answer=596)
 
 
 async def test_a_request_that_is_refused_for_its_words_gives_everything_back(
-    turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
+    harness: AdmissionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(request: ChatRequest) -> None:
         raise InputRefused("No.")
 
-    turnstile.limits.tokens = 1000
+    harness.limits.tokens = 1000
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "defended", refuses)
+        patch.setattr(pipeline, "sanitize_request", refuses)
         for _ in range(3):
-            await refused(turnstile, InputRefused, answer=900)
-    await turnstile.ask(answer=900)
+            await refused(harness, InputRefused, answer=900)
+    await harness.ask(answer=900)
 
 
-async def test_over_the_budget_of_the_month_the_caller_is_told_of_it_and_of_the_months_end(turnstile: Turnstile) -> None:
-    turnstile.limits.budget = "1"
+async def test_over_the_budget_of_the_month_the_caller_is_told_of_it_and_of_the_months_end(harness: AdmissionHarness) -> None:
+    harness.limits.budget = "1"
     for _ in range(2):
-        await turnstile.ask()
-    error = await refused(turnstile, BudgetExceeded)
+        await harness.ask()
+    error = await refused(harness, BudgetExceeded)
     # What was spent is read from the records, which are of the month that it really is.
-    spent = await spent_this_month(turnstile.store, "2026-11")
+    spent = await spending_of_month(harness.store, "2026-11")
     assert error.details == {"limit": "monthly_budget_usd", "budget_usd": "1", "spent_usd": str(spent)}
     december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
-    assert error.retry_after == pytest.approx(december - turnstile.now)
-    turnstile.now = december + 1
-    await turnstile.ask()
+    assert error.retry_after == pytest.approx(december - harness.now)
+    harness.now = december + 1
+    await harness.ask()
 
 
 async def test_money_that_a_call_under_way_may_give_back_is_asked_for_again_soon_and_waited_for_by_work_with_time(
-    turnstile: Turnstile,
+    harness: AdmissionHarness,
 ) -> None:
-    turnstile.limits.budget = "0.001"
-    turnstile.provider.deltas = [ChatDelta("Hello. "), ChatDelta("Bye.", usage=TokenUsage(2, 8))]
-    under_way = turnstile.calls.chat(make_scope(turnstile.store), question(answer=600))
+    harness.limits.budget = "0.001"
+    harness.provider.deltas = [ChatDelta("Hello. "), ChatDelta("Bye.", usage=TokenUsage(2, 8))]
+    under_way = harness.calls.chat(make_scope(harness.store), question(answer=600))
     await anext(under_way)
-    error = await refused(turnstile, BudgetExceeded, answer=600)
+    error = await refused(harness, BudgetExceeded, answer=600)
     assert "calls under way" in error.message
     assert error.retry_after is not None
     assert 1 <= error.retry_after <= 5
-    job = Scope.of_job(turnstile.store, Deadline.after(600), route="ingest")
-    turnstile.on_sleep = lambda: under_way.aclose()
-    turnstile.provider.embedding_tokens = 1
-    await turnstile.calls.embed(job, ["a" * 8000] * 4)
-    assert len(turnstile.slept) == 1
+    job = Scope.for_job(harness.store, Deadline.after(600), route="ingest")
+    harness.on_sleep = lambda: under_way.aclose()
+    harness.provider.embedding_tokens = 1
+    await harness.calls.embed(job, ["a" * 8000] * 4)
+    assert len(harness.slept) == 1
 
 
 async def test_who_is_overtaken_too_often_hears_of_no_limit_that_there_is_not(
-    turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
+    harness: AdmissionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def overtaken(*_: object, **__: object) -> Full:
-        return Full(0.1, "concurrent")
+    async def overtaken(*_: object, **__: object) -> NoCapacity:
+        return NoCapacity(0.1, "concurrent")
 
     monkeypatch.setattr(SharedLimit, "reserve", overtaken)
-    turnstile.limits.budget = "1"
-    error = await refused(turnstile, RateLimited)
+    harness.limits.budget = "1"
+    error = await refused(harness, RateLimited)
     assert "None" not in error.message
     assert error.details == {}
     assert error.retry_after == 0.1
 
 
-async def test_a_reset_of_the_usage_gives_no_budget_back(turnstile: Turnstile) -> None:
-    turnstile.now = datetime.now(UTC).timestamp()
-    turnstile.limits.budget = "1"
+async def test_a_reset_of_the_usage_gives_no_budget_back(harness: AdmissionHarness) -> None:
+    harness.now = datetime.now(UTC).timestamp()
+    harness.limits.budget = "1"
     for _ in range(2):
-        await turnstile.ask()
-    await reset(turnstile.store)
-    await refused(turnstile, BudgetExceeded)
-    turnstile.calls = turnstile.worker()
-    turnstile.limits.budget = "0.9"  # counted anew, from the rows
-    await refused(turnstile, BudgetExceeded)
+        await harness.ask()
+    await reset(harness.store)
+    await refused(harness, BudgetExceeded)
+    harness.calls = harness.worker()
+    harness.limits.budget = "0.9"  # counted anew, from the rows
+    await refused(harness, BudgetExceeded)
 
 
-async def test_a_budget_that_is_new_counts_what_the_month_has_cost_so_far(turnstile: Turnstile) -> None:
-    turnstile.now = datetime.now(UTC).timestamp()
+async def test_a_budget_that_is_new_counts_what_the_month_has_cost_so_far(harness: AdmissionHarness) -> None:
+    harness.now = datetime.now(UTC).timestamp()
     for _ in range(3):
-        await turnstile.ask()
-    turnstile.limits.budget = "1.2"
-    error = await refused(turnstile, BudgetExceeded)
+        await harness.ask()
+    harness.limits.budget = "1.2"
+    error = await refused(harness, BudgetExceeded)
     assert error.details["spent_usd"] == "1.5"
-    turnstile.limits.budget = "2"
-    await turnstile.ask()
-    await refused(turnstile, BudgetExceeded)
+    harness.limits.budget = "2"
+    await harness.ask()
+    await refused(harness, BudgetExceeded)
 
 
 async def test_a_budget_that_was_off_for_a_while_counts_what_was_spent_meanwhile(store: TenantStore) -> None:
@@ -309,91 +311,93 @@ async def test_a_budget_that_was_off_for_a_while_counts_what_was_spent_meanwhile
     assert refused.value.details["spent_usd"] == "2"
 
 
-async def test_new_caps_hold_from_the_next_reservation_on(turnstile: Turnstile) -> None:
-    turnstile.limits.tokens = 1000
-    await turnstile.ask(answer=900, takes=TokenUsage(2, 900))
-    await refused(turnstile, RateLimited, answer=500)
-    turnstile.limits.tokens = 2000
-    await turnstile.ask(answer=500, takes=TokenUsage(2, 500))
-    turnstile.limits.tokens = 1400
-    await refused(turnstile, RateLimited, answer=10)
-    turnstile.limits.tokens = None
-    await turnstile.ask(answer=10)
+async def test_new_caps_hold_from_the_next_reservation_on(harness: AdmissionHarness) -> None:
+    harness.limits.tokens = 1000
+    await harness.ask(answer=900, takes=TokenUsage(2, 900))
+    await refused(harness, RateLimited, answer=500)
+    harness.limits.tokens = 2000
+    await harness.ask(answer=500, takes=TokenUsage(2, 500))
+    harness.limits.tokens = 1400
+    await refused(harness, RateLimited, answer=10)
+    harness.limits.tokens = None
+    await harness.ask(answer=10)
 
 
-async def test_a_model_without_a_price_reserves_no_money_and_is_counted_with_what_its_provider_says(turnstile: Turnstile) -> None:
-    turnstile.limits.budget = "1"
-    turnstile.provider.deltas = [ChatDelta("Dear.", usage=TokenUsage(1, 1), cost_usd=Decimal(5))]
-    _ = [delta async for delta in turnstile.calls.chat(make_scope(turnstile.store), question(100, "unpriced"))]
-    await refused(turnstile, BudgetExceeded)
+async def test_a_model_without_a_price_reserves_no_money_and_is_counted_with_what_its_provider_says(
+    harness: AdmissionHarness,
+) -> None:
+    harness.limits.budget = "1"
+    harness.provider.deltas = [ChatDelta("Dear.", usage=TokenUsage(1, 1), cost_usd=Decimal(5))]
+    _ = [delta async for delta in harness.calls.chat(make_scope(harness.store), question(100, "unpriced"))]
+    await refused(harness, BudgetExceeded)
 
 
 @pytest.mark.parametrize("budget", ["0", "1"])
-async def test_a_spent_budget_lets_through_what_has_no_price(turnstile: Turnstile, budget: str) -> None:
-    turnstile.limits.budget = "10"
+async def test_a_spent_budget_lets_through_what_has_no_price(harness: AdmissionHarness, budget: str) -> None:
+    harness.limits.budget = "10"
     for _ in range(3):
-        await turnstile.ask()
-    turnstile.limits.budget = budget
-    await refused(turnstile, BudgetExceeded)
-    await turnstile.ask(model="unpriced")
-    reply = await turnstile.calls.embed(make_scope(turnstile.store), ["text"], "other-embed")
+        await harness.ask()
+    harness.limits.budget = budget
+    await refused(harness, BudgetExceeded)
+    await harness.ask(model="unpriced")
+    reply = await harness.calls.embed(make_scope(harness.store), ["text"], "other-embed")
     assert reply.count == 1
-    await refused(turnstile, BudgetExceeded)
+    await refused(harness, BudgetExceeded)
 
 
-async def test_embeddings_take_part(turnstile: Turnstile) -> None:
-    turnstile.limits.tokens = 100
-    scope = make_scope(turnstile.store)
-    turnstile.provider.embedding_tokens = 40
-    await turnstile.calls.embed(scope, ["a" * 160, "b" * 160])
+async def test_embeddings_take_part(harness: AdmissionHarness) -> None:
+    harness.limits.tokens = 100
+    scope = make_scope(harness.store)
+    harness.provider.embedding_tokens = 40
+    await harness.calls.embed(scope, ["a" * 160, "b" * 160])
     with pytest.raises(RateLimited):
-        await turnstile.calls.embed(scope, ["c" * 160])
-    assert len(turnstile.provider.embeddings) == 1
+        await harness.calls.embed(scope, ["c" * 160])
+    assert len(harness.provider.embeddings) == 1
 
 
-async def test_all_workers_share_the_limits_and_no_other_tenant_does(turnstile: Turnstile) -> None:
-    turnstile.limits.tokens = 1000
-    await turnstile.ask(answer=900, takes=TokenUsage(2, 900))
-    other = turnstile.worker()
+async def test_all_workers_share_the_limits_and_no_other_tenant_does(harness: AdmissionHarness) -> None:
+    harness.limits.tokens = 1000
+    await harness.ask(answer=900, takes=TokenUsage(2, 900))
+    other = harness.worker()
     with pytest.raises(RateLimited):
-        await turnstile.ask(answer=900, by=other)
-    turnstile.store = Aws(table="spass", bucket="spass").for_tenant(TenantId("other"))
-    await turnstile.ask(answer=900)
+        await harness.ask(answer=900, by=other)
+    harness.store = Aws(table="spass", bucket="spass").for_tenant(TenantId("other"))
+    await harness.ask(answer=900)
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_whichever_call_goes_wrong_no_room_is_lost_for_good_and_no_limit_is_passed(
-    turnstile: Turnstile, fault: Fault
+    harness: AdmissionHarness, fault: Fault
 ) -> None:
-    turnstile.limits.tokens = 1000
-    await turnstile.ask(takes=TokenUsage(2, 1))
+    harness.limits.tokens = 1000
+    await harness.ask(takes=TokenUsage(2, 1))
     for point in range(3):
-        turnstile.now += 120
+        harness.now += 120
         with inject(FaultPlan(fault, at=point)) as plan, suppress(Crash, StorageUnavailable):
-            await turnstile.ask(answer=900, takes=TokenUsage(2, 900))
+            await harness.ask(answer=900, takes=TokenUsage(2, 900))
         assert len(plan.calls) > point
-        reached = len(turnstile.provider.requests)
-        turnstile.now += 1
+        reached = len(harness.provider.requests)
+        harness.now += 1
         try:  # what was generated is counted, whatever was lost
-            await turnstile.ask(answer=900, takes=TokenUsage(2, 900))
+            await harness.ask(answer=900, takes=TokenUsage(2, 900))
         except RateLimited:
-            assert len(turnstile.provider.requests) == reached
-        turnstile.now += 120
-        await turnstile.ask(answer=900, takes=TokenUsage(2, 900))
+            assert len(harness.provider.requests) == reached
+        harness.now += 120
+        await harness.ask(answer=900, takes=TokenUsage(2, 900))
 
 
-async def test_no_reservation_outlasts_its_request(turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_reservation_outlasts_its_request(harness: AdmissionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     unstuck = asyncio.Event()
 
     async def stuck(*_: object) -> None:
         await unstuck.wait()
 
-    turnstile.limits.tokens = 1000
-    scope = replace(make_scope(turnstile.store), deadline=Deadline.after(0.05))
+    harness.limits.tokens = 1000
+    scope = replace(make_scope(harness.store), deadline=Deadline.after(0.05))
     monkeypatch.setattr(TenantTable, "write", stuck)
     with pytest.raises(StorageUnavailable):
         async with asyncio.timeout(20):
-            _ = [delta async for delta in turnstile.calls.chat(scope, question(1))]
-    assert turnstile.provider.requests == []
+            _ = [delta async for delta in harness.calls.chat(scope, question(1))]
+    assert harness.provider.requests == []
     assert scope.deadline.remaining() == 0
     unstuck.set()

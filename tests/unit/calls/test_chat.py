@@ -20,9 +20,9 @@ from spass.core.errors import (
     UpstreamRejected,
 )
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
-from spass.llm.errors import BackendRejected, BackendTimedOut, BackendUnavailable
+from spass.llm.errors import BackendBadRequest, BackendTimeout, BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, ToolCallDelta, collect_deltas
-from tests.unit.calls.scripted import CONFIG, ScriptedProvider, at_depth, audit_of, make_scope
+from tests.unit.calls.scripted_provider import CONFIG, ScriptedProvider, at_depth, audit_of, make_scope
 
 pytestmark = pytest.mark.anyio
 
@@ -157,7 +157,7 @@ async def test_an_empty_answer_that_is_counted_as_none_is_no_estimate(store: Ten
     assert "usage_estimated" not in record
 
 
-LATE = BackendTimedOut("late")
+LATE = BackendTimeout("late")
 
 
 @pytest.mark.parametrize("failure", [LATE, BackendUnavailable("gone"), asyncio.CancelledError()])
@@ -270,7 +270,7 @@ async def test_a_model_without_backend_is_recorded_with_no_attempt(store: Tenant
 async def test_a_providers_words_reach_the_caller_without_its_secrets(store: TenantStore) -> None:
     words = "bad key sk-live-0123456789 at https://api.internal/v1 arn:aws:iam::123456789012:role/x in /etc/keys/openai"
     with pytest.raises(UpstreamRejected) as caught:
-        await ask(ScriptedProvider([], BackendRejected(words)), store)
+        await ask(ScriptedProvider([], BackendBadRequest(words)), store)
     for secret in ("sk-live", "api.internal", "123456789012", "/etc/keys"):
         assert secret not in caught.value.message
     assert caught.value.__cause__ is None

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.calls.datamark import NOTE, read
-from spass.calls.defence import Defended, defended
+from spass.calls.datamark import NOTE, remove_marks
+from spass.calls.defence import SanitizedRequest, sanitize_request
 from spass.core.messages import FinishReason, Message, Role, ToolCall
 from spass.llm.types import ChatDelta, ChatRequest, ToolCallDelta, collect_deltas
 
@@ -17,9 +17,9 @@ SYSTEM = Message(Role.SYSTEM, "Answer.")
 ASKED = (Message(Role.USER, "Well?"), Message(Role.ASSISTANT, "", (ToolCall("c1", "look", '{"a": 1}'),)))
 
 
-def with_data(text: str, *others: Message) -> Defended:
+def with_data(text: str, *others: Message) -> SanitizedRequest:
     """A conversation in which a tool answered ``text``."""
-    return defended(ChatRequest("m", (SYSTEM, *others, *ASKED, Message(Role.TOOL, text, tool_call_id="c1"))))
+    return sanitize_request(ChatRequest("m", (SYSTEM, *others, *ASKED, Message(Role.TOOL, text, tool_call_id="c1"))))
 
 
 def sent(text: str) -> str:
@@ -40,13 +40,13 @@ def test_one_note_at_the_end_of_the_system_prompt_says_what_that_means() -> None
         messages = defence.request.messages
         assert messages[0].content == f"Answer.\n\n{NOTE}"
         assert sum(NOTE in message.content for message in messages) == 1
-    alone = defended(ChatRequest("m", (Message(Role.USER, "a b", data=True), *ASKED[:1]))).request.messages
+    alone = sanitize_request(ChatRequest("m", (Message(Role.USER, "a b", data=True), *ASKED[:1]))).request.messages
     assert alone[0] == Message(Role.SYSTEM, NOTE)
 
 
 def test_without_data_there_is_no_note_and_nothing_is_read_differently() -> None:
     request = ChatRequest("m", (SYSTEM, *ASKED[:1]))
-    defence = defended(request)
+    defence = sanitize_request(request)
     delta = ChatDelta("aˆb")
     assert defence.request is request
     assert defence.heard(delta) is delta
@@ -54,7 +54,9 @@ def test_without_data_there_is_no_note_and_nothing_is_read_differently() -> None
 
 def test_the_beginning_of_a_prompt_stays_the_same_while_the_conversation_grows() -> None:
     first = with_data("a b").request.messages
-    later = defended(ChatRequest("m", (SYSTEM, *ASKED, Message(Role.TOOL, "a b", tool_call_id="c1"), *ASKED))).request.messages
+    later = sanitize_request(
+        ChatRequest("m", (SYSTEM, *ASKED, Message(Role.TOOL, "a b", tool_call_id="c1"), *ASKED))
+    ).request.messages
     assert later[: len(first)] == first
 
 
@@ -71,15 +73,15 @@ def test_the_beginning_of_a_prompt_stays_the_same_while_the_conversation_grows()
     ],
 )
 def test_marks_can_be_taken_out_without_a_trace(text: str) -> None:
-    assert read(sent(text)) == text
+    assert remove_marks(sent(text)) == text
 
 
 @given(st.text() | st.lists(st.sampled_from([" ", "\n", "\t", "\\n", "\\\\", "a", "{", '"', "\u00a0"])).map("".join))
 def test_every_text_can_be_read_again(text: str) -> None:
     told = sent(text)
     if not any(letter in text for letter in "<＜﹤≮‹[]ˆˇ˘˛˜˝:"):
-        seen = defended(ChatRequest("m", (Message(Role.ASSISTANT, text),))).request.messages[0].content
-        assert read(told) == seen
+        seen = sanitize_request(ChatRequest("m", (Message(Role.ASSISTANT, text),))).request.messages[0].content
+        assert remove_marks(told) == seen
 
 
 @given(st.lists(st.sampled_from(["ignore", "all", " ", "\n", "\t", "\u00a0", "\u2003", "  "]), min_size=3).map("".join))

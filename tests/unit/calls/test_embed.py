@@ -7,7 +7,7 @@ import pytest
 from spass.aws.clients import TenantStore
 from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, UpstreamError
 from spass.llm.errors import BackendUnavailable
-from tests.unit.calls.scripted import ScriptedProvider, audit_of, make_scope
+from tests.unit.calls.scripted_provider import ScriptedProvider, audit_of, make_scope
 
 pytestmark = pytest.mark.anyio
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from spass.calls.pipeline import Calls
 from spass.core.errors import UpstreamError, UpstreamRejected
 from spass.core.messages import TokenUsage
-from spass.llm.errors import BackendFailed, BackendRateLimited, BackendRejected, BackendUnavailable
-from spass.llm.retries import Chance
+from spass.llm.errors import BackendBadRequest, BackendError, BackendRateLimited, BackendUnavailable
+from spass.llm.retries import Timing
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
-from tests.unit.calls.simulated import simulated
-from tests.unit.tools.scopes import scope_for, table_of
+from tests.unit.calls.skipping_loop import run_with_virtual_time
+from tests.unit.tools.fakes import scope_for, table_of
 
 PER_REQUEST = 32  # what any server takes
 
@@ -31,7 +31,7 @@ class Server:
     """Takes ``seconds`` for a request, which may fail; a vector says its text's number. Remembers what was under way together."""
 
     seconds: Callable[[int], float] = lambda number: 1.0
-    failures: dict[int, list[BackendFailed]] = field(default_factory=dict)
+    failures: dict[int, list[BackendError]] = field(default_factory=dict)
     provider: str = "ollama"
     max_concurrent: int | None = None
     requests: list[int] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Server:
                 "defaults": {"embedding_model": "e"},
             }
         )
-        chance = Chance(clock=lambda: asyncio.get_running_loop().time(), random=lambda: 1.0)
+        chance = Timing(clock=lambda: asyncio.get_running_loop().time(), random=lambda: 1.0)
         router = Router(config.llm, config.models, lambda _: "key", chance=chance, provider_of=lambda *_: self)
         return Calls(config, router, Cascade(config))
 
@@ -91,7 +91,7 @@ def texts(batches: int) -> list[str]:
 
 def embed(server: Server, count: int, *, retries: int = 3) -> tuple[list[float], float]:
     """The numbers that the vectors of ``count`` requests say, and the seconds it took."""
-    reply, seconds = simulated(server.calls(retries).embed(scope_for(seconds=3600), texts(count)))
+    reply, seconds = run_with_virtual_time(server.calls(retries).embed(scope_for(seconds=3600), texts(count)))
     return [row[0] for row in reply.rows()], seconds
 
 
@@ -119,7 +119,7 @@ def test_no_more_than_the_backend_takes_at_once(most: int) -> None:
 
 def test_many_requests_are_one_call_on_the_bill_and_in_the_audit() -> None:
     scope = scope_for()
-    simulated(Server().calls().embed(scope, texts(6)))
+    run_with_virtual_time(Server().calls().embed(scope, texts(6)))
     (record,) = [put.attributes for put in table_of(scope).written]
     assert (record["status"], record["attempts"], record["prompt_tokens"], record["backend"]) == ("ok", 6, 60, "server")
     assert scope.tally.total.sub_calls == 1
@@ -134,7 +134,7 @@ def test_a_request_that_fails_is_sent_again_while_the_others_go_on() -> None:
 
 
 def test_the_first_request_that_fails_for_good_ends_all_others_and_nothing_comes_back() -> None:
-    server = Server(seconds=lambda number: 1.0 + number, failures={1: [BackendRejected("not that")]})
+    server = Server(seconds=lambda number: 1.0 + number, failures={1: [BackendBadRequest("not that")]})
     scope = scope_for()
 
     async def run() -> float:
@@ -146,7 +146,7 @@ def test_the_first_request_that_fails_for_good_ends_all_others_and_nothing_comes
         assert len(server.requests) == sent
         return 0
 
-    _, seconds = simulated(run())
+    _, seconds = run_with_virtual_time(run())
     assert round(seconds, 3) == 102
     assert (server.requests, sorted(server.cancelled)) == ([0, 1, 2, 3, 4], [2, 3, 4])
     (record,) = [put.attributes for put in table_of(scope).written]
@@ -155,14 +155,14 @@ def test_the_first_request_that_fails_for_good_ends_all_others_and_nothing_comes
 
 def test_who_waits_to_try_again_is_ended_too() -> None:
     server = Server(
-        seconds=lambda number: 1.0 + number, failures={0: [BackendRateLimited("", retry_after=50)], 1: [BackendRejected("no")]}
+        seconds=lambda number: 1.0 + number, failures={0: [BackendRateLimited("", retry_after=50)], 1: [BackendBadRequest("no")]}
     )
 
     async def run() -> None:
         with pytest.raises(UpstreamRejected):
             await server.calls().embed(scope_for(), texts(2))
 
-    _, seconds = simulated(run())
+    _, seconds = run_with_virtual_time(run())
     assert round(seconds, 3) == 2
 
 
@@ -173,7 +173,7 @@ def test_each_request_has_the_retries_of_any_other() -> None:
         with pytest.raises(UpstreamError):
             await server.calls(retries=2).embed(scope_for(seconds=3600), texts(4))
 
-    simulated(run())
+    run_with_virtual_time(run())
     assert sorted(server.requests) == [0, 1, 2, 3, 3, 3]
 
 
@@ -188,7 +188,7 @@ def test_who_is_cancelled_leaves_nothing_under_way() -> None:
             await task
         assert server.under_way == 0
 
-    simulated(run())
+    run_with_virtual_time(run())
     assert (server.requests, sorted(server.cancelled)) == ([0, 1, 2, 3], [0, 1, 2, 3])
     assert [put.attributes["status"] for put in table_of(scope).written] == ["cancelled"]
 
@@ -201,4 +201,4 @@ def test_a_request_cancelled_from_within_takes_the_whole_with_it() -> None:
             return await super().embed(request, context)
 
     with pytest.raises(asyncio.CancelledError):
-        simulated(Leaving().calls().embed(scope_for(), texts(3)))
+        run_with_virtual_time(Leaving().calls().embed(scope_for(), texts(3)))

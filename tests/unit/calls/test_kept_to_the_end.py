@@ -17,8 +17,8 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ChatRequest
 from spass.metering.usage import UsageQuery, usage
-from tests.unit.calls.scripted import ScriptedProvider, audit_of, make_scope
-from tests.unit.metering.ledger import Books
+from tests.unit.calls.scripted_provider import ScriptedProvider, audit_of, make_scope
+from tests.unit.metering.ledger import LedgerHarness
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ async def test_a_table_that_fails_takes_no_answer_away(
 async def test_a_caller_that_is_cancelled_while_the_account_is_written_waits_for_it(
     store: TenantStore, fault: Fault | None, times: int
 ) -> None:
-    books = Books.opened()
+    books = LedgerHarness.opened()
 
     async def listen() -> None:
         async for _ in ScriptedProvider(ANSWER).calls().chat(make_scope(books.store), QUESTION):

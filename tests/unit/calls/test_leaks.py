@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.calls.leaks import LONGEST, AnswerScrubber, Leaks
+from spass.calls.leaks import MAX_HELD_CHARACTERS, AnswerRedactor, Redactor
 from spass.core.errors import UpstreamRejected
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import ChatDelta, ChatReply, ToolCallDelta, collect_deltas
 from spass.tenancy.config import GatewayConfig
-from tests.unit.calls.planted import PLACED, PROVIDER_KEY, SECRETS, TOKEN, give_credentials, telling_parts
+from tests.unit.calls.planted_secrets import PLACED, PROVIDER_KEY, SECRETS, TOKEN, give_credentials, identifying_parts
 
 CONFIG = GatewayConfig.model_validate(
     {
@@ -67,8 +67,8 @@ ORDINARY: Mapping[str, str] = {
 }
 
 
-def leaks(keys: Sequence[str] = (PROVIDER_KEY,)) -> Leaks:
-    return Leaks(CONFIG, lambda: keys)
+def leaks(keys: Sequence[str] = (PROVIDER_KEY,)) -> Redactor:
+    return Redactor(CONFIG, lambda: keys)
 
 
 @pytest.fixture(autouse=True)
@@ -76,9 +76,9 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     give_credentials(monkeypatch)
 
 
-def heard(deltas: Iterable[ChatDelta], made: AnswerScrubber | None = None) -> ChatReply:
+def heard(deltas: Iterable[ChatDelta], made: AnswerRedactor | None = None) -> ChatReply:
     """What a client has at the end."""
-    scrubber = made or leaks().scrubber()
+    scrubber = made or leaks().answer_redactor()
     passed = [scrubber.passed(delta) for delta in deltas]
     return collect_deltas([*passed, scrubber.rest()])
 
@@ -94,7 +94,7 @@ def _cut(text: str, cuts: Iterable[int]) -> list[str]:
 
 
 def shows(text: str, kind: str) -> bool:
-    return any(part in text for part in telling_parts(kind))
+    return any(part in text for part in identifying_parts(kind))
 
 
 @KINDS
@@ -153,7 +153,7 @@ def test_in_small_pieces_it_is_taken_out_the_same(kind: str, size: int) -> None:
 
 @KINDS
 def test_no_piece_of_a_stream_shows_more_than_may_be_the_start_of_a_word(kind: str) -> None:
-    scrubber = leaks().scrubber()
+    scrubber = leaks().answer_redactor()
     given = ""
     for character in f"It is {SECRETS[kind]}":
         given += scrubber.passed(ChatDelta(character)).content
@@ -257,23 +257,23 @@ def test_nothing_is_lost_or_added_where_there_is_no_secret(text: str, cuts: list
 
 @pytest.mark.parametrize("first", ["Hello", "The", " And", "I", "Grüße", "你好", "42", "{", '"', "\n"])
 def test_the_first_piece_of_an_answer_shows_at_once(first: str) -> None:
-    assert leaks().scrubber().passed(ChatDelta(first)).content == ("Hell" if first == "Hello" else first)
+    assert leaks().answer_redactor().passed(ChatDelta(first)).content == ("Hell" if first == "Hello" else first)
 
 
 def test_words_show_as_soon_as_they_have_ended() -> None:
-    scrubber = leaks().scrubber()
+    scrubber = leaks().answer_redactor()
     shown = [scrubber.passed(ChatDelta(piece)).content for piece in ("Under", "stand", "ing is", " goodness", ". Bye")]
     assert shown == ["Unde", "", "rstanding is", " good", "ness. Bye"]
     assert scrubber.rest().content == ""
 
 
 def test_of_a_run_without_end_no_more_than_a_thousand_characters_wait() -> None:
-    scrubber = leaks().scrubber()
+    scrubber = leaks().answer_redactor()
     sent = given_on = 0
     for _ in range(2000):
         sent += 50
         given_on += len(scrubber.passed(ChatDelta("aB3" * 16 + "xy")).content)
-        assert sent - given_on <= LONGEST
+        assert sent - given_on <= MAX_HELD_CHARACTERS
     assert given_on + len(scrubber.rest().content) == sent
 
 
@@ -305,16 +305,16 @@ def test_figures_pass() -> None:
 
 def test_keys_that_come_into_use_later_are_known_to_the_next_answer() -> None:
     keys: list[str] = []
-    made = Leaks(CONFIG, lambda: keys)
-    assert heard([ChatDelta(PROVIDER_KEY)], made.scrubber()).message.content == PROVIDER_KEY
+    made = Redactor(CONFIG, lambda: keys)
+    assert heard([ChatDelta(PROVIDER_KEY)], made.answer_redactor()).message.content == PROVIDER_KEY
     keys.append(PROVIDER_KEY)
-    assert PROVIDER_KEY not in heard([ChatDelta(PROVIDER_KEY)], made.scrubber()).message.content
+    assert PROVIDER_KEY not in heard([ChatDelta(PROVIDER_KEY)], made.answer_redactor()).message.content
 
 
 def test_a_word_that_stands_in_for_a_key_is_none() -> None:
     made = leaks(["stand-in", "test", ""])
     assert (
-        heard([ChatDelta("The offline stand-in is a test.")], made.scrubber()).message.content
+        heard([ChatDelta("The offline stand-in is a test.")], made.answer_redactor()).message.content
         == "The offline stand-in is a test."
     )
 
@@ -322,7 +322,7 @@ def test_a_word_that_stands_in_for_a_key_is_none() -> None:
 @KINDS
 def test_an_error_of_a_call_loses_secrets_and_names_of_ours(kind: str) -> None:
     message = f"bad request: {SECRETS[kind]} at https://internal.example/x in /var/task/app.py"
-    error = leaks().scrubbed(UpstreamRejected(message, param="model"))
+    error = leaks().redact_error(UpstreamRejected(message, param="model"))
     assert isinstance(error, UpstreamRejected)
     assert error.param == "model"
     assert not shows(error.message, kind)
@@ -339,7 +339,7 @@ def test_an_error_of_a_call_loses_secrets_and_names_of_ours(kind: str) -> None:
 @pytest.mark.parametrize("size", [4, 10**6], ids=["in pieces", "whole"])
 def test_time_grows_with_the_length_and_no_faster(text: str, size: int) -> None:
     def seconds(times: int) -> float:
-        scrubber, long = leaks().scrubber(), text * times
+        scrubber, long = leaks().answer_redactor(), text * times
         pieces = [ChatDelta(part) for part in _cut(long, range(size, len(long), size))]
         started = time.process_time()
         for piece in pieces:

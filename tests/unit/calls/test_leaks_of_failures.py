@@ -12,10 +12,10 @@ from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatRequest, Provider
 from spass.tenancy.config import BackendConfig, LlmConfig
 from spass.web.errors import envelope
-from tests.unit.calls.failing import FAILURES, HOST, PLACES
-from tests.unit.calls.planted import BATCHES, PROVIDER_KEY, give_credentials, planted, shown
+from tests.unit.calls.planted_secrets import BATCHES, PROVIDER_KEY, give_credentials, leaked_kinds, text_with_secrets
+from tests.unit.calls.provider_failures import FAILURES, HOST, PLACES
 from tests.unit.calls.test_leaks import leaks
-from tests.unit.llm.upstream import CLASSES, QUESTION, Upstream, backend, context
+from tests.unit.llm.scripted_upstream import CLASSES, QUESTION, Upstream, backend, context
 
 
 def asked(provider: str, upstream: Upstream, *, stream: bool) -> str:
@@ -33,7 +33,7 @@ def asked(provider: str, upstream: Upstream, *, stream: bool) -> str:
             async for _ in router.chat(ChatRequest("small", (QUESTION,), stream=stream), sent):
                 pass
         except SpassError as error:
-            return json.dumps(envelope(leaks().scrubbed(error), RequestId("req_1")))
+            return json.dumps(envelope(leaks().redact_error(error), RequestId("req_1")))
         except (RuntimeError, KeyError):  # the edge answers these without their words
             return ""
         finally:
@@ -51,9 +51,9 @@ def test_a_provider_that_fails_tells_no_secret(
     give_credentials(monkeypatch)
     for batch in BATCHES:
         for stream in (False, True):
-            body = asked(provider, Upstream(FAILURES[failure](planted(batch))), stream=stream)
+            body = asked(provider, Upstream(FAILURES[failure](text_with_secrets(batch))), stream=stream)
             captured = capsys.readouterr()
             for out in (body, captured.out, captured.err):
-                assert not shown(out, batch)
+                assert not leaked_kinds(out, batch)
                 for place in PLACES:
                     assert place not in out

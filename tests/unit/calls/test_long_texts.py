@@ -11,8 +11,8 @@ from types import FrameType
 import pytest
 
 from bench.texts import ALPHABET, WORKS, repeated, seconds
-from spass.calls.aside import LARGE, aside
-from spass.calls.datamark import read
+from spass.calls.datamark import remove_marks
+from spass.calls.worker_thread import MIN_THREAD_CHARACTERS, run_in_worker_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ def test_so_it_does_for_a_run_that_something_else_begins(name: str, beginning: s
 
 @pytest.mark.parametrize("unit", ['<data mark="ˆ">', '<data mark="ˆ">a</data>', "</data>", "ˆ"])
 def test_marks_are_read_in_linear_time(unit: str) -> None:
-    assert any(growth(lambda text: [read(text)].clear(), unit) < 4 * TIMES for _ in range(5))
+    assert any(growth(lambda text: [remove_marks(text)].clear(), unit) < 4 * TIMES for _ in range(5))
 
 
 def calls(work: Callable[[str], None], text: str) -> int:
@@ -79,5 +79,5 @@ def test_a_text_full_of_what_is_taken_out_calls_no_function_for_each(unit: str) 
 
 async def test_a_long_text_is_worked_on_beside_the_event_loop() -> None:
     here = threading.get_ident()
-    assert await aside(LARGE, lambda _: threading.get_ident(), None) == here
-    assert await aside(LARGE + 1, lambda _: threading.get_ident(), None) != here
+    assert await run_in_worker_thread(MIN_THREAD_CHARACTERS, lambda _: threading.get_ident(), None) == here
+    assert await run_in_worker_thread(MIN_THREAD_CHARACTERS + 1, lambda _: threading.get_ident(), None) != here

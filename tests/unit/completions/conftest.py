@@ -4,7 +4,7 @@ import pytest
 
 from spass.aws.clients import TenantStore
 from spass.core.ids import TenantId
-from tests.unit.calls.scripted import memory_store
+from tests.unit.calls.scripted_provider import memory_store
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.completions.chunks import Answer, Chunk, ChunkWriter, collect_chunks, replay_chunks
+from spass.completions.chunks import Chunk, ChunkWriter, Completion, collect_chunks, replay_chunks
 from spass.core.cost import Cost, CostSource
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import ChatDelta, ToolCallDelta, collect_deltas
@@ -41,7 +41,7 @@ def chunks_of(answer: list[ChatDelta], *, include_usage: bool) -> list[Chunk]:
     return [*chunks, *writer.end(FinishReason.STOP, USAGE, COST)]
 
 
-def comparable(answer: Answer) -> Answer:
+def comparable(answer: Completion) -> Completion:
     return {name: value for name, value in answer.items() if name not in ("id", "created")}
 
 

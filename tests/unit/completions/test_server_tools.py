@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spass.aws.clients import TenantStore
-from spass.calls.datamark import read
+from spass.calls.datamark import remove_marks
 from spass.calls.scope import Scope
 from spass.completions.augment import Augment
 from spass.completions.chat_request import ChatCompletionRequest
-from spass.completions.chunks import Answer, collect_chunks, replay_chunks
+from spass.completions.chunks import Completion, collect_chunks, replay_chunks
 from spass.completions.messages import check_tool_answers
 from spass.completions.server_tools import MAX_MODEL_CALLS
 from spass.completions.service import Completions
@@ -26,8 +26,8 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest, NamedTool, Tool
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tools.toolbox import Toolbox
-from tests.unit.calls.scripted import CONFIG, ScriptedProvider, audit_of, make_scope
-from tests.unit.tools.scopes import Shelf, scope_for, table_of
+from tests.unit.calls.scripted_provider import CONFIG, ScriptedProvider, audit_of, make_scope
+from tests.unit.tools.fakes import FakeKnowledge, scope_for, table_of
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,7 @@ class Model(ScriptedProvider):
         yield ChatDelta(usage=TokenUsage(10, 5))
 
     def completions(self, config: GatewayConfig = WITH_TOOLS) -> Completions:
-        return Completions(self.calls(config), config, Cascade(config), lambda: Toolbox(Shelf(), Cascade(config)))
+        return Completions(self.calls(config), config, Cascade(config), lambda: Toolbox(FakeKnowledge(), Cascade(config)))
 
 
 def says(text: str) -> list[ChatDelta]:
@@ -79,7 +79,7 @@ def chat(**fields: Any) -> ChatCompletionRequest:
     return ChatCompletionRequest.model_validate({"model": "small", "messages": [{"role": "user", "content": "6 * 7?"}], **fields})
 
 
-async def both(model: Model, scope: Scope, config: GatewayConfig = WITH_TOOLS, **fields: Any) -> Answer:
+async def both(model: Model, scope: Scope, config: GatewayConfig = WITH_TOOLS, **fields: Any) -> Completion:
     """The blocking answer, held to be the same as the stream collected, and as that replayed."""
     blocking = await model.completions(config).complete(scope, chat(**fields))
     again = Model(turns=model.turns).completions(config).stream(make_scope(scope.store), chat(stream=True, **fields))
@@ -88,16 +88,16 @@ async def both(model: Model, scope: Scope, config: GatewayConfig = WITH_TOOLS, *
     return blocking
 
 
-def timeless(answer: Answer) -> Answer:
+def timeless(answer: Completion) -> Completion:
     return {key: value for key, value in answer.items() if key not in ("id", "created")}
 
 
-def message_of(answer: Answer) -> Any:
+def message_of(answer: Completion) -> Any:
     choices: Any = answer["choices"]
     return choices[0]["message"]
 
 
-def reason_of(answer: Answer) -> Any:
+def reason_of(answer: Completion) -> Any:
     choices: Any = answer["choices"]
     return choices[0]["finish_reason"]
 
@@ -116,7 +116,7 @@ async def test_a_tool_of_the_gateway_is_run_and_its_result_read_by_the_model(sto
     *_, asked, told = second.messages
     assert [call.name for call in asked.tool_calls] == ["calculator"]
     assert (told.role, told.tool_call_id) == (Role.TOOL, asked.tool_calls[0].id)
-    assert json.loads(read(told.content)) == {"expression": "6*7", "result": 42}
+    assert json.loads(remove_marks(told.content)) == {"expression": "6*7", "result": 42}
 
 
 async def test_usage_cost_and_sub_calls_are_those_of_all_calls_and_each_leaves_its_record(store: TenantStore) -> None:
@@ -183,7 +183,7 @@ async def test_rounds_of_the_callers_tools_and_of_the_gateways_alternate_in_one_
         [*asking, *answered, *answered],  # the gateway's round, in this request alone
         [*asking, *answered, ("assistant", 2), ("tool", 0), ("tool", 0)],
     ]
-    told = [read(message.content) for message in model.asked[-1].messages if message.role is Role.TOOL]
+    told = [remove_marks(message.content) for message in model.asked[-1].messages if message.role is Role.TOOL]
     assert told == ["sunny call_weather_0", "sunny call_weather_0", "sunny call_weather_1"]
     assert {tuple(names_offered(asked)) for asked in model.asked} == {("weather", "calculator", "rag_query")}
 
@@ -202,7 +202,7 @@ async def test_a_callers_tool_that_had_the_name_of_one_of_the_gateways_leaves_it
     messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "about 40"}]
     answer = await service.complete(scope, chat(messages=messages))
     assert message_of(answer)["content"] == "42"
-    told = [read(message.content) for message in model.asked[-1].messages if message.role is Role.TOOL]
+    told = [remove_marks(message.content) for message in model.asked[-1].messages if message.role is Role.TOOL]
     assert (told[0], json.loads(told[1])["result"]) == ("about 40", 42)
 
 
@@ -291,19 +291,19 @@ async def test_a_tool_that_nobody_offered_is_answered_by_the_gateway(store: Tena
     assert message_of(answer)["content"] == "I cannot."
     *_, asked, told = model.asked[1].messages
     assert asked.tool_calls[0].name == "launch_rockets"  # as every provider takes it back
-    assert json.loads(read(told.content))["error"]["code"] == "tool_not_found"
+    assert json.loads(remove_marks(told.content))["error"]["code"] == "tool_not_found"
 
 
 async def test_a_tool_outside_the_tenants_list_does_not_exist_for_the_model(store: TenantStore) -> None:
     model = Model(turns=[calling("current_datetime", arguments="{}"), says("No idea.")])
     await model.completions().complete(make_scope(store), chat())
-    assert json.loads(read(model.asked[1].messages[-1].content))["error"]["code"] == "tool_not_found"
+    assert json.loads(remove_marks(model.asked[1].messages[-1].content))["error"]["code"] == "tool_not_found"
 
 
 async def test_a_bad_call_is_told_to_the_model_who_may_do_better(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator", arguments='{"formula": 1'), calling("calculator"), says("42")])
     assert message_of(await both(model, make_scope(store)))["content"] == "42"
-    assert json.loads(read(model.asked[1].messages[-1].content))["error"]["code"] == "invalid_arguments"
+    assert json.loads(remove_marks(model.asked[1].messages[-1].content))["error"]["code"] == "invalid_arguments"
 
 
 async def test_the_last_call_may_call_no_tool_and_one_that_does_ends_as_cut_off(store: TenantStore) -> None:
@@ -336,7 +336,7 @@ async def test_what_is_asked_for_at_once_is_bounded(store: TenantStore) -> None:
     model = Model(turns=[calling(*["calculator"] * 40), says("42, mostly.")])
     answer = await model.completions().complete(make_scope(store), chat())
     assert message_of(answer)["content"] == "42, mostly."
-    told = [json.loads(read(message.content)) for message in model.asked[1].messages if message.role is Role.TOOL]
+    told = [json.loads(remove_marks(message.content)) for message in model.asked[1].messages if message.role is Role.TOOL]
     assert [result.get("error", {}).get("code") for result in told] == [None] * 32 + ["too_many_tool_calls"] * 8
 
 
@@ -353,7 +353,7 @@ async def test_a_tool_for_which_there_was_no_room_does_not_exist_for_the_model(s
     mine = [{"type": "function", "function": {"name": f"mine_{number}"}} for number in range(127)]
     model = Model(turns=[calling("rag_query"), says("No idea.")])
     await model.completions().complete(make_scope(store), chat(tools=mine))
-    assert json.loads(read(model.asked[1].messages[-1].content))["error"]["code"] == "tool_not_found"
+    assert json.loads(remove_marks(model.asked[1].messages[-1].content))["error"]["code"] == "tool_not_found"
 
 
 async def test_switched_off_there_are_none(store: TenantStore) -> None:
@@ -387,7 +387,7 @@ def test_tools_are_made_beforehand_where_any_tenant_has_some() -> None:
 
     def make() -> Toolbox:
         made.append(True)
-        return Toolbox(Shelf(), Cascade(CONFIG))
+        return Toolbox(FakeKnowledge(), Cascade(CONFIG))
 
     tenant = {"id": "acme", "defaults": {"tools_enabled_default": ["calculator"]}}
     config = GatewayConfig.model_validate(CONFIG.model_dump() | {"tenants": [tenant]})
@@ -397,7 +397,7 @@ def test_tools_are_made_beforehand_where_any_tenant_has_some() -> None:
 
 async def test_tools_act_for_the_callers_tenant_and_user() -> None:
     scope = scope_for("demo")
-    shelf = Shelf({("demo", "notes"): ["Bonn is a town."]})
+    shelf = FakeKnowledge({("demo", "notes"): ["Bonn is a town."]})
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "Bonn?"}'), says("A town.")])
     await Completions(
         model.calls(WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(shelf, Cascade(WITH_TOOLS))
@@ -414,7 +414,7 @@ async def test_a_model_that_fails_on_the_way_fails_the_request_and_what_it_took_
 
 
 async def test_a_store_that_fails_under_a_tool_fails_the_request() -> None:
-    class Broken(Shelf):
+    class Broken(FakeKnowledge):
         async def query(self, *_: object) -> Any:
             raise StorageUnavailable("The store does not answer.")
 
@@ -429,7 +429,7 @@ async def test_a_store_that_fails_under_a_tool_fails_the_request() -> None:
 async def test_who_leaves_while_tools_run_ends_them(store: TenantStore) -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 
-    class Slow(Shelf):
+    class Slow(FakeKnowledge):
         async def query(self, *_: object) -> Any:
             started.set()
             try:
@@ -469,7 +469,7 @@ def test_whatever_the_model_does_stream_and_answer_agree_and_the_conversation_st
     own = [WEATHER, {"type": "function", "function": {"name": "map"}}][: 2 if with_map else 1]
     fields: dict[str, Any] = {"tools": own, **({"response_format": {"type": "json_object"}} if wants_json else {})}
 
-    async def run() -> Answer:
+    async def run() -> Completion:
         again = Model(turns=model.turns).completions().stream(scope_for(), chat(stream=True, **fields))
         streamed = collect_chunks([chunk async for chunk in again])
         blocking = await model.completions().complete(scope_for(), chat(**fields))

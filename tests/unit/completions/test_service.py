@@ -18,7 +18,7 @@ from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ToolCallDelta
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
-from tests.unit.calls.scripted import CONFIG, ScriptedProvider, audit_of, make_scope
+from tests.unit.calls.scripted_provider import CONFIG, ScriptedProvider, audit_of, make_scope
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from spass.core.ids import IndexId, JobId, TenantId, UploadId
 from spass.core.jobs import AccountCall, CompactSession, IngestUpload, Job, MergeSegments, body_of
 from spass.jobs.messages import Unknown, parse
 from spass.rag.ingest.uploaded_file import UploadedFile, upload_key, uploaded_file
-from tests.unit.rag.ingest.stage import put_event
+from tests.unit.rag.ingest.harness import put_event
 
 UPLOAD = UploadId("upl_01k9s3f5k2abcdefghjkmnpqrs")
 

@@ -12,7 +12,7 @@ def heard(*pieces: tuple[int, TokenUsage | None]) -> tuple[TokenUsage, bool]:
     attempt = Attempt(EXPECTED)
     attempt.sent = True
     for characters, counted in pieces:
-        attempt.hear(characters, counted)
+        attempt.record_chunk(characters, counted)
     return attempt.usage, attempt.estimated
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from spass.core.time import Deadline
-from spass.llm.errors import BackendRejected, BackendTimedOut, BackendUnavailable
-from spass.llm.providers.embedded import MODEL, Embedded
+from spass.llm.errors import BackendBadRequest, BackendTimeout, BackendUnavailable
+from spass.llm.providers.embedded import MODEL, EmbeddedProvider
 from spass.llm.providers.minilm import WINDOW, Floats, MiniLM
 from spass.llm.types import CallContext, ChatRequest, EmbeddingRequest
 from spass.tenancy.config import BackendConfig
@@ -34,8 +34,8 @@ def model(folder: Path) -> MiniLM:
 
 
 @pytest.fixture
-def provider() -> Embedded:
-    return Embedded(BackendConfig(name="embedded", provider="embedded"), None)
+def provider() -> EmbeddedProvider:
+    return EmbeddedProvider(BackendConfig(name="embedded", provider="embedded"), None)
 
 
 def embed(model: MiniLM, texts: Sequence[str]) -> Floats:
@@ -76,7 +76,7 @@ def test_every_vector_has_length_one(model: MiniLM) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_provider_answers_packed_rows_and_counts_tokens(provider: Embedded) -> None:
+async def test_the_provider_answers_packed_rows_and_counts_tokens(provider: EmbeddedProvider) -> None:
     reply = await provider.embed(EmbeddingRequest(MODEL, tuple(REFERENCE["texts"][:2])), soon())
     assert (reply.count, reply.dimensions) == (2, 384)
     np.testing.assert_allclose(np.frombuffer(reply.data, "<f4").reshape(2, 384), np.array(REFERENCE["vectors"][:2]), atol=3e-6)
@@ -85,31 +85,31 @@ async def test_the_provider_answers_packed_rows_and_counts_tokens(provider: Embe
 
 
 @pytest.mark.anyio
-async def test_it_refuses_chat_and_other_models(provider: Embedded) -> None:
-    with pytest.raises(BackendRejected):
+async def test_it_refuses_chat_and_other_models(provider: EmbeddedProvider) -> None:
+    with pytest.raises(BackendBadRequest):
         await provider.embed(EmbeddingRequest("nomic-embed-text-v1.5", ("x",)), soon())
-    with pytest.raises(BackendRejected):
+    with pytest.raises(BackendBadRequest):
         async for _ in provider.chat(ChatRequest(MODEL, ()), soon()):
             pass
 
 
 @pytest.mark.anyio
-async def test_it_stops_at_the_deadline(provider: Embedded) -> None:
-    with pytest.raises(BackendTimedOut):
+async def test_it_stops_at_the_deadline(provider: EmbeddedProvider) -> None:
+    with pytest.raises(BackendTimeout):
         await provider.embed(EmbeddingRequest(MODEL, ("x",)), CallContext(Deadline.after(0)))
 
 
 @pytest.mark.anyio
-async def test_one_long_text_stops_at_the_deadline_too(provider: Embedded) -> None:
+async def test_one_long_text_stops_at_the_deadline_too(provider: EmbeddedProvider) -> None:
     began = time.monotonic()
-    with pytest.raises(BackendTimedOut):
+    with pytest.raises(BackendTimeout):
         await provider.embed(EmbeddingRequest(MODEL, ("word " * 200_000,)), CallContext(Deadline.after(1)))
     assert time.monotonic() - began < 60
 
 
 @pytest.mark.anyio
 async def test_missing_weights_are_a_backend_that_is_not_there(
-    provider: Embedded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    provider: EmbeddedProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SPASS_MODEL", str(tmp_path))
     with pytest.raises(BackendUnavailable):

@@ -24,160 +24,169 @@ from spass.core.errors import (
 )
 from spass.core.messages import Message, Role, TokenUsage
 from spass.core.time import Deadline
+from spass.llm.backends import provider_of_model, serves
 from spass.llm.errors import (
+    BackendAuthError,
+    BackendBadRequest,
     BackendContextLength,
-    BackendFailed,
+    BackendError,
     BackendRateLimited,
-    BackendRefused,
-    BackendRejected,
-    BackendTimedOut,
+    BackendTimeout,
     BackendUnavailable,
 )
-from spass.llm.router import Route, Router
-from spass.llm.serving import claimant, serves
+from spass.llm.router import Router, RoutingRecord
 from spass.llm.strategies import STRATEGIES, Failover
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, pack_rows
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
-from tests.unit.llm.router_world import BUSY, EXPECTED, HELLO, Scripted, World, failure_of, text_of, then
+from tests.unit.llm.router_harness import (
+    BUSY,
+    EXPECTED,
+    HELLO,
+    RouterHarness,
+    ScriptedProvider,
+    error_from_response,
+    text_of,
+    then,
+)
 
 pytestmark = pytest.mark.anyio
 GONE = BackendUnavailable("gone")
 
 
 async def test_the_first_backend_answers_and_the_record_says_so() -> None:
-    world = World(HELLO, HELLO)
-    chat = world.chat()
+    harness = RouterHarness(HELLO, HELLO)
+    chat = harness.chat()
     assert (chat.backend, chat.attempts) == (None, 0)
     assert await text_of(chat) == "Hello"
     assert (chat.backend, chat.attempts) == ("a", 1)
-    assert world.tries == {"a": 1, "b": 0}
+    assert harness.tries == {"a": 1, "b": 0}
 
 
 async def test_lower_priority_numbers_go_first() -> None:
-    world = World(HELLO, HELLO, HELLO)
+    harness = RouterHarness(HELLO, HELLO, HELLO)
     priorities = {"a": 3, "b": 1, "c": 2}
-    world.backends = [backend.model_copy(update={"priority": priorities[backend.name]}) for backend in world.backends]
-    chat = world.chat()
+    harness.backends = [backend.model_copy(update={"priority": priorities[backend.name]}) for backend in harness.backends]
+    chat = harness.chat()
     await text_of(chat)
     assert chat.backend == "b"
 
 
 async def test_a_failing_backend_is_followed_by_the_next_at_once_and_the_row_wraps_round() -> None:
-    world = World(BUSY, BUSY)
-    chat = world.chat()
-    assert isinstance(await failure_of(chat), UpstreamError)
-    assert world.tries == {"a": 2, "b": 2}
+    harness = RouterHarness(BUSY, BUSY)
+    chat = harness.chat()
+    assert isinstance(await error_from_response(chat), UpstreamError)
+    assert harness.tries == {"a": 2, "b": 2}
     assert (chat.backend, chat.attempts) == ("b", 4)
-    assert world.naps == [1.0, 2.0]
+    assert harness.naps == [1.0, 2.0]
 
 
 async def test_the_second_backend_helps_out_without_a_pause() -> None:
-    world = World(BUSY, HELLO)
-    chat = world.chat()
+    harness = RouterHarness(BUSY, HELLO)
+    chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (chat.backend, chat.attempts, world.naps) == ("b", 2, [])
+    assert (chat.backend, chat.attempts, harness.naps) == ("b", 2, [])
 
 
 @pytest.mark.parametrize("retries", [0, 1, 5])
 async def test_retries_come_after_the_first_try_and_count_over_all_backends(retries: int) -> None:
-    world = World(BUSY, BUSY, BUSY, retries=retries)
-    await failure_of(world.chat())
-    assert sum(world.tries.values()) == 1 + retries
+    harness = RouterHarness(BUSY, BUSY, BUSY, retries=retries)
+    await error_from_response(harness.chat())
+    assert sum(harness.tries.values()) == 1 + retries
 
 
 async def test_pauses_double_up_to_their_bound() -> None:
-    world = World(BUSY, retries=6, retry_base_delay=2.0, retry_max_delay=10.0)
-    await failure_of(world.chat())
-    assert world.naps == [2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+    harness = RouterHarness(BUSY, retries=6, retry_base_delay=2.0, retry_max_delay=10.0)
+    await error_from_response(harness.chat())
+    assert harness.naps == [2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
 
 
 async def test_the_jitter_is_full() -> None:
-    world = World(BUSY, dice=0.25)
-    await failure_of(world.chat())
-    assert world.naps == [0.25, 0.5, 1.0]
-    world = World(BUSY, dice=0.0)
-    await failure_of(world.chat())
-    assert world.naps == []
+    harness = RouterHarness(BUSY, dice=0.25)
+    await error_from_response(harness.chat())
+    assert harness.naps == [0.25, 0.5, 1.0]
+    harness = RouterHarness(BUSY, dice=0.0)
+    await error_from_response(harness.chat())
+    assert harness.naps == []
 
 
 async def test_retry_after_is_waited_for() -> None:
-    world = World(then(BackendRateLimited("slow", retry_after=7.0), HELLO))
-    assert await text_of(world.chat()) == "Hello"
-    assert world.naps == [7.0]
+    harness = RouterHarness(then(BackendRateLimited("slow", retry_after=7.0), HELLO))
+    assert await text_of(harness.chat()) == "Hello"
+    assert harness.naps == [7.0]
 
 
 async def test_a_longer_pause_of_ours_covers_a_shorter_one_of_theirs() -> None:
-    world = World(then(BackendUnavailable("slow", retry_after=0.5), HELLO))
-    await text_of(world.chat())
-    assert world.naps == [1.0]
+    harness = RouterHarness(then(BackendUnavailable("slow", retry_after=0.5), HELLO))
+    await text_of(harness.chat())
+    assert harness.naps == [1.0]
 
 
 async def test_retry_after_is_capped() -> None:
-    world = World(then(BackendRateLimited("slow", retry_after=3600.0), HELLO), retry_max_delay=20.0)
-    assert await text_of(world.chat()) == "Hello"
-    assert world.naps == [20.0]
+    harness = RouterHarness(then(BackendRateLimited("slow", retry_after=3600.0), HELLO), retry_max_delay=20.0)
+    assert await text_of(harness.chat()) == "Hello"
+    assert harness.naps == [20.0]
 
 
 async def test_a_backend_that_asks_for_time_is_passed_over_for_one_that_does_not() -> None:
-    world = World(BackendRateLimited("slow", retry_after=30.0), then(BUSY, BUSY, HELLO))
-    assert await text_of(world.chat()) == "Hello"
-    assert world.tries == {"a": 1, "b": 3}
+    harness = RouterHarness(BackendRateLimited("slow", retry_after=30.0), then(BUSY, BUSY, HELLO))
+    assert await text_of(harness.chat()) == "Hello"
+    assert harness.tries == {"a": 1, "b": 3}
 
 
 @pytest.mark.parametrize("seconds", [1.0, 7.0])
 async def test_a_pause_that_the_deadline_forbids_is_not_slept_through(seconds: float) -> None:
-    world = World(BUSY)
-    assert isinstance(await failure_of(world.chat(seconds=1.0)), UpstreamTimeout)
-    assert (world.naps, world.tries) == ([], {"a": 1})
-    world = World(BackendRateLimited("slow", retry_after=7.0))
-    failure = await failure_of(world.chat(seconds=seconds))
-    assert (type(failure), failure.retry_after, world.naps) == (RateLimited, 7.0, [])
+    harness = RouterHarness(BUSY)
+    assert isinstance(await error_from_response(harness.chat(seconds=1.0)), UpstreamTimeout)
+    assert (harness.naps, harness.tries) == ([], {"a": 1})
+    harness = RouterHarness(BackendRateLimited("slow", retry_after=7.0))
+    failure = await error_from_response(harness.chat(seconds=seconds))
+    assert (type(failure), failure.retry_after, harness.naps) == (RateLimited, 7.0, [])
 
 
 async def test_one_deadline_covers_all_tries() -> None:
-    world = World(BackendTimedOut("slow"), BackendTimedOut("slow"), retries=20)
-    for provider in world.providers.values():
+    harness = RouterHarness(BackendTimeout("slow"), BackendTimeout("slow"), retries=20)
+    for provider in harness.providers.values():
         provider.seconds = 100.0
-    chat = world.chat()
-    assert isinstance(await failure_of(chat), UpstreamTimeout)
+    chat = harness.chat()
+    assert isinstance(await error_from_response(chat), UpstreamTimeout)
     assert chat.attempts == 3
 
 
 async def test_a_backend_that_is_slow_while_time_is_left_is_a_failing_one() -> None:
-    world = World(BackendTimedOut("slow"), retries=1)
-    world.providers["a"].seconds = 10.0
-    assert isinstance(await failure_of(world.chat()), UpstreamError)
-    world = World(BackendTimedOut("slow"), HELLO)
-    assert await text_of(world.chat()) == "Hello"
+    harness = RouterHarness(BackendTimeout("slow"), retries=1)
+    harness.providers["a"].seconds = 10.0
+    assert isinstance(await error_from_response(harness.chat()), UpstreamError)
+    harness = RouterHarness(BackendTimeout("slow"), HELLO)
+    assert await text_of(harness.chat()) == "Hello"
 
 
 async def test_a_backend_that_was_sent_the_request_and_did_not_answer_in_time_is_not_asked_again() -> None:
-    world = World(BackendTimedOut("slow"))
-    world.sends()
-    chat = world.chat()
-    assert isinstance(await failure_of(chat), UpstreamError)
-    assert (world.tries, chat.route.lost, chat.route.estimated) == ({"a": 1}, EXPECTED, True)
+    harness = RouterHarness(BackendTimeout("slow"))
+    harness.sends()
+    chat = harness.chat()
+    assert isinstance(await error_from_response(chat), UpstreamError)
+    assert (harness.tries, chat.route.lost, chat.route.estimated) == ({"a": 1}, EXPECTED, True)
 
 
 async def test_another_backend_takes_what_one_did_not_answer_in_time() -> None:
-    world = World(BackendTimedOut("slow"), then(BUSY, HELLO))
-    world.providers["a"].sent = True
-    chat = world.chat()
+    harness = RouterHarness(BackendTimeout("slow"), then(BUSY, HELLO))
+    harness.providers["a"].sent = True
+    chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (world.tries, chat.route.lost) == ({"a": 1, "b": 2}, EXPECTED)
+    assert (harness.tries, chat.route.lost) == ({"a": 1, "b": 2}, EXPECTED)
 
 
 async def test_a_time_out_before_the_request_was_sent_is_repeated_and_costs_nothing() -> None:
-    world = World(then(BackendTimedOut("no connection"), HELLO))
-    chat = world.chat()
+    harness = RouterHarness(then(BackendTimeout("no connection"), HELLO))
+    chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (world.tries, chat.route.lost) == ({"a": 2}, TokenUsage())
+    assert (harness.tries, chat.route.lost) == ({"a": 2}, TokenUsage())
 
 
 async def test_every_lost_answer_adds_up_with_the_one_that_came() -> None:
-    world = World(then(GONE, GONE, HELLO))
-    world.sends()
-    chat = world.chat()
+    harness = RouterHarness(then(GONE, GONE, HELLO))
+    harness.sends()
+    chat = harness.chat()
     assert await text_of(chat) == "Hello"
     assert (chat.route.answered, chat.route.lost) == (TokenUsage(10, 2), EXPECTED + EXPECTED)
     assert chat.route.usage == TokenUsage(30, 202)
@@ -187,86 +196,89 @@ async def test_every_lost_answer_adds_up_with_the_one_that_came() -> None:
     ("failure", "lost"),
     [
         (BackendRateLimited("no", status=429), TokenUsage()),
-        (BackendRefused("no", status=401), TokenUsage()),
-        (BackendRejected("no", status=400), TokenUsage()),
+        (BackendAuthError("no", status=401), TokenUsage()),
+        (BackendBadRequest("no", status=400), TokenUsage()),
         (BackendUnavailable("overloaded", status=529), TokenUsage()),
-        (BackendTimedOut("slow", status=504), EXPECTED),
+        (BackendTimeout("slow", status=504), EXPECTED),
         (GONE, EXPECTED),
     ],
 )
-async def test_an_answer_of_status_200_that_only_names_an_error_costs_nothing(failure: BackendFailed, lost: TokenUsage) -> None:
-    world = World(failure, retries=0)
-    world.sends()
-    chat = world.chat()
-    await failure_of(chat)
+async def test_an_answer_of_status_200_that_only_names_an_error_costs_nothing(failure: BackendError, lost: TokenUsage) -> None:
+    harness = RouterHarness(failure, retries=0)
+    harness.sends()
+    chat = harness.chat()
+    await error_from_response(chat)
     assert (chat.route.usage, chat.route.estimated) == (lost, lost == EXPECTED)
 
 
 async def test_vectors_that_are_none_and_those_that_never_come_were_paid_for() -> None:
     good = vectors((1.0, 2.0), (1.0, 2.0))
-    world = World(then(vectors((1.0, 2.0)), BackendUnavailable("gone"), good))
-    world.sends()
-    route = Route()
-    await world.embed(route=route)
+    harness = RouterHarness(then(vectors((1.0, 2.0)), BackendUnavailable("gone"), good))
+    harness.sends()
+    route = RoutingRecord()
+    await harness.embed(route=route)
     assert (route.answered, route.lost, route.estimated) == (TokenUsage(4), EXPECTED, True)
 
 
 async def test_a_request_without_time_left_asks_nobody() -> None:
-    world = World(HELLO)
-    assert isinstance(await failure_of(world.chat(seconds=0)), UpstreamTimeout)
-    assert world.tries == {"a": 0}
+    harness = RouterHarness(HELLO)
+    assert isinstance(await error_from_response(harness.chat(seconds=0)), UpstreamTimeout)
+    assert harness.tries == {"a": 0}
 
 
 @pytest.mark.parametrize(
     ("failure", "error"),
-    [(BackendRejected("no such field", status=400), UpstreamRejected), (BackendContextLength("too long"), ContextLengthExceeded)],
+    [
+        (BackendBadRequest("no such field", status=400), UpstreamRejected),
+        (BackendContextLength("too long"), ContextLengthExceeded),
+    ],
 )
-async def test_a_refused_request_is_refused_everywhere(failure: BackendFailed, error: type[SpassError]) -> None:
-    world = World(failure, HELLO)
-    raised = await failure_of(world.chat())
+async def test_a_refused_request_is_refused_everywhere(failure: BackendError, error: type[SpassError]) -> None:
+    harness = RouterHarness(failure, HELLO)
+    raised = await error_from_response(harness.chat())
     assert (type(raised), raised.message) == (error, failure.message)
-    assert world.tries == {"a": 1, "b": 0}
+    assert harness.tries == {"a": 1, "b": 0}
 
 
 async def test_a_refused_key_moves_on_to_the_next_backend_and_costs_no_retry() -> None:
-    world = World(BackendRefused("bad key", status=401), HELLO, retries=0)
-    chat = world.chat()
+    harness = RouterHarness(BackendAuthError("bad key", status=401), HELLO, retries=0)
+    chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (chat.backend, chat.attempts, world.naps) == ("b", 2, [])
+    assert (chat.backend, chat.attempts, harness.naps) == ("b", 2, [])
 
 
 async def test_keys_refused_everywhere_are_an_upstream_error_that_repeats_none_of_it() -> None:
-    world = World(BackendRefused("bad key sk-123", status=401), BackendRefused("bad key", status=403))
-    failure = await failure_of(world.chat())
+    harness = RouterHarness(BackendAuthError("bad key sk-123", status=401), BackendAuthError("bad key", status=403))
+    failure = await error_from_response(harness.chat())
     assert isinstance(failure, UpstreamError)
     assert "sk-123" not in failure.message
-    assert world.tries == {"a": 1, "b": 1}
+    assert harness.tries == {"a": 1, "b": 1}
 
 
 async def test_a_refused_key_is_not_tried_again_while_others_are() -> None:
-    world = World(BackendRefused("bad key"), then(BUSY, HELLO))
-    assert await text_of(world.chat()) == "Hello"
-    assert world.tries == {"a": 1, "b": 2}
+    harness = RouterHarness(BackendAuthError("bad key"), then(BUSY, HELLO))
+    assert await text_of(harness.chat()) == "Hello"
+    assert harness.tries == {"a": 1, "b": 2}
 
 
 async def test_nothing_is_retried_after_a_first_token() -> None:
-    world = World((ChatDelta("Hel"), BUSY), HELLO)
+    harness = RouterHarness((ChatDelta("Hel"), BUSY), HELLO)
     got = []
     with pytest.raises(UpstreamError):
-        async for delta in world.chat():
+        async for delta in harness.chat():
             got.append(delta.content)
-    assert (got, world.tries) == (["Hel"], {"a": 1, "b": 0})
+    assert (got, harness.tries) == (["Hel"], {"a": 1, "b": 0})
 
 
 async def test_a_stream_that_breaks_before_its_first_token_is_retried() -> None:
-    world = World((BUSY,), HELLO)
-    assert await text_of(world.chat()) == "Hello"
+    harness = RouterHarness((BUSY,), HELLO)
+    assert await text_of(harness.chat()) == "Hello"
 
 
 @pytest.mark.parametrize(("waits", "said"), [((9.0, 4.0), 4.0), ((None, 5.0), 5.0), ((None, None), 1.0)])
 async def test_when_all_say_429_the_caller_hears_when_to_come_back(waits: tuple[float | None, float | None], said: float) -> None:
-    world = World(*(BackendRateLimited("slow", retry_after=wait) for wait in waits), retries=1)
-    failure = await failure_of(world.chat())
+    harness = RouterHarness(*(BackendRateLimited("slow", retry_after=wait) for wait in waits), retries=1)
+    failure = await error_from_response(harness.chat())
     assert (type(failure), failure.retry_after) == (RateLimited, said)
 
 
@@ -282,36 +294,38 @@ async def test_the_caller_hears_what_each_backend_said_last_as_of_now(
     a: tuple[float | None, ...], b: tuple[float | None, ...] | None, said: float
 ) -> None:
     answers = [then(*(BackendRateLimited("slow", retry_after=wait) for wait in waits)) for waits in (a, b) if waits]
-    world = World(*answers, retries=sum(len(waits) for waits in (a, b) if waits) - 1, retry_base_delay=0.001)
-    failure = await failure_of(world.chat())
+    harness = RouterHarness(*answers, retries=sum(len(waits) for waits in (a, b) if waits) - 1, retry_base_delay=0.001)
+    failure = await error_from_response(harness.chat())
     assert isinstance(failure, RateLimited)
     assert failure.retry_after == pytest.approx(said, abs=0.1)
 
 
 async def test_when_only_some_say_429_it_is_an_upstream_error() -> None:
-    assert isinstance(await failure_of(World(BackendRateLimited("slow"), BUSY).chat()), UpstreamError)
+    assert isinstance(await error_from_response(RouterHarness(BackendRateLimited("slow"), BUSY).chat()), UpstreamError)
 
 
 async def test_a_refused_key_does_not_hide_that_the_rest_say_429() -> None:
-    assert isinstance(await failure_of(World(BackendRefused("bad key"), BackendRateLimited("slow")).chat()), RateLimited)
+    assert isinstance(
+        await error_from_response(RouterHarness(BackendAuthError("bad key"), BackendRateLimited("slow")).chat()), RateLimited
+    )
 
 
 async def test_leaving_early_closes_the_provider() -> None:
-    world = World(HELLO)
-    async with aclosing(world.chat()) as chat:
+    harness = RouterHarness(HELLO)
+    async with aclosing(harness.chat()) as chat:
         await anext(chat)
-    assert world.providers["a"].closed == 1
+    assert harness.providers["a"].closed == 1
 
 
 async def test_every_failed_try_is_one_json_line_of_the_log_under_the_request_without_the_providers_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    await text_of(World(BackendRefused("bad key sk-1234 at https://x", status=401), then(BUSY, HELLO)).chat())
+    await text_of(RouterHarness(BackendAuthError("bad key sk-1234 at https://x", status=401), then(BUSY, HELLO)).chat())
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line.pop("at") for line in lines]
     common = {"level": "warning", "request_id": "req_outer", "event": "backend_failed"}
     assert lines == [
-        {**common, "backend": "a", "failure": "BackendRefused", "status": 401},
+        {**common, "backend": "a", "failure": "BackendAuthError", "status": 401},
         {**common, "backend": "b", "failure": "BackendUnavailable", "status": 503},
     ]
 
@@ -329,79 +343,79 @@ ASKED = ChatRequest(
 
 @pytest.mark.parametrize("sampling", [True, False])
 async def test_a_model_that_takes_no_sampling_is_sent_none_by_any_backend(sampling: bool) -> None:
-    world = World(BUSY, HELLO)
-    world.models = [ModelConfig(name="m", context_window=10, sampling=sampling)]
-    await text_of(world.router.chat(ASKED, world.context()))
+    harness = RouterHarness(BUSY, HELLO)
+    harness.models = [ModelConfig(name="m", context_window=10, sampling=sampling)]
+    await text_of(harness.router.chat(ASKED, harness.context()))
     plain = replace(ASKED, temperature=None, top_p=None, extra={"user": "u"})
-    assert [provider.requests for provider in world.providers.values()] == [[ASKED if sampling else plain]] * 2
+    assert [provider.requests for provider in harness.providers.values()] == [[ASKED if sampling else plain]] * 2
 
 
 async def test_a_provider_that_refuses_before_its_first_delta_is_heard() -> None:
     config = LlmConfig(backends=(BackendConfig(name="e", provider="embedded", supported_models=("m",)),))
     router = Router(config, [], lambda _: None)
-    assert isinstance(await failure_of(router.chat(ASKED, CallContext(Deadline.after(10)))), UpstreamRejected)
+    assert isinstance(await error_from_response(router.chat(ASKED, CallContext(Deadline.after(10)))), UpstreamRejected)
 
 
 async def test_a_model_that_nobody_serves_is_said_so() -> None:
-    world = World(HELLO)
-    failure = await failure_of(world.chat("gpt-unknown"))
+    harness = RouterHarness(HELLO)
+    failure = await error_from_response(harness.chat("gpt-unknown"))
     assert isinstance(failure, NoBackendAvailable)
-    assert (world.router.serves("m"), world.router.serves("gpt-unknown")) == (True, False)
+    assert (harness.router.serves("m"), harness.router.serves("gpt-unknown")) == (True, False)
 
 
 async def test_a_backend_without_its_key_is_skipped_and_only_the_log_names_the_variable(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    world = World(HELLO, HELLO)
-    world.backends[0] = world.backends[0].model_copy(update={"api_key_env": "FIRST_KEY"})
-    chat = world.chat()
+    harness = RouterHarness(HELLO, HELLO)
+    harness.backends[0] = harness.backends[0].model_copy(update={"api_key_env": "FIRST_KEY"})
+    chat = harness.chat()
     await text_of(chat)
     assert chat.backend == "b"
-    world.backends = world.backends[:1]
-    failure = await failure_of(world.chat())
+    harness.backends = harness.backends[:1]
+    failure = await error_from_response(harness.chat())
     assert isinstance(failure, NoBackendAvailable)
     assert "FIRST_KEY" not in failure.message
     assert "configured with a key" in failure.message
     line = json.loads(capsys.readouterr().out)
     assert (line["event"], line["model"], line["set"], line["request_id"]) == ("key_missing", "m", ["FIRST_KEY"], "req_outer")
-    world.keys["FIRST_KEY"] = "secret"
-    assert await text_of(world.chat()) == "Hello"
+    harness.keys["FIRST_KEY"] = "secret"
+    assert await text_of(harness.chat()) == "Hello"
 
 
 async def test_a_key_set_later_is_found_and_then_not_asked_for_again() -> None:
     asked: list[str] = []
-    world = World(HELLO)
+    harness = RouterHarness(HELLO)
 
     def key_of(variable: str) -> str | None:
         asked.append(variable)
         return "secret" if len(asked) > 1 else None
 
     config = LlmConfig(backends=(BackendConfig(name="a", provider="anthropic"),))
-    router = Router(config, [], key_of, provider_of=lambda backend, key: world.providers["a"])
+    router = Router(config, [], key_of, provider_of=lambda backend, key: harness.providers["a"])
     request = ChatRequest("claude-x", (Message(Role.USER, "Hi"),))
     context = CallContext(Deadline.after(10))
-    assert isinstance(await failure_of(router.chat(request, context)), NoBackendAvailable)
+    assert isinstance(await error_from_response(router.chat(request, context)), NoBackendAvailable)
     for _ in range(3):
         assert await text_of(router.chat(request, context)) == "Hello"
     assert asked == ["ANTHROPIC_API_KEY"] * 2
     await router.aclose()
-    assert world.providers["a"].closed == 4
+    assert harness.providers["a"].closed == 4
 
 
 async def test_a_refused_key_is_read_again_and_a_new_one_taken() -> None:
     keys = ["old", "old", "new"]
     made: list[str | None] = []
 
-    def provider_of(backend: BackendConfig, key: str | None) -> Scripted:
+    def provider_of(backend: BackendConfig, key: str | None) -> ScriptedProvider:
         made.append(key)
-        return Scripted(World(), [HELLO if key == "new" else BackendRefused("bad key", status=401)])
+        return ScriptedProvider(RouterHarness(), [HELLO if key == "new" else BackendAuthError("bad key", status=401)])
 
     config = LlmConfig(backends=(BackendConfig(name="a", provider="anthropic"),))
     router = Router(config, [], lambda _: keys.pop(0), provider_of=provider_of)
     request = ChatRequest("claude-x", (Message(Role.USER, "Hi"),))
     context = CallContext(Deadline.after(10))
     for _ in range(2):
-        assert isinstance(await failure_of(router.chat(request, context)), UpstreamError)
+        assert isinstance(await error_from_response(router.chat(request, context)), UpstreamError)
     assert await text_of(router.chat(request, context)) == "Hello"
     assert await text_of(router.chat(request, context)) == "Hello"
     assert made == ["old", "new"]
@@ -411,21 +425,23 @@ async def test_a_key_that_cannot_be_read_stops_only_the_backend_that_needs_it() 
     def key_of(variable: str) -> str | None:
         raise StorageUnavailable("not now")
 
-    world = World(HELLO)
+    harness = RouterHarness(HELLO)
     keyed = BackendConfig(name="k", provider="openai", api_key_env="A_KEY", supported_models=("m",))
     request = ChatRequest("m", (Message(Role.USER, "Hi"),))
     context = CallContext(Deadline.after(10))
-    both = Router(LlmConfig(backends=(keyed, *world.backends)), [], key_of, provider_of=lambda backend, key: world.providers["a"])
+    both = Router(
+        LlmConfig(backends=(keyed, *harness.backends)), [], key_of, provider_of=lambda backend, key: harness.providers["a"]
+    )
     assert await text_of(both.chat(request, context)) == "Hello"
-    alone = Router(LlmConfig(backends=(keyed,)), [], key_of, provider_of=lambda backend, key: world.providers["a"])
-    assert isinstance(await failure_of(alone.chat(request, context)), StorageUnavailable)
+    alone = Router(LlmConfig(backends=(keyed,)), [], key_of, provider_of=lambda backend, key: harness.providers["a"])
+    assert isinstance(await error_from_response(alone.chat(request, context)), StorageUnavailable)
 
 
 async def test_the_backend_gets_its_own_name_for_the_model() -> None:
-    world = World(BUSY, HELLO)
-    world.backends[0] = world.backends[0].model_copy(update={"model_names": {"m": "vendor/m-2"}})
-    await text_of(world.chat())
-    assert (world.providers["a"].models, world.providers["b"].models) == (["vendor/m-2"], ["m"])
+    harness = RouterHarness(BUSY, HELLO)
+    harness.backends[0] = harness.backends[0].model_copy(update={"model_names": {"m": "vendor/m-2"}})
+    await text_of(harness.chat())
+    assert (harness.providers["a"].models, harness.providers["b"].models) == (["vendor/m-2"], ["m"])
 
 
 @pytest.mark.parametrize(
@@ -455,7 +471,7 @@ def test_backends_serve_by_list_mapping_or_name(backend: dict[str, object], serv
 def test_every_name_belongs_to_one_provider_or_to_ollama(model: str) -> None:
     providers = ["xai", "anthropic", "openai", "ollama", "embedded"]
     serving = [name for name in providers if serves(BackendConfig.model_validate({"provider": name}), model)]
-    assert serving == [claimant(model) or "ollama"]
+    assert serving == [provider_of_model(model) or "ollama"]
 
 
 async def test_failover_keeps_the_order_of_the_file_among_equals() -> None:
@@ -480,7 +496,7 @@ def vectors(*rows: Sequence[float]) -> EmbeddingReply:
 
 async def test_vectors_are_passed_on_with_their_backend() -> None:
     good = vectors((1.0, 2.0), (3.0, -3.4e38))
-    routed = await World(BUSY, good).embed()
+    routed = await RouterHarness(BUSY, good).embed()
     assert (routed.reply, routed.backend, routed.attempts) == (good, "b", 2)
 
 
@@ -497,20 +513,20 @@ async def test_vectors_are_passed_on_with_their_backend() -> None:
     ],
 )
 async def test_wrong_vectors_never_get_through(bad: EmbeddingReply) -> None:
-    world = World(bad, retries=1)
-    route = Route()
+    harness = RouterHarness(bad, retries=1)
+    route = RoutingRecord()
     with pytest.raises(UpstreamError):
-        await world.embed(route=route)
+        await harness.embed(route=route)
     assert (route.backend, route.attempts) == ("a", 2)
     good = vectors((1.0, 2.0), (1.0, 2.0))
-    assert (await World(bad, good).embed()).reply == good
+    assert (await RouterHarness(bad, good).embed()).reply == good
 
 
 failures = st.one_of(
     st.builds(BackendUnavailable, st.just("x"), status=st.sampled_from([None, 503]), retry_after=st.none() | st.floats(0, 1e9)),
     st.builds(BackendRateLimited, st.just("x"), status=st.just(429), retry_after=st.none() | st.floats(0, 1e9)),
-    st.builds(BackendTimedOut, st.just("x"), status=st.sampled_from([None, 504])),
-    st.builds(BackendRefused, st.just("x"), status=st.just(401)),
+    st.builds(BackendTimeout, st.just("x"), status=st.sampled_from([None, 504])),
+    st.builds(BackendAuthError, st.just("x"), status=st.just(401)),
 )
 
 
@@ -522,38 +538,38 @@ failures = st.one_of(
     st.floats(0, 50),
 )
 def test_no_row_of_failures_breaks_the_bounds(
-    scripts: list[list[BackendFailed]], retries: int, seconds: float, dice: float, each: float
+    scripts: list[list[BackendError]], retries: int, seconds: float, dice: float, each: float
 ) -> None:
 
     async def run() -> None:
-        world = World(*(then(*script) for script in scripts), retries=retries, dice=dice)
-        for provider in world.providers.values():
+        harness = RouterHarness(*(then(*script) for script in scripts), retries=retries, dice=dice)
+        for provider in harness.providers.values():
             provider.seconds = min(each, seconds)
-        begun = world.time
-        chat = world.chat(seconds=seconds)
-        failure = await failure_of(chat)
+        begun = harness.time
+        chat = harness.chat(seconds=seconds)
+        failure = await error_from_response(chat)
         assert isinstance(failure, UpstreamError | UpstreamTimeout | RateLimited)
         assert chat.attempts <= 1 + retries + len(scripts)
-        assert all(0 < nap < 60.001 for nap in world.naps)
-        assert world.time <= begun + seconds + each
+        assert all(0 < nap < 60.001 for nap in harness.naps)
+        assert harness.time <= begun + seconds + each
 
     anyio.run(run)
 
 
 @given(st.lists(st.lists(failures, min_size=1, max_size=6), min_size=1, max_size=4), st.integers(0, 8), st.booleans())
 def test_every_try_that_may_be_billed_is_counted_and_none_follows_a_time_out_of_its_backend(
-    scripts: list[list[BackendFailed]], retries: int, sent: bool
+    scripts: list[list[BackendError]], retries: int, sent: bool
 ) -> None:
     async def run() -> None:
-        world = World(*(then(*script) for script in scripts), retries=retries)
+        harness = RouterHarness(*(then(*script) for script in scripts), retries=retries)
         if sent:
-            world.sends()
-        chat = world.chat()
-        await failure_of(chat)
-        tried = [[*script, *[script[-1]] * tries][:tries] for script, tries in zip(scripts, world.tries.values(), strict=True)]
-        lost = [failure for row in tried for failure in row if isinstance(failure, BackendTimedOut) or failure.status is None]
+            harness.sends()
+        chat = harness.chat()
+        await error_from_response(chat)
+        tried = [[*script, *[script[-1]] * tries][:tries] for script, tries in zip(scripts, harness.tries.values(), strict=True)]
+        lost = [failure for row in tried for failure in row if isinstance(failure, BackendTimeout) or failure.status is None]
         assert chat.route.usage == sum([EXPECTED] * len(lost) * sent, TokenUsage())
         if sent:
-            assert not any(isinstance(failure, BackendTimedOut) for row in tried for failure in row[:-1])
+            assert not any(isinstance(failure, BackendTimeout) for row in tried for failure in row[:-1])
 
     anyio.run(run)

@@ -21,17 +21,17 @@ from spass.core.errors import (
 )
 from spass.core.messages import TokenUsage
 from spass.llm.errors import (
-    BackendFailed,
+    BackendAuthError,
+    BackendBadRequest,
+    BackendError,
     BackendRateLimited,
-    BackendRefused,
-    BackendRejected,
-    BackendTimedOut,
-    BackendUnable,
+    BackendTimeout,
     BackendUnavailable,
+    BackendUnsupported,
 )
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingRequest
 from tests.unit.aws.memory_table import MemoryTable
-from tests.unit.llm.limited import Model, World
+from tests.unit.llm.limited_routers import Model, RouterFleet
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -44,125 +44,125 @@ def anyio_backend() -> tuple[str, Mapping[str, object]]:
 
 
 async def test_a_backend_without_limits_costs_no_table_call() -> None:
-    world = World({}, {}, strategy="least-loaded")
+    harness = RouterFleet({}, {}, strategy="least-loaded")
     for _ in range(3):
-        await world.say(10**9)
-    await world.routers[0].embed(EmbeddingRequest("m", ("text",)), world.context(1000, 10))
-    assert world.table.calls == 0
+        await harness.say(10**9)
+    await harness.routers[0].embed(EmbeddingRequest("m", ("text",)), harness.context(1000, 10))
+    assert harness.table.calls == 0
 
 
 async def test_a_limited_backend_costs_two_table_calls() -> None:
-    world = World({"rate_limit_tpm": 1000, "max_concurrent": 2})
-    await world.say(10)
+    harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 2})
+    await harness.say(10)
     for _ in range(5):
-        before = world.table.calls
-        await world.say(10)
-        assert world.table.calls == before + 2
+        before = harness.table.calls
+        await harness.say(10)
+        assert harness.table.calls == before + 2
 
 
 async def test_200_parallel_calls_of_many_workers_never_take_more_than_the_limit_in_any_minute() -> None:
-    world = World({"rate_limit_tpm": 2500}, workers=8)
-    world.models["a"].usage = TokenUsage(20, 20)
-    world.models["a"].seconds = 3.0
-    calls = [world.say(50, seconds=2000, worker=number % 8) for number in range(200)]
+    harness = RouterFleet({"rate_limit_tpm": 2500}, workers=8)
+    harness.models["a"].usage = TokenUsage(20, 20)
+    harness.models["a"].seconds = 3.0
+    calls = [harness.say(50, seconds=2000, worker=number % 8) for number in range(200)]
     assert set(await asyncio.gather(*calls)) == {"a"}
-    began = sorted(world.models["a"].began)
+    began = sorted(harness.models["a"].began)
     assert max(sum(first <= one < first + 60 for one in began) for first in began) * 40 <= 2500
     assert began[-1] - began[0] < 200 * 40 / 2500 * 65, "the limit was never used up"
 
 
 async def test_a_backend_s_tokens_a_minute_bind_calls_that_outlast_the_minute() -> None:
-    world = World({"rate_limit_tpm": 1000}, workers=2)
-    world.models["a"].usage, world.models["a"].seconds = TokenUsage(20, 33_000), 90.0
+    harness = RouterFleet({"rate_limit_tpm": 1000}, workers=2)
+    harness.models["a"].usage, harness.models["a"].seconds = TokenUsage(20, 33_000), 90.0
     for worker in (0, 1, 0):
-        await world.say(50, worker=worker)
-    began = world.models["a"].began
+        await harness.say(50, worker=worker)
+    began = harness.models["a"].began
     assert all(later - earlier >= 90 + 60 for earlier, later in itertools.pairwise(began))
 
 
 async def test_200_parallel_calls_of_many_workers_are_never_more_at_once_than_the_limit() -> None:
-    world = World({"max_concurrent": 7}, workers=8)
-    world.models["a"].seconds = 1.0
-    await asyncio.gather(*[world.say(seconds=900, worker=number % 8) for number in range(200)])
-    assert (world.models["a"].most_active, world.held()) == (7, 0)
+    harness = RouterFleet({"max_concurrent": 7}, workers=8)
+    harness.models["a"].seconds = 1.0
+    await asyncio.gather(*[harness.say(seconds=900, worker=number % 8) for number in range(200)])
+    assert (harness.models["a"].most_active, harness.held()) == (7, 0)
 
 
 async def test_what_is_full_at_one_backend_goes_to_the_next_at_once() -> None:
-    world = World({"rate_limit_tpm": 100}, {})
-    world.models["a"].usage = TokenUsage(30, 30)
-    began = world.now
-    assert [await world.say(60) for _ in range(3)] == ["a", "b", "b"]
-    assert world.now == began
+    harness = RouterFleet({"rate_limit_tpm": 100}, {})
+    harness.models["a"].usage = TokenUsage(30, 30)
+    began = harness.now
+    assert [await harness.say(60) for _ in range(3)] == ["a", "b", "b"]
+    assert harness.now == began
 
 
 async def test_where_all_are_full_a_request_waits_for_the_room_that_comes_first_and_waiting_is_no_retry() -> None:
-    world = World({"rate_limit_tpm": 100}, {"rate_limit_tpm": 100}, retries=0)
-    began = world.now
-    await world.say(100)
+    harness = RouterFleet({"rate_limit_tpm": 100}, {"rate_limit_tpm": 100}, retries=0)
+    began = harness.now
+    await harness.say(100)
     await asyncio.sleep(20)
-    await world.say(100)
-    chat = world.chat(100)
+    await harness.say(100)
+    chat = harness.chat(100)
     async with aclosing(chat):
         assert "".join([delta.content async for delta in chat]) == "Hello"
     assert (chat.backend, chat.attempts) == ("a", 1)
-    assert began + 65 <= world.now < began + 66
+    assert began + 65 <= harness.now < began + 66
 
 
 async def test_room_that_falls_free_early_is_taken_early() -> None:
-    world = World({"max_concurrent": 1})
-    world.models["a"].seconds = 4.0
+    harness = RouterFleet({"max_concurrent": 1})
+    harness.models["a"].seconds = 4.0
     async with asyncio.TaskGroup() as group:
-        first, second = (group.create_task(world.say()) for _ in range(2))
+        first, second = (group.create_task(harness.say()) for _ in range(2))
     assert (first.result(), second.result()) == ("a", "a")
-    one, other = world.models["a"].began
+    one, other = harness.models["a"].began
     assert one + 4.0 <= other <= one + 6.1
 
 
-async def refused(world: World, tokens: int, seconds: float) -> SpassError:
+async def refused(harness: RouterFleet, tokens: int, seconds: float) -> SpassError:
     with pytest.raises(SpassError) as raised:
-        await world.say(tokens, seconds=seconds)
+        await harness.say(tokens, seconds=seconds)
     return raised.value
 
 
 async def test_whose_deadline_is_before_the_room_hears_at_once_when_to_come_back() -> None:
-    world = World({"rate_limit_tpm": 100}, {"rate_limit_tpm": 100})
-    began = world.now
-    await world.say(100)
+    harness = RouterFleet({"rate_limit_tpm": 100}, {"rate_limit_tpm": 100})
+    began = harness.now
+    await harness.say(100)
     await asyncio.sleep(10)
-    await world.say(100)
-    failure = await refused(world, 100, 30)
+    await harness.say(100)
+    failure = await refused(harness, 100, 30)
     assert isinstance(failure, RateLimited)
     assert failure.retry_after == pytest.approx(55)
-    assert world.now == began + 10
+    assert harness.now == began + 10
     await asyncio.sleep(failure.retry_after or 0)
-    await world.say(100)
+    await harness.say(100)
 
 
 async def test_who_waits_in_vain_for_a_place_hears_so_before_the_deadline() -> None:
-    world = World({"max_concurrent": 1})
-    world.models["a"].seconds = 50.0
+    harness = RouterFleet({"max_concurrent": 1})
+    harness.models["a"].seconds = 50.0
     async with asyncio.TaskGroup() as group:
-        group.create_task(world.say())
+        group.create_task(harness.say())
         await asyncio.sleep(1)
-        began = world.now
-        failure = await refused(world, 0, 10)
+        began = harness.now
+        failure = await refused(harness, 0, 10)
         assert isinstance(failure, RateLimited)
-        assert began + 7 < world.now <= began + 10
+        assert began + 7 < harness.now <= began + 10
 
 
 async def test_a_backend_that_fails_beside_one_that_is_full_is_no_reason_not_to_wait() -> None:
-    world = World({"rate_limit_tpm": 100}, {})
-    await world.say(100)
-    world.models["b"].failures = [BUSY]
-    assert await world.say(100) == "b"
-    assert world.tries == {"a": 1, "b": 2}
+    harness = RouterFleet({"rate_limit_tpm": 100}, {})
+    await harness.say(100)
+    harness.models["b"].failures = [BUSY]
+    assert await harness.say(100) == "b"
+    assert harness.tries == {"a": 1, "b": 2}
 
 
 async def test_too_many_here_and_a_provider_that_says_too_many_are_both_a_429() -> None:
-    world = World({"rate_limit_tpm": 100}, {}, retries=0)
-    await world.say(100)
-    world.models["b"].failures = [BackendRateLimited("slow", retry_after=200.0)] * 9
-    failure = await refused(world, 100, 30)
+    harness = RouterFleet({"rate_limit_tpm": 100}, {}, retries=0)
+    await harness.say(100)
+    harness.models["b"].failures = [BackendRateLimited("slow", retry_after=200.0)] * 9
+    failure = await refused(harness, 100, 30)
     assert isinstance(failure, RateLimited)
     assert failure.retry_after == pytest.approx(65)
 
@@ -172,122 +172,122 @@ async def test_too_many_here_and_a_provider_that_says_too_many_are_both_a_429() 
     [
         (BUSY, 0),
         (BackendRateLimited("slow", status=429), 0),
-        (BackendRefused("key", status=401), 0),
-        (BackendRejected("no", status=400), 0),
+        (BackendAuthError("key", status=401), 0),
+        (BackendBadRequest("no", status=400), 0),
         (BackendUnavailable("gone"), 100),
-        (BackendTimedOut("late"), 100),
-        (BackendTimedOut("late", status=504), 100),
+        (BackendTimeout("late"), 100),
+        (BackendTimeout("late", status=504), 100),
     ],
 )
 @pytest.mark.parametrize("sent", [False, True])
 async def test_a_failed_try_gives_back_what_it_reserved_unless_it_may_be_billed(
-    failure: BackendFailed, taken: int, sent: bool
+    failure: BackendError, taken: int, sent: bool
 ) -> None:
     taken = taken if sent else 0
-    world = World({"rate_limit_tpm": 1000, "max_concurrent": 1}, retries=0)
-    world.models["a"].sent = sent
-    world.models["a"].failures = [failure]
-    assert isinstance(await refused(world, 100, 30), UpstreamError | UpstreamRejected | RateLimited)
-    assert (world.used(), world.held()) == (taken, 0)
+    harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1}, retries=0)
+    harness.models["a"].sent = sent
+    harness.models["a"].failures = [failure]
+    assert isinstance(await refused(harness, 100, 30), UpstreamError | UpstreamRejected | RateLimited)
+    assert (harness.used(), harness.held()) == (taken, 0)
 
 
 @pytest.mark.parametrize(("usage", "taken"), [(TokenUsage(3, 4), 7), (TokenUsage(300, 400), 700), (None, 50 + 2)])
 async def test_a_call_counts_as_what_it_really_took(usage: TokenUsage | None, taken: int) -> None:
-    world = World({"rate_limit_tpm": 1000})
-    world.models["a"].usage = usage
-    await world.say(100)
-    assert world.used() == taken
+    harness = RouterFleet({"rate_limit_tpm": 1000})
+    harness.models["a"].usage = usage
+    await harness.say(100)
+    assert harness.used() == taken
 
 
 @pytest.mark.parametrize(("usage", "taken"), [(TokenUsage(3), 3), (TokenUsage(), 50)])
 async def test_an_embedding_counts_as_what_it_really_took(usage: TokenUsage, taken: int) -> None:
-    world = World({"rate_limit_tpm": 1000})
-    world.models["a"].usage = usage
-    await world.routers[0].embed(EmbeddingRequest("m", ("text",)), world.context(100, 10))
-    assert (world.used(), world.held()) == (taken, 0)
+    harness = RouterFleet({"rate_limit_tpm": 1000})
+    harness.models["a"].usage = usage
+    await harness.routers[0].embed(EmbeddingRequest("m", ("text",)), harness.context(100, 10))
+    assert (harness.used(), harness.held()) == (taken, 0)
 
 
 async def test_whoever_leaves_early_leaves_place_and_tokens() -> None:
-    world = World({"rate_limit_tpm": 1000, "max_concurrent": 1})
-    chat = world.chat(100)
+    harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1})
+    chat = harness.chat(100)
     async with aclosing(chat):
         await anext(chat)
-        assert (world.used(), world.held()) == (100, 1)
-    assert (world.used(), world.held()) == (51, 0)
+        assert (harness.used(), harness.held()) == (100, 1)
+    assert (harness.used(), harness.held()) == (51, 0)
 
 
 async def test_whoever_is_cancelled_leaves_place_and_tokens() -> None:
-    world = World({"rate_limit_tpm": 1000, "max_concurrent": 1})
-    world.models["a"].seconds = 100.0
-    asking = asyncio.create_task(world.say(100))
+    harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1})
+    harness.models["a"].seconds = 100.0
+    asking = asyncio.create_task(harness.say(100))
     await asyncio.sleep(1)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert (world.used(), world.held()) == (51, 0)
+    assert (harness.used(), harness.held()) == (51, 0)
 
 
 async def test_whoever_is_cancelled_before_an_answer_begins_leaves_what_it_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World({"rate_limit_tpm": 1000, "max_concurrent": 1})
+    harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1})
 
     async def thinks(_: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         context.attempt.sent = True
         await asyncio.sleep(100)
         yield ChatDelta("Well.")
 
-    monkeypatch.setattr(world.models["a"], "chat", thinks)
-    asking = asyncio.create_task(world.say(100))
+    monkeypatch.setattr(harness.models["a"], "chat", thinks)
+    asking = asyncio.create_task(harness.say(100))
     await asyncio.sleep(1)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert (world.used(), world.held()) == (100, 0)
+    assert (harness.used(), harness.held()) == (100, 0)
 
 
 async def test_a_long_answer_keeps_its_place_until_it_ends() -> None:
-    world = World({"max_concurrent": 1}, workers=2)
-    world.models["a"].seconds = 200.0
+    harness = RouterFleet({"max_concurrent": 1}, workers=2)
+    harness.models["a"].seconds = 200.0
     async with asyncio.TaskGroup() as group:
-        group.create_task(world.say())
+        group.create_task(harness.say())
         for _ in range(12):
             await asyncio.sleep(15)
             with pytest.raises(RateLimited):
-                await world.say(seconds=1, worker=1)
-    world.models["a"].seconds = 0.0
-    assert await world.say(seconds=1, worker=1) == "a"
+                await harness.say(seconds=1, worker=1)
+    harness.models["a"].seconds = 0.0
+    assert await harness.say(seconds=1, worker=1) == "a"
 
 
 async def test_while_nobody_knows_whether_there_is_room_a_backend_that_needs_none_answers() -> None:
-    world = World({"rate_limit_tpm": 100}, {}, {"max_concurrent": 1}, strategy="failover")
+    harness = RouterFleet({"rate_limit_tpm": 100}, {}, {"max_concurrent": 1}, strategy="failover")
 
     async def down(write: Update) -> Item | None:
         raise StorageUnavailable("not now")
 
-    world.table.write = down  # type: ignore[method-assign]
-    assert await world.say(10) == "b"
-    alone = World({"rate_limit_tpm": 100})
+    harness.table.write = down  # type: ignore[method-assign]
+    assert await harness.say(10) == "b"
+    alone = RouterFleet({"rate_limit_tpm": 100})
     alone.table.write = down  # type: ignore[method-assign]
     assert isinstance(await refused(alone, 10, 30), StorageUnavailable)
 
 
-class Unable(Model):
+class UnableModel(Model):
     """A provider that sees that it cannot do what is asked."""
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        raise BackendUnable("It has no pictures.", param="messages")
+        raise BackendUnsupported("It has no pictures.", param="messages")
 
 
 async def test_what_a_provider_cannot_be_asked_for_takes_nothing_of_its_limit_and_is_no_attempt() -> None:
-    world = World({"rate_limit_tpm": 1000, "max_concurrent": 2})
-    world.models["a"] = Unable()
-    chat = world.chat(100)
+    harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 2})
+    harness.models["a"] = UnableModel()
+    chat = harness.chat(100)
     with pytest.raises(InvalidRequest) as refused:
         await anext(chat)
     assert refused.value.param == "messages"
-    assert (world.table.calls, chat.attempts, chat.backend) == (0, 0, None)
+    assert (harness.table.calls, chat.attempts, chat.backend) == (0, 0, None)
 
 
-class Silent(MemoryTable):
+class SlowTable(MemoryTable):
     """A table that takes long to say that it cannot."""
 
     async def write(self, write: Update) -> Item | None:
@@ -296,9 +296,9 @@ class Silent(MemoryTable):
 
 
 async def test_no_reservation_outlasts_its_request() -> None:
-    world = World({"rate_limit_tpm": 1000})
-    world.table = Silent()
-    began = world.now
+    harness = RouterFleet({"rate_limit_tpm": 1000})
+    harness.table = SlowTable()
+    began = harness.now
     with pytest.raises(UpstreamTimeout):
-        await world.say(10, seconds=20)
-    assert world.now - began <= 20.1
+        await harness.say(10, seconds=20)
+    assert harness.now - began <= 20.1

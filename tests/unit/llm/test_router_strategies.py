@@ -11,8 +11,8 @@ from spass.aws.keys import Key
 from spass.core.errors import StorageUnavailable
 from spass.llm.errors import BackendUnavailable
 from spass.llm.providers import make_provider
-from spass.tenancy.providers import PROVIDERS, Registered
-from tests.unit.llm.limited import World, spread
+from spass.tenancy.providers import PROVIDERS, ProviderEntry
+from tests.unit.llm.limited_routers import RouterFleet, spread
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -25,94 +25,94 @@ def anyio_backend() -> tuple[str, Mapping[str, object]]:
 
 
 async def test_failover_takes_the_lowest_priority_number_that_answers() -> None:
-    world = World({"priority": 2}, {"priority": 1}, {"priority": 3})
-    assert [await world.say() for _ in range(3)] == ["b"] * 3
-    world.models["b"].failures = [BUSY]
-    assert await world.say() == "a"
+    harness = RouterFleet({"priority": 2}, {"priority": 1}, {"priority": 3})
+    assert [await harness.say() for _ in range(3)] == ["b"] * 3
+    harness.models["b"].failures = [BUSY]
+    assert await harness.say() == "a"
 
 
 async def test_round_robin_gives_every_backend_the_same() -> None:
-    world = World({}, {}, {}, strategy="round-robin")
-    assert spread([await world.say() for _ in range(30)]) == {"a": 10, "b": 10, "c": 10}
+    harness = RouterFleet({}, {}, {}, strategy="round-robin")
+    assert spread([await harness.say() for _ in range(30)]) == {"a": 10, "b": 10, "c": 10}
 
 
 async def test_round_robin_divides_what_a_backend_that_is_down_would_get_among_the_others() -> None:
-    world = World({}, {}, {}, strategy="round-robin", retry_base_delay=0)
-    world.models["b"].failures = [BUSY] * 99
-    answered = spread([await world.say() for _ in range(31)])
+    harness = RouterFleet({}, {}, {}, strategy="round-robin", retry_base_delay=0)
+    harness.models["b"].failures = [BUSY] * 99
+    answered = spread([await harness.say() for _ in range(31)])
     assert abs(answered["a"] - answered["c"]) <= 1
-    assert world.tries["b"] == 1
+    assert harness.tries["b"] == 1
 
 
 async def test_round_robin_is_fair_for_each_model_whatever_is_asked_between() -> None:
-    world = World({}, {}, {"supported_models": ("other",)}, {"supported_models": ("other",)}, strategy="round-robin")
+    harness = RouterFleet({}, {}, {"supported_models": ("other",)}, {"supported_models": ("other",)}, strategy="round-robin")
     answered = []
     for _ in range(10):
-        answered.append(await world.say())
-        answered.append(await world.say(model="other"))
+        answered.append(await harness.say())
+        answered.append(await harness.say(model="other"))
     assert spread(answered) == {"a": 5, "b": 5, "c": 5, "d": 5}
 
 
 async def test_processes_that_make_one_call_each_do_not_all_begin_with_the_same_backend() -> None:
-    world = World({}, {}, {}, strategy="round-robin", workers=60)
-    assert {await world.say(worker=number) for number in range(60)} == {"a", "b", "c"}
+    harness = RouterFleet({}, {}, {}, strategy="round-robin", workers=60)
+    assert {await harness.say(worker=number) for number in range(60)} == {"a", "b", "c"}
 
 
 async def test_least_loaded_takes_the_backend_with_the_most_room() -> None:
-    world = World({"max_concurrent": 10}, {"max_concurrent": 5}, strategy="least-loaded")
+    harness = RouterFleet({"max_concurrent": 10}, {"max_concurrent": 5}, strategy="least-loaded")
     async with AsyncExitStack() as stack:
         for _ in range(9):
-            chat = await stack.enter_async_context(aclosing(world.chat()))
+            chat = await stack.enter_async_context(aclosing(harness.chat()))
             await anext(chat)
-        assert (world.held("a"), world.held("b")) == (6, 3)
+        assert (harness.held("a"), harness.held("b")) == (6, 3)
 
 
 async def test_least_loaded_knows_what_other_workers_have_under_way() -> None:
-    world = World({"max_concurrent": 10}, {"max_concurrent": 10}, strategy="least-loaded", workers=12)
+    harness = RouterFleet({"max_concurrent": 10}, {"max_concurrent": 10}, strategy="least-loaded", workers=12)
     async with AsyncExitStack() as stack:
         for number in range(12):
-            chat = await stack.enter_async_context(aclosing(world.chat(worker=number)))
+            chat = await stack.enter_async_context(aclosing(harness.chat(worker=number)))
             await anext(chat)
             await asyncio.sleep(1.1)
-        assert (world.held("a"), world.held("b")) == (6, 6)
+        assert (harness.held("a"), harness.held("b")) == (6, 6)
 
 
 async def test_least_loaded_without_limits_goes_by_what_this_worker_has_under_way() -> None:
-    world = World({}, {}, {}, strategy="least-loaded")
+    harness = RouterFleet({}, {}, {}, strategy="least-loaded")
     async with AsyncExitStack() as stack:
-        chats = [await stack.enter_async_context(aclosing(world.chat())) for _ in range(9)]
+        chats = [await stack.enter_async_context(aclosing(harness.chat())) for _ in range(9)]
         for chat in chats:
             await anext(chat)
         assert spread([chat.backend for chat in chats]) == {"a": 3, "b": 3, "c": 3}
-    assert world.table.calls == 0
+    assert harness.table.calls == 0
 
 
 async def test_least_loaded_asks_about_all_backends_and_all_their_shards_at_once() -> None:
-    world = World({"max_concurrent": 100}, {"max_concurrent": 100}, {"max_concurrent": 100}, strategy="least-loaded")
-    get = world.table.get
+    harness = RouterFleet({"max_concurrent": 100}, {"max_concurrent": 100}, {"max_concurrent": 100}, strategy="least-loaded")
+    get = harness.table.get
 
     async def slow(key: Key, *, consistent: bool = True) -> Item | None:
         await asyncio.sleep(0.5)
         return await get(key, consistent=consistent)
 
-    world.table.get = slow  # type: ignore[method-assign]
+    harness.table.get = slow  # type: ignore[method-assign]
     started = asyncio.get_running_loop().time()
-    await world.say()
+    await harness.say()
     assert asyncio.get_running_loop().time() - started < 0.6
 
 
 async def test_least_loaded_works_while_the_table_does_not_answer() -> None:
-    world = World({"max_concurrent": 10}, {}, strategy="least-loaded")
+    harness = RouterFleet({"max_concurrent": 10}, {}, strategy="least-loaded")
 
     async def down(key: Key, *, consistent: bool = True) -> Item | None:
         raise StorageUnavailable("not now")
 
-    world.table.get = down  # type: ignore[method-assign]
-    assert await world.say() in ("a", "b")
+    harness.table.get = down  # type: ignore[method-assign]
+    assert await harness.say() in ("a", "b")
 
 
 async def test_a_new_provider_is_one_file_and_one_line_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PROVIDERS, "echo", Registered("tests.unit.llm.echo:Echo"))
-    world = World({"provider": "echo"}, provider_of=make_provider)
-    chat = world.chat()
+    monkeypatch.setitem(PROVIDERS, "echo", ProviderEntry("tests.unit.llm.echo_provider:Echo"))
+    harness = RouterFleet({"provider": "echo"}, provider_of=make_provider)
+    chat = harness.chat()
     assert ([delta.content async for delta in chat], chat.backend) == (["Hi"], "a")

@@ -35,9 +35,12 @@ def test_an_answer_that_calls_no_tool_does_not_end_for_calling_one() -> None:
 def test_a_refusal_is_apart_from_the_text_until_it_is_spoken() -> None:
     reply = collect_deltas([ChatDelta(refusal="I can"), ChatDelta(refusal="not.", finish_reason=FinishReason.STOP)])
     assert (reply.message.content, reply.refusal) == ("", "I cannot.")
-    assert (reply.spoken.message.content, reply.spoken.finish_reason) == ("I cannot.", FinishReason.CONTENT_FILTER)
+    assert (reply.refusal_as_text.message.content, reply.refusal_as_text.finish_reason) == (
+        "I cannot.",
+        FinishReason.CONTENT_FILTER,
+    )
     plain = collect_deltas([ChatDelta("Hi")])
-    assert plain.spoken == plain
+    assert plain.refusal_as_text == plain
 
 
 def test_a_call_that_cost_nothing_is_not_one_whose_cost_nobody_said() -> None:

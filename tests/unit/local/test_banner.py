@@ -6,7 +6,7 @@ import pytest
 
 from local.banner import banner
 from local.home import ROOT, Home
-from local.models import choose
+from local.models import choose_models
 from local.ollama import Found
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 
@@ -19,7 +19,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     shipped = (ROOT / "gateway.yaml").read_text().split("\ntenants:")[0]
     file.write_text(f"{shipped}\ntenants:\n  - {{id: acme}}\n  - {{id: demo}}\n  - {{id: zeta}}\n")
     config: GatewayConfig = load_gateway_config(file)
-    choice = choose(config, found={}, standin_url="http://127.0.0.1:4999/v1")
+    choice = choose_models(config, found={}, standin_url="http://127.0.0.1:4999/v1")
     bucket = "http://127.0.0.1:4999/spass-local"
     return banner("http://127.0.0.1:3000", file, config, choice, Home(tmp_path), bucket, ["gateway.yaml:3: something"])
 
@@ -52,7 +52,7 @@ def test_what_it_says_to_try_names_a_model_that_there_is(shown: str, tmp_path: P
         "  - {name: small, context_window: 1000}\n  - {name: large, context_window: 1000}\ndefaults: {embedding_model: mini}\n"
     )
     config = load_gateway_config(file)
-    choice = choose(config, found={}, standin_url="http://127.0.0.1:4999/v1")
+    choice = choose_models(config, found={}, standin_url="http://127.0.0.1:4999/v1")
     other = banner("http://127.0.0.1:3000", file, config, choice, Home(tmp_path), "http://127.0.0.1:4999/spass-local", [])
     assert '"model": "small"' in other
     assert "llama-4-scout" not in other
@@ -88,7 +88,7 @@ def shown_of(text: str, folder: Path, *, offline: bool = False, found: Found | N
     file = folder / "many.yaml"
     file.write_text(text)
     config = load_gateway_config(file)
-    choice = choose(config, found=found or {}, standin_url="http://127.0.0.1:4999/v1", offline=offline)
+    choice = choose_models(config, found=found or {}, standin_url="http://127.0.0.1:4999/v1", offline=offline)
     return banner("http://127.0.0.1:3000", file, config, choice, Home(folder), "http://127.0.0.1:4999/spass-local", [])
 
 

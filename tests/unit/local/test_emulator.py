@@ -5,21 +5,21 @@ from dataclasses import fields
 
 import pytest
 
-from local.emulator import Stores
-from spass.aws import hidden
+from local.emulator import StackOutputs
+from spass.redaction import text as hidden
 from spass.web.services import Settings
 
-STORES = Stores(*(f"spass-local-{field.name}-1ABC" for field in fields(Stores)))
+STORES = StackOutputs(*(f"spass-local-{field.name}-1ABC" for field in fields(StackOutputs)))
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in STORES.variables().items():
         monkeypatch.setenv(name, value)
-    hidden.look_again()
+    hidden.reload_environment()
     yield
     monkeypatch.undo()
-    hidden.look_again()
+    hidden.reload_environment()
 
 
 def test_the_gateway_knows_each_of_them_by_its_own_name() -> None:
@@ -34,4 +34,4 @@ def test_the_gateway_knows_each_of_them_by_its_own_name() -> None:
 def test_none_of_their_names_is_shown_to_anybody() -> None:
     told = " ".join(STORES.variables().values())
     assert "spass-local" in told
-    assert "spass-local" not in hidden.hide_values(told)
+    assert "spass-local" not in hidden.redact_environment(told)

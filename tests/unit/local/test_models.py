@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from local.home import ROOT
-from local.models import Choice, choose, overlay
+from local.models import ModelChoice, choose_models, overlay
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.identity import Tokens
 
@@ -26,14 +26,14 @@ def sha256(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def written(config: GatewayConfig, choice: Choice, folder: Path) -> GatewayConfig:
+def written(config: GatewayConfig, choice: ModelChoice, folder: Path) -> GatewayConfig:
     file = folder / "gateway.yaml"
     file.write_text(yaml.safe_dump(overlay(config, choice)))
     return load_gateway_config(file)
 
 
 def test_without_keys_the_stand_in_answers_for_every_chat_model(config: GatewayConfig, tmp_path: Path) -> None:
-    choice = choose(config, found={}, standin_url=URL)
+    choice = choose_models(config, found={}, standin_url=URL)
     assert set(choice.by_model.values()) == {"stand-in"}
     assert set(choice.by_model) == {model.name for model in config.models if model.kind == "chat"}
     backends = {backend.name: backend for backend in written(config, choice, tmp_path).llm.backends}
@@ -45,7 +45,7 @@ def test_a_key_takes_the_models_of_its_provider_and_leaves_the_others(
     config: GatewayConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key")
-    choice = choose(config, found={}, standin_url=URL)
+    choice = choose_models(config, found={}, standin_url=URL)
     assert choice.by_model["claude-opus-4.7"] == "anthropic"
     assert choice.by_model["llama-4-scout"] == "stand-in"
     assert choice.needs_standin
@@ -57,7 +57,7 @@ def test_the_laptops_tenants_stand_beside_the_operators_own(config: GatewayConfi
     file = tmp_path / "mine.yaml"
     file.write_text((ROOT / "gateway.yaml").read_text().split("\ntenants:")[0] + "\ntenants:\n  - {id: acme}\n  - {id: demo}\n")
     mine = load_gateway_config(file)
-    served = written(mine, choose(mine, found={}, standin_url=URL), tmp_path)
+    served = written(mine, choose_models(mine, found={}, standin_url=URL), tmp_path)
     assert [tenant.id for tenant in served.tenants] == ["demo", "other", "acme"]
     assert [token.admin for token in served.tenants[0].tokens] == [True, False]
 
@@ -67,7 +67,7 @@ def test_what_the_operator_sets_for_a_tenant_of_the_laptops_name_holds_there(con
     shipped = (ROOT / "gateway.yaml").read_text().split("\ntenants:")[0]
     file.write_text(f"{shipped}\ntenants:\n  - {{id: demo, defaults: {{compact_keep_last_n: 3}}}}\n")
     mine = load_gateway_config(file)
-    served = written(mine, choose(mine, found={}, standin_url=URL), tmp_path)
+    served = written(mine, choose_models(mine, found={}, standin_url=URL), tmp_path)
     demo = next(tenant for tenant in served.tenants if tenant.id == "demo")
     assert (demo.defaults.compact_keep_last_n, len(demo.tokens)) == (3, 2)
 
@@ -81,7 +81,7 @@ def test_the_operators_tokens_work_beside_the_laptops_in_a_tenant_of_the_laptops
     mine = f"{{id: {name}, sha256: {sha256('a-secret')}, allowed_models: [llama-4-scout]}}"
     file.write_text(f"{shipped}\ntenants:\n  - {{id: demo, tokens: [{mine}]}}\n")
     operators = load_gateway_config(file)
-    served = written(operators, choose(operators, found={}, standin_url=URL), tmp_path)
+    served = written(operators, choose_models(operators, found={}, standin_url=URL), tmp_path)
     (own,) = operators.tenants[0].tokens
     assert own in served.tenants[0].tokens
     tokens = Tokens(served)
@@ -95,13 +95,13 @@ def test_a_token_of_the_laptops_that_the_operator_gave_away_is_the_operators(con
     shipped = (ROOT / "gateway.yaml").read_text().split("\ntenants:")[0]
     file.write_text(f"{shipped}\ntenants:\n  - {{id: acme, tokens: [{{id: app, sha256: {sha256('demo-token')}}}]}}\n")
     operators = load_gateway_config(file)
-    tokens = Tokens(written(operators, choose(operators, found={}, standin_url=URL), tmp_path))
+    tokens = Tokens(written(operators, choose_models(operators, found={}, standin_url=URL), tmp_path))
     assert (tokens.identify("demo-token").tenant, tokens.identify("demo-admin-token").tenant) == ("acme", "demo")
 
 
 def test_offline_nothing_is_asked_but_the_stand_in(config: GatewayConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key")
-    choice = choose(config, found={}, standin_url=URL, offline=True)
+    choice = choose_models(config, found={}, standin_url=URL, offline=True)
     assert set(choice.by_model.values()) == {"stand-in"}
     assert {backend.name for backend in choice.backends} == {"embedded", "stand-in"}
 
@@ -114,7 +114,7 @@ def test_of_two_backends_the_one_that_is_tried_first_answers(tmp_path: Path, mon
         "  - {name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}\n"
     )
     monkeypatch.setenv("XAI_API_KEY", "a-key")
-    assert choose(load_gateway_config(file), found={}, standin_url=URL).by_model == {"grok-4": "first"}
+    assert choose_models(load_gateway_config(file), found={}, standin_url=URL).by_model == {"grok-4": "first"}
 
 
 def test_bedrock_answers_here_with_a_key_of_its_own_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,15 +134,15 @@ defaults: {embedding_model: e}
     )
     monkeypatch.setenv("BEDROCK_KEY", "a-key")
     monkeypatch.setattr("local.models.answers", lambda *_, **__: True)  # Bedrock can be reached, but not in our name
-    choice = choose(load_gateway_config(file), found={}, standin_url=URL)
+    choice = choose_models(load_gateway_config(file), found={}, standin_url=URL)
     assert choice.by_model == {"small": "stand-in", "large": "keyed"}
 
 
 def test_a_model_that_nobody_serves_is_known_with_the_key_it_needs(
     config: GatewayConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choice = choose(config, found={}, standin_url=URL)
+    choice = choose_models(config, found={}, standin_url=URL)
     assert choice.unanswered == {"text-embedding-3-small": ("OPENAI_API_KEY",)}
     assert choice.embeddings == {"all-minilm-l6-v2": "embedded"}
     monkeypatch.setenv("OPENAI_API_KEY", "a-key")
-    assert choose(config, found={}, standin_url=URL).unanswered == {}
+    assert choose_models(config, found={}, standin_url=URL).unanswered == {}

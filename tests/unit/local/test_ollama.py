@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from local.home import ROOT
-from local.models import Choice, choose, overlay
+from local.models import ModelChoice, choose_models, overlay
 from local.ollama import Found, find
-from spass.llm.serving import serves
+from spass.llm.backends import serves
 from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 
@@ -56,9 +56,9 @@ def config_of(tmp_path: Path) -> Callable[[str], GatewayConfig]:
     return load
 
 
-def choice_of(config: GatewayConfig, found: Found, folder: Path) -> tuple[Choice, Mapping[str, BackendConfig]]:
+def choice_of(config: GatewayConfig, found: Found, folder: Path) -> tuple[ModelChoice, Mapping[str, BackendConfig]]:
     """Return the choice, and the backends by name as the file that it writes has them."""
-    choice = choose(config, found=found, standin_url="http://127.0.0.1:4999/v1")
+    choice = choose_models(config, found=found, standin_url="http://127.0.0.1:4999/v1")
     file = folder / "served.yaml"
     file.write_text(yaml.safe_dump(overlay(config, choice)))
     return choice, {backend.name: backend for backend in load_gateway_config(file).llm.backends}

@@ -35,7 +35,7 @@ async def summary(messages: Sequence[Message], earlier: str | None = None, *, ma
     cascade = Cascade(CONFIG)
     router = Router(CONFIG.llm, CONFIG.models, lambda _: None, provider_of=lambda *_: StandIn())
     store = SimulatedAws(lambda: 1_800_000_000.0).for_tenant(TenantId("demo"))
-    scope = Scope.of_job(store, Deadline.after(60), route="test", request_id=RequestId("req_1"))
+    scope = Scope.for_job(store, Deadline.after(60), route="test", request_id=RequestId("req_1"))
     summarizer = Summarizer(Calls(CONFIG, router, cascade), cascade, CONFIG)
     return (await summarizer.summarise(scope, messages, earlier=earlier, masked=masked, otherwise=model)).text
 

@@ -7,7 +7,7 @@ import pytest
 
 from local.standin.wire import complete
 from spass.calls.datamark import NOTE
-from spass.calls.defence import defended
+from spass.calls.defence import sanitize_request
 from spass.completions.augment import render_memory
 from spass.core.messages import Message, Role, ToolCall
 from spass.llm.providers.openai_wire import chat_body
@@ -65,7 +65,7 @@ CONVERSATIONS = {
 @pytest.mark.parametrize(("messages", "fact"), CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
 def test_marks_change_no_answer(messages: tuple[Message, ...], fact: str) -> None:
     request = ChatRequest("m", messages)
-    marked = chat_body(defended(request).request, "max_tokens")
+    marked = chat_body(sanitize_request(request).request, "max_tokens")
     plain = chat_body(request, "max_tokens")
     assert NOTE in json.dumps(marked, ensure_ascii=False).replace('\\"', '"')
     answer, before = complete(marked), complete(plain)

@@ -11,7 +11,7 @@ import boto3
 
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.faults import AwsCall, Fault, FaultPlan
-from spass.aws.places import WorkPlaces
+from spass.aws.job_targets import JobTargets
 from spass.core.cost import Cost, CostSource
 from spass.core.ids import AgentName, RequestId, TenantId, UserId, new_id
 from spass.core.messages import TokenUsage
@@ -69,16 +69,16 @@ class Faults(FaultPlan):
 
 
 @dataclass(frozen=True)
-class Books:
+class LedgerHarness:
     """A tenant's store and the queue of jobs behind it, both in moto's memory."""
 
     store: TenantStore
     queue: str
 
     @classmethod
-    def opened(cls, tenant: str = "acme") -> "Books":
+    def opened(cls, tenant: str = "acme") -> "LedgerHarness":
         queue = boto3.client("sqs").create_queue(QueueName="jobs")["QueueUrl"]
-        return cls(Aws(table="spass", bucket="spass", places=WorkPlaces(queue=queue)).for_tenant(TenantId(tenant)), queue)
+        return cls(Aws(table="spass", bucket="spass", places=JobTargets(queue=queue)).for_tenant(TenantId(tenant)), queue)
 
     def queued(self) -> list[dict[str, Any]]:
         """What stands in the queue. It stays there."""

@@ -7,38 +7,38 @@ import pytest
 
 from spass.aws.clients import Aws
 from spass.aws.faults import Fault, FaultPlan, inject
-from spass.aws.places import WorkPlaces
+from spass.aws.job_targets import JobTargets
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.jobs import Delivery
 from spass.core.time import Deadline
 from spass.jobs.background import background_handler
 from spass.jobs.dispatch import Dispatcher
-from spass.metering.audit import keep
+from spass.metering.audit import record_call
 from spass.metering.usage import UsageQuery, usage
-from spass.rag.cache import ObjectCache
+from spass.rag.index.cache import ObjectCache
 from spass.rag.service import Rag
-from tests.unit.metering.ledger import Books, call
+from tests.unit.metering.ledger import LedgerHarness, call
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def dispatcher(books: Books) -> Dispatcher:
-    aws = Aws(table="spass", bucket="spass", places=WorkPlaces(queue=books.queue))
+def dispatcher(ledger: LedgerHarness) -> Dispatcher:
+    aws = Aws(table="spass", bucket="spass", places=JobTargets(queue=ledger.queue))
     return Dispatcher({TenantId("acme")}, aws.for_tenant, background_handler(cast(Rag, None), ObjectCache()))
 
 
-async def left(books: Books) -> str:
+async def left(ledger: LedgerHarness) -> str:
     """The body of the message that a call left whose table did not answer."""
     with inject(FaultPlan(Fault.THROTTLE, times=2)):
-        await keep(books.store, call())
-    (message,) = books.queued()
+        await record_call(ledger.store, call())
+    (message,) = ledger.queued()
     return json.dumps(message)
 
 
-async def requests_of(books: Books) -> Any:
-    answer: Any = await usage(books.store, UsageQuery())
+async def requests_of(ledger: LedgerHarness) -> Any:
+    answer: Any = await usage(ledger.store, UsageQuery())
     return answer["total"]["requests"]
 
 
@@ -46,27 +46,29 @@ async def deliver(dispatcher: Dispatcher, body: str) -> bool:
     return await dispatcher.message(body, Delivery("m-1", 1), Deadline.after(60))
 
 
-async def test_a_delivered_call_is_accounted_for_once(books: Books, dispatcher: Dispatcher) -> None:
-    body = await left(books)
-    assert await requests_of(books) == 0
+async def test_a_delivered_call_is_accounted_for_once(ledger: LedgerHarness, dispatcher: Dispatcher) -> None:
+    body = await left(ledger)
+    assert await requests_of(ledger) == 0
     for _ in range(3):
         assert await deliver(dispatcher, body)
-    assert await requests_of(books) == 1
+    assert await requests_of(ledger) == 1
 
 
-async def test_a_call_that_the_table_still_does_not_take_is_delivered_again(books: Books, dispatcher: Dispatcher) -> None:
-    body = await left(books)
+async def test_a_call_that_the_table_still_does_not_take_is_delivered_again(
+    ledger: LedgerHarness, dispatcher: Dispatcher
+) -> None:
+    body = await left(ledger)
     with inject(FaultPlan(Fault.TIMEOUT, times=2)), pytest.raises(StorageUnavailable):
         await deliver(dispatcher, body)
     assert await deliver(dispatcher, body)
-    assert await requests_of(books) == 1
+    assert await requests_of(ledger) == 1
 
 
 async def test_a_call_of_a_tenant_that_is_not_known_is_dropped(
-    books: Books, dispatcher: Dispatcher, capsys: pytest.CaptureFixture[str]
+    ledger: LedgerHarness, dispatcher: Dispatcher, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    body = (await left(books)).replace('"acme"', '"gone"')
+    body = (await left(ledger)).replace('"acme"', '"gone"')
     capsys.readouterr()
     assert await deliver(dispatcher, body)
     assert json.loads(capsys.readouterr().out)["event"] == "job_dropped"
-    assert await requests_of(books) == 0
+    assert await requests_of(ledger) == 0

@@ -15,9 +15,9 @@ from spass.core.cost import Cost
 from spass.core.ids import RequestId
 from spass.core.messages import TokenUsage
 from spass.metering import audit
-from spass.metering.audit import CallKind, keep
+from spass.metering.audit import CallKind, record_call
 from spass.metering.usage import UsageQuery, usage
-from tests.unit.metering.ledger import Books, Faults, call, usd
+from tests.unit.metering.ledger import Faults, LedgerHarness, call, usd
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 async def test_a_call_is_in_the_audit_and_in_the_usage_by_one_transaction(store: TenantStore) -> None:
     with inject(FaultPlan()) as plan:
-        await keep(store, call())
+        await record_call(store, call())
     assert [made.operation for made in plan.calls] == ["TransactWriteItems"]
     assert len(await records(store)) == 1
     assert await total(store) == ONE
@@ -50,8 +50,8 @@ async def test_every_record_is_one_line_of_the_log_with_its_tenant(
 ) -> None:
     chat = call()
     tool = replace(chat, kind=CallKind.TOOL, model=None, tool="calculator", request_id=RequestId("req_tool"))
-    await keep(store, chat)
-    await keep(store, tool)
+    await record_call(store, chat)
+    await record_call(store, tool)
     first, second = lines(capsys)
     assert first == {"level": "info", "event": "call", "tenant": "acme", **audit.attributes(chat)}
     assert (second["tool"], second["request_id"], "cost_usd" in second) == ("calculator", "req_tool", False)
@@ -59,8 +59,8 @@ async def test_every_record_is_one_line_of_the_log_with_its_tenant(
 
 @pytest.mark.parametrize("kind", [CallKind.CHAT, CallKind.EMBEDDING])
 async def test_a_call_that_broke_off_after_it_had_begun_counts_with_what_it_took(store: TenantStore, kind: CallKind) -> None:
-    await keep(store, call(kind=kind, status="upstream_error"))
-    await keep(store, call(kind=kind, status="cancelled"))
+    await record_call(store, call(kind=kind, status="upstream_error"))
+    await record_call(store, call(kind=kind, status="cancelled"))
     assert (await total(store))["requests"] == 2
     assert (await total(store))["cost_usd"] == "0.5"
 
@@ -68,19 +68,19 @@ async def test_a_call_that_broke_off_after_it_had_begun_counts_with_what_it_took
 @pytest.mark.parametrize("status", ["upstream_error", "cancelled", "no_backend_available"])
 async def test_a_call_that_failed_before_it_had_begun_is_audited_and_no_request(store: TenantStore, status: str) -> None:
     with inject(FaultPlan()) as plan:
-        await keep(store, call(status=status, usage=TokenUsage(), cost=Cost()))
+        await record_call(store, call(status=status, usage=TokenUsage(), cost=Cost()))
     assert [made.operation for made in plan.calls] == ["PutItem"]
     assert [record["status"] for record in await records(store)] == [status]
     assert await total(store) == NONE
 
 
 async def test_an_answer_without_a_token_is_a_request_all_the_same(store: TenantStore) -> None:
-    await keep(store, call(usage=TokenUsage(), cost=Cost(sub_calls=1)))
+    await record_call(store, call(usage=TokenUsage(), cost=Cost(sub_calls=1)))
     assert await total(store) == {**NONE, "requests": 1}
 
 
 async def test_a_tool_call_is_audited_and_no_request(store: TenantStore) -> None:
-    await keep(store, call(kind=CallKind.TOOL, model=None, tool="calculator"))
+    await record_call(store, call(kind=CallKind.TOOL, model=None, tool="calculator"))
     assert len(await records(store)) == 1
     assert await total(store) == NONE
 
@@ -95,50 +95,54 @@ async def test_accounting_for_a_call_again_changes_nothing(store: TenantStore, s
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_whatever_goes_wrong_the_audit_and_the_usage_agree(books: Books, fault: Fault) -> None:
+async def test_whatever_goes_wrong_the_audit_and_the_usage_agree(ledger: LedgerHarness, fault: Fault) -> None:
     with inject(FaultPlan(fault)):
         try:
-            await keep(books.store, call())
+            await record_call(ledger.store, call())
         except Crash:
             assert fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
-    for message in books.queued():
+    for message in ledger.queued():
         assert message["job"] == "account"
-        await audit.account(books.store, message["record"])
+        await audit.account(ledger.store, message["record"])
     there = 0 if fault is Fault.CRASH_BEFORE else 1
-    assert len(await records(books.store)) == there
-    assert await total(books.store) == (ONE if there else NONE)
+    assert len(await records(ledger.store)) == there
+    assert await total(ledger.store) == (ONE if there else NONE)
 
 
-async def test_what_finds_no_place_is_left_to_the_queue_of_jobs(books: Books, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_what_finds_no_place_is_left_to_the_queue_of_jobs(
+    ledger: LedgerHarness, capsys: pytest.CaptureFixture[str]
+) -> None:
     record = call()
     with inject(FaultPlan(Fault.THROTTLE, times=2)):
-        await keep(books.store, record)
-    assert books.queued() == [{"job": "account", "tenant": "acme", "record": audit.attributes(record)}]
+        await record_call(ledger.store, record)
+    assert ledger.queued() == [{"job": "account", "tenant": "acme", "record": audit.attributes(record)}]
     said, queued = lines(capsys)
     assert (said["event"], said["request_id"]) == ("call", record.request_id)
     assert (queued["event"], queued["request_id"], queued["call"]) == ("audit_queued", "req_outer", record.request_id)
 
 
-async def test_what_the_queue_does_not_take_either_stands_in_the_log(books: Books, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_what_the_queue_does_not_take_either_stands_in_the_log(
+    ledger: LedgerHarness, capsys: pytest.CaptureFixture[str]
+) -> None:
     record = call()
     with inject(Faults(always=Fault.TIMEOUT)):
-        await keep(books.store, record)
-    assert books.queued() == []
+        await record_call(ledger.store, record)
+    assert ledger.queued() == []
     said, lost = lines(capsys)
     assert said["cost_usd"] == "0.25"
     assert (lost["level"], lost["event"], lost["call"]) == ("error", "audit_not_stored", record.request_id)
 
 
-async def test_where_there_is_no_queue_the_log_says_so(books: Books, capsys: pytest.CaptureFixture[str]) -> None:
-    jobless = Aws(table="spass", bucket="spass").for_tenant(books.store.tenant)
+async def test_where_there_is_no_queue_the_log_says_so(ledger: LedgerHarness, capsys: pytest.CaptureFixture[str]) -> None:
+    jobless = Aws(table="spass", bucket="spass").for_tenant(ledger.store.tenant)
     with inject(FaultPlan(Fault.THROTTLE, times=2)):
-        await keep(jobless, call())
+        await record_call(jobless, call())
     assert [line["event"] for line in lines(capsys)] == ["call", "audit_not_stored"]
 
 
 async def test_days_are_those_of_the_calls_in_utc_and_rows_outlive_records(store: TenantStore) -> None:
     at = datetime.now(UTC).date().isoformat()
-    await keep(store, call(cost=usd("0.1")))
+    await record_call(store, call(cost=usd("0.1")))
     (row,) = await store.table.query(keys.usage_partition(store.tenant, at[:7]))
     (record,) = await records(store)
     assert (row["day"], row["agent"], row["model"], row["user"]) == (at, "researcher", "small", "anna")

@@ -9,10 +9,10 @@ from spass.core.errors import RequestNotFound
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
 from spass.core.time import Timestamp
 from spass.metering import audit_tree
-from spass.metering.audit import CallKind, attributes, keep
+from spass.metering.audit import CallKind, attributes, record_call
 from spass.metering.audit_tree import tree
 from spass.tenancy.identity import Caller, Identity
-from tests.unit.metering.ledger import Books, call, days_ago
+from tests.unit.metering.ledger import LedgerHarness, call, days_ago
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ async def nested(store: TenantStore) -> None:
     )
     first, second = (call(request_id=RequestId(f"req_{number}"), at=later(base, number)) for number in (1, 4))
     for record in (embedding, second, tool, first):  # as they end
-        await keep(store, record)
+        await record_call(store, record)
 
 
 def shape(calls: Any) -> Any:
@@ -57,7 +57,7 @@ async def test_calls_stand_below_what_they_were_made_for_in_time_order(store: Te
 
 async def test_a_call_says_what_its_record_says_and_nothing_of_the_table(store: TenantStore) -> None:
     record = call()
-    await keep(store, record)
+    await record_call(store, record)
     found: Any = await tree(store, ANNA, OUTER)
     said = {name: value for name, value in found["calls"][0].items() if value is not None}
     assert said == {"tenant": store.tenant, **attributes(record), "calls": []}
@@ -79,7 +79,7 @@ async def test_every_call_has_every_field_and_null_where_there_is_nothing_to_say
     )
     bare = call(request_id=RequestId("req_2"), kind=CallKind.TOOL, user=None, agent=None, session=None, model=None, backend=None)
     for record in (full, bare):
-        await keep(store, record)
+        await record_call(store, record)
     found: Any = await tree(store, caller("ada"), OUTER)
     first, second = found["calls"]
     assert [*first] == [*second]
@@ -90,7 +90,7 @@ async def test_every_call_has_every_field_and_null_where_there_is_nothing_to_say
 
 @pytest.mark.parametrize("of", ["anna", None])
 async def test_a_request_is_seen_by_its_user_and_by_admins(store: TenantStore, of: str | None) -> None:
-    await keep(store, call(request_id=RequestId("req_1"), user=UserId(of) if of else None))
+    await record_call(store, call(request_id=RequestId("req_1"), user=UserId(of) if of else None))
     for sees in (caller(of), caller(of, token="another"), caller("grace", admin=True), caller(None, admin=True)):
         assert shape((await tree(store, sees, OUTER))["calls"]) == [("req_1", [])]
     for stranger in (caller("bob"), caller(None if of else "anna")):
@@ -102,7 +102,7 @@ async def test_a_request_is_seen_by_its_user_and_by_admins(store: TenantStore, o
 
 
 async def test_a_call_whose_parent_is_not_there_stands_below_the_request(store: TenantStore) -> None:
-    await keep(store, call(request_id=RequestId("req_1"), parent_request_id=RequestId("req_gone")))
+    await record_call(store, call(request_id=RequestId("req_1"), parent_request_id=RequestId("req_gone")))
     assert shape((await tree(store, ANNA, OUTER))["calls"]) == [("req_1", [])]
 
 
@@ -111,14 +111,14 @@ async def test_a_request_without_calls_is_not_found(store: TenantStore) -> None:
         await tree(store, ANNA, OUTER)
 
 
-async def test_another_tenants_request_looks_like_one_that_never_was(books: Books) -> None:
-    await keep(books.store, call())
+async def test_another_tenants_request_looks_like_one_that_never_was(ledger: LedgerHarness) -> None:
+    await record_call(ledger.store, call())
     with pytest.raises(RequestNotFound):
-        await tree(Books.opened("other").store, ANNA, OUTER)
+        await tree(LedgerHarness.opened("other").store, ANNA, OUTER)
 
 
 async def test_records_that_have_expired_are_not_shown(store: TenantStore) -> None:
-    await keep(store, call(at=days_ago(91)))
+    await record_call(store, call(at=days_ago(91)))
     with pytest.raises(RequestNotFound):
         await tree(store, ANNA, OUTER)
 

@@ -23,9 +23,9 @@ from spass.core.ids import AgentName, RequestId
 from spass.core.messages import TokenUsage
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
-from spass.metering.usage import UsageQuery, reset, spent_this_month, usage
-from tests.unit.calls.scripted import emulated_table
-from tests.unit.metering.ledger import TODAY, Books, Faults, call, days_ago, usd
+from spass.metering.usage import UsageQuery, reset, spending_of_month, usage
+from tests.unit.calls.scripted_provider import emulated_table
+from tests.unit.metering.ledger import TODAY, Faults, LedgerHarness, call, days_ago, usd
 
 SOAK = bool(os.environ.get("SPASS_SOAK"))
 AGENTS = [AgentName("reader"), AgentName("writer"), None]
@@ -75,10 +75,10 @@ STEPS = st.one_of(
 
 
 @dataclass
-class World:
+class LedgerSimulation:
     """One tenant's books, and what a reader of its audit alone would make of its usage."""
 
-    books: Books
+    ledger: LedgerHarness
     seen: set[RequestId] = field(default_factory=set)
     shown: dict[AgentName | None, list[Item]] = field(default_factory=dict)
     spent: dict[str, Decimal] = field(default_factory=dict)
@@ -86,13 +86,13 @@ class World:
     made: list[AuditRecord] = field(default_factory=list)
 
     async def step(self, step: Called | Delivered | Reset) -> None:
-        store = self.books.store
+        store = self.ledger.store
         with inject(Faults(of=step.faults)):
             try:
                 match step:
                     case Called(record):
                         self.made.append(record)
-                        await audit.keep(store, record)
+                        await audit.record_call(store, record)
                     case Delivered(newest) if self.left:
                         await audit.account(store, self.left[-1 if newest else 0]["record"])
                     case Reset(agent):
@@ -102,11 +102,11 @@ class World:
             except (Crash, StorageUnavailable):
                 pass
         known = {message["record"]["request_id"] for message in self.left}
-        self.left += [message for message in self.books.queued() if message["record"]["request_id"] not in known]
+        self.left += [message for message in self.ledger.queued() if message["record"]["request_id"] not in known]
 
     async def learn(self) -> None:
         """What the audit holds now that it did not hold before."""
-        records = await self.books.store.table.query(keys.audit_partition(self.books.store.tenant, RequestId("req_outer")))
+        records = await self.ledger.store.table.query(keys.audit_partition(self.ledger.store.tenant, RequestId("req_outer")))
         for record in records:
             if record["request_id"] not in self.seen:
                 self.seen.add(RequestId(cast(str, record["request_id"])))
@@ -116,7 +116,7 @@ class World:
                     self.spent[month] = self.spent.get(month, Decimal(0)) + Decimal(cast(str, record["cost_usd"]))
 
     async def check(self) -> None:
-        answer: Any = await usage(self.books.store, UsageQuery(first=TODAY - timedelta(days=45)))
+        answer: Any = await usage(self.ledger.store, UsageQuery(first=TODAY - timedelta(days=45)))
         found = {row["key"]: row for row in answer["usage"]}
         wanted = {agent: records for agent, records in self.shown.items() if records}
         assert found.keys() == wanted.keys()
@@ -127,7 +127,7 @@ class World:
             assert Decimal(found[agent]["cost_usd"]) == sum(Decimal(cast(str, record["cost_usd"])) for record in records)
         assert answer["total"]["requests"] == sum(map(len, wanted.values()))
         for month in MONTHS:
-            assert await spent_this_month(self.books.store, month) == self.spent.get(month, 0)
+            assert await spending_of_month(self.ledger.store, month) == self.spent.get(month, 0)
 
 
 @pytest.fixture(scope="module")
@@ -145,19 +145,19 @@ def table() -> Iterator[None]:
 @given(st.lists(STEPS, min_size=1, max_size=12))
 def test_the_usage_is_what_the_audit_says(table: None, steps: list[Called | Delivered | Reset]) -> None:
     async def run() -> None:
-        world = World(Books.opened(f"t-{next(_tenants)}"))
+        simulation = LedgerSimulation(LedgerHarness.opened(f"t-{next(_tenants)}"))
         for step in steps:
-            await world.step(step)
-            await world.learn()
-            await world.check()
+            await simulation.step(step)
+            await simulation.learn()
+            await simulation.check()
         # Whatever was left to the queue is there in the end: a call is missing only if its worker died or the log says so.
-        for message in world.left:
-            await audit.account(world.books.store, message["record"])
-        await world.learn()
-        await world.check()
+        for message in simulation.left:
+            await audit.account(simulation.ledger.store, message["record"])
+        await simulation.learn()
+        await simulation.check()
         crashed = {step.record.request_id for step in steps if isinstance(step, Called) and _dies(step.faults)}
         unkept = {step.record.request_id for step in steps if isinstance(step, Called) and _finds_no_place(step.faults)}
-        assert {record.request_id for record in world.made} - world.seen <= crashed | unkept
+        assert {record.request_id for record in simulation.made} - simulation.seen <= crashed | unkept
 
     asyncio.run(run())
 

@@ -17,9 +17,9 @@ from spass.core.errors import InvalidRequest, StorageUnavailable
 from spass.core.ids import AgentName, UserId
 from spass.core.messages import TokenUsage
 from spass.metering import usage as metering
-from spass.metering.audit import keep
-from spass.metering.shards import SHARDS, Shards
-from spass.metering.usage import GroupBy, UsageQuery, reset, spent_this_month, usage
+from spass.metering.audit import record_call
+from spass.metering.shards import SHARDS, ShardChooser
+from spass.metering.usage import GroupBy, UsageQuery, reset, spending_of_month, usage
 from tests.unit.metering.ledger import TODAY, Faults, call, days_ago, usd
 
 pytestmark = pytest.mark.anyio
@@ -48,10 +48,10 @@ async def total(store: TenantStore, query: UsageQuery | None = None) -> Any:
     ],
 )
 async def test_calls_are_summed_up_by_what_is_asked_for(store: TenantStore, by: GroupBy, groups: dict[Any, Any]) -> None:
-    await keep(store, call(agent=AgentName("reader")))
-    await keep(store, call(agent=AgentName("reader"), cost=usd("0.5")))
-    await keep(store, call(agent=AgentName("writer"), model="large", cost=usd("1")))
-    await keep(store, call(agent=None, user=None))
+    await record_call(store, call(agent=AgentName("reader")))
+    await record_call(store, call(agent=AgentName("reader"), cost=usd("0.5")))
+    await record_call(store, call(agent=AgentName("writer"), model="large", cost=usd("1")))
+    await record_call(store, call(agent=None, user=None))
     found = await rows(store, UsageQuery(by))
     assert found == groups
     assert list(found) == list(groups)
@@ -65,10 +65,10 @@ async def test_calls_are_summed_up_by_what_is_asked_for(store: TenantStore, by: 
 
 
 async def test_one_agent_alone(store: TenantStore) -> None:
-    await keep(store, call(agent=AgentName("reader"), user=UserId("anna")))
-    await keep(store, call(agent=AgentName("reader"), user=UserId("bert")))
-    await keep(store, call(agent=AgentName("reader-2")))
-    await keep(store, call(agent=None))
+    await record_call(store, call(agent=AgentName("reader"), user=UserId("anna")))
+    await record_call(store, call(agent=AgentName("reader"), user=UserId("bert")))
+    await record_call(store, call(agent=AgentName("reader-2")))
+    await record_call(store, call(agent=None))
     query = UsageQuery("user", AgentName("reader"))
     assert list(await rows(store, query)) == ["anna", "bert"]
     assert (await total(store, query))["requests"] == 2
@@ -78,7 +78,7 @@ async def test_one_agent_alone(store: TenantStore) -> None:
 async def test_the_first_and_the_last_day_are_included_across_months(store: TenantStore, span: tuple[int, int]) -> None:
     days = [0, 1, 9, 10, 11, 39, 40, 41, 200, 399]
     for back in days:
-        await keep(store, call(at=days_ago(back)))
+        await record_call(store, call(at=days_ago(back)))
     first, last = (TODAY - timedelta(days=back) for back in span)
     found = await rows(store, UsageQuery("day", first=first, last=last))
     wanted = sorted((TODAY - timedelta(days=back)).isoformat() for back in days if span[0] >= back >= span[1])
@@ -86,7 +86,7 @@ async def test_the_first_and_the_last_day_are_included_across_months(store: Tena
 
 
 async def test_any_day_may_be_asked_for(store: TenantStore) -> None:
-    await keep(store, call())
+    await record_call(store, call())
     assert await rows(store, UsageQuery(first=date.min, last=date.max)) == {"researcher": (1, 15, "0.25")}
     assert await rows(store, UsageQuery(last=date.min)) == {}
     assert await rows(store, UsageQuery(first=date.max)) == {}
@@ -100,19 +100,19 @@ async def test_an_end_before_the_beginning_is_refused(store: TenantStore) -> Non
 
 async def test_rows_are_read_page_by_page(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(7):
-        await keep(store, call(user=UserId(f"u{number}")))
+        await record_call(store, call(user=UserId(f"u{number}")))
     monkeypatch.setattr(metering, "_PAGE", 3)
     with inject(FaultPlan()) as plan:
         assert len(await rows(store, UsageQuery("user", first=TODAY, last=TODAY))) == 7
     assert [made.parameters["Limit"] for made in plan.calls if made.operation == "Query"][:1] == [3]
     assert len(plan.calls) >= 3
-    assert await spent_this_month(store, MONTH) == Decimal("1.75")
+    assert await spending_of_month(store, MONTH) == Decimal("1.75")
     assert await reset(store) == 7
 
 
 async def test_months_are_read_side_by_side(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for back in (0, 35, 70, 399):
-        await keep(store, call(at=days_ago(back)))
+        await record_call(store, call(at=days_ago(back)))
     under_way, most, query = 0, 0, store.table.query
 
     async def watched(_: TenantTable, partition: str, **how: Any) -> list[Item]:
@@ -134,7 +134,7 @@ async def test_more_groups_than_an_answer_holds_are_refused_with_advice(
 ) -> None:
     monkeypatch.setattr(metering, "MAX_GROUPS", 3)
     for number in range(4):
-        await keep(store, call(user=UserId(f"u{number}")))
+        await record_call(store, call(user=UserId(f"u{number}")))
     with pytest.raises(InvalidRequest, match="fewer days"):
         await usage(store, UsageQuery("user"))
     assert (await total(store, UsageQuery("agent")))["requests"] == 4
@@ -144,52 +144,52 @@ async def test_a_tenant_without_calls_has_used_nothing(store: TenantStore) -> No
     assert await rows(store) == {}
     assert (await total(store))["cost_usd"] == "0"
     assert await reset(store) == 0
-    assert await spent_this_month(store, MONTH) == 0
+    assert await spending_of_month(store, MONTH) == 0
 
 
 async def test_sums_are_exact_to_the_last_digit(store: TenantStore) -> None:
     for _ in range(3):
-        await keep(store, call(cost=usd("0.000000000001")))
-    await keep(store, call(cost=usd("99999.999999999999"), usage=TokenUsage(10**12, 10**12)))
+        await record_call(store, call(cost=usd("0.000000000001")))
+    await record_call(store, call(cost=usd("99999.999999999999"), usage=TokenUsage(10**12, 10**12)))
     assert (await total(store))["cost_usd"] == "100000.000000000002"
-    assert await spent_this_month(store, MONTH) == Decimal("100000.000000000002")
+    assert await spending_of_month(store, MONTH) == Decimal("100000.000000000002")
 
 
 async def test_a_reset_takes_what_is_shown_and_not_the_months_money(store: TenantStore) -> None:
-    await keep(store, call(cost=usd("0.25")))
+    await record_call(store, call(cost=usd("0.25")))
     assert await reset(store) == 1
     assert await rows(store) == {}
-    assert await spent_this_month(store, MONTH) == Decimal("0.25")
-    await keep(store, call(cost=usd("0.5")))
+    assert await spending_of_month(store, MONTH) == Decimal("0.25")
+    await record_call(store, call(cost=usd("0.5")))
     assert await rows(store) == {"researcher": (1, 15, "0.5")}
     assert await reset(store) == 1
     assert await reset(store) == 0
-    assert await spent_this_month(store, MONTH) == Decimal("0.75")
+    assert await spending_of_month(store, MONTH) == Decimal("0.75")
 
 
 async def test_one_agent_is_reset_alone_in_every_month(store: TenantStore) -> None:
     for back in (0, 45, 300):
-        await keep(store, call(agent=AgentName("reader"), at=days_ago(back)))
-        await keep(store, call(agent=AgentName("writer"), at=days_ago(back)))
-    await keep(store, call(agent=None))
+        await record_call(store, call(agent=AgentName("reader"), at=days_ago(back)))
+        await record_call(store, call(agent=AgentName("writer"), at=days_ago(back)))
+    await record_call(store, call(agent=None))
     assert await reset(store, AgentName("reader")) == 3
     assert list(await rows(store)) == ["writer", None]
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.REPEATED, Fault.THROTTLE])
 async def test_a_reset_that_met_trouble_has_reset_once(store: TenantStore, fault: Fault) -> None:
-    await keep(store, call())
+    await record_call(store, call())
     with inject(FaultPlan()) as counted:
         await usage(store, UsageQuery())
     with inject(FaultPlan(fault, at=len(counted.calls))):  # the write follows the last page
         assert await reset(store) == 1
     assert await rows(store) == {}
-    assert await spent_this_month(store, MONTH) == Decimal("0.25")
+    assert await spending_of_month(store, MONTH) == Decimal("0.25")
 
 
 async def test_a_reset_that_the_table_does_not_take_says_so(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
-        await keep(store, call(user=UserId(f"u{number}")))
+        await record_call(store, call(user=UserId(f"u{number}")))
 
     async def throttled(_: TenantTable, write: Write) -> None:
         raise StorageUnavailable("not now")
@@ -209,9 +209,9 @@ async def test_a_table_that_does_not_answer_is_said_to_be_so(store: TenantStore,
 
 async def test_one_worker_writes_to_one_row_and_another_to_another_while_it_is_busy(store: TenantStore) -> None:
     for _ in range(5):
-        await keep(store, call())
+        await record_call(store, call())
     assert len(await store.table.query(keys.usage_partition(store.tenant, MONTH))) == 1
-    shards = Shards()
+    shards = ShardChooser()
     with shards.free() as one, shards.free() as another:
         assert another == (one + 1) % SHARDS
     with shards.free() as again:
@@ -219,7 +219,7 @@ async def test_one_worker_writes_to_one_row_and_another_to_another_while_it_is_b
 
 
 def test_more_writers_than_rows_share_them() -> None:
-    shards = Shards()
+    shards = ShardChooser()
     with ExitStack() as held:
         numbers = [held.enter_context(shards.free()) for _ in range(SHARDS + 2)]
     assert sorted(numbers[:SHARDS]) == list(range(SHARDS))

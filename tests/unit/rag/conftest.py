@@ -14,8 +14,8 @@ from spass.calls.scope import Scope
 from spass.core.ids import IndexId, RequestId, TenantId, random_suffix
 from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
-from spass.rag.cache import ObjectCache
-from spass.rag.documents import NewDocument
+from spass.rag.index.cache import ObjectCache
+from spass.rag.index.documents import NewDocument
 from spass.rag.service import Rag
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
@@ -59,7 +59,7 @@ def config_with(model: str = "arithmetic", dimensions: int = DIMENSIONS) -> Gate
 
 
 @dataclass(slots=True)
-class World:
+class RagHarness:
     """Everything a test of the room needs. ``rag`` is a warm worker; ``cold()`` is another one over the same state."""
 
     aws: Aws
@@ -108,8 +108,8 @@ def emulated_aws() -> Iterator[Aws]:
 
 
 @pytest.fixture
-def world(aws: Aws) -> World:
-    return World(aws)
+def harness(aws: Aws) -> RagHarness:
+    return RagHarness(aws)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def documents(*pairs: tuple[str, str]) -> list[NewDocument]:
     return [NewDocument(id=name, text=text) for name, text in pairs]
 
 
-class Overtaken(FaultPlan):
+class RacingWriters(FaultPlan):
     """Lets another writer be faster: before each swap, or other ``operation``, the next of ``rivals`` does its work,
     unrecorded."""
 

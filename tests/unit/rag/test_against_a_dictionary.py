@@ -16,12 +16,12 @@ from spass.aws.faults import inject
 from spass.core.errors import DocumentNotFound, IndexNotFound
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
-from spass.rag.documents import NewDocument
-from spass.rag.embedding import normalised
-from spass.rag.manifest import Manifest
+from spass.rag.index.documents import NewDocument
+from spass.rag.index.embedding import normalise
+from spass.rag.index.manifest import Manifest
 from spass.rag.service import Rag
-from spass.rag.swap import read_manifest
-from tests.unit.rag.conftest import Overtaken, World, vector_of
+from spass.rag.write.swap import read_manifest
+from tests.unit.rag.conftest import RacingWriters, RagHarness, vector_of
 
 INDEX = IndexId("berlin")
 NAMES = [f"d{n}" for n in range(12)]
@@ -63,28 +63,28 @@ class Model:
 
 
 def cosine(left: str, right: str) -> float:
-    a, b = normalised(np.array([vector_of(left), vector_of(right)], np.float32))
+    a, b = normalise(np.array([vector_of(left), vector_of(right)], np.float32))
     return round(max(-1.0, min(1.0, math.fsum(float(x) * float(y) for x, y in zip(a, b, strict=True)))), 6)
 
 
-async def apply(world: World, rag: Rag, model: Model, step: tuple[str, object]) -> None:
+async def apply(harness: RagHarness, rag: Rag, model: Model, step: tuple[str, object]) -> None:
     match step:
         case ("append", list() as batch):
-            answer = await rag.append(world.scope, INDEX, batch)
+            answer = await rag.append(harness.scope, INDEX, batch)
             held = model.documents or {}
             assert answer.replaced == sum(document.id in held for document in batch)
             model.documents = held | {document.id: document for document in batch}
             model.version += 1
             assert (answer.doc_count, answer.version) == (len(model.documents), model.version)
         case ("replace", list() as batch):
-            answer = await rag.replace(world.scope, INDEX, batch)
+            answer = await rag.replace(harness.scope, INDEX, batch)
             assert answer.replaced == len(model.documents or {})
             model.documents = {document.id: document for document in batch}
             model.created.clear()
             model.version += 1
             assert (answer.doc_count, answer.version) == (len(batch), model.version)
         case ("delete", str() as name):
-            deleted = await rag.delete_document(world.scope, INDEX, DocumentId(name))
+            deleted = await rag.delete_document(harness.scope, INDEX, DocumentId(name))
             there = name in (model.documents or {})
             assert deleted is there
             if there and model.documents:
@@ -92,7 +92,7 @@ async def apply(world: World, rag: Rag, model: Model, step: tuple[str, object]) 
                 model.created.pop(name, None)
                 model.version += 1
         case _:
-            deleted = await rag.delete_index(world.scope, INDEX)
+            deleted = await rag.delete_index(harness.scope, INDEX)
             assert deleted is (model.documents is not None)
             model.version += model.documents is not None
             model.documents = None
@@ -110,9 +110,9 @@ def within(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
-async def retired_is_what_is_listed_no_more(world: World, model: Model) -> None:
+async def retired_is_what_is_listed_no_more(harness: RagHarness, model: Model) -> None:
     """A sweep may delete what is retired, and it finds there whatever no version lists any more."""
-    manifest = await read_manifest(world.scope.store, INDEX)
+    manifest = await read_manifest(harness.scope.store, INDEX)
     retired, listed = {entry.path for entry in manifest.retired}, paths(manifest)
     model.listed |= listed
     assert [path for path in listed if within(path, retired)] == [], "what is in use will not be swept"
@@ -120,31 +120,31 @@ async def retired_is_what_is_listed_no_more(world: World, model: Model) -> None:
     assert all(abs(entry.at - now_s()) < 60 for entry in manifest.retired)
 
 
-async def agree(world: World, rag: Rag, model: Model, query: str, top_k: int) -> None:
-    await retired_is_what_is_listed_no_more(world, model)
+async def agree(harness: RagHarness, rag: Rag, model: Model, query: str, top_k: int) -> None:
+    await retired_is_what_is_listed_no_more(harness, model)
     if model.documents is None:
-        for read in (rag.describe(world.scope, INDEX), rag.query(world.scope, INDEX, query, top_k)):
+        for read in (rag.describe(harness.scope, INDEX), rag.query(harness.scope, INDEX, query, top_k)):
             try:
                 await read
             except IndexNotFound:
                 continue
             raise AssertionError("a deleted index answered")
         return
-    summary = await rag.describe(world.scope, INDEX)
+    summary = await rag.describe(harness.scope, INDEX)
     texts = [document.text for document in model.documents.values()]
     assert (summary.doc_count, summary.version) == (len(texts), model.version)
     assert summary.total_text_bytes == sum(len(text.encode()) for text in texts)
-    answer = await rag.query(world.scope, INDEX, query, top_k)
+    answer = await rag.query(harness.scope, INDEX, query, top_k)
     assert [(hit.id, hit.score) for hit in answer.results] == model.best(query, top_k)
     assert answer.version == model.version
-    page = await rag.documents(world.scope, INDEX)
+    page = await rag.documents(harness.scope, INDEX)
     stored = {found.id: (found.text, found.metadata) for found in page.documents}
     assert stored == {name: (document.text, document.metadata) for name, document in model.documents.items()}
     for found in page.documents:
         assert model.created.setdefault(found.id, found.created_at) == found.created_at <= found.updated_at
     for name in NAMES:
         try:
-            assert (await rag.document(world.scope, INDEX, DocumentId(name))).text == model.documents[name].text
+            assert (await rag.document(harness.scope, INDEX, DocumentId(name))).text == model.documents[name].text
         except DocumentNotFound:
             assert name not in model.documents
 
@@ -165,16 +165,16 @@ def test_an_index_is_a_dictionary_that_can_be_searched(
     aws: Aws, script: list[tuple[tuple[str, object], int]], query: str, top_k: int, dead_in_objects: bool
 ) -> None:
     async def run() -> None:
-        world = World(aws)
-        workers = [world.cold(), world.cold(budget=500)]
+        harness = RagHarness(aws)
+        workers = [harness.cold(), harness.cold(budget=500)]
         model = Model()
         for step, worker in script:
-            await apply(world, workers[worker], model, step)
-            await agree(world, workers[1 - worker], model, query, top_k)
+            await apply(harness, workers[worker], model, step)
+            await agree(harness, workers[1 - worker], model, query, top_k)
 
     with pytest.MonkeyPatch.context() as patch:
         if dead_in_objects:
-            patch.setattr("spass.rag.kill.INLINE_DEAD_BYTES", 0)
+            patch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", 0)
         asyncio.run(run())
 
 
@@ -191,23 +191,23 @@ def test_a_step_that_others_overtake_is_as_if_it_came_after_them(
     dead_in_objects: bool,
 ) -> None:
     async def run() -> None:
-        world = World(aws)
-        worker, rival = world.cold(), world.cold(budget=500)
+        harness = RagHarness(aws)
+        worker, rival = harness.cold(), harness.cold(budget=500)
         model = Model()
 
         async def step_of_rival(step: tuple[str, object]) -> None:
-            await apply(world, rival, model, step)
-            await agree(world, rival, model, "ab", 5)
+            await apply(harness, rival, model, step)
+            await agree(harness, rival, model, "ab", 5)
 
         for step in prepared:
             await step_of_rival(step)
         for step, rivals in script:
-            with inject(Overtaken(*(partial(step_of_rival, other) for other in rivals))):
-                await apply(world, worker, model, step)
-            await agree(world, rival, model, "ab", 5)
+            with inject(RacingWriters(*(partial(step_of_rival, other) for other in rivals))):
+                await apply(harness, worker, model, step)
+            await agree(harness, rival, model, "ab", 5)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spass.rag.swap._LONGEST_PAUSE", 0)
+        patch.setattr("spass.rag.write.swap._MAX_BACKOFF_SECONDS", 0)
         if dead_in_objects:
-            patch.setattr("spass.rag.kill.INLINE_DEAD_BYTES", 0)
+            patch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", 0)
         asyncio.run(run())

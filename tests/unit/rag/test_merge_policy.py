@@ -9,8 +9,8 @@ import pytest
 from spass.core.errors import StorageUnavailable, TooManyDocuments
 from spass.core.ids import IndexId, TenantId, new_id, random_suffix
 from spass.core.time import now
-from spass.rag.manifest import MANIFEST_BYTES, MAX_SEGMENTS, Manifest, Segment, swap_write
-from spass.rag.merge import choose_job, choose_merge, merge_due, stored_bytes
+from spass.rag.index.manifest import MANIFEST_BYTES, MAX_SEGMENTS, Manifest, Segment, swap_write
+from spass.rag.write.merge_policy import choose_job_inputs, choose_merge, merge_due, stored_bytes
 
 BATCH = 256
 MILLION = 10**6
@@ -50,7 +50,7 @@ class Index:
         self.inline += self._made_of(taken, BATCH)
         self.largest_inline = max(self.largest_inline, self._bytes(taken))
         self.most = max(self.most, len(self.segments))
-        if self._job is None and self.delay is not None and (inputs := choose_job(self.segments, self.dimensions)):
+        if self._job is None and self.delay is not None and (inputs := choose_job_inputs(self.segments, self.dimensions)):
             self._job = number + self._random.randint(1, self.delay), inputs
             self.largest_job = max(self.largest_job, self._bytes(inputs))
 
@@ -86,7 +86,7 @@ class Index:
         listed = tuple(replace(segment, id=new_id("seg"), dead_rows=1, dead_object=dead) for segment in self.segments)
         manifest = Manifest(new_id("gen"), 0, "m" * 40, self.dimensions, now(), now(), listed)
         retired = [f"{manifest.generation}/{new_id('seg')}/dead-{random_suffix()}" for _ in range(100)]
-        after = Manifest().followed_by(manifest, retired=retired, at=2**31)
+        after = Manifest().next_version(manifest, retired=retired, at=2**31)
         attributes = swap_write(TenantId("t"), IndexId("i"), Manifest(), after).attributes
         return sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
 
@@ -136,21 +136,21 @@ def segment(rows: int, dead: int = 0, *, size: int = 1000) -> Segment:
 
 def test_a_large_segment_of_which_a_quarter_is_dead_is_rewritten_by_itself() -> None:
     rotten = segment(100_000, 25_000)
-    assert choose_job([rotten, segment(100_000, 24_999), segment(1000, 999)], 768) == [rotten]
+    assert choose_job_inputs([rotten, segment(100_000, 24_999), segment(1000, 999)], 768) == [rotten]
     assert not merge_due(Manifest(generation="gen_1", dimensions=768, segments=(segment(100_000), segment(500, 400))))
 
 
 def test_a_job_leaves_to_appends_what_they_take_up_themselves() -> None:
-    assert choose_job([segment(2**n) for n in range(11)], 768) == []
+    assert choose_job_inputs([segment(2**n) for n in range(11)], 768) == []
     small = [segment(BATCH) for _ in range(40)]
-    assert len(choose_job(small, 768)) == 40
+    assert len(choose_job_inputs(small, 768)) == 40
 
 
 def test_a_merge_takes_no_more_than_a_worker_holds() -> None:
     few = [segment(30_000) for _ in range(8)]
-    assert 128 * MIB < sum(stored_bytes(one, 768) for one in choose_job(few, 768)) <= 256 * MIB
+    assert 128 * MIB < sum(stored_bytes(one, 768) for one in choose_job_inputs(few, 768)) <= 256 * MIB
     many = [segment(40_000) for _ in range(56)]
-    assert 256 * MIB < sum(stored_bytes(one, 768) for one in choose_job(many, 768)) <= WORKER_MERGE
+    assert 256 * MIB < sum(stored_bytes(one, 768) for one in choose_job_inputs(many, 768)) <= WORKER_MERGE
 
 
 def test_an_append_without_a_place_waits_for_a_job_or_says_that_the_index_is_full() -> None:

@@ -18,15 +18,15 @@ from spass.aws.faults import AwsCall, FaultPlan, inject
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json, TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
-from spass.rag.answers import QueryAnswer
-from spass.rag.documents import NewDocument
-from spass.rag.embedding import normalised
-from spass.rag.filters import parse_filter
-from spass.rag.objects import blocks
-from spass.rag.search import Part, best
+from spass.rag.index.answers import QueryAnswer
+from spass.rag.index.documents import NewDocument
+from spass.rag.index.embedding import normalise
+from spass.rag.index.filters import parse_filter
+from spass.rag.index.objects import blocks
+from spass.rag.search.scan import ScanBlock, scan_top_k
 from spass.rag.service import Rag
-from spass.rag.swap import read_manifest
-from tests.unit.rag.conftest import DIMENSIONS, World, documents, vector_of
+from spass.rag.write.swap import read_manifest
+from tests.unit.rag.conftest import DIMENSIONS, RagHarness, documents, vector_of
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class S3(FaultPlan):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenIndex:
     """An index as the test knows it."""
 
     alive: dict[str, NewDocument]
@@ -71,20 +71,20 @@ class Written:
 
 
 def cosine(left: str, right: str) -> float:
-    a, b = normalised(np.array([vector_of(left), vector_of(right)], np.float32))
+    a, b = normalise(np.array([vector_of(left), vector_of(right)], np.float32))
     return round(max(-1.0, min(1.0, math.fsum(float(x) * float(y) for x, y in zip(a, b, strict=True)))), 6)
 
 
-async def write(world: World, batches: Sequence[Sequence[NewDocument]], deleted: Sequence[str]) -> Written:
+async def write(harness: RagHarness, batches: Sequence[Sequence[NewDocument]], deleted: Sequence[str]) -> WrittenIndex:
     """Ever smaller batches, so that each stays a segment of its own."""
     alive: dict[str, NewDocument] = {}
     for batch in sorted(batches, key=len, reverse=True):
-        await world.rag.append(world.scope, INDEX, list(batch))
+        await harness.rag.append(harness.scope, INDEX, list(batch))
         alive |= {document.id: document for document in batch}
     for name in deleted:
-        await world.rag.delete_document(world.scope, INDEX, DocumentId(name))
+        await harness.rag.delete_document(harness.scope, INDEX, DocumentId(name))
         alive.pop(name, None)
-    return Written(alive)
+    return WrittenIndex(alive)
 
 
 def as_pairs(answer: QueryAnswer) -> list[tuple[str, float]]:
@@ -92,10 +92,10 @@ def as_pairs(answer: QueryAnswer) -> list[tuple[str, float]]:
 
 
 async def ask(
-    world: World, rag: Rag, query: str, top_k: int, raw: dict[str, Json] | None = None, least: float | None = None
+    harness: RagHarness, rag: Rag, query: str, top_k: int, raw: dict[str, Json] | None = None, least: float | None = None
 ) -> list[tuple[str, float]]:
     wanted = None if raw is None else parse_filter(raw)
-    return as_pairs(await rag.query(world.scope, INDEX, query, top_k, filter=wanted, min_score=least))
+    return as_pairs(await rag.query(harness.scope, INDEX, query, top_k, filter=wanted, min_score=least))
 
 
 names = [f"d{n}" for n in range(40)]
@@ -141,20 +141,20 @@ def test_filters_least_scores_and_ties_agree_with_brute_force(
     budget: int,
 ) -> None:
     async def run() -> None:
-        world = World(aws)
-        written = await write(world, batches, deleted)
-        reader = world.cold(budget=budget)
-        assert await ask(world, reader, query, top_k) == written.best(query, top_k, {}, None)
+        harness = RagHarness(aws)
+        written = await write(harness, batches, deleted)
+        reader = harness.cold(budget=budget)
+        assert await ask(harness, reader, query, top_k) == written.best(query, top_k, {}, None)
         for raw, least in asked:
-            assert await ask(world, reader, query, top_k, raw, least) == written.best(query, top_k, raw, least)
-            assert await ask(world, reader, query, top_k, None, least) == written.best(query, top_k, {}, least)
+            assert await ask(harness, reader, query, top_k, raw, least) == written.best(query, top_k, raw, least)
+            assert await ask(harness, reader, query, top_k, None, least) == written.best(query, top_k, {}, least)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spass.rag.objects.BLOCK_BYTES", 5 * 4 * DIMENSIONS)
-        patch.setattr("spass.rag.objects.HEAD_BYTES", 64)
-        patch.setattr("spass.rag.objects._WHOLE_OFFSETS_ROWS", 8)
-        patch.setattr("spass.rag.objects._WHOLE_DOCS_BYTES", 500)
-        patch.setattr("spass.rag.nearest._STREAMED_BYTES", 1000)
+        patch.setattr("spass.rag.index.objects.BLOCK_BYTES", 5 * 4 * DIMENSIONS)
+        patch.setattr("spass.rag.index.objects.HEAD_BYTES", 64)
+        patch.setattr("spass.rag.index.objects._WHOLE_OFFSETS_ROWS", 8)
+        patch.setattr("spass.rag.index.objects._WHOLE_DOCS_BYTES", 500)
+        patch.setattr("spass.rag.search.nearest_neighbors._STREAMED_BYTES", 1000)
         asyncio.run(run())
 
 
@@ -170,89 +170,89 @@ def sized(*sizes: int) -> list[list[NewDocument]]:
     ]
 
 
-async def test_as_many_documents_come_back_as_match(world: World) -> None:
-    await write(world, sized(200, 90, 40), ["d0000", "d0010"])
-    assert len(await ask(world, world.rag, "text", 50, {"rare": True})) == 31
-    assert len(await ask(world, world.rag, "text", 5, {"rare": True})) == 5
-    assert len(await ask(world, world.rag, "text", 50, {"n": {"$gte": 7, "$lte": 12, "$ne": 8}})) == 4
-    assert await ask(world, world.rag, "text", 50, {"n": -1}) == []
+async def test_as_many_documents_come_back_as_match(harness: RagHarness) -> None:
+    await write(harness, sized(200, 90, 40), ["d0000", "d0010"])
+    assert len(await ask(harness, harness.rag, "text", 50, {"rare": True})) == 31
+    assert len(await ask(harness, harness.rag, "text", 5, {"rare": True})) == 5
+    assert len(await ask(harness, harness.rag, "text", 50, {"n": {"$gte": 7, "$lte": 12, "$ne": 8}})) == 4
+    assert await ask(harness, harness.rag, "text", 50, {"n": -1}) == []
 
 
-async def test_a_query_without_a_filter_reads_no_metadata(world: World) -> None:
-    await write(world, sized(200, 90), [])
+async def test_a_query_without_a_filter_reads_no_metadata(harness: RagHarness) -> None:
+    await write(harness, sized(200, 90), [])
     plan = S3()
     with inject(plan):
-        await ask(world, world.cold(), "text", 5)
+        await ask(harness, harness.cold(), "text", 5)
     assert "meta" not in plan.parts()
 
 
 async def test_a_filter_reads_the_fields_it_names_and_the_vectors_that_may_match(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: RagHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spass.rag.objects.HEAD_BYTES", 256)
-    monkeypatch.setattr("spass.rag.objects.BLOCK_BYTES", 50 * 4 * DIMENSIONS)
-    await write(world, sized(200, 90), [])
-    cold = world.cold()
+    monkeypatch.setattr("spass.rag.index.objects.HEAD_BYTES", 256)
+    monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", 50 * 4 * DIMENSIONS)
+    await write(harness, sized(200, 90), [])
+    cold = harness.cold()
     plan = S3()
     with inject(plan):
-        assert len(await ask(world, cold, "text", 5, {"n": {"$gte": 60, "$lte": 70}})) == 5
+        assert len(await ask(harness, cold, "text", 5, {"n": {"$gte": 60, "$lte": 70}})) == 5
     ranges = [str(call.parameters.get("Range")) for call in plan.calls if str(call.parameters.get("Key", "")).endswith("meta")]
     assert len(ranges) == 4, "of two segments where the columns lie, and one column"
     assert sum(int(end) - int(start) for start, end in (one.removeprefix("bytes=").split("-") for one in ranges)) < 4000
     assert plan.parts()["vectors.npy"] == 1
     warm = S3()
     with inject(warm):
-        await ask(world, cold, "text", 5, {"n": {"$gte": 60, "$lte": 70}})
+        await ask(harness, cold, "text", 5, {"n": {"$gte": 60, "$lte": 70}})
     assert warm.parts() == {}
 
 
 async def test_an_index_larger_than_the_budget_streams_a_few_blocks_at_a_time(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: RagHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = 10 * 4 * DIMENSIONS
-    monkeypatch.setattr("spass.rag.objects.BLOCK_BYTES", block)
-    monkeypatch.setattr("spass.rag.nearest._STREAMED_BYTES", 3 * block)
-    await write(world, sized(200, 90), ["d0003"])
-    wanted = await ask(world, world.cold(), "some text", 50)
-    small = world.cold(budget=12_000)
+    monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", block)
+    monkeypatch.setattr("spass.rag.search.nearest_neighbors._STREAMED_BYTES", 3 * block)
+    await write(harness, sized(200, 90), ["d0003"])
+    wanted = await ask(harness, harness.cold(), "some text", 50)
+    small = harness.cold(budget=12_000)
     plans = [S3(pause=0.002) for _ in range(3)]
     for plan in plans:
         with inject(plan):
-            assert await ask(world, small, "some text", 50) == wanted
+            assert await ask(harness, small, "some text", 50) == wanted
         assert plan.most <= 6, "three that are scanned next, and three after them"
     assert 0 < plans[-1].parts()["vectors.npy"] < 29, "what fits stays"
 
 
-async def test_two_cold_queries_at_once_read_each_object_once(world: World) -> None:
-    await write(world, sized(200, 90), [])
-    cold = world.cold()
+async def test_two_cold_queries_at_once_read_each_object_once(harness: RagHarness) -> None:
+    await write(harness, sized(200, 90), [])
+    cold = harness.cold()
     plan = S3(pause=0.002)
     with inject(plan):
-        first, second = await asyncio.gather(ask(world, cold, "text", 5), ask(world, cold, "text", 5))
+        first, second = await asyncio.gather(ask(harness, cold, "text", 5), ask(harness, cold, "text", 5))
     assert first == second
     assert plan.parts()["vectors.npy"] == 2
     assert all(count <= 2 for count in plan.parts().values())
 
 
-async def test_a_document_found_again_is_not_fetched_again(world: World) -> None:
-    await world.rag.append(world.scope, INDEX, documents(*((f"d{n:03}", f"{n} " + "wört " * 1000) for n in range(120))))
-    cold = world.cold()
+async def test_a_document_found_again_is_not_fetched_again(harness: RagHarness) -> None:
+    await harness.rag.append(harness.scope, INDEX, documents(*((f"d{n:03}", f"{n} " + "wört " * 1000) for n in range(120))))
+    cold = harness.cold()
     first = S3()
     with inject(first):
-        wanted = await ask(world, cold, "wört", 5)
+        wanted = await ask(harness, cold, "wört", 5)
     again = S3()
     with inject(again):
-        assert await ask(world, cold, "wört", 5) == wanted
+        assert await ask(harness, cold, "wört", 5) == wanted
     assert first.parts()["docs.jsonl"] >= 1
     assert again.parts() == {}
 
 
-async def test_the_blocks_of_a_segment_are_its_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    await write(world, sized(200), [])
-    (segment,) = (await read_manifest(world.scope.store, INDEX)).segments
-    size = len(await world.scope.store.objects.get(f"rag/{INDEX}/{await generation(world)}/{segment.id}/vectors.npy"))
+async def test_the_blocks_of_a_segment_are_its_rows(harness: RagHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    await write(harness, sized(200), [])
+    (segment,) = (await read_manifest(harness.scope.store, INDEX)).segments
+    size = len(await harness.scope.store.objects.get(f"rag/{INDEX}/{await generation(harness)}/{segment.id}/vectors.npy"))
     for rows in (1, 7, 199, 200, 201):
-        monkeypatch.setattr("spass.rag.objects.BLOCK_BYTES", rows * 4 * DIMENSIONS)
+        monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", rows * 4 * DIMENSIONS)
         found = blocks(segment, DIMENSIONS)
         assert [block.first for block in found] == list(range(0, 200, rows))
         assert sum(block.rows for block in found) == 200
@@ -260,28 +260,28 @@ async def test_the_blocks_of_a_segment_are_its_rows(world: World, monkeypatch: p
         assert found[-1].end == size
 
 
-async def generation(world: World) -> str:
-    return (await read_manifest(world.scope.store, INDEX)).generation
+async def generation(harness: RagHarness) -> str:
+    return (await read_manifest(harness.scope.store, INDEX)).generation
 
 
-async def test_scores_that_round_to_the_least_one_are_kept(world: World) -> None:
-    world.calls.answer = EmbeddingReply(pack_rows([[1.0, 0.0] + [0.0] * (DIMENSIONS - 2)]), 1, DIMENSIONS, TokenUsage())
-    await world.rag.append(world.scope, INDEX, documents(("a", "x")))
+async def test_scores_that_round_to_the_least_one_are_kept(harness: RagHarness) -> None:
+    harness.calls.answer = EmbeddingReply(pack_rows([[1.0, 0.0] + [0.0] * (DIMENSIONS - 2)]), 1, DIMENSIONS, TokenUsage())
+    await harness.rag.append(harness.scope, INDEX, documents(("a", "x")))
     slightly_off = [0.5, math.sqrt(0.75)] + [0.0] * (DIMENSIONS - 2)
-    world.calls.answer = EmbeddingReply(pack_rows([slightly_off]), 1, DIMENSIONS, TokenUsage())
+    harness.calls.answer = EmbeddingReply(pack_rows([slightly_off]), 1, DIMENSIONS, TokenUsage())
     for least, found in ((0.5, 1), (0.499999, 1), (0.500001, 0)):
-        assert len((await world.rag.query(world.scope, INDEX, "x", 5, min_score=least)).results) == found
+        assert len((await harness.rag.query(harness.scope, INDEX, "x", 5, min_score=least)).results) == found
 
 
 def test_thousands_of_near_duplicates_are_told_apart_in_bounded_time() -> None:
     """All rows lie within the scan's error of each other, so all are scored again."""
     random = np.random.default_rng(3)
     centre = random.normal(size=768)
-    vectors = normalised((centre + random.normal(size=(20_000, 768)) * 1e-7).astype(np.float32))
-    query = normalised(centre.astype(np.float32)[None])[0]
-    parts = [Part(0, 0, vectors[:8000]), Part(0, 8000, vectors[8000:12_000]), Part(1, 0, vectors[12_000:])]
+    vectors = normalise((centre + random.normal(size=(20_000, 768)) * 1e-7).astype(np.float32))
+    query = normalise(centre.astype(np.float32)[None])[0]
+    parts = [ScanBlock(0, 0, vectors[:8000]), ScanBlock(0, 8000, vectors[8000:12_000]), ScanBlock(1, 0, vectors[12_000:])]
     began = time.monotonic()
-    found = best(parts, query, 50)
+    found = scan_top_k(parts, query, 50)
     assert time.monotonic() - began < 5
     exact = np.round((vectors.astype(np.float64) * query).sum(axis=1), 6)
     assert len(found) <= 2 * 50, "ties beyond the first of each segment are not carried along"

@@ -24,10 +24,10 @@ from spass.core.errors import (
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
-from spass.rag.documents import NewDocument
-from spass.rag.manifest import Manifest
-from spass.rag.swap import read_manifest
-from tests.unit.rag.conftest import DIMENSIONS, World, config_with, documents
+from spass.rag.index.documents import NewDocument
+from spass.rag.index.manifest import Manifest
+from spass.rag.write.swap import read_manifest
+from tests.unit.rag.conftest import DIMENSIONS, RagHarness, config_with, documents
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
@@ -53,11 +53,11 @@ class Reads(FaultPlan):
             self.now -= 1
 
 
-async def all_documents(world: World, index: IndexId, limit: int = 100) -> dict[str, str]:
+async def all_documents(harness: RagHarness, index: IndexId, limit: int = 100) -> dict[str, str]:
     found: dict[str, str] = {}
     cursor = None
     while True:
-        page = await world.rag.documents(world.scope, index, cursor, limit)
+        page = await harness.rag.documents(harness.scope, index, cursor, limit)
         assert [document.id for document in page.documents] == sorted(document.id for document in page.documents)
         for document in page.documents:
             assert document.id not in found
@@ -67,65 +67,65 @@ async def all_documents(world: World, index: IndexId, limit: int = 100) -> dict[
             return found
 
 
-async def test_append_creates_then_upserts_and_keeps_when_a_document_was_created(world: World, index: IndexId) -> None:
-    first = await world.rag.append(world.scope, index, documents(("a", "eins"), ("b", "zwei")))
+async def test_append_creates_then_upserts_and_keeps_when_a_document_was_created(harness: RagHarness, index: IndexId) -> None:
+    first = await harness.rag.append(harness.scope, index, documents(("a", "eins"), ("b", "zwei")))
     assert (first.doc_count, first.ingested, first.replaced, first.version) == (2, 2, 0, 1)
-    created = (await world.rag.document(world.scope, index, DocumentId("a"))).created_at
-    second = await world.rag.append(world.scope, index, [NewDocument(id="a", text="neu", metadata={"ü": [1, None]})])
+    created = (await harness.rag.document(harness.scope, index, DocumentId("a"))).created_at
+    second = await harness.rag.append(harness.scope, index, [NewDocument(id="a", text="neu", metadata={"ü": [1, None]})])
     assert (second.doc_count, second.ingested, second.replaced, second.version) == (2, 1, 1, 2)
-    document = await world.rag.document(world.scope, index, DocumentId("a"))
+    document = await harness.rag.document(harness.scope, index, DocumentId("a"))
     assert (document.text, document.metadata, document.created_at) == ("neu", {"ü": [1, None]}, created)
     assert document.updated_at >= created
-    assert await all_documents(world, index) == {"a": "neu", "b": "zwei"}
+    assert await all_documents(harness, index) == {"a": "neu", "b": "zwei"}
 
 
-async def test_replace_leaves_nothing_of_what_was(world: World, index: IndexId) -> None:
-    await world.rag.append(world.scope, index, documents(("a", "eins"), ("b", "zwei")))
-    before = await world.rag.describe(world.scope, index)
-    answer = await world.rag.replace(world.scope, index, documents(("c", "drei")))
+async def test_replace_leaves_nothing_of_what_was(harness: RagHarness, index: IndexId) -> None:
+    await harness.rag.append(harness.scope, index, documents(("a", "eins"), ("b", "zwei")))
+    before = await harness.rag.describe(harness.scope, index)
+    answer = await harness.rag.replace(harness.scope, index, documents(("c", "drei")))
     assert (answer.doc_count, answer.ingested, answer.replaced, answer.version) == (1, 1, 2, 2)
-    assert await all_documents(world, index) == {"c": "drei"}
-    after = await world.rag.describe(world.scope, index)
+    assert await all_documents(harness, index) == {"c": "drei"}
+    after = await harness.rag.describe(harness.scope, index)
     assert (after.total_text_bytes, after.created_at) == (4, before.created_at)
 
 
-async def test_the_version_never_goes_back_also_across_deletion(world: World, index: IndexId) -> None:
-    await world.rag.append(world.scope, index, documents(("a", "eins")))
-    assert await world.rag.delete_index(world.scope, index) is True
-    assert await world.rag.delete_index(world.scope, index) is False
+async def test_the_version_never_goes_back_also_across_deletion(harness: RagHarness, index: IndexId) -> None:
+    await harness.rag.append(harness.scope, index, documents(("a", "eins")))
+    assert await harness.rag.delete_index(harness.scope, index) is True
+    assert await harness.rag.delete_index(harness.scope, index) is False
     with pytest.raises(IndexNotFound):
-        await world.rag.describe(world.scope, index)
+        await harness.rag.describe(harness.scope, index)
     with pytest.raises(IndexNotFound):
-        await world.rag.query(world.scope, index, "eins", 5)
-    assert (await world.rag.append(world.scope, index, documents(("b", "zwei")))).version == 3
-    assert await all_documents(world, index) == {"b": "zwei"}
+        await harness.rag.query(harness.scope, index, "eins", 5)
+    assert (await harness.rag.append(harness.scope, index, documents(("b", "zwei")))).version == 3
+    assert await all_documents(harness, index) == {"b": "zwei"}
 
 
-async def test_deleting_a_document_twice_changes_the_index_once(world: World, index: IndexId) -> None:
-    await world.rag.append(world.scope, index, documents(("a", "eins"), ("b", "über")))
-    assert await world.rag.delete_document(world.scope, index, DocumentId("a")) is True
-    assert await world.rag.delete_document(world.scope, index, DocumentId("a")) is False
-    summary = await world.rag.describe(world.scope, index)
+async def test_deleting_a_document_twice_changes_the_index_once(harness: RagHarness, index: IndexId) -> None:
+    await harness.rag.append(harness.scope, index, documents(("a", "eins"), ("b", "über")))
+    assert await harness.rag.delete_document(harness.scope, index, DocumentId("a")) is True
+    assert await harness.rag.delete_document(harness.scope, index, DocumentId("a")) is False
+    summary = await harness.rag.describe(harness.scope, index)
     assert (summary.doc_count, summary.total_text_bytes, summary.version) == (1, 5, 2)
     with pytest.raises(DocumentNotFound):
-        await world.rag.document(world.scope, index, DocumentId("a"))
-    assert [hit.id for hit in (await world.rag.query(world.scope, index, "eins", 5)).results] == ["b"]
-    assert await world.rag.delete_document(world.scope, IndexId("absent"), DocumentId("a")) is False
+        await harness.rag.document(harness.scope, index, DocumentId("a"))
+    assert [hit.id for hit in (await harness.rag.query(harness.scope, index, "eins", 5)).results] == ["b"]
+    assert await harness.rag.delete_document(harness.scope, IndexId("absent"), DocumentId("a")) is False
 
 
-async def test_an_emptied_index_is_still_one(world: World, index: IndexId) -> None:
-    await world.rag.append(world.scope, index, documents(("a", "eins")))
-    await world.rag.delete_document(world.scope, index, DocumentId("a"))
-    assert (await world.rag.describe(world.scope, index)).doc_count == 0
-    assert (await world.rag.query(world.scope, index, "eins", 5)).results == ()
-    assert (await world.rag.documents(world.scope, index)).documents == ()
+async def test_an_emptied_index_is_still_one(harness: RagHarness, index: IndexId) -> None:
+    await harness.rag.append(harness.scope, index, documents(("a", "eins")))
+    await harness.rag.delete_document(harness.scope, index, DocumentId("a"))
+    assert (await harness.rag.describe(harness.scope, index)).doc_count == 0
+    assert (await harness.rag.query(harness.scope, index, "eins", 5)).results == ()
+    assert (await harness.rag.documents(harness.scope, index)).documents == ()
 
 
-async def test_a_text_without_direction_scores_zero(world: World, index: IndexId) -> None:
-    await world.rag.append(world.scope, index, documents(("a", "zero"), ("b", "eins")))
-    scores = {hit.id: hit.score for hit in (await world.rag.query(world.scope, index, "eins", 5)).results}
+async def test_a_text_without_direction_scores_zero(harness: RagHarness, index: IndexId) -> None:
+    await harness.rag.append(harness.scope, index, documents(("a", "zero"), ("b", "eins")))
+    scores = {hit.id: hit.score for hit in (await harness.rag.query(harness.scope, index, "eins", 5)).results}
     assert scores == {"a": 0.0, "b": 1.0}
-    assert {hit.score for hit in (await world.rag.query(world.scope, index, "zero", 5)).results} == {0.0}
+    assert {hit.score for hit in (await harness.rag.query(harness.scope, index, "zero", 5)).results} == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -140,109 +140,113 @@ async def test_a_text_without_direction_scores_zero(world: World, index: IndexId
     ],
 )
 async def test_a_write_over_a_limit_changes_nothing_and_calls_no_model(
-    world: World, index: IndexId, bad: list[NewDocument], error: type[SpassError]
+    harness: RagHarness, index: IndexId, bad: list[NewDocument], error: type[SpassError]
 ) -> None:
-    for write in (world.rag.append, world.rag.replace):
+    for write in (harness.rag.append, harness.rag.replace):
         with pytest.raises(error):
-            await write(world.scope, index, bad)
-    assert world.calls.asked == []
+            await write(harness.scope, index, bad)
+    assert harness.calls.asked == []
     with pytest.raises(IndexNotFound):
-        await world.rag.describe(world.scope, index)
+        await harness.rag.describe(harness.scope, index)
 
 
-async def test_what_is_just_within_the_limits_is_taken(world: World, index: IndexId) -> None:
+async def test_what_is_just_within_the_limits_is_taken(harness: RagHarness, index: IndexId) -> None:
     many = [NewDocument(id=f"d{n}", text="ü" * 4096, metadata={"k": "x" * 2040}) for n in range(256)]
-    await world.rag.append(world.scope, index, many)
-    assert (await world.rag.describe(world.scope, index)).total_text_bytes == 256 * 8192
+    await harness.rag.append(harness.scope, index, many)
+    assert (await harness.rag.describe(harness.scope, index)).total_text_bytes == 256 * 8192
 
 
-async def test_a_page_ends_at_four_mebibytes(world: World, index: IndexId) -> None:
+async def test_a_page_ends_at_four_mebibytes(harness: RagHarness, index: IndexId) -> None:
     for start in range(0, 768, 256):
-        await world.rag.append(world.scope, index, documents(*((f"d{n:03}", "x" * 8192) for n in range(start, start + 256))))
-    page = await world.rag.documents(world.scope, index, limit=1000)
+        await harness.rag.append(harness.scope, index, documents(*((f"d{n:03}", "x" * 8192) for n in range(start, start + 256))))
+    page = await harness.rag.documents(harness.scope, index, limit=1000)
     assert 500 < len(page.documents) < 512
     assert page.next_cursor is not None
-    assert len(await all_documents(world, index, limit=1000)) == 768
+    assert len(await all_documents(harness, index, limit=1000)) == 768
 
 
 @pytest.mark.parametrize("text", ["x", '"', "\\", "\n", "\x01", "ü", "\U0001f600", '{"k": "v",\n "w": [1]}\n'])
 async def test_a_page_fits_the_response_of_a_lambda_where_its_body_is_a_json_string(
-    world: World, index: IndexId, text: str
+    harness: RagHarness, index: IndexId, text: str
 ) -> None:
     text = "x" + text * (8191 // len(text.encode()))
     for start in range(0, 768, 256):
-        await world.rag.append(world.scope, index, documents(*((f"d{n:03}", text) for n in range(start, start + 256))))
-    page = await world.rag.documents(world.scope, index, limit=1000)
+        await harness.rag.append(harness.scope, index, documents(*((f"d{n:03}", text) for n in range(start, start + 256))))
+    page = await harness.rag.documents(harness.scope, index, limit=1000)
     body = json.dumps(asdict(page), ensure_ascii=False, separators=(",", ":"))
     assert len(json.dumps({"body": body}, ensure_ascii=False).encode()) < 6 * 2**20 - 300_000
     assert page.next_cursor is not None
-    assert len(await all_documents(world, index, limit=1000)) == 768
+    assert len(await all_documents(harness, index, limit=1000)) == 768
 
 
 async def test_a_page_over_many_segments_reads_them_side_by_side_but_not_all_at_once(
-    world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch
+    harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spass.rag.merge.MERGE_ROWS", 1)
-    monkeypatch.setattr("spass.rag.reader._READS_AT_ONCE", 4)
+    monkeypatch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 1)
+    monkeypatch.setattr("spass.rag.search.reader._MAX_CONCURRENT_READS", 4)
     for n in range(12):
-        await world.rag.append(world.scope, index, documents((f"d{n}", f"text {n}")))
-    cold = world.cold()
+        await harness.rag.append(harness.scope, index, documents((f"d{n}", f"text {n}")))
+    cold = harness.cold()
     plan = Reads("offsets.npy")
     with inject(plan):
-        assert len((await cold.documents(world.scope, index)).documents) == 12
+        assert len((await cold.documents(harness.scope, index)).documents) == 12
     assert plan.most == 4
 
 
-async def test_a_merge_reads_its_segments_side_by_side(world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_merge_reads_its_segments_side_by_side(
+    harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("spass.rag.merge.MERGE_ROWS", 1)
+        patch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 1)
         for n in range(9):
-            await world.rag.append(world.scope, index, documents((f"d{n}", f"text {n}")))
+            await harness.rag.append(harness.scope, index, documents((f"d{n}", f"text {n}")))
     plan = Reads("docs.jsonl")
     with inject(plan):
-        await world.cold(budget=0).append(world.scope, index, documents(("a", "x"), ("b", "y")))
+        await harness.cold(budget=0).append(harness.scope, index, documents(("a", "x"), ("b", "y")))
     assert plan.most == 4
-    assert len(await all_documents(world, index)) == 11
+    assert len(await all_documents(harness, index)) == 11
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
-async def test_pages_of_any_size_hold_every_document_once(world: World, index: IndexId, limit: int) -> None:
+async def test_pages_of_any_size_hold_every_document_once(harness: RagHarness, index: IndexId, limit: int) -> None:
     wanted = {f"d{n}": f"text {n}" for n in range(23)}
     for start in range(0, 23, 4):
-        await world.rag.append(world.scope, index, documents(*list(wanted.items())[start : start + 4]))
-    await world.rag.delete_document(world.scope, index, DocumentId("d7"))
+        await harness.rag.append(harness.scope, index, documents(*list(wanted.items())[start : start + 4]))
+    await harness.rag.delete_document(harness.scope, index, DocumentId("d7"))
     del wanted["d7"]
-    assert await all_documents(world, index, limit) == wanted
+    assert await all_documents(harness, index, limit) == wanted
 
 
-async def test_pieces_of_a_file_are_paged_like_any_documents(world: World, index: IndexId) -> None:
+async def test_pieces_of_a_file_are_paged_like_any_documents(harness: RagHarness, index: IndexId) -> None:
     names = ["a", *(f"handbook.md#{number}" for number in (1, 10, 2)), "z"]
-    await world.rag.append(world.scope, index, [NewDocument.model_construct(id=name, text="x", metadata={}) for name in names])
-    assert list(await all_documents(world, index, limit=1)) == names
+    await harness.rag.append(
+        harness.scope, index, [NewDocument.model_construct(id=name, text="x", metadata={}) for name in names]
+    )
+    assert list(await all_documents(harness, index, limit=1)) == names
 
 
-async def test_a_cursor_is_useless_for_another_index_or_tenant(world: World, index: IndexId) -> None:
-    other = world.tenant("other")
-    for scope, name in ((world.scope, index), (world.scope, IndexId("two")), (other, index)):
-        await world.rag.append(scope, name, documents(("a", "x"), ("b", "y")))
-    cursor = (await world.rag.documents(world.scope, index, None, 1)).next_cursor
-    for scope, name in ((world.scope, IndexId("two")), (other, index)):
+async def test_a_cursor_is_useless_for_another_index_or_tenant(harness: RagHarness, index: IndexId) -> None:
+    other = harness.tenant("other")
+    for scope, name in ((harness.scope, index), (harness.scope, IndexId("two")), (other, index)):
+        await harness.rag.append(scope, name, documents(("a", "x"), ("b", "y")))
+    cursor = (await harness.rag.documents(harness.scope, index, None, 1)).next_cursor
+    for scope, name in ((harness.scope, IndexId("two")), (other, index)):
         with pytest.raises(InvalidRequest):
-            await world.rag.documents(scope, name, cursor)
+            await harness.rag.documents(scope, name, cursor)
 
 
-async def test_indices_are_listed_in_pages_without_the_deleted_ones(world: World) -> None:
+async def test_indices_are_listed_in_pages_without_the_deleted_ones(harness: RagHarness) -> None:
     names = [f"i{n}" for n in range(7)]
     for name in names:
-        await world.rag.append(world.scope, IndexId(name), documents(("a", "x")))
+        await harness.rag.append(harness.scope, IndexId(name), documents(("a", "x")))
     for name in ("i0", "i3", "i6"):
-        await world.rag.delete_index(world.scope, IndexId(name))
-    await world.rag.append(world.tenant("other"), IndexId("i3"), documents(("a", "x")))
+        await harness.rag.delete_index(harness.scope, IndexId(name))
+    await harness.rag.append(harness.tenant("other"), IndexId("i3"), documents(("a", "x")))
     for limit in (1, 2, 3, 4, 100):
         seen: list[str] = []
         cursor = None
         while True:
-            page = await world.rag.list(world.scope, cursor, limit)
+            page = await harness.rag.list(harness.scope, cursor, limit)
             assert len(page.indices) <= limit
             seen += [summary.id for summary in page.indices]
             cursor = page.next_cursor
@@ -251,30 +255,30 @@ async def test_indices_are_listed_in_pages_without_the_deleted_ones(world: World
         assert seen == ["i1", "i2", "i4", "i5"]
 
 
-async def test_another_tenant_sees_nothing(world: World, index: IndexId) -> None:
-    await world.rag.append(world.scope, index, documents(("a", "eins")))
-    other = world.tenant("demo-2")
-    assert (await world.rag.list(other)).indices == ()
+async def test_another_tenant_sees_nothing(harness: RagHarness, index: IndexId) -> None:
+    await harness.rag.append(harness.scope, index, documents(("a", "eins")))
+    other = harness.tenant("demo-2")
+    assert (await harness.rag.list(other)).indices == ()
     with pytest.raises(IndexNotFound):
-        await world.rag.document(other, index, DocumentId("a"))
-    assert await world.rag.delete_index(other, index) is False
-    assert await world.rag.retrieve(other, index, "eins", 5) == ()
+        await harness.rag.document(other, index, DocumentId("a"))
+    assert await harness.rag.delete_index(other, index) is False
+    assert await harness.rag.retrieve(other, index, "eins", 5) == ()
 
 
-async def test_another_model_or_dimension_is_refused_until_the_index_is_replaced(world: World, index: IndexId) -> None:
-    await world.rag.append(world.scope, index, documents(("a", "eins")))
+async def test_another_model_or_dimension_is_refused_until_the_index_is_replaced(harness: RagHarness, index: IndexId) -> None:
+    await harness.rag.append(harness.scope, index, documents(("a", "eins")))
     for config in (config_with("other"), config_with(dimensions=DIMENSIONS + 1)):
-        rag = world.cold(config)
-        asked = list(world.calls.asked)
+        rag = harness.cold(config)
+        asked = list(harness.calls.asked)
         with pytest.raises(EmbeddingModelMismatch):
-            await rag.append(world.scope, index, documents(("b", "zwei")))
+            await rag.append(harness.scope, index, documents(("b", "zwei")))
         with pytest.raises(EmbeddingModelMismatch):
-            await rag.query(world.scope, index, "eins", 5)
-        assert world.calls.asked == asked, "no model was called"
-    renamed = world.cold(config_with("other"))
-    await renamed.replace(world.scope, index, documents(("b", "zwei")))
-    assert (await renamed.describe(world.scope, index)).embedding_model == "other"
-    assert [hit.id for hit in (await renamed.query(world.scope, index, "zwei", 5)).results] == ["b"]
+            await rag.query(harness.scope, index, "eins", 5)
+        assert harness.calls.asked == asked, "no model was called"
+    renamed = harness.cold(config_with("other"))
+    await renamed.replace(harness.scope, index, documents(("b", "zwei")))
+    assert (await renamed.describe(harness.scope, index)).embedding_model == "other"
+    assert [hit.id for hit in (await renamed.query(harness.scope, index, "zwei", 5)).results] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -282,30 +286,30 @@ async def test_another_model_or_dimension_is_refused_until_the_index_is_replaced
     [[[1.0] * (DIMENSIONS - 1)], [[float("nan")] * DIMENSIONS], [[float("inf")] * DIMENSIONS], [[1.0] * DIMENSIONS] * 2, []],
 )
 async def test_unusable_vectors_are_an_upstream_error_and_nothing_is_stored(
-    world: World, index: IndexId, rows: list[list[float]]
+    harness: RagHarness, index: IndexId, rows: list[list[float]]
 ) -> None:
     width = len(rows[0]) if rows else DIMENSIONS
-    world.calls.answer = EmbeddingReply(pack_rows(rows), len(rows), width, TokenUsage())
+    harness.calls.answer = EmbeddingReply(pack_rows(rows), len(rows), width, TokenUsage())
     with pytest.raises(UpstreamError):
-        await world.rag.append(world.scope, index, documents(("a", "eins")))
+        await harness.rag.append(harness.scope, index, documents(("a", "eins")))
     with pytest.raises(IndexNotFound):
-        await world.rag.describe(world.scope, index)
+        await harness.rag.describe(harness.scope, index)
 
 
-async def test_passive_retrieval_from_an_absent_index_adds_nothing(world: World, index: IndexId) -> None:
-    assert await world.rag.retrieve(world.scope, index, "eins", 5) == ()
-    await world.rag.append(world.scope, index, documents(("a", "eins")))
-    assert [hit.id for hit in await world.rag.retrieve(world.scope, index, "eins", 5)] == ["a"]
+async def test_passive_retrieval_from_an_absent_index_adds_nothing(harness: RagHarness, index: IndexId) -> None:
+    assert await harness.rag.retrieve(harness.scope, index, "eins", 5) == ()
+    await harness.rag.append(harness.scope, index, documents(("a", "eins")))
+    assert [hit.id for hit in await harness.rag.retrieve(harness.scope, index, "eins", 5)] == ["a"]
 
 
 async def test_a_reader_whose_segment_was_swept_meanwhile_answers_from_the_version_in_force(
-    world: World, index: IndexId, monkeypatch: pytest.MonkeyPatch
+    harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await world.rag.append(world.scope, index, documents(("a", "eins")))
-    stale = await read_manifest(world.scope.store, index)
-    await world.rag.replace(world.scope, index, documents(("b", "zwei")))
+    await harness.rag.append(harness.scope, index, documents(("a", "eins")))
+    stale = await read_manifest(harness.scope.store, index)
+    await harness.rag.replace(harness.scope, index, documents(("b", "zwei")))
     prefix = f"rag/{index}/{stale.generation}/{stale.segments[0].id}"
-    await world.scope.store.objects.delete(
+    await harness.scope.store.objects.delete(
         [f"{prefix}/{part}" for part in ("vectors.npy", "ids", "meta", "docs.jsonl", "offsets.npy")]
     )
     answers = [stale]
@@ -313,37 +317,39 @@ async def test_a_reader_whose_segment_was_swept_meanwhile_answers_from_the_versi
     async def first_stale(store: TenantStore, name: IndexId) -> Manifest:
         return answers.pop() if answers else await read_manifest(store, name)
 
-    monkeypatch.setattr("spass.rag.reader.read_manifest", first_stale)
-    answer = await world.cold().query(world.scope, index, "zwei", 5)
+    monkeypatch.setattr("spass.rag.search.reader.read_manifest", first_stale)
+    answer = await harness.cold().query(harness.scope, index, "zwei", 5)
     assert ([hit.id for hit in answer.results], answer.version) == (["b"], 2)
 
 
 @pytest.mark.parametrize("budget", [0, 1000, 100_000])
-async def test_an_index_larger_than_the_cache_is_answered_exactly(world: World, index: IndexId, budget: int) -> None:
+async def test_an_index_larger_than_the_cache_is_answered_exactly(harness: RagHarness, index: IndexId, budget: int) -> None:
     for start in range(0, 120, 40):
         batch = documents(*((f"d{n}", f"text number {n}") for n in range(start, start + 40)))
-        await world.rag.append(world.scope, index, batch)
-    small = world.cold(budget=budget)
-    assert await small.query(world.scope, index, "some text", 50) == await world.rag.query(world.scope, index, "some text", 50)
+        await harness.rag.append(harness.scope, index, batch)
+    small = harness.cold(budget=budget)
+    assert await small.query(harness.scope, index, "some text", 50) == await harness.rag.query(
+        harness.scope, index, "some text", 50
+    )
 
 
-async def test_long_texts_are_fetched_by_range(world: World, index: IndexId) -> None:
+async def test_long_texts_are_fetched_by_range(harness: RagHarness, index: IndexId) -> None:
     wanted = {f"d{n:03}": f"{n} " + "wört " * 1000 for n in range(120)}
-    await world.rag.append(world.scope, index, documents(*wanted.items()))
-    answer = await world.cold().query(world.scope, index, "wört", 50)
+    await harness.rag.append(harness.scope, index, documents(*wanted.items()))
+    answer = await harness.cold().query(harness.scope, index, "wört", 50)
     assert len(answer.results) == 50
     assert all(hit.text == wanted[hit.id] for hit in answer.results)
-    assert await all_documents(world, index, 7) == wanted
+    assert await all_documents(harness, index, 7) == wanted
 
 
-async def test_a_warm_query_is_one_table_call_and_a_cold_one_reads_each_object_once(world: World, index: IndexId) -> None:
+async def test_a_warm_query_is_one_table_call_and_a_cold_one_reads_each_object_once(harness: RagHarness, index: IndexId) -> None:
     for start in range(0, 60, 20):
-        await world.rag.append(world.scope, index, documents(*((f"d{n}", f"text {n}") for n in range(start, start + 20))))
-    cold = world.cold()
+        await harness.rag.append(harness.scope, index, documents(*((f"d{n}", f"text {n}") for n in range(start, start + 20))))
+    cold = harness.cold()
     with inject(FaultPlan()) as first:
-        await cold.query(world.scope, index, "text", 50)
+        await cold.query(harness.scope, index, "text", 50)
     read = [call.parameters["Key"] for call in first.calls if call.service == "s3"]
     assert len(read) == len(set(map(str, read))) >= 4
     with inject(FaultPlan()) as warm:
-        await cold.query(world.scope, index, "more text", 5)
+        await cold.query(harness.scope, index, "more text", 5)
     assert [call.operation for call in warm.calls] == ["GetItem"]

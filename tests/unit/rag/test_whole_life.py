@@ -18,18 +18,18 @@ from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
 from spass.aws.faults import AwsCall, Crash, Fault, inject
-from spass.aws.objects import Listed, TenantObjects
+from spass.aws.objects import ObjectSummary, TenantObjects
 from spass.core.errors import DocumentNotFound, IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json
 from spass.core.time import Deadline
-from spass.rag.cache import ObjectCache
-from spass.rag.documents import DocumentPatch, NewDocument
-from spass.rag.merger import merge
+from spass.rag.index.cache import ObjectCache
+from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.service import Rag
-from spass.rag.swap import read_manifest
-from spass.rag.sweep import ORPHAN_SECONDS, RETIRED_SECONDS, sweep
-from tests.unit.rag.conftest import Overtaken, World
+from spass.rag.write.merge_job import merge
+from spass.rag.write.swap import read_manifest
+from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, sweep
+from tests.unit.rag.conftest import RacingWriters, RagHarness
 from tests.unit.rag.test_against_a_dictionary import cosine, paths, within
 
 T = TypeVar("T")
@@ -39,13 +39,13 @@ NAMES: Final = [f"d{n}" for n in range(10)]
 WORKERS: Final = 3
 TAKEN: Final = Counter[str]()
 """Steps and scripts so far: ``pytest -s`` prints them as they grow."""
-HOUR, DAY = RETIRED_SECONDS, ORPHAN_SECONDS
+HOUR, DAY = GARBAGE_SECONDS, ORPHAN_SECONDS
 SWAP: Final = "TransactWriteItems"
 OPERATIONS: Final = [SWAP] * 4 + ["GetObject", "PutObject", "DeleteObjects", "UpdateItem", "ListObjectsV2"]
 
 
 @dataclass(frozen=True)
-class Held:
+class ExpectedDocument:
     """A document as it must be."""
 
     text: str
@@ -53,10 +53,10 @@ class Held:
 
 
 @dataclass(frozen=True)
-class State:
+class ExpectedIndex:
     """What the index must be; ``documents`` is None where there is none."""
 
-    documents: Mapping[str, Held] | None = None
+    documents: Mapping[str, ExpectedDocument] | None = None
     version: int = 0
 
     def best(self, query: str, top_k: int) -> list[tuple[str, float]]:
@@ -70,27 +70,29 @@ class Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seconds = 1_000_000_000
         self.put: dict[str, int] = {}
-        for room in ("writer", "indices", "patch", "merger"):
-            patch.setattr(f"spass.rag.{room}.now_s", lambda: self.seconds)
-        put, listed_under = TenantObjects.put, TenantObjects.listed_under
+        for room in ("writer", "delete", "patch", "merge_job"):
+            patch.setattr(f"spass.rag.write.{room}.now_s", lambda: self.seconds)
+        put, list_objects = TenantObjects.put, TenantObjects.list_objects
 
         async def put_now(objects: TenantObjects, key: str, body: bytes, *, transient: bool = False) -> None:
             self.put[f"{objects._prefix}{key}"] = self.seconds
             await put(objects, key, body, transient=transient)
 
-        async def listed_by_clock(objects: TenantObjects, prefix: str) -> AsyncIterator[Listed]:
-            async for listed in listed_under(objects, prefix):
+        async def listed_by_clock(objects: TenantObjects, prefix: str) -> AsyncIterator[ObjectSummary]:
+            async for listed in list_objects(objects, prefix):
                 yield listed._replace(modified=self.put[f"{objects._prefix}{listed.key}"])
 
         patch.setattr(TenantObjects, "put", put_now)
-        patch.setattr(TenantObjects, "listed_under", listed_by_clock)
+        patch.setattr(TenantObjects, "list_objects", listed_by_clock)
 
 
-class Troubled(Overtaken):
+class FaultyRacingWriters(RacingWriters):
     """Lets others be faster, and makes one of the step's own calls go wrong. Its calls are made one at a time, so that none of
     them is under way beside a rival."""
 
-    def __init__(self, trouble: "Trouble | None", rivals: Sequence[Callable[[], Awaitable[object]]], operation: str) -> None:
+    def __init__(
+        self, trouble: "InjectedFault | None", rivals: Sequence[Callable[[], Awaitable[object]]], operation: str
+    ) -> None:
         super().__init__(*rivals, operation=operation)
         self.one = asyncio.Lock()
         if trouble:
@@ -102,39 +104,39 @@ class Troubled(Overtaken):
 
 
 @dataclass(frozen=True)
-class Trouble:
+class InjectedFault:
     fault: Fault
     at: int
 
 
 @dataclass
-class Life:
+class IndexSimulation:
     """An index, the workers that work on it, and what must come of it."""
 
-    world: World
+    harness: RagHarness
     clock: Clock
     workers: list[Rag] = field(init=False)
-    state: State = State()
+    state: ExpectedIndex = ExpectedIndex()
 
     def __post_init__(self) -> None:
-        self.workers = [self.world.cold() for _ in range(WORKERS)]
+        self.workers = [self.harness.cold() for _ in range(WORKERS)]
 
     async def take(
-        self, step: "Step", worker: int, trouble: Trouble | None, rivals: Sequence["Step"], operation: str = SWAP
+        self, step: "Step", worker: int, trouble: InjectedFault | None, rivals: Sequence["Step"], operation: str = SWAP
     ) -> None:
         """One step of one worker. ``rivals`` are steps of another one, each taken before one of its swaps; or before another
         ``operation``, if it then still comes after them, as a write does, or nobody can tell, and nothing else goes wrong."""
         rival = (worker + 1) % WORKERS
-        operation = operation if isinstance(step, Write | Upkeep) and not trouble else SWAP
-        plan = Troubled(trouble, [partial(self.take, other, rival, None, ()) for other in rivals], operation)
+        operation = operation if isinstance(step, Write | MaintenanceStep) and not trouble else SWAP
+        plan = FaultyRacingWriters(trouble, [partial(self.take, other, rival, None, ()) for other in rivals], operation)
         try:
             with inject(plan):
                 answer = await step.taken(self, self.workers[worker])
         except (Crash, StorageUnavailable):
             assert trouble, "nothing went wrong, and yet it broke off"
             if plan.crashed:
-                self.workers[worker] = self.world.cold()
-            with inject(Overtaken()):
+                self.workers[worker] = self.harness.cold()
+            with inject(RacingWriters()):
                 seen = await self.seen()
             before, after = self.state, step.after(self.state)
             assert seen in (before, after), f"{step} with {trouble}"
@@ -143,21 +145,23 @@ class Life:
             before, self.state = self.state, step.after(self.state)
             assert answer == step.answer(before, self.state), f"{step} with {trouble}"
 
-    async def seen(self, worker: Rag | None = None) -> State:
+    async def seen(self, worker: Rag | None = None) -> ExpectedIndex:
         """What the index is, as a worker sees it."""
-        scope = self.world.scope
+        scope = self.harness.scope
         manifest = await read_manifest(scope.store, INDEX)
         if not manifest.exists:
-            return State(None, manifest.version)
-        found = (await (worker or self.world.cold()).documents(scope, INDEX)).documents
+            return ExpectedIndex(None, manifest.version)
+        found = (await (worker or self.harness.cold()).documents(scope, INDEX)).documents
         assert len({document.id for document in found}) == len(found) == manifest.doc_count
         assert manifest.text_bytes == sum(len(document.text.encode()) for document in found)
-        return State({document.id: Held(document.text, document.metadata) for document in found}, manifest.version)
+        return ExpectedIndex(
+            {document.id: ExpectedDocument(document.text, document.metadata) for document in found}, manifest.version
+        )
 
     async def agrees(self, worker: int, query: str) -> None:
         assert await self.seen(self.workers[worker]) == self.state
         if self.state.documents is not None:
-            answer = await self.workers[worker].query(self.world.scope, INDEX, query, 5)
+            answer = await self.workers[worker].query(self.harness.scope, INDEX, query, 5)
             assert [(hit.id, hit.score) for hit in answer.results] == self.state.best(query, 5)
             assert answer.version == self.state.version
 
@@ -165,9 +169,9 @@ class Life:
         """Days later, the sweep has left what the version in force lists, all of it and nothing else."""
         for _ in range(2):
             self.clock.seconds += DAY + HOUR
-            await sweep(self.world.scope.store, self.clock.seconds, Deadline.after(60))
-        manifest = await read_manifest(self.world.scope.store, INDEX)
-        stored = [key.removeprefix(f"rag/{INDEX}/") for key in await self.world.scope.store.objects.keys_under("rag/")]
+            await sweep(self.harness.scope.store, self.clock.seconds, Deadline.after(60))
+        manifest = await read_manifest(self.harness.scope.store, INDEX)
+        stored = [key.removeprefix(f"rag/{INDEX}/") for key in await self.harness.scope.store.objects.list_keys("rag/")]
         listed = {path for path in paths(manifest) if path.count("/") == 1}
         bitmaps = {path for path in paths(manifest) if path.count("/") == 2}
         assert manifest.retired == ()
@@ -179,11 +183,11 @@ class Life:
 class Step(Protocol):
     """Something that happens to an index: ``taken`` by a worker, the state ``after`` it, and the ``answer`` that it gets."""
 
-    def after(self, state: State, /) -> State: ...
+    def after(self, state: ExpectedIndex, /) -> ExpectedIndex: ...
 
-    def answer(self, before: State, after: State, /) -> object: ...
+    def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object: ...
 
-    async def taken(self, life: Life, worker: Rag, /) -> object: ...
+    async def taken(self, life: IndexSimulation, worker: Rag, /) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -193,19 +197,19 @@ class Write:
     batch: Sequence[NewDocument]
     replaces: bool
 
-    def after(self, state: State, /) -> State:
+    def after(self, state: ExpectedIndex, /) -> ExpectedIndex:
         held = {} if self.replaces else dict(state.documents or {})
-        held |= {document.id: Held(document.text, document.metadata) for document in self.batch}
-        return State(held, state.version + 1)
+        held |= {document.id: ExpectedDocument(document.text, document.metadata) for document in self.batch}
+        return ExpectedIndex(held, state.version + 1)
 
-    def answer(self, before: State, after: State, /) -> object:
+    def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         names = {document.id for document in self.batch}
         replaced = [name for name in before.documents or {} if self.replaces or name in names]
         return len(after.documents or {}), len(self.batch), len(replaced), after.version
 
-    async def taken(self, life: Life, worker: Rag, /) -> object:
+    async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
         write = worker.replace if self.replaces else worker.append
-        answer = await write(life.world.scope, INDEX, self.batch)
+        answer = await write(life.harness.scope, INDEX, self.batch)
         return answer.doc_count, answer.ingested, answer.replaced, answer.version
 
 
@@ -214,71 +218,71 @@ class Patch:
     name: str
     change: DocumentPatch
 
-    def after(self, state: State, /) -> State:
+    def after(self, state: ExpectedIndex, /) -> ExpectedIndex:
         old = (state.documents or {}).get(self.name)
         if old is None:
             return state
-        new = Held(self.change.text_after(old.text), self.change.metadata_after(old.metadata))
-        return State({**(state.documents or {}), self.name: new}, state.version + 1)
+        new = ExpectedDocument(self.change.text_after(old.text), self.change.metadata_after(old.metadata))
+        return ExpectedIndex({**(state.documents or {}), self.name: new}, state.version + 1)
 
-    def answer(self, before: State, after: State, /) -> object:
+    def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         return (after.documents or {}).get(self.name)
 
-    async def taken(self, life: Life, worker: Rag, /) -> object:
+    async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
         try:
-            found = await worker.patch(life.world.scope, INDEX, DocumentId(self.name), self.change)
+            found = await worker.patch(life.harness.scope, INDEX, DocumentId(self.name), self.change)
         except (IndexNotFound, DocumentNotFound):
             return None
-        return Held(found.text, found.metadata)
+        return ExpectedDocument(found.text, found.metadata)
 
 
 @dataclass(frozen=True)
 class Remove:
     name: str
 
-    def after(self, state: State, /) -> State:
+    def after(self, state: ExpectedIndex, /) -> ExpectedIndex:
         if self.name not in (state.documents or {}):
             return state
         left = {name: held for name, held in (state.documents or {}).items() if name != self.name}
-        return State(left, state.version + 1)
+        return ExpectedIndex(left, state.version + 1)
 
-    def answer(self, before: State, after: State, /) -> object:
+    def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         return before != after
 
-    async def taken(self, life: Life, worker: Rag, /) -> object:
-        return await worker.delete_document(life.world.scope, INDEX, DocumentId(self.name))
+    async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
+        return await worker.delete_document(life.harness.scope, INDEX, DocumentId(self.name))
 
 
 @dataclass(frozen=True)
 class Destroy:
-    def after(self, state: State, /) -> State:
-        return state if state.documents is None else State(None, state.version + 1)
+    def after(self, state: ExpectedIndex, /) -> ExpectedIndex:
+        return state if state.documents is None else ExpectedIndex(None, state.version + 1)
 
-    def answer(self, before: State, after: State, /) -> object:
+    def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         return before != after
 
-    async def taken(self, life: Life, worker: Rag, /) -> object:
-        return await worker.delete_index(life.world.scope, INDEX)
+    async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
+        return await worker.delete_index(life.harness.scope, INDEX)
 
 
 @dataclass(frozen=True)
-class Upkeep:
+class MaintenanceStep:
     """What nobody may notice: a merge, a sweep, time that passes."""
 
     kind: str
 
-    def after(self, state: State, /) -> State:
+    def after(self, state: ExpectedIndex, /) -> ExpectedIndex:
         return state
 
-    def answer(self, before: State, after: State, /) -> object:
+    def answer(self, before: ExpectedIndex, after: ExpectedIndex, /) -> object:
         return None
 
-    async def taken(self, life: Life, worker: Rag, /) -> object:
+    async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
         match self.kind:
             case "merge":
-                await merge(life.world.scope.store, ObjectCache(), INDEX, Deadline.after(3600))
+                await merge(life.harness.scope.store, ObjectCache(), INDEX, Deadline.after(3600))
             case _:
-                await sweep(life.world.scope.store, life.clock.seconds, Deadline.after(60))
+                await sweep(life.harness.scope.store, life.clock.seconds, Deadline.after(60))
         return None
 
 
@@ -299,7 +303,7 @@ changes = (
 appends = st.builds(Write, batches, st.just(False))
 removals = st.builds(Remove, names)
 replaces = st.builds(Write, batches, st.just(True))
-upkeep = st.sampled_from([Upkeep("merge"), Upkeep("merge"), Upkeep("sweep")])
+upkeep = st.sampled_from([MaintenanceStep("merge"), MaintenanceStep("merge"), MaintenanceStep("sweep")])
 kinds: list[st.SearchStrategy[Step]] = [
     *[appends] * 8,
     *[st.builds(Patch, names, changes)] * 2,
@@ -309,7 +313,7 @@ kinds: list[st.SearchStrategy[Step]] = [
     st.builds(Destroy),
 ]
 steps = st.sampled_from(kinds).flatmap(lambda kind: kind)
-troubles = st.none() | st.none() | st.builds(Trouble, st.sampled_from(list(Fault)), st.integers(0, 24))
+troubles = st.none() | st.none() | st.builds(InjectedFault, st.sampled_from(list(Fault)), st.integers(0, 24))
 scripts = st.lists(
     st.tuples(
         steps,
@@ -327,30 +331,30 @@ scripts = st.lists(
 def small(patch: pytest.MonkeyPatch, *, merging: bool, bitmaps_in_objects: bool) -> None:
     """Everything that takes thousands of rows, with a few: a job merges any two segments, an append up to four rows (if
     ``merging``, else none), six segments crowd an index, and four things retired are all that it remembers."""
-    patch.setattr("spass.rag.swap._LONGEST_PAUSE", 0)
-    patch.setattr("spass.rag.merge.MERGE_ROWS", 4 if merging else 1)
-    patch.setattr("spass.rag.merge._SMALL", 2)
-    patch.setattr("spass.rag.merge._CROWDED", 1)
-    patch.setattr("spass.rag.merge._ROTTEN_ROWS", 1)
-    patch.setattr("spass.rag.merge.HEADROOM", 2)
-    for room in ("merge", "addition", "manifest"):
+    patch.setattr("spass.rag.write.swap._MAX_BACKOFF_SECONDS", 0)
+    patch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 4 if merging else 1)
+    patch.setattr("spass.rag.write.merge_policy._MANY_SMALL_SEGMENTS", 2)
+    patch.setattr("spass.rag.write.merge_policy._MANY_SEGMENTS", 1)
+    patch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 1)
+    patch.setattr("spass.rag.write.merge_policy.HEADROOM", 2)
+    for room in ("write.merge_policy", "write.upsert", "index.manifest"):
         patch.setattr(f"spass.rag.{room}.MAX_SEGMENTS", 6)
-    patch.setattr("spass.rag.manifest._MAX_RETIRED", 4)
+    patch.setattr("spass.rag.index.manifest._MAX_GARBAGE_ENTRIES", 4)
     if bitmaps_in_objects:
-        patch.setattr("spass.rag.kill.INLINE_DEAD_BYTES", 0)
+        patch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", 0)
 
 
 @settings(max_examples=max(25, settings().max_examples // 10))
 @given(scripts, texts, st.booleans(), st.booleans())
 def test_an_index_is_a_dictionary_whatever_goes_wrong_whoever_comes_between_and_whenever_it_is_tidied_up(
     aws: Aws,
-    script: list[tuple[Step, int, Trouble | None, list[Step], str, int]],
+    script: list[tuple[Step, int, InjectedFault | None, list[Step], str, int]],
     query: str,
     merging: bool,
     bitmaps_in_objects: bool,
 ) -> None:
     async def run(patch: pytest.MonkeyPatch) -> None:
-        life = Life(World(aws), Clock(patch))
+        life = IndexSimulation(RagHarness(aws), Clock(patch))
         for step, worker, trouble, rivals, operation, later in script:
             await life.take(step, worker, trouble, rivals, operation)
             await life.agrees((worker + 1) % WORKERS, query)

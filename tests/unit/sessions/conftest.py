@@ -17,17 +17,17 @@ from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
 from spass.core.messages import FinishReason, Json, Message, Role
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
-from spass.sessions.turn import Recorded, Relief, Respond, Turn
+from spass.sessions.turn import CommittedTurn, Respond, ShortenHistory, Turn
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
-from tests.unit.sessions.summaries import ScriptedSummarizer
+from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 
 AGENT = AgentName("librarian")
 
 
 @dataclass
-class House:
+class SessionsHarness:
     """A gateway's sessions, with a clock that only moves when told, a model with room for 250 tokens, and summaries by script."""
 
     aws: Aws
@@ -66,9 +66,9 @@ class House:
         """One turn; the history that its agent was shown."""
         shown: list[Message] = []
 
-        async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+        async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
             shown.extend(history)
-            for event in answering(answer):
+            for event in answer_events(answer):
                 yield event
 
         await self.turn(session, message, respond, user=user).answer()
@@ -98,13 +98,13 @@ class House:
         )
 
 
-def answering(text: str) -> list[Event]:
+def answer_events(text: str) -> list[Event]:
     """The events of a turn with one model call."""
     message = Message(Role.ASSISTANT, text)
     return [TurnStarted(), InferenceStarted(1), InferenceFinished(message, FinishReason.STOP), TurnFinished(FinishReason.STOP)]
 
 
-def render(recorded: Recorded) -> StoredAnswer:
+def render(recorded: CommittedTurn) -> StoredAnswer:
     compacted, error = recorded.compacted, recorded.compaction_error
     body: dict[str, Json] = {
         "turn": recorded.turn.id,
@@ -144,10 +144,10 @@ def aws() -> Iterator[Aws]:
 
 
 @pytest.fixture
-def house(aws: Aws) -> Iterator[House]:
-    house = House(aws)
-    yield house
-    for item in house.stored_items():
+def harness(aws: Aws) -> Iterator[SessionsHarness]:
+    harness = SessionsHarness(aws)
+    yield harness
+    for item in harness.stored_items():
         aws._dynamodb.delete_item(TableName="spass", Key={"pk": item["pk"], "sk": item["sk"]})
-    for key in house.stored_objects():
+    for key in harness.stored_objects():
         aws._s3.delete_object(Bucket="spass", Key=key)

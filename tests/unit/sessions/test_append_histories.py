@@ -16,8 +16,8 @@ from spass.core.ids import SessionId
 from spass.sessions import record
 from spass.sessions.session import CompactStrategy, CreateSession
 from tests.simulated.gateway import Gateway
-from tests.simulated.laws import Chain, violations
-from tests.simulated.schedule import STORMY, Schedule, played
+from tests.simulated.invariants import Chain, violations
+from tests.simulated.schedule import MANY_FAULTS, Schedule, run_schedule
 
 OPERATIONS: Final = 10_000 if os.environ.get("SPASS_SOAK") else 500
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(20)
@@ -104,7 +104,7 @@ def history(seed: int) -> tuple[Schedule, Gateway, list[Chain]]:
         await clients.settle()
         return await gateway.chains()
 
-    return schedule, gateway, played(schedule, story)
+    return schedule, gateway, run_schedule(schedule, story)
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ def long_turns_lie_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_acknowledged_is_lost_doubled_or_out_of_order(seed: int, record_property: Callable[[str, object], None]) -> None:
     schedule, gateway, chains = history(seed)
     assert violations(chains, gateway.log) + gateway.trespasses == [], f"SPASS_SEED={seed}"
-    assert schedule.happened.keys() == STORMY.odds.keys(), "everything has happened that can"
+    assert schedule.happened.keys() == MANY_FAULTS.odds.keys(), "everything has happened that can"
     record_property("operations", OPERATIONS)
     record_property("calls", schedule.calls)
     record_property("mishaps", sum(schedule.happened.values()))

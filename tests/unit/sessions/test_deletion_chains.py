@@ -17,36 +17,36 @@ from spass.core.time import Deadline
 from spass.sessions import record
 from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.lineage import Lineage
-from spass.sessions.lineage_search import LineageSearch
+from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session
 from spass.sessions.sweep import UNCOMMITTED_SECONDS, sweep_bodies
-from tests.unit.sessions.chains import AGENT, START, Chains, asked, in_memory
-from tests.unit.sessions.conftest import House
+from tests.unit.sessions.conftest import SessionsHarness
+from tests.unit.sessions.session_chains import AGENT, START, ChainBuilder, memory_store, plain_turn
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
 
 
 @pytest.fixture
-def chains() -> Iterator[Chains]:
-    with in_memory() as aws:
-        yield Chains(aws.for_tenant(TenantId("demo")))
+def chains() -> Iterator[ChainBuilder]:
+    with memory_store() as aws:
+        yield ChainBuilder(aws.for_tenant(TenantId("demo")))
 
 
-async def stored(chains: Chains, session: SessionId) -> tuple[list[dict[str, object]], list[bytes]]:
+async def stored(chains: ChainBuilder, session: SessionId) -> tuple[list[dict[str, object]], list[bytes]]:
     """Everything that is kept of a session."""
     items = await chains.store.table.query(keys.session_partition(chains.store.tenant, session))
-    bodies = await chains.store.objects.keys_under(f"sessions/{session}/")
+    bodies = await chains.store.objects.list_keys(f"sessions/{session}/")
     return [dict(item) for item in items], await chains.store.objects.get_all(bodies)
 
 
-async def listed(chains: Chains) -> set[str]:
+async def listed(chains: ChainBuilder) -> set[str]:
     partition = keys.user_sessions_partition(chains.store.tenant, chains.user, AGENT)
     return {str(item["id"]) for item in await chains.store.table.query(partition)}
 
 
-async def nothing_but_a_head_is_left(chains: Chains, session: SessionId) -> None:
+async def nothing_but_a_head_is_left(chains: ChainBuilder, session: SessionId) -> None:
     ((head,), bodies) = await stored(chains, session)
     assert head["removed"] is True
     assert "title" not in head
@@ -57,7 +57,7 @@ async def nothing_but_a_head_is_left(chains: Chains, session: SessionId) -> None
 @pytest.mark.parametrize("overflow", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("order", [[0], [1], [3], [1, 2], [3, 0, 2, 1]], ids=str)
 async def test_a_member_goes_alone_and_the_others_stay_as_they_are(
-    chains: Chains, order: list[int], overflow: bool, monkeypatch: pytest.MonkeyPatch
+    chains: ChainBuilder, order: list[int], overflow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if overflow:
         monkeypatch.setattr(record, "INLINE_BYTES", 10)
@@ -83,13 +83,13 @@ async def test_a_member_goes_alone_and_the_others_stay_as_they_are(
 
 
 @pytest.mark.parametrize("doomed", [0, 1, 2])
-async def test_what_is_left_of_a_chain_goes_on_and_is_deleted_in_the_end(chains: Chains, doomed: int) -> None:
+async def test_what_is_left_of_a_chain_goes_on_and_is_deleted_in_the_end(chains: ChainBuilder, doomed: int) -> None:
     members = await chains.chain(3)
     await chains.delete(members[doomed])
     if doomed < 2:
-        await chains.say(members[2], asked("and now?"))
+        await chains.say(members[2], plain_turn("and now?"))
         members.append(await chains.compact(members[2], "more"))
-        found = await LineageSearch().search(chains.within(members[3]), "question", 20)
+        found = await SessionLineageSearcher().search(chains.within(members[3]), "question", 20)
         assert {one.session for one in found.results} == {member for member in members[:3] if member != members[doomed]}
     for member in members:
         with contextlib.suppress(SessionNotFound):
@@ -98,8 +98,8 @@ async def test_what_is_left_of_a_chain_goes_on_and_is_deleted_in_the_end(chains:
     assert await listed(chains) == set()
 
 
-async def test_a_session_that_a_job_holds_is_not_deleted_until_the_job_is_dead(chains: Chains) -> None:
-    session = await chains.session(asked("hello"))
+async def test_a_session_that_a_job_holds_is_not_deleted_until_the_job_is_dead(chains: ChainBuilder) -> None:
+    session = await chains.session(plain_turn("hello"))
     source, live = await chains.hold(session, "job_7"), await load_turns(chains.store, session, 1)
     with pytest.raises(CompactionInProgress) as refused:
         await chains.delete(session)
@@ -112,13 +112,13 @@ async def test_a_session_that_a_job_holds_is_not_deleted_until_the_job_is_dead(c
     assert await listed(chains) == set()
 
 
-async def held(chains: Chains) -> tuple[Session, list[TurnRecord]]:
+async def held(chains: ChainBuilder) -> tuple[Session, list[TurnRecord]]:
     """A session as a job holds it, and its turns."""
-    session = await chains.hold(await chains.session(asked("hello")))
+    session = await chains.hold(await chains.session(plain_turn("hello")))
     return session, await load_turns(chains.store, session.id, 1)
 
 
-async def nobody_is_left(chains: Chains) -> None:
+async def nobody_is_left(chains: ChainBuilder) -> None:
     for left in await listed(chains):
         await chains.delete(SessionId(left))
 
@@ -131,7 +131,7 @@ async def outcome(doing: Awaitable[object]) -> str:
     return "done"
 
 
-async def whole_or_not_at_all(chains: Chains, source: SessionId) -> str:
+async def whole_or_not_at_all(chains: ChainBuilder, source: SessionId) -> str:
     """Asserts that the source is as it was, or compacted, or deleted, or both in one of the two orders that there are."""
     items, _ = await stored(chains, source)
     heads = [item for item in items if item["sk"] == "HEAD"]
@@ -156,7 +156,7 @@ async def whole_or_not_at_all(chains: Chains, source: SessionId) -> str:
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_whatever_call_of_a_delete_fails_the_chain_is_whole_and_the_next_delete_ends_it(
-    chains: Chains, fault: Fault, monkeypatch: pytest.MonkeyPatch
+    chains: ChainBuilder, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def middle() -> list[SessionId]:
         monkeypatch.setattr(record, "INLINE_BYTES", 10)
@@ -188,7 +188,7 @@ async def test_whatever_call_of_a_delete_fails_the_chain_is_whole_and_the_next_d
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_a_delete_after_a_commit_that_went_wrong_anywhere_takes_one_session_and_leaves_a_whole_one_or_none(
-    chains: Chains, fault: Fault, monkeypatch: pytest.MonkeyPatch
+    chains: ChainBuilder, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     sample, live = await held(chains)
@@ -215,7 +215,7 @@ async def test_a_delete_after_a_commit_that_went_wrong_anywhere_takes_one_sessio
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_nothing_is_compacted_of_a_session_whose_delete_went_wrong_anywhere_after_it_began(
-    chains: Chains, fault: Fault
+    chains: ChainBuilder, fault: Fault
 ) -> None:
     sample, _ = await held(chains)
     chains.now += LEASE_SECONDS + 1
@@ -234,21 +234,21 @@ async def test_nothing_is_compacted_of_a_session_whose_delete_went_wrong_anywher
 
 
 async def test_the_sweep_leaves_what_successors_begin_with_and_takes_what_no_commit_came_for(
-    chains: Chains, monkeypatch: pytest.MonkeyPatch
+    chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     members = await chains.chain(3, keep=2)
     said = {member: await chains.said(member) for member in members}
-    kept = await chains.store.objects.keys_under("sessions/")
+    kept = await chains.store.objects.list_keys("sessions/")
     source, live = await chains.hold(members[2]), await load_turns(chains.store, members[2], 1)
     with inject(FaultPlan(Fault.CRASH_BEFORE, at=1)), pytest.raises(Crash):
         await chains.commit(source, live=live)
-    (orphan,) = set(await chains.store.objects.keys_under("sessions/")) - set(kept)
+    (orphan,) = set(await chains.store.objects.list_keys("sessions/")) - set(kept)
     assert orphan.split("/")[1] not in members, "it lies with a successor that never came to be"
     now = int(START)
     assert await sweep_bodies(chains.store, now + UNCOMMITTED_SECONDS - 60, Deadline.after(60)) == 0
     assert await sweep_bodies(chains.store, now + UNCOMMITTED_SECONDS + 60, Deadline.after(60)) == 1
-    assert await chains.store.objects.keys_under("sessions/") == kept
+    assert await chains.store.objects.list_keys("sessions/") == kept
     assert {member: await chains.said(member) for member in members} == said
 
 
@@ -268,10 +268,10 @@ class DeletedMeanwhile(FaultPlan):
 
 
 async def test_a_compaction_that_is_asked_for_while_its_session_is_deleted_is_refused(
-    chains: Chains, monkeypatch: pytest.MonkeyPatch
+    chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
-    session = await chains.session(asked("hello"))
+    session = await chains.session(plain_turn("hello"))
     jobs = CompactionJobs(lambda: chains.now)
     with inject(DeletedMeanwhile(delete=lambda: chains.delete(session))), pytest.raises(SessionBusy):
         await jobs.start(chains.scope, AGENT, session, otherwise="scripted")
@@ -281,17 +281,17 @@ async def test_a_compaction_that_is_asked_for_while_its_session_is_deleted_is_re
 
 
 async def test_a_turn_that_stands_still_while_its_hold_expires_and_its_session_is_deleted_is_refused(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: SessionsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
-    session = await house.create()
-    await house.say(session, "hello")
+    session = await harness.create()
+    await harness.say(session, "hello")
 
     async def later() -> None:
-        house.now += LEASE_SECONDS + 1
-        await house.sessions.delete(house.scope(), AGENT, session)
+        harness.now += LEASE_SECONDS + 1
+        await harness.sessions.delete(harness.scope(), AGENT, session)
 
     with inject(DeletedMeanwhile(delete=later)), pytest.raises(SessionBusy):
-        await house.say(session, "again")
+        await harness.say(session, "again")
     with pytest.raises(SessionNotFound):
-        await house.say(session, "again")
+        await harness.say(session, "again")

@@ -20,20 +20,20 @@ from spass.core.ids import MessageId, SessionId, TenantId, new_id
 from spass.core.messages import FinishReason, TokenUsage
 from spass.core.time import timestamp
 from spass.sessions import record
-from spass.sessions.compaction.commit import commit
-from spass.sessions.compaction.model import Compacted, Plan, Summary
+from spass.sessions.compaction.commit import commit_compaction
+from spass.sessions.compaction.types import CompactionPlan, CompactionResult, Summary
 from spass.sessions.deletion import delete_session
-from spass.sessions.hold import take
+from spass.sessions.hold import acquire_hold
 from spass.sessions.lineage import Lineage
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
-from spass.sessions.session import Hold, HoldKind, Session, session_of
+from spass.sessions.session import Hold, HoldKind, Session, decode_session
 from tests.simulated.aws import SimulatedAws
-from tests.simulated.schedule import QUIET, STORMY, Schedule, Weather, played
-from tests.unit.sessions.chains import AGENT, USER, Chains, asked
+from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, FaultRates, Schedule, run_schedule
+from tests.unit.sessions.session_chains import AGENT, USER, ChainBuilder, plain_turn
 
 SEEDS = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(5000 if os.environ.get("SPASS_SOAK") else 150)
 HOLD_SECONDS = 60
-WORSE = Weather({mishap: 4 * odds for mishap, odds in STORMY.odds.items()})
+WORSE = FaultRates({mishap: 4 * odds for mishap, odds in MANY_FAULTS.odds.items()})
 """There are few calls in which something may go wrong."""
 
 
@@ -45,12 +45,12 @@ class Race:
     store: TenantStore
     session: SessionId = field(default_factory=lambda: SessionId(new_id("ses")))
     deleted: int = 0
-    compacted: list[Compacted] = field(default_factory=list)
+    compacted: list[CompactionResult] = field(default_factory=list)
 
     async def begin(self) -> None:
         at = timestamp(self.schedule.now())
         head = Session(self.session, AGENT, USER, "a title", at, at, "manual", 0, True, next_seq=3)
-        messages = tuple(StoredMessage(MessageId(new_id("msg")), n, at, said) for n, said in enumerate(asked("hello"), 1))
+        messages = tuple(StoredMessage(MessageId(new_id("msg")), n, at, said) for n, said in enumerate(plain_turn("hello"), 1))
         turn = TurnRecord(new_id("turn"), messages, TokenUsage(), 1, FinishReason.STOP)
         table, tenant = self.store.table, self.store.tenant
         await table.write(Put(keys.session_turn(tenant, self.session, 1), await store_body(self.store, self.session, turn)))
@@ -61,7 +61,7 @@ class Race:
         """One job: it holds the session, thinks for a while, perhaps for too long, and commits; again with the same plan if it
         was not told how that ended."""
         await self.wait(5)
-        owner, plan = new_id("job"), Plan.new(self.session, 3)
+        owner, plan = new_id("job"), CompactionPlan.new(self.session, 3)
         for _ in range(3):
             with (
                 inject(self.schedule.process()),
@@ -69,10 +69,10 @@ class Race:
             ):  # it may have lost its hold as it reads
                 now = self.schedule.now()
                 hold = Hold(owner, HoldKind.JOB, int(now) + HOLD_SECONDS)
-                source = await take(self.store, self.session, AGENT, USER, hold, now)
+                source = await acquire_hold(self.store, self.session, AGENT, USER, hold, now)
                 live = await load_turns(self.store, self.session, 1)
                 await self.wait(2 * HOLD_SECONDS)
-                made = await commit(
+                made = await commit_compaction(
                     self.store, source, live, plan, Summary("what was said", "scripted"), owner=owner, at=self.schedule.now()
                 )
                 self.compacted.append(made)
@@ -91,19 +91,19 @@ class Race:
 
     async def head(self, session: SessionId) -> Session | None:
         item = await self.store.table.get(keys.session_head(self.store.tenant, session))
-        return session_of(item) if item is not None else None
+        return decode_session(item) if item is not None else None
 
     async def said(self, session: SessionId) -> list[str]:
         return [stored.message.content for turn in await load_turns(self.store, session, 1) for stored in turn.messages]
 
     @property
     def scope(self) -> Scope:
-        return Chains(self.store).scope
+        return ChainBuilder(self.store).scope
 
     async def left(self, session: SessionId) -> list[str]:
         """What is kept of a session but its head."""
         items = await self.store.table.query(keys.session_partition(self.store.tenant, session))
-        bodies = await self.store.objects.keys_under(f"sessions/{session}/")
+        bodies = await self.store.objects.list_keys(f"sessions/{session}/")
         return [str(item["sk"]) for item in items if item["sk"] != "HEAD"] + bodies
 
     async def listed(self) -> set[str]:
@@ -141,7 +141,7 @@ async def begins_whole(race: Race, successor: SessionId) -> None:
 async def story(schedule: Schedule) -> str:
     race = Race(schedule, SimulatedAws(schedule.now).for_tenant(TenantId("demo")))
     with inject(schedule.process()):
-        stormy, schedule.weather = schedule.weather, QUIET
+        stormy, schedule.weather = schedule.weather, NO_FAULTS
         await race.begin()
         schedule.weather = stormy
         await asyncio.gather(race.compact(), race.delete(), race.delete())
@@ -166,7 +166,7 @@ def test_a_compaction_and_deletes_race_and_each_is_whole(record_property: Callab
     for seed in SEEDS:
         schedule = Schedule(seed, WORSE)
         try:
-            ends[played(schedule, lambda schedule=schedule: story(schedule))] += 1  # type: ignore[misc]
+            ends[run_schedule(schedule, lambda schedule=schedule: story(schedule))] += 1  # type: ignore[misc]
         except Exception as error:
             error.add_note(f"SPASS_SEED={seed}")
             raise

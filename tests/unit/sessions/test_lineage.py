@@ -8,30 +8,30 @@ import pytest
 from spass.aws import keys
 from spass.aws.faults import FaultPlan, inject
 from spass.aws.table import Delete
-from spass.core import pages
+from spass.core import page_size as pages
 from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import Json
 from spass.sessions import lineage
 from spass.sessions.lineage import Lineage
 from tests.simulated.aws import SimulatedAws
-from tests.unit.sessions.chains import AGENT, Chains, asked, in_memory
+from tests.unit.sessions.session_chains import AGENT, ChainBuilder, memory_store, plain_turn
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def aws() -> Iterator[SimulatedAws]:
-    with in_memory() as aws:
+    with memory_store() as aws:
         yield aws
 
 
 @pytest.fixture
-def chains(aws: SimulatedAws) -> Chains:
-    return Chains(aws.for_tenant(TenantId("demo")))
+def chains(aws: SimulatedAws) -> ChainBuilder:
+    return ChainBuilder(aws.for_tenant(TenantId("demo")))
 
 
-async def lineage_of(chains: Chains, session: SessionId) -> dict[str, Json]:
+async def lineage_of(chains: ChainBuilder, session: SessionId) -> dict[str, Json]:
     return (await Lineage().chain(chains.scope, AGENT, session)).wire()
 
 
@@ -53,13 +53,13 @@ def texts(answer: dict[str, Json]) -> list[str]:
     return [str(summary["text"]) for summary in summaries if isinstance(summary, dict)]
 
 
-async def test_a_session_in_no_chain_has_a_lineage_of_nobody(chains: Chains) -> None:
-    session = await chains.session(asked("hello"))
+async def test_a_session_in_no_chain_has_a_lineage_of_nobody(chains: ChainBuilder) -> None:
+    session = await chains.session(plain_turn("hello"))
     assert await lineage_of(chains, session) == {"session_id": session, "backward": [], "forward": [], "summaries": []}
 
 
 @pytest.mark.parametrize("at", range(4))
-async def test_from_each_member_the_chain_is_seen_both_ways_nearest_first(chains: Chains, at: int) -> None:
+async def test_from_each_member_the_chain_is_seen_both_ways_nearest_first(chains: ChainBuilder, at: int) -> None:
     members = await chains.chain(4, keep=2)
     answer = await lineage_of(chains, members[at])
     assert answer == {
@@ -71,8 +71,8 @@ async def test_from_each_member_the_chain_is_seen_both_ways_nearest_first(chains
     assert texts(answer) == ["summary 1", "summary 2", "summary 3"]
 
 
-async def test_a_summary_says_of_what_it_is(chains: Chains) -> None:
-    source = await chains.session(asked("one"), asked("two"), asked("three"))
+async def test_a_summary_says_of_what_it_is(chains: ChainBuilder) -> None:
+    source = await chains.session(plain_turn("one"), plain_turn("two"), plain_turn("three"))
     successor = await chains.compact(source, "they counted", keep=2)
     (summary,) = (await Lineage().chain(chains.scope, AGENT, source)).summaries
     assert summary.wire() == {
@@ -98,7 +98,7 @@ async def test_a_summary_says_of_what_it_is(chains: Chains) -> None:
     ],
 )
 async def test_a_deleted_member_is_named_and_the_chain_is_followed_across_it(
-    chains: Chains, deleted: list[int], left: list[str]
+    chains: ChainBuilder, deleted: list[int], left: list[str]
 ) -> None:
     members = await chains.chain(4)
     shown = [f"{member} deleted" if at in deleted else member for at, member in enumerate(members)]
@@ -116,7 +116,7 @@ async def test_a_deleted_member_is_named_and_the_chain_is_followed_across_it(
         assert "truncated" not in answer
 
 
-async def test_where_not_even_a_head_is_left_the_chain_ends(chains: Chains) -> None:
+async def test_where_not_even_a_head_is_left_the_chain_ends(chains: ChainBuilder) -> None:
     members = await chains.chain(4)
     await chains.store.table.write(Delete(keys.session_head(chains.store.tenant, members[1])))
     answer = await lineage_of(chains, members[2])
@@ -125,9 +125,9 @@ async def test_where_not_even_a_head_is_left_the_chain_ends(chains: Chains) -> N
     assert ids((await lineage_of(chains, members[0]))["forward"]) == [f"{members[1]} deleted"]
 
 
-async def test_another_user_agent_or_tenant_is_told_no_lineage(chains: Chains, aws: SimulatedAws) -> None:
+async def test_another_user_agent_or_tenant_is_told_no_lineage(chains: ChainBuilder, aws: SimulatedAws) -> None:
     members = await chains.chain(2)
-    for stranger in (Chains(chains.store, user=UserId("ben")), Chains(aws.for_tenant(TenantId("other")))):
+    for stranger in (ChainBuilder(chains.store, user=UserId("ben")), ChainBuilder(aws.for_tenant(TenantId("other")))):
         for member in members:
             with pytest.raises(SessionNotFound):
                 await lineage_of(stranger, member)
@@ -139,23 +139,23 @@ async def test_another_user_agent_or_tenant_is_told_no_lineage(chains: Chains, a
 
 
 async def test_of_a_longer_chain_the_nearest_members_are_shown_and_that_there_are_more(
-    chains: Chains, monkeypatch: pytest.MonkeyPatch
+    chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members = await chains.chain(6)
-    monkeypatch.setattr(lineage, "MOST_MEMBERS", 2)
+    monkeypatch.setattr(lineage, "MAX_MEMBERS", 2)
     answer = await lineage_of(chains, members[3])
     assert ids(answer["backward"]) == [members[2], members[1]]
     assert ids(answer["forward"]) == [members[4], members[5]]
     assert texts(answer) == [f"summary {n}" for n in range(1, 6)], "each member shown brings what it begins with"
     assert answer["truncated"] is True
-    monkeypatch.setattr(lineage, "MOST_MEMBERS", 3)
+    monkeypatch.setattr(lineage, "MAX_MEMBERS", 3)
     assert "truncated" not in await lineage_of(chains, members[3])
 
 
-async def test_where_not_all_summaries_fit_the_newest_are_shown(chains: Chains, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_not_all_summaries_fit_the_newest_are_shown(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     members = [await chains.session()]
     for number in range(4):
-        await chains.say(members[-1], asked(f"question {number}"))
+        await chains.say(members[-1], plain_turn(f"question {number}"))
         members.append(await chains.compact(members[-1], f"{number} " + "ü" * 1000))
     monkeypatch.setattr(pages, "PAGE_BYTES", 8_000)
     answer = await lineage_of(chains, members[1])
@@ -164,7 +164,9 @@ async def test_where_not_all_summaries_fit_the_newest_are_shown(chains: Chains, 
     assert answer["truncated"] is True
 
 
-async def test_heads_are_read_one_after_the_other_each_way_and_summaries_at_once_and_all_consistently(chains: Chains) -> None:
+async def test_heads_are_read_one_after_the_other_each_way_and_summaries_at_once_and_all_consistently(
+    chains: ChainBuilder,
+) -> None:
     members = await chains.chain(5)
     with inject(FaultPlan()) as plan:
         await lineage_of(chains, members[2])

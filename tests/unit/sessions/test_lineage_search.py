@@ -18,10 +18,10 @@ from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import Message, Role
 from spass.core.time import timestamp
 from spass.sessions import lineage_search, record
-from spass.sessions.lineage_search import LineageSearch
-from spass.tools.ancestry import Recollection
+from spass.sessions.lineage_search import SessionLineageSearcher
+from spass.tools.lineage_searcher import LineageSearchResult
 from tests.simulated.aws import SimulatedAws
-from tests.unit.sessions.chains import Chains, asked, in_memory, looked_up
+from tests.unit.sessions.session_chains import ChainBuilder, memory_store, plain_turn, tool_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -30,25 +30,27 @@ SOAK = bool(os.environ.get("SPASS_SOAK"))
 
 @pytest.fixture
 def aws() -> Iterator[SimulatedAws]:
-    with in_memory() as aws:
+    with memory_store() as aws:
         yield aws
 
 
 @pytest.fixture
-def chains(aws: SimulatedAws) -> Chains:
-    return Chains(aws.for_tenant(TenantId("demo")))
+def chains(aws: SimulatedAws) -> ChainBuilder:
+    return ChainBuilder(aws.for_tenant(TenantId("demo")))
 
 
-async def search(chains: Chains, session: SessionId, query: str, limit: int = 5) -> Recollection:
-    return await LineageSearch().search(chains.within(session), query, limit)
+async def search(chains: ChainBuilder, session: SessionId, query: str, limit: int = 5) -> LineageSearchResult:
+    return await SessionLineageSearcher().search(chains.within(session), query, limit)
 
 
-async def found(chains: Chains, session: SessionId, query: str, limit: int = 5) -> list[tuple[SessionId, int]]:
+async def found(chains: ChainBuilder, session: SessionId, query: str, limit: int = 5) -> list[tuple[SessionId, int]]:
     return [(one.session, one.seq) for one in (await search(chains, session, query, limit)).results]
 
 
-async def test_what_a_summary_left_out_is_found_with_its_place(chains: Chains) -> None:
-    source = await chains.session(asked("The offer of Kowalski is 4711 euros.", "Noted."), asked("And the weather?", "Fine."))
+async def test_what_a_summary_left_out_is_found_with_its_place(chains: ChainBuilder) -> None:
+    source = await chains.session(
+        plain_turn("The offer of Kowalski is 4711 euros.", "Noted."), plain_turn("And the weather?", "Fine.")
+    )
     now = await chains.compact(source, "They spoke of an offer.")
     recollection = await search(chains, now, "kowalski offer")
     (one,) = recollection.results
@@ -59,40 +61,40 @@ async def test_what_a_summary_left_out_is_found_with_its_place(chains: Chains) -
     assert (recollection.searched, recollection.truncated) == (4, False)
 
 
-async def test_what_is_still_shown_is_not_searched(chains: Chains) -> None:
-    source = await chains.session(asked("one zebra"), asked("two zebras"), asked("three zebra"))
+async def test_what_is_still_shown_is_not_searched(chains: ChainBuilder) -> None:
+    source = await chains.session(plain_turn("one zebra"), plain_turn("two zebras"), plain_turn("three zebra"))
     assert await found(chains, source, "zebra") == []
     now = await chains.compact(source, "zebra", keep=2)
-    await chains.say(now, asked("four zebra"))
+    await chains.say(now, plain_turn("four zebra"))
     assert await found(chains, now, "zebra") == [(source, 1)], "neither what is kept, nor a summary, nor the source's rest"
 
 
-async def test_what_was_kept_is_found_once_it_is_compacted_too(chains: Chains) -> None:
-    first = await chains.session(asked("one"), asked("two zebra"))
+async def test_what_was_kept_is_found_once_it_is_compacted_too(chains: ChainBuilder) -> None:
+    first = await chains.session(plain_turn("one"), plain_turn("two zebra"))
     second = await chains.compact(first, "zebra", keep=2)
-    await chains.say(second, asked("three"))
+    await chains.say(second, plain_turn("three"))
     third = await chains.compact(second, "zebra")
     assert await found(chains, third, "zebra") == [(second, 2)], "once, where it was compacted, and no summary"
 
 
-async def test_a_session_that_was_archived_in_this_very_turn_is_searched_too(chains: Chains) -> None:
-    source = await chains.session(asked("one zebra"), asked("two zebra"))
+async def test_a_session_that_was_archived_in_this_very_turn_is_searched_too(chains: ChainBuilder) -> None:
+    source = await chains.session(plain_turn("one zebra"), plain_turn("two zebra"))
     now = await chains.compact(source, "animals", keep=2)
     assert await found(chains, source, "zebra") == await found(chains, now, "zebra") == [(source, 1)]
 
 
-async def test_equal_scores_come_newest_first(chains: Chains) -> None:
-    first = await chains.session(asked("zebra"), asked("zebra"))
+async def test_equal_scores_come_newest_first(chains: ChainBuilder) -> None:
+    first = await chains.session(plain_turn("zebra"), plain_turn("zebra"))
     second = await chains.compact(first)
-    await chains.say(second, asked("zebra"))
+    await chains.say(second, plain_turn("zebra"))
     now = await chains.compact(second)
     for _ in range(3):
         assert await found(chains, now, "zebra") == [(second, 2), (first, 3), (first, 1)]
     assert await found(chains, now, "zebra", limit=2) == [(second, 2), (first, 3)]
 
 
-async def test_what_tools_were_asked_and_said_is_found(chains: Chains) -> None:
-    turn = looked_up("when?", "rag_query", '{"query": "G\\u00f6rlitz"}', '{"text": "It opened in 1847."}')
+async def test_what_tools_were_asked_and_said_is_found(chains: ChainBuilder) -> None:
+    turn = tool_turn("when?", "rag_query", '{"query": "G\\u00f6rlitz"}', '{"text": "It opened in 1847."}')
     now = await chains.compact(await chains.session(turn))
     (called,) = (await search(chains, now, "gorlitz")).results
     assert (called.seq, called.role, called.excerpt) == (2, Role.ASSISTANT, 'rag_query {"query": "Görlitz"}')
@@ -100,27 +102,27 @@ async def test_what_tools_were_asked_and_said_is_found(chains: Chains) -> None:
     assert (told.seq, told.role) == (3, Role.TOOL)
 
 
-async def test_what_an_earlier_search_found_is_not_found_again(chains: Chains) -> None:
-    first = await chains.session(asked("the zebra is Marty"))
+async def test_what_an_earlier_search_found_is_not_found_again(chains: ChainBuilder) -> None:
+    first = await chains.session(plain_turn("the zebra is Marty"))
     second = await chains.compact(first)
-    await chains.say(second, looked_up("who?", "calculator", "{}", "zebra 1"))
-    await chains.say(second, looked_up("who?", "lineage_search", '{"query": "zebra"}', '{"results": [{"content": "zebra"}]}'))
-    await chains.say(second, looked_up("who?", "calculator", "{}", "zebra 2"))
+    await chains.say(second, tool_turn("who?", "calculator", "{}", "zebra 1"))
+    await chains.say(second, tool_turn("who?", "lineage_search", '{"query": "zebra"}', '{"results": [{"content": "zebra"}]}'))
+    await chains.say(second, tool_turn("who?", "calculator", "{}", "zebra 2"))
     now = await chains.compact(second)
     assert sorted(await found(chains, now, "zebra")) == sorted([(first, 1), (second, 4), (second, 12)])
 
 
-async def test_nothing_of_a_deleted_ancestor_is_found_but_what_lies_behind_it_is(chains: Chains) -> None:
-    first = await chains.session(asked("one zebra"))
+async def test_nothing_of_a_deleted_ancestor_is_found_but_what_lies_behind_it_is(chains: ChainBuilder) -> None:
+    first = await chains.session(plain_turn("one zebra"))
     second = await chains.compact(first)
-    await chains.say(second, asked("two zebra"))
+    await chains.say(second, plain_turn("two zebra"))
     third = await chains.compact(second)
     await chains.delete(second)
     assert await found(chains, third, "zebra") == [(first, 1)]
 
 
-async def test_nothing_is_found_of_an_ancestor_whose_removal_broke_off(chains: Chains) -> None:
-    first = await chains.session(asked("one zebra"))
+async def test_nothing_is_found_of_an_ancestor_whose_removal_broke_off(chains: ChainBuilder) -> None:
+    first = await chains.session(plain_turn("one zebra"))
     now = await chains.compact(first)
     head = keys.session_head(chains.store.tenant, first)
     await chains.store.table.write(Update(head, "SET deleted_at = :at", values={":at": timestamp(chains.now)}))
@@ -129,52 +131,54 @@ async def test_nothing_is_found_of_an_ancestor_whose_removal_broke_off(chains: C
 
 
 async def test_a_body_that_vanishes_as_it_is_read_costs_no_more_than_itself(
-    chains: Chains, monkeypatch: pytest.MonkeyPatch
+    chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = await chains.session(asked("one zebra"))
+    first = await chains.session(plain_turn("one zebra"))
     second = await chains.compact(first)
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
-    await chains.say(second, asked("two zebra"))
+    await chains.say(second, plain_turn("two zebra"))
     now = await chains.compact(second)
-    bodies = await chains.store.objects.keys_under(f"sessions/{second}/")
+    bodies = await chains.store.objects.list_keys(f"sessions/{second}/")
     await chains.store.objects.delete(bodies)
     recollection = await search(chains, now, "zebra")
     assert [(one.session, one.seq) for one in recollection.results] == [(first, 1)]
     assert recollection.truncated
 
 
-async def test_another_user_agent_or_tenant_searches_nothing(chains: Chains, aws: SimulatedAws) -> None:
-    now = await chains.compact(await chains.session(asked("one zebra")))
-    for stranger in (Chains(chains.store, user=UserId("ben")), Chains(aws.for_tenant(TenantId("other")))):
+async def test_another_user_agent_or_tenant_searches_nothing(chains: ChainBuilder, aws: SimulatedAws) -> None:
+    now = await chains.compact(await chains.session(plain_turn("one zebra")))
+    for stranger in (ChainBuilder(chains.store, user=UserId("ben")), ChainBuilder(aws.for_tenant(TenantId("other")))):
         with pytest.raises(SessionNotFound):
             await search(stranger, now, "zebra")
     with pytest.raises(SessionAgentMismatch):
-        await LineageSearch().search(chains.scope.within(AgentName("researcher"), now), "zebra", 5)
+        await SessionLineageSearcher().search(chains.scope.for_agent(AgentName("researcher"), now), "zebra", 5)
     with pytest.raises(SessionNotFound):
-        await LineageSearch().search(chains.scope, "zebra", 5)
+        await SessionLineageSearcher().search(chains.scope, "zebra", 5)
 
 
-async def test_a_search_is_bounded_by_ancestors_characters_and_time(chains: Chains, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_is_bounded_by_ancestors_characters_and_time(
+    chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     members = await chains.chain(4)
     assert not (await search(chains, members[-1], "question")).truncated
-    monkeypatch.setattr(lineage_search, "MOST_ANCESTORS", 2)
+    monkeypatch.setattr(lineage_search, "MAX_ANCESTORS", 2)
     recollection = await search(chains, members[-1], "question")
     assert {one.session for one in recollection.results} == {members[1], members[2]}
     assert recollection.truncated
     monkeypatch.undo()
-    monkeypatch.setattr(lineage_search, "MOST_CHARACTERS", 1)
+    monkeypatch.setattr(lineage_search, "MAX_CHARACTERS", 1)
     recollection = await search(chains, members[-1], "question")
     assert {one.session for one in recollection.results} == {members[2]}, "the nearest first"
     assert recollection.truncated
     monkeypatch.undo()
-    monkeypatch.setattr(lineage_search, "MOST_SECONDS", 0.0)
-    assert await search(chains, members[-1], "question") == Recollection((), 0, truncated=True)
+    monkeypatch.setattr(lineage_search, "MAX_SECONDS", 0.0)
+    assert await search(chains, members[-1], "question") == LineageSearchResult((), 0, truncated=True)
 
 
-async def test_others_are_not_kept_waiting_by_a_long_search(chains: Chains, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_are_not_kept_waiting_by_a_long_search(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns are read several at a time, and each may be megabytes of words to count."""
     turns = lineage_search._TURNS_AT_ONCE
-    source = await chains.session(*(asked(f"alpha {number}", "Noted.") for number in range(turns)))
+    source = await chains.session(*(plain_turn(f"alpha {number}", "Noted.") for number in range(turns)))
     now = await chains.compact(source)
     passed, seen, text = 0, list[int](), lineage_search._text
 
@@ -195,8 +199,8 @@ async def test_others_are_not_kept_waiting_by_a_long_search(chains: Chains, monk
     assert len(set(seen)) == turns
 
 
-async def test_an_excerpt_of_a_long_message_is_short_and_holds_the_word(chains: Chains) -> None:
-    now = await chains.compact(await chains.session(asked("a " * 5000 + "zebra" + " b" * 5000)))
+async def test_an_excerpt_of_a_long_message_is_short_and_holds_the_word(chains: ChainBuilder) -> None:
+    now = await chains.compact(await chains.session(plain_turn("a " * 5000 + "zebra" + " b" * 5000)))
     (one,) = (await search(chains, now, "zebra")).results
     assert len(one.excerpt) <= 1200
     assert "zebra" in one.excerpt
@@ -218,16 +222,20 @@ async def test_a_planted_word_is_found_wherever_it_stands_and_only_there(  # the
 ) -> None:
     """Beside the user's chain stand another user's, another tenant's and another of his own, with the word all over."""
     planted = at[0] % len(turns), at[1] % len(turns[at[0] % len(turns)]), at[2]
-    with in_memory() as aws:
-        chains = Chains(aws.for_tenant(TenantId("demo")))
-        for stranger in (Chains(chains.store, user=UserId("ben")), Chains(aws.for_tenant(TenantId("demo-2"))), chains):
+    with memory_store() as aws:
+        chains = ChainBuilder(aws.for_tenant(TenantId("demo")))
+        for stranger in (
+            ChainBuilder(chains.store, user=UserId("ben")),
+            ChainBuilder(aws.for_tenant(TenantId("demo-2"))),
+            chains,
+        ):
             await stranger.compact(await stranger.session(said("looked up", word, PLACES)))
         found_places, expected = await planted_and_found(chains, turns, keep, planted, deleted, word)
         assert found_places == expected
 
 
 async def planted_and_found(  # the property's parts, all named
-    chains: Chains, turns: list[list[str]], keep: int, planted: tuple[int, int, str], deleted: set[int], word: str
+    chains: ChainBuilder, turns: list[list[str]], keep: int, planted: tuple[int, int, str], deleted: set[int], word: str
 ) -> tuple[set[tuple[SessionId, int]], set[tuple[SessionId, int]]]:
     """Where the word is found in a chain of such turns, and where it should be: wherever it was compacted and not deleted."""
     members = [await chains.session()]
@@ -255,7 +263,7 @@ def said(kind: str, word: str, places: Sequence[str]) -> list[Message]:
     """A turn with ``word`` in these places of it; of one without tools its answer stands for all but the question."""
     spoken = {place: f"here is {word}." if place in places else "nothing" for place in PLACES}
     if kind == "asked":
-        return asked(spoken["question"], f"here is {word}." if set(places) - {"question"} else "nothing")
+        return plain_turn(spoken["question"], f"here is {word}." if set(places) - {"question"} else "nothing")
     arguments = json.dumps({"query": spoken["arguments"]})
-    question, call, *rest = looked_up(spoken["question"], "rag_query", arguments, spoken["result"], spoken["answer"])
+    question, call, *rest = tool_turn(spoken["question"], "rag_query", arguments, spoken["result"], spoken["answer"])
     return [question, replace(call, content="I look it up." if "arguments" in places else ""), *rest]

@@ -17,10 +17,10 @@ from spass.core.messages import Message, Role
 from spass.sessions import record
 from spass.sessions.compaction.job import JOB_SECONDS, Job, JobStatus
 from spass.sessions.session import CreateSession
-from tests.simulated.compactions import Compactions
+from tests.simulated.compaction_executions import CompactionExecutions
 from tests.simulated.gateway import Gateway
-from tests.simulated.laws import Chain, Log, summary_of, violations
-from tests.simulated.schedule import QUIET, STORMY, Mishap, Schedule, Weather, played
+from tests.simulated.invariants import Chain, ClientLog, summary_of, violations
+from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, CallFault, FaultRates, Schedule, run_schedule
 
 SCHEDULES: Final = 5000 if os.environ.get("SPASS_SOAK") else 500
 AT_ONCE: Final = 25  # of one test
@@ -30,7 +30,7 @@ TURNS: Final = 4
 COMPACTIONS: Final = 4
 SETTLED: Final = 400.0
 WINDOW: Final = 150
-ROUGH: Final = Weather({mishap: 2 * odds for mishap, odds in STORMY.odds.items()} | {Mishap.PAUSE: 0.03})
+ROUGH: Final = FaultRates({mishap: 2 * odds for mishap, odds in MANY_FAULTS.odds.items()} | {CallFault.PAUSE: 0.03})
 """Processes stand still often enough that in most races somebody goes on who has lost his hold meanwhile."""
 LONG: Final = "long " * 120
 """With this in a question a session of a few messages is too long for the model."""
@@ -42,9 +42,9 @@ class Race:
     """Some compactions are asked for, the others come of themselves, before a turn that is too long."""
 
     def __init__(self, seed: int) -> None:
-        self.schedule = Schedule(seed, QUIET)
+        self.schedule = Schedule(seed, NO_FAULTS)
         self.gateway = Gateway(self.schedule, window=WINDOW)
-        self.compactions = Compactions(self.gateway)
+        self.compactions = CompactionExecutions(self.gateway)
         self.ends: Counter[str] = Counter()
 
     async def run(self) -> list[Chain]:
@@ -87,7 +87,7 @@ class Race:
         assert await self.gateway.send(session, "at last", "at last")
 
 
-def modelled(chain: Chain, log: Log) -> list[list[Words]]:
+def modelled(chain: Chain, log: ClientLog) -> list[list[Words]]:
     """The history of each member of a chain as a list of words: to which was added what clients were told, turn by turn, and of
     which a part became a summary with each compaction."""
     said = sorted(log.told.values(), key=lambda told: told.first_seq)
@@ -147,7 +147,7 @@ def test_the_history_that_survives_a_race_is_the_models(
     links: Counter[str] = Counter()
     for seed in seeds:
         race, where = Race(seed), f"SPASS_SEED={seed}"
-        (chain,) = played(race.schedule, race.run)
+        (chain,) = run_schedule(race.schedule, race.run)
         assert violations([chain], race.gateway.log) + race.gateway.trespasses == [], where
         assert stored(chain) == modelled(chain, race.gateway.log), where
         check_jobs(race.compactions.stored(), chain)

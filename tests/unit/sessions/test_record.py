@@ -12,10 +12,10 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCal
 from spass.core.time import Timestamp, timestamp
 from spass.sessions import record
 from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, TurnRecorder, load_turns
-from spass.sessions.session import Hold, HoldKind, Session, session_of
+from spass.sessions.session import Hold, HoldKind, Session, decode_session
 
 if TYPE_CHECKING:
-    from tests.unit.sessions.conftest import House
+    from tests.unit.sessions.conftest import SessionsHarness
 
 TEXT = st.text()
 COUNT = st.integers(0, 10**9)
@@ -68,8 +68,8 @@ def test_a_turn_is_read_back_as_it_was_written(turn: TurnRecord) -> None:
 
 @given(SESSION)
 def test_a_session_is_read_back_from_its_head_and_but_for_its_hold_from_its_list(session: Session) -> None:
-    assert session_of(session.attributes()) == session
-    assert session_of(session.entry() | {"hold": None}) == session_of({**session.attributes(), "hold": None})
+    assert decode_session(session.attributes()) == session
+    assert decode_session(session.entry() | {"hold": None}) == decode_session({**session.attributes(), "hold": None})
     assert None not in session.attributes().values()
 
 
@@ -84,11 +84,11 @@ def test_messages_are_dated_as_they_come_and_numbered_at_the_end() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("size", [1, 100_000, 174_500, 175_500, 300_000])
-async def test_a_turn_of_any_size_is_kept(house: "House", size: int) -> None:
+async def test_a_turn_of_any_size_is_kept(harness: "SessionsHarness", size: int) -> None:
     """In UTF-8 each character is two bytes: around 175,000 of them the body outgrows its item."""
-    session = await house.create()
-    await house.say(session, "ü" * size, "short")
-    assert len(house.stored_objects()) == (2 * size > record.INLINE_BYTES)
-    (turn,) = await load_turns(house.scope().store, session, 1)
+    session = await harness.create()
+    await harness.say(session, "ü" * size, "short")
+    assert len(harness.stored_objects()) == (2 * size > record.INLINE_BYTES)
+    (turn,) = await load_turns(harness.scope().store, session, 1)
     assert [stored.message.content for stored in turn.messages] == ["ü" * size, "short"]
-    assert [stored.created_at for stored in turn.messages] == [Timestamp(timestamp(house.now))] * 2
+    assert [stored.created_at for stored in turn.messages] == [Timestamp(timestamp(harness.now))] * 2

@@ -11,7 +11,7 @@ from spass.aws.faults import FaultPlan, inject
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer, acquire
 from spass.aws.leases import LeaseLost
 from spass.aws.table import Delete, Update
-from spass.core import pages
+from spass.core import page_size as pages
 from spass.core.cursors import encode_cursor
 from spass.core.errors import InvalidRequest, SessionAgentMismatch, SessionArchived, SessionNotFound, SpassError
 from spass.core.ids import AgentName, SessionId
@@ -21,21 +21,21 @@ from spass.sessions.history import read_history
 from spass.sessions.session import CreateSession, Hold, HoldKind
 
 if TYPE_CHECKING:
-    from tests.unit.sessions.conftest import House
+    from tests.unit.sessions.conftest import SessionsHarness
 
 pytestmark = pytest.mark.anyio
 AGENT = AgentName("librarian")
 OTHER_AGENT = AgentName("researcher")
 
 
-async def test_what_a_client_leaves_out_comes_from_its_tenant_and_is_fixed(house: "House") -> None:
-    session = await house.sessions.create(house.scope(), AGENT, CreateSession(compact_keep_last_n=0))
+async def test_what_a_client_leaves_out_comes_from_its_tenant_and_is_fixed(harness: "SessionsHarness") -> None:
+    session = await harness.sessions.create(harness.scope(), AGENT, CreateSession(compact_keep_last_n=0))
     assert session.wire() == {
         "id": session.id,
         "agent": "librarian",
         "title": None,
-        "created_at": timestamp(house.now),
-        "updated_at": timestamp(house.now),
+        "created_at": timestamp(harness.now),
+        "updated_at": timestamp(harness.now),
         "message_count": 0,
         "live_message_count": 0,
         "compact_strategy": "manual",
@@ -45,7 +45,7 @@ async def test_what_a_client_leaves_out_comes_from_its_tenant_and_is_fixed(house
         "successor_session_id": None,
         "archived_at": None,
     }
-    assert await house.sessions.get(house.scope(), AGENT, session.id) == session
+    assert await harness.sessions.get(harness.scope(), AGENT, session.id) == session
 
 
 @pytest.mark.parametrize(
@@ -68,80 +68,80 @@ def test_what_a_session_cannot_be_created_with_is_refused(body: dict[str, object
         CreateSession.model_validate(body)
 
 
-async def test_another_user_or_tenant_finds_nothing_whatever_it_asks(house: "House") -> None:
-    session = await house.create()
-    await house.say(session, "hello")
-    for scope in (house.scope(user="ben"), house.scope(tenant="demo-2")):
+async def test_another_user_or_tenant_finds_nothing_whatever_it_asks(harness: "SessionsHarness") -> None:
+    session = await harness.create()
+    await harness.say(session, "hello")
+    for scope in (harness.scope(user="ben"), harness.scope(tenant="demo-2")):
         for ask in (
-            house.sessions.get(scope, AGENT, session),
-            house.sessions.history(scope, AGENT, session, None, 100),
-            house.sessions.delete(scope, AGENT, session),
-            house.sessions.get(scope, OTHER_AGENT, session),
+            harness.sessions.get(scope, AGENT, session),
+            harness.sessions.history(scope, AGENT, session, None, 100),
+            harness.sessions.delete(scope, AGENT, session),
+            harness.sessions.get(scope, OTHER_AGENT, session),
         ):
             with pytest.raises(SessionNotFound) as refused:
                 await ask
             assert str(refused.value) == str(SessionNotFound("You have no such session."))
-        assert (await house.sessions.page(scope, AGENT, None, 100)).sessions == []
+        assert (await harness.sessions.page(scope, AGENT, None, 100)).sessions == []
     with pytest.raises(SessionNotFound):
-        await house.say(session, "hello", user="ben")
-    assert len((await house.sessions.history(house.scope(), AGENT, session, None, 100)).messages) == 2
+        await harness.say(session, "hello", user="ben")
+    assert len((await harness.sessions.history(harness.scope(), AGENT, session, None, 100)).messages) == 2
 
 
-async def test_through_another_agent_the_user_is_told_that_the_session_is_not_its(house: "House") -> None:
-    session = await house.create()
+async def test_through_another_agent_the_user_is_told_that_the_session_is_not_its(harness: "SessionsHarness") -> None:
+    session = await harness.create()
     for ask in (
-        house.sessions.get(house.scope(), OTHER_AGENT, session),
-        house.sessions.history(house.scope(), OTHER_AGENT, session, None, 100),
-        house.sessions.delete(house.scope(), OTHER_AGENT, session),
+        harness.sessions.get(harness.scope(), OTHER_AGENT, session),
+        harness.sessions.history(harness.scope(), OTHER_AGENT, session, None, 100),
+        harness.sessions.delete(harness.scope(), OTHER_AGENT, session),
     ):
         with pytest.raises(SessionAgentMismatch):
             await ask
-    assert (await house.sessions.page(house.scope(), OTHER_AGENT, None, 100)).sessions == []
+    assert (await harness.sessions.page(harness.scope(), OTHER_AGENT, None, 100)).sessions == []
 
 
-async def test_a_session_is_created_once_with_its_kept_answer(house: "House") -> None:
-    scope = house.scope()
+async def test_a_session_is_created_once_with_its_kept_answer(harness: "SessionsHarness") -> None:
+    scope = harness.scope()
     request = IdempotentRequest("d" * 64, "b" * 64)
     claim = await acquire(scope.store, request)
     assert not isinstance(claim, StoredAnswer)
-    session = await house.sessions.create(scope, AGENT, CreateSession(title="Berlin"), claim)
+    session = await harness.sessions.create(scope, AGENT, CreateSession(title="Berlin"), claim)
     assert await acquire(scope.store, request) == StoredAnswer(session.wire(), {})
     with pytest.raises(LeaseLost):
-        await house.sessions.create(scope, AGENT, CreateSession(title="Berlin"), claim)
-    assert [found.id for found in (await house.sessions.page(scope, AGENT, None, 100)).sessions] == [session.id]
+        await harness.sessions.create(scope, AGENT, CreateSession(title="Berlin"), claim)
+    assert [found.id for found in (await harness.sessions.page(scope, AGENT, None, 100)).sessions] == [session.id]
 
 
-async def test_a_list_is_newest_first_in_pages_and_as_true_as_the_sessions(house: "House") -> None:
-    made = [await house.create(title=f"number {n}") for n in range(5)]
-    await house.create(user="ben")
-    await house.say(made[2], "hello")
+async def test_a_list_is_newest_first_in_pages_and_as_true_as_the_sessions(harness: "SessionsHarness") -> None:
+    made = [await harness.create(title=f"number {n}") for n in range(5)]
+    await harness.create(user="ben")
+    await harness.say(made[2], "hello")
     with inject(FaultPlan()) as plan:
-        first = await house.sessions.page(house.scope(), AGENT, None, 3)
+        first = await harness.sessions.page(harness.scope(), AGENT, None, 3)
     assert [call.operation for call in plan.calls] == ["Query"]
-    second = await house.sessions.page(house.scope(), AGENT, first.next_cursor, 3)
+    second = await harness.sessions.page(harness.scope(), AGENT, first.next_cursor, 3)
     listed = first.sessions + second.sessions
     assert [session.id for session in listed] == sorted(made, reverse=True)
     assert second.next_cursor is None
     assert [session.message_count for session in listed if session.id == made[2]] == [2]
-    assert listed == [await house.sessions.get(house.scope(), AGENT, session.id) for session in listed]
+    assert listed == [await harness.sessions.get(harness.scope(), AGENT, session.id) for session in listed]
 
 
-async def test_a_cursor_is_worth_nothing_to_anybody_else(house: "House") -> None:
-    await house.create()
-    session = await house.create()
-    await house.say(session, "hello")
-    sessions = (await house.sessions.page(house.scope(), AGENT, None, 1)).next_cursor
-    messages = (await house.sessions.history(house.scope(), AGENT, session, None, 1)).next_cursor
+async def test_a_cursor_is_worth_nothing_to_anybody_else(harness: "SessionsHarness") -> None:
+    await harness.create()
+    session = await harness.create()
+    await harness.say(session, "hello")
+    sessions = (await harness.sessions.page(harness.scope(), AGENT, None, 1)).next_cursor
+    messages = (await harness.sessions.history(harness.scope(), AGENT, session, None, 1)).next_cursor
     assert sessions is not None
     assert messages is not None
     for ask in (
-        house.sessions.page(house.scope(user="ben"), AGENT, sessions, 1),
-        house.sessions.page(house.scope(tenant="demo-2"), AGENT, sessions, 1),
-        house.sessions.page(house.scope(), OTHER_AGENT, sessions, 1),
-        house.sessions.page(house.scope(), AGENT, messages, 1),
-        house.sessions.page(house.scope(), AGENT, "", 1),
-        house.sessions.history(house.scope(), AGENT, await house.create(), messages, 1),
-        house.sessions.history(house.scope(), AGENT, session, sessions, 1),
+        harness.sessions.page(harness.scope(user="ben"), AGENT, sessions, 1),
+        harness.sessions.page(harness.scope(tenant="demo-2"), AGENT, sessions, 1),
+        harness.sessions.page(harness.scope(), OTHER_AGENT, sessions, 1),
+        harness.sessions.page(harness.scope(), AGENT, messages, 1),
+        harness.sessions.page(harness.scope(), AGENT, "", 1),
+        harness.sessions.history(harness.scope(), AGENT, await harness.create(), messages, 1),
+        harness.sessions.history(harness.scope(), AGENT, session, sessions, 1),
     ):
         with pytest.raises(InvalidRequest):
             await ask
@@ -149,16 +149,16 @@ async def test_a_cursor_is_worth_nothing_to_anybody_else(house: "House") -> None
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 async def test_the_history_is_whole_and_in_order_whatever_the_page(
-    house: "House", limit: int, monkeypatch: pytest.MonkeyPatch
+    harness: "SessionsHarness", limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "_TURNS_AT_ONCE", 2)
-    session = await house.create()
+    session = await harness.create()
     for n in range(5):
         monkeypatch.setattr(record, "INLINE_BYTES", 10 if n % 2 else 350_000)
-        await house.say(session, f"question {n}", f"answer {n}")
+        await harness.say(session, f"question {n}", f"answer {n}")
     messages, cursor = [], None
     while True:
-        page = await house.sessions.history(house.scope(), AGENT, session, cursor, limit)
+        page = await harness.sessions.history(harness.scope(), AGENT, session, cursor, limit)
         assert len(page.messages) <= limit
         messages += page.messages
         if (cursor := page.next_cursor) is None:
@@ -168,24 +168,26 @@ async def test_the_history_is_whole_and_in_order_whatever_the_page(
     assert set(messages[0]) == {"id", "seq", "role", "content", "created_at", "compacted_at", "tool_calls", "tool_call_id"}
 
 
-async def test_a_page_of_history_ends_at_its_weight_but_never_empty(house: "House", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_of_history_ends_at_its_weight_but_never_empty(
+    harness: "SessionsHarness", monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pages, "PAGE_BYTES", 500)
-    session = await house.create()
-    await house.say(session, "ü" * 1000, "short")
-    first = await house.sessions.history(house.scope(), AGENT, session, None, 100)
+    session = await harness.create()
+    await harness.say(session, "ü" * 1000, "short")
+    first = await harness.sessions.history(harness.scope(), AGENT, session, None, 100)
     assert [message["seq"] for message in first.messages] == [1]
-    second = await house.sessions.history(house.scope(), AGENT, session, first.next_cursor, 100)
+    second = await harness.sessions.history(harness.scope(), AGENT, session, first.next_cursor, 100)
     assert [message["seq"] for message in second.messages] == [2]
     assert second.next_cursor is None
 
 
-async def test_a_page_of_history_ends_where_quotes_make_it_too_large_for_a_lambda(house: "House") -> None:
-    session = await house.create()
+async def test_a_page_of_history_ends_where_quotes_make_it_too_large_for_a_lambda(harness: "SessionsHarness") -> None:
+    session = await harness.create()
     for _ in range(4):
-        await house.say(session, '"' * 400_000)
+        await harness.say(session, '"' * 400_000)
     read, cursor = [], None
     while True:
-        page = await house.sessions.history(house.scope(), AGENT, session, cursor, 100)
+        page = await harness.sessions.history(harness.scope(), AGENT, session, cursor, 100)
         body = json.dumps(page.messages, ensure_ascii=False)
         assert len(body) < 4 * 1024 * 1024
         assert len(json.dumps(body, ensure_ascii=False)) < 6_000_000
@@ -199,41 +201,41 @@ async def test_a_page_of_history_ends_where_quotes_make_it_too_large_for_a_lambd
     "position",
     ["", "x", "1", "1:x", "1:2:3", "0:1", "-1:1", "1:" + "9" * 5000, "2:2", "4:1", "1:1\n", "\N{ARABIC-INDIC DIGIT ONE}:1"],
 )
-async def test_a_forged_position_is_no_position_of_the_history(house: "House", position: str) -> None:
-    session = await house.create()
+async def test_a_forged_position_is_no_position_of_the_history(harness: "SessionsHarness", position: str) -> None:
+    session = await harness.create()
     for _ in range(2):
-        await house.say(session, "hello")
+        await harness.say(session, "hello")
     forged = encode_cursor(f"messages|demo|ana|{session}", position)
     with pytest.raises(InvalidRequest) as refused:
-        await house.sessions.history(house.scope(), AGENT, session, forged, 100)
+        await harness.sessions.history(harness.scope(), AGENT, session, forged, 100)
     assert refused.value.param == "cursor"
 
 
 @pytest.mark.parametrize("position", ["", "x", "ses_1", "SES_" + "0" * 26, "ses_" + "0" * 2000, "ses_" + "\0" * 26])
-async def test_a_forged_position_is_no_position_of_the_list(house: "House", position: str) -> None:
-    await house.create()
+async def test_a_forged_position_is_no_position_of_the_list(harness: "SessionsHarness", position: str) -> None:
+    await harness.create()
     forged = encode_cursor(f"sessions|demo|ana|{AGENT}", position)
     with pytest.raises(InvalidRequest):
-        await house.sessions.page(house.scope(), AGENT, forged, 100)
+        await harness.sessions.page(harness.scope(), AGENT, forged, 100)
 
 
 @pytest.mark.parametrize("overflow", [False, True])
 @pytest.mark.parametrize("left", [[], [1], [1, 5], [3, 5], [1, 3, 5]])
 async def test_a_history_read_while_it_is_deleted_is_whole_or_not_there(
-    house: "House", left: list[int], overflow: bool, monkeypatch: pytest.MonkeyPatch
+    harness: "SessionsHarness", left: list[int], overflow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if overflow:
         monkeypatch.setattr(record, "INLINE_BYTES", 10)
-    session = await house.create()
+    session = await harness.create()
     for _ in range(3):
-        await house.say(session, "hello")
-    store = house.scope().store
-    seen = await house.sessions.get(house.scope(), AGENT, session)
+        await harness.say(session, "hello")
+    store = harness.scope().store
+    seen = await harness.sessions.get(harness.scope(), AGENT, session)
     await store.table.write(Update(keys.session_head(store.tenant, session), "SET deleted_at = :at", values={":at": "now"}))
     for seq in {1, 3, 5} - set(left):
         await store.table.write(Delete(keys.session_turn(store.tenant, session, seq)))
     if overflow:
-        await store.objects.delete((await store.objects.keys_under(f"sessions/{session}/"))[:1])
+        await store.objects.delete((await store.objects.list_keys(f"sessions/{session}/"))[:1])
     if left == [1, 3, 5] and not overflow:
         assert len((await read_history(store, seen, None, 100)).messages) == 6
     else:
@@ -241,74 +243,74 @@ async def test_a_history_read_while_it_is_deleted_is_whole_or_not_there(
             await read_history(store, seen, None, 100)
 
 
-async def test_an_agent_is_shown_all_earlier_turns(house: "House", monkeypatch: pytest.MonkeyPatch) -> None:
-    session = await house.create()
+async def test_an_agent_is_shown_all_earlier_turns(harness: "SessionsHarness", monkeypatch: pytest.MonkeyPatch) -> None:
+    session = await harness.create()
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
-    assert await house.say(session, "My name is Ana.", "Hello, Ana.") == []
+    assert await harness.say(session, "My name is Ana.", "Hello, Ana.") == []
     monkeypatch.undo()
-    shown = await house.say(session, "What is my name?", "Ana.")
+    shown = await harness.say(session, "What is my name?", "Ana.")
     assert [message.content for message in shown] == ["My name is Ana.", "Hello, Ana."]
-    assert len(await house.say(session, "And now?")) == 4
+    assert len(await harness.say(session, "And now?")) == 4
 
 
-async def test_half_a_surrogate_pair_from_a_model_does_not_cost_the_turn(house: "House") -> None:
-    session = await house.create()
-    await house.say(session, "hello", "broken \ud83d emoji")
-    page = await house.sessions.history(house.scope(), AGENT, session, None, 100)
+async def test_half_a_surrogate_pair_from_a_model_does_not_cost_the_turn(harness: "SessionsHarness") -> None:
+    session = await harness.create()
+    await harness.say(session, "hello", "broken \ud83d emoji")
+    page = await harness.sessions.history(harness.scope(), AGENT, session, None, 100)
     assert page.messages[1]["content"] == "broken ? emoji"
 
 
-async def test_a_deleted_session_leaves_nothing_behind(house: "House", monkeypatch: pytest.MonkeyPatch) -> None:
-    session = await house.create()
-    await house.say(session, "hello")
+async def test_a_deleted_session_leaves_nothing_behind(harness: "SessionsHarness", monkeypatch: pytest.MonkeyPatch) -> None:
+    session = await harness.create()
+    await harness.say(session, "hello")
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
-    await house.say(session, "hello")
-    await house.sessions.delete(house.scope(), AGENT, session)
+    await harness.say(session, "hello")
+    await harness.sessions.delete(harness.scope(), AGENT, session)
     for ask in (
-        house.sessions.get(house.scope(), AGENT, session),
-        house.sessions.history(house.scope(), AGENT, session, None, 100),
-        house.sessions.delete(house.scope(), AGENT, session),
+        harness.sessions.get(harness.scope(), AGENT, session),
+        harness.sessions.history(harness.scope(), AGENT, session, None, 100),
+        harness.sessions.delete(harness.scope(), AGENT, session),
     ):
         with pytest.raises(SessionNotFound):
             await ask
-    assert (await house.sessions.page(house.scope(), AGENT, None, 100)).sessions == []
-    assert house.stored_items() == []
-    assert house.stored_objects() == []
+    assert (await harness.sessions.page(harness.scope(), AGENT, None, 100)).sessions == []
+    assert harness.stored_items() == []
+    assert harness.stored_objects() == []
 
 
-async def test_only_its_user_takes_up_a_delete_that_broke_off(house: "House") -> None:
-    session = await house.create()
-    await house.say(session, "hello")
-    store = house.scope().store
+async def test_only_its_user_takes_up_a_delete_that_broke_off(harness: "SessionsHarness") -> None:
+    session = await harness.create()
+    await harness.say(session, "hello")
+    store = harness.scope().store
     await store.table.write(Update(keys.session_head(store.tenant, session), "SET deleted_at = :at", values={":at": "now"}))
-    left = house.stored_items()
-    for scope, agent in ((house.scope(user="ben"), AGENT), (house.scope(), AgentName("other"))):
+    left = harness.stored_items()
+    for scope, agent in ((harness.scope(user="ben"), AGENT), (harness.scope(), AgentName("other"))):
         with pytest.raises(SessionNotFound):
-            await house.sessions.delete(scope, agent, session)
-        assert house.stored_items() == left
-    await house.sessions.delete(house.scope(), AGENT, session)
-    assert not any(session in str(item) for item in house.stored_items() if item["sk"]["S"].startswith("TURN#"))
+            await harness.sessions.delete(scope, agent, session)
+        assert harness.stored_items() == left
+    await harness.sessions.delete(harness.scope(), AGENT, session)
+    assert not any(session in str(item) for item in harness.stored_items() if item["sk"]["S"].startswith("TURN#"))
 
 
-async def test_a_member_of_a_chain_leaves_its_links_and_no_word_when_deleted(house: "House") -> None:
-    session = await house.create(title="a secret")
-    store = house.scope().store
+async def test_a_member_of_a_chain_leaves_its_links_and_no_word_when_deleted(harness: "SessionsHarness") -> None:
+    session = await harness.create(title="a secret")
+    store = harness.scope().store
     head = keys.session_head(store.tenant, session)
     await store.table.write(Update(head, "SET successor_session_id = :next", values={":next": "ses_next"}))
-    await house.say(session, "hello")
-    await house.sessions.delete(house.scope(), AGENT, session)
+    await harness.say(session, "hello")
+    await harness.sessions.delete(harness.scope(), AGENT, session)
     item = await store.table.get(head)
     assert item is not None
     assert item["successor_session_id"] == "ses_next"
     assert "title" not in item
     for _ in range(2):
         with pytest.raises(SessionNotFound):
-            await house.sessions.delete(house.scope(), AGENT, session)
+            await harness.sessions.delete(harness.scope(), AGENT, session)
 
 
-async def hold(house: "House", session: SessionId, owner: str, kind: HoldKind, seconds: int) -> None:
-    store = house.scope().store
-    held = Hold(owner, kind, int(house.now) + seconds).attributes()
+async def hold(harness: "SessionsHarness", session: SessionId, owner: str, kind: HoldKind, seconds: int) -> None:
+    store = harness.scope().store
+    held = Hold(owner, kind, int(harness.now) + seconds).attributes()
     await store.table.write(
         Update(keys.session_head(store.tenant, session), "SET #hold = :hold", {"#hold": "hold"}, {":hold": held})
     )
@@ -316,36 +318,36 @@ async def hold(house: "House", session: SessionId, owner: str, kind: HoldKind, s
 
 @pytest.mark.parametrize(("kind", "code"), [(HoldKind.TURN, "session_busy"), (HoldKind.JOB, "compaction_in_progress")])
 async def test_a_held_session_is_neither_deleted_nor_written_to_until_the_hold_expires(
-    house: "House", kind: HoldKind, code: str
+    harness: "SessionsHarness", kind: HoldKind, code: str
 ) -> None:
-    session = await house.create()
-    await hold(house, session, "job_1", kind, 42)
-    for ask in (house.sessions.delete(house.scope(), AGENT, session), house.say(session, "hello")):
+    session = await harness.create()
+    await hold(harness, session, "job_1", kind, 42)
+    for ask in (harness.sessions.delete(harness.scope(), AGENT, session), harness.say(session, "hello")):
         with pytest.raises(SpassError) as refused:
             await ask
         assert (refused.value.code, refused.value.retry_after) == (code, 2)
         assert kind is HoldKind.TURN or refused.value.details == {"job_id": "job_1"}
-    house.now += 42
-    await house.say(session, "hello")
-    await hold(house, session, "turn_dead", HoldKind.TURN, 0)
-    await house.sessions.delete(house.scope(), AGENT, session)
+    harness.now += 42
+    await harness.say(session, "hello")
+    await hold(harness, session, "turn_dead", HoldKind.TURN, 0)
+    await harness.sessions.delete(harness.scope(), AGENT, session)
 
 
-async def test_an_archived_session_names_its_successor_and_still_shows_its_history(house: "House") -> None:
-    session = await house.create()
-    await house.say(session, "hello")
-    await house.say(session, "again")
-    store = house.scope().store
+async def test_an_archived_session_names_its_successor_and_still_shows_its_history(harness: "SessionsHarness") -> None:
+    session = await harness.create()
+    await harness.say(session, "hello")
+    await harness.say(session, "again")
+    store = harness.scope().store
     await store.table.write(
         Update(
             keys.session_head(store.tenant, session),
             "SET archived_at = :at, successor_session_id = :next, compacted_before = :cut",
-            values={":at": timestamp(house.now), ":next": "ses_next", ":cut": 3},
+            values={":at": timestamp(harness.now), ":next": "ses_next", ":cut": 3},
         )
     )
     with pytest.raises(SessionArchived) as refused:
-        await house.say(session, "more")
+        await harness.say(session, "more")
     assert refused.value.details == {"successor_session_id": "ses_next"}
-    messages = (await house.sessions.history(house.scope(), AGENT, session, None, 100)).messages
-    assert [message["compacted_at"] for message in messages] == [timestamp(house.now)] * 2 + [None] * 2
-    assert (await house.sessions.get(house.scope(), AGENT, session)).live_message_count == 2
+    messages = (await harness.sessions.history(harness.scope(), AGENT, session, None, 100)).messages
+    assert [message["compacted_at"] for message in messages] == [timestamp(harness.now)] * 2 + [None] * 2
+    assert (await harness.sessions.get(harness.scope(), AGENT, session)).live_message_count == 2

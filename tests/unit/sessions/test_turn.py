@@ -36,10 +36,10 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCal
 from spass.core.time import timestamp
 from spass.sessions import turn as turn_module
 from spass.sessions.record import load_turns
-from spass.sessions.turn import Relief
+from spass.sessions.turn import ShortenHistory
 
 if TYPE_CHECKING:
-    from tests.unit.sessions.conftest import House
+    from tests.unit.sessions.conftest import SessionsHarness
 
 pytestmark = pytest.mark.anyio
 AGENT = AgentName("librarian")
@@ -48,95 +48,95 @@ ANSWER = InferenceFinished(Message(Role.ASSISTANT, "yes"), FinishReason.STOP)
 FINISHED = TurnFinished(FinishReason.STOP)
 
 
-async def quick(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+async def quick(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
     for event in (TurnStarted(), InferenceStarted(1), ANSWER, FINISHED):
         yield event
 
 
-async def untouched(house: "House", session: SessionId) -> bool:
-    found = await house.sessions.get(house.scope(), AGENT, session)
+async def untouched(harness: "SessionsHarness", session: SessionId) -> bool:
+    found = await harness.sessions.get(harness.scope(), AGENT, session)
     return found.message_count == 0 and found.hold is None
 
 
-async def test_the_last_event_follows_the_commit(house: "House") -> None:
-    session = await house.create()
-    turn = house.turn(session, "hello", quick)
+async def test_the_last_event_follows_the_commit(harness: "SessionsHarness") -> None:
+    session = await harness.create()
+    turn = harness.turn(session, "hello", quick)
     async for event in turn.running.follow():
         if event == FINISHED:
-            assert (await house.sessions.get(house.scope(), AGENT, session)).message_count == 2
+            assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 2
     assert turn.running.events == [TurnStarted(), InferenceStarted(1), ANSWER, FINISHED]
 
 
-async def test_the_last_event_never_comes_when_the_commit_fails(house: "House") -> None:
-    session = await house.create()
+async def test_the_last_event_never_comes_when_the_commit_fails(harness: "SessionsHarness") -> None:
+    session = await harness.create()
 
-    async def taken_over(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
-        store = house.scope().store
+    async def taken_over(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+        store = harness.scope().store
         head = keys.session_head(store.tenant, session)
         await store.table.write(Update(head, "SET #hold.#owner = :o", {"#hold": "hold", "#owner": "owner"}, {":o": "turn_late"}))
-        async for event in quick(history, relief):
+        async for event in quick(history, shorten_history):
             yield event
 
-    turn = house.turn(session, "hello", taken_over)
+    turn = harness.turn(session, "hello", taken_over)
     with pytest.raises(SessionBusy):
         await turn.answer()
     assert FINISHED not in turn.running.events
-    found = await house.sessions.get(house.scope(), AGENT, session)
+    found = await harness.sessions.get(harness.scope(), AGENT, session)
     assert found.message_count == 0
     assert found.hold is not None
     assert found.hold.owner == "turn_late"
 
 
-async def test_a_session_deleted_under_a_turn_whose_hold_expired_stays_deleted(house: "House") -> None:
-    session = await house.create()
+async def test_a_session_deleted_under_a_turn_whose_hold_expired_stays_deleted(harness: "SessionsHarness") -> None:
+    session = await harness.create()
 
-    async def slow(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
-        house.now += 61
-        await house.sessions.delete(house.scope(), AGENT, session)
-        async for event in quick(history, relief):
+    async def slow(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+        harness.now += 61
+        await harness.sessions.delete(harness.scope(), AGENT, session)
+        async for event in quick(history, shorten_history):
             yield event
 
     with pytest.raises(SessionNotFound):
-        await house.turn(session, "hello", slow).answer()
-    assert await load_turns(house.scope().store, session, 1) == []
-    assert (await house.sessions.page(house.scope(), AGENT, None, 100)).sessions == []
+        await harness.turn(session, "hello", slow).answer()
+    assert await load_turns(harness.scope().store, session, 1) == []
+    assert (await harness.sessions.page(harness.scope(), AGENT, None, 100)).sessions == []
 
 
-async def test_a_refused_turn_never_asks_its_agent(house: "House") -> None:
-    session = await house.create()
+async def test_a_refused_turn_never_asks_its_agent(harness: "SessionsHarness") -> None:
+    session = await harness.create()
     asked = []
 
-    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         asked.append(history)
         yield TurnStarted()
 
     with pytest.raises(SessionNotFound):
-        await house.turn(session, "hello", respond, user="ben").answer()
+        await harness.turn(session, "hello", respond, user="ben").answer()
     with pytest.raises(SessionNotFound):
-        await house.turn(SessionId("ses_none"), "hello", respond).answer()
+        await harness.turn(SessionId("ses_none"), "hello", respond).answer()
     assert asked == []
 
 
-async def breaks_with_an_error(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+async def breaks_with_an_error(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
     raise UpstreamError("The model failed.")
 
 
-async def breaks_with_an_event(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+async def breaks_with_an_event(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
     yield Failed(RateLimited("The model is busy.", details={"backend": "all"}, retry_after=7))
 
 
-async def ends_too_soon(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+async def ends_too_soon(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
     yield ANSWER
 
 
-async def says_nothing(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+async def says_nothing(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
     yield FINISHED
 
 
-async def has_a_bug(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+async def has_a_bug(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
     yield TurnStarted()
     raise ZeroDivisionError
 
@@ -152,32 +152,32 @@ async def has_a_bug(history: Sequence[Message], relief: Relief) -> AsyncGenerato
     ],
 )
 async def test_a_turn_that_breaks_leaves_the_session_as_it_was_and_free(
-    house: "House", respond: turn_module.Respond, error: type[Exception]
+    harness: "SessionsHarness", respond: turn_module.Respond, error: type[Exception]
 ) -> None:
-    session = await house.create()
+    session = await harness.create()
     with pytest.raises(error):
-        await house.turn(session, "hello", respond, idempotency=REQUEST).answer()
-    assert await untouched(house, session)
-    assert not (await house.turn(session, "hello", quick, idempotency=REQUEST).answer()).replayed
+        await harness.turn(session, "hello", respond, idempotency=REQUEST).answer()
+    assert await untouched(harness, session)
+    assert not (await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()).replayed
 
 
-async def test_a_turn_that_says_why_it_broke_answers_with_that(house: "House") -> None:
+async def test_a_turn_that_says_why_it_broke_answers_with_that(harness: "SessionsHarness") -> None:
     with pytest.raises(RateLimited) as refused:
-        await house.turn(await house.create(), "hello", breaks_with_an_event).answer()
+        await harness.turn(await harness.create(), "hello", breaks_with_an_event).answer()
     assert (refused.value.details, refused.value.retry_after) == ({"backend": "all"}, 7)
 
 
-async def test_a_client_that_goes_away_changes_nothing(house: "House") -> None:
-    session = await house.create()
+async def test_a_client_that_goes_away_changes_nothing(harness: "SessionsHarness") -> None:
+    session = await harness.create()
     go_on = asyncio.Event()
 
-    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
         await go_on.wait()
-        async for event in quick(history, relief):
+        async for event in quick(history, shorten_history):
             yield event
 
-    turn = house.turn(session, "hello", respond)
+    turn = harness.turn(session, "hello", respond)
     client = asyncio.create_task(turn.answer())
     async for _ in turn.running.follow():
         break
@@ -186,72 +186,76 @@ async def test_a_client_that_goes_away_changes_nothing(house: "House") -> None:
         await client
     go_on.set()
     await turn.running.result()
-    assert (await house.sessions.get(house.scope(), AGENT, session)).message_count == 2
+    assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 2
 
 
-async def test_while_a_turn_runs_its_own_retry_is_told_so_and_others_that_it_is_busy(house: "House") -> None:
-    session = await house.create()
+async def test_while_a_turn_runs_its_own_retry_is_told_so_and_others_that_it_is_busy(harness: "SessionsHarness") -> None:
+    session = await harness.create()
     refused: list[SpassError] = []
 
-    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         for request in (REQUEST, IdempotentRequest(REQUEST.digest, "another"), IdempotentRequest("e" * 64, "b" * 64), None):
             with pytest.raises(SpassError) as refusal:
-                await house.turn(session, "hello", quick, idempotency=request).answer()
+                await harness.turn(session, "hello", quick, idempotency=request).answer()
             refused.append(refusal.value)
-        async for event in quick(history, relief):
+        async for event in quick(history, shorten_history):
             yield event
 
-    await house.turn(session, "hello", respond, idempotency=REQUEST).answer()
+    await harness.turn(session, "hello", respond, idempotency=REQUEST).answer()
     assert [type(error) for error in refused] == [IdempotencyInProgress, IdempotencyKeyReused, SessionBusy, SessionBusy]
     assert [error.retry_after for error in refused] == [2, None, 2, 2]
 
 
-async def test_an_answered_request_is_answered_the_same_again_even_when_the_session_is_busy_or_archived(house: "House") -> None:
-    session = await house.create()
-    first = await house.turn(session, "hello", quick, idempotency=REQUEST).answer()
-    again = [await house.turn(session, "hello", quick, idempotency=REQUEST).answer()]
+async def test_an_answered_request_is_answered_the_same_again_even_when_the_session_is_busy_or_archived(
+    harness: "SessionsHarness",
+) -> None:
+    session = await harness.create()
+    first = await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()
+    again = [await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()]
 
-    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
-        again.append(await house.turn(session, "hello", quick, idempotency=REQUEST).answer())
-        async for event in quick(history, relief):
+    async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+        again.append(await harness.turn(session, "hello", quick, idempotency=REQUEST).answer())
+        async for event in quick(history, shorten_history):
             yield event
 
-    await house.turn(session, "more", respond).answer()
-    store = house.scope().store
-    archive = Update(keys.session_head(store.tenant, session), "SET archived_at = :at", values={":at": timestamp(house.now)})
+    await harness.turn(session, "more", respond).answer()
+    store = harness.scope().store
+    archive = Update(keys.session_head(store.tenant, session), "SET archived_at = :at", values={":at": timestamp(harness.now)})
     await store.table.write(archive)
-    again.append(await house.turn(session, "hello", quick, idempotency=REQUEST).answer())
+    again.append(await harness.turn(session, "hello", quick, idempotency=REQUEST).answer())
     assert [(answer.answer, answer.replayed) for answer in again] == [(first.answer, True)] * 3
     with pytest.raises(IdempotencyKeyReused):
-        await house.turn(session, "hello", quick, idempotency=IdempotentRequest(REQUEST.digest, "another")).answer()
-    assert (await house.sessions.get(house.scope(), AGENT, session)).message_count == 4
+        await harness.turn(session, "hello", quick, idempotency=IdempotentRequest(REQUEST.digest, "another")).answer()
+    assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 4
 
 
-async def test_a_key_that_comes_back_with_another_body_lets_the_session_go(house: "House") -> None:
-    session = await house.create()
-    await house.turn(session, "hello", quick, idempotency=REQUEST).answer()
+async def test_a_key_that_comes_back_with_another_body_lets_the_session_go(harness: "SessionsHarness") -> None:
+    session = await harness.create()
+    await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()
     with pytest.raises(IdempotencyKeyReused):
-        await house.turn(session, "hello", quick, idempotency=IdempotentRequest(REQUEST.digest, "another")).answer()
-    assert (await house.sessions.get(house.scope(), AGENT, session)).hold is None
+        await harness.turn(session, "hello", quick, idempotency=IdempotentRequest(REQUEST.digest, "another")).answer()
+    assert (await harness.sessions.get(harness.scope(), AGENT, session)).hold is None
 
 
-async def test_a_long_turn_keeps_its_hold_and_stops_when_it_is_lost(house: "House", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_turn_keeps_its_hold_and_stops_when_it_is_lost(
+    harness: "SessionsHarness", monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(turn_module, "renewing", lambda renew: renewing(renew, every=0.01))
-    session = await house.create()
-    store = house.scope().store
+    session = await harness.create()
+    store = harness.scope().store
     head = keys.session_head(store.tenant, session)
     stopped = asyncio.Event()
 
     async def seconds_left() -> int:
-        held = (await house.sessions.get(house.scope(), AGENT, session)).hold
+        held = (await harness.sessions.get(harness.scope(), AGENT, session)).hold
         assert held is not None
-        return held.expires_at - int(house.now)
+        return held.expires_at - int(harness.now)
 
-    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
         try:
             for _ in range(3):
-                house.now += 30
+                harness.now += 30
                 async with asyncio.timeout(10):
                     while await seconds_left() < 60:
                         await asyncio.sleep(0.01)
@@ -263,9 +267,9 @@ async def test_a_long_turn_keeps_its_hold_and_stops_when_it_is_lost(house: "Hous
             stopped.set()
 
     with pytest.raises(LeaseLost):
-        await house.turn(session, "hello", respond).answer()
+        await harness.turn(session, "hello", respond).answer()
     assert stopped.is_set()
-    found = await house.sessions.get(house.scope(), AGENT, session)
+    found = await harness.sessions.get(harness.scope(), AGENT, session)
     assert found.hold is not None
     assert found.hold.owner == "turn_late"
 
@@ -278,44 +282,44 @@ async def test_a_long_turn_keeps_its_hold_and_stops_when_it_is_lost(house: "Hous
     ],
 )
 async def test_a_turn_costs_four_calls_at_most_two_of_them_in_sequence_before_the_model(
-    house: "House", request_: IdempotentRequest | None, before_model: list[str], in_all: list[str]
+    harness: "SessionsHarness", request_: IdempotentRequest | None, before_model: list[str], in_all: list[str]
 ) -> None:
-    session = await house.create()
+    session = await harness.create()
     seen: list[str] = []
 
-    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         seen.extend(call.operation for call in plan.calls)
-        async for event in quick(history, relief):
+        async for event in quick(history, shorten_history):
             yield event
 
     with inject(FaultPlan()) as plan:
-        await house.turn(session, "hello", respond, idempotency=request_).answer()
+        await harness.turn(session, "hello", respond, idempotency=request_).answer()
     assert sorted(seen) == sorted(before_model)
     assert sorted(call.operation for call in plan.calls) == sorted(in_all)
 
 
-async def test_the_record_says_what_was_said_and_what_it_took(house: "House") -> None:
-    session = await house.create()
+async def test_the_record_says_what_was_said_and_what_it_took(harness: "SessionsHarness") -> None:
+    session = await harness.create()
     call = ToolCall("call_1", "calculator", '{"expression": "6*7"}')
 
-    async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+    async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
         yield InferenceStarted(1)
         yield InferenceFinished(Message(Role.ASSISTANT, "", (call,)), FinishReason.TOOL_CALLS)
         yield Usage(TokenUsage(10, 2))
-        house.now += 1
+        harness.now += 1
         yield ToolCallFinished(call, {"expression": "6*7"}, 42, Message(Role.TOOL, "42", (), "call_1"), duration_ms=7)
         yield InferenceStarted(2)
         yield ANSWER
         yield Usage(TokenUsage(30, 4))
         yield TurnFinished(FinishReason.LENGTH)
 
-    started = house.now
-    await house.turn(session, "What is 6*7?", respond).answer()
-    (turn,) = await load_turns(house.scope().store, session, 1)
+    started = harness.now
+    await harness.turn(session, "What is 6*7?", respond).answer()
+    (turn,) = await load_turns(harness.scope().store, session, 1)
     assert (turn.usage, turn.turns, turn.finish_reason) == (TokenUsage(40, 6), 2, FinishReason.LENGTH)
     assert [(run.call_id, run.name, run.duration_ms) for run in turn.tools] == [("call_1", "calculator", 7)]
-    page = await house.sessions.history(house.scope(), AGENT, session, None, 100)
+    page = await harness.sessions.history(harness.scope(), AGENT, session, None, 100)
     assert [message["role"] for message in page.messages] == ["user", "assistant", "tool", "assistant"]
     assert page.messages[1]["tool_calls"] == [
         {"id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": '{"expression": "6*7"}'}}

@@ -51,7 +51,7 @@ def key(where: tuple[str, str]) -> dict[str, Any]:
     return {"pk": {"S": where[0]}, "sk": {"S": where[1]}}
 
 
-class Written:
+class ExpressionCase:
     """An expression with its placeholders. Every name has one, so that none is a reserved word."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Written:
 
 
 @st.composite
-def terms(draw: st.DrawFn, written: Written, depth: int = 0) -> str:
+def terms(draw: st.DrawFn, written: ExpressionCase, depth: int = 0) -> str:
     kind = draw(
         st.sampled_from(["exists", "compare", "compare", "size", "in", "contains", *(["or", "and"] if depth < 2 else [])])
     )
@@ -102,7 +102,7 @@ def terms(draw: st.DrawFn, written: Written, depth: int = 0) -> str:
 
 
 @st.composite
-def updates(draw: st.DrawFn, written: Written) -> str:
+def updates(draw: st.DrawFn, written: ExpressionCase) -> str:
     clauses: dict[str, list[str]] = {}
     match draw(st.sampled_from(["keep", "keep", "keep", "take", "renew", "let go"])):
         case "take":
@@ -136,7 +136,7 @@ def updates(draw: st.DrawFn, written: Written) -> str:
 
 @st.composite
 def writes(draw: st.DrawFn, kinds: Sequence[str] = ("Put", "Update", "Delete")) -> tuple[str, dict[str, Any]]:
-    kind, where, written = draw(st.sampled_from(kinds)), draw(KEYS), Written()
+    kind, where, written = draw(st.sampled_from(kinds)), draw(KEYS), ExpressionCase()
     call: dict[str, Any] = {"TableName": "spass"}
     if kind == "Put":
         special = {"m": st.one_of(SIZED, MAPS), "hold": MAPS, "s": SETS, "n": NUMBERS.map(lambda number: {"N": number})}

@@ -10,25 +10,25 @@ import pytest
 from spass.core.ids import MessageId
 from spass.core.messages import Message, Role
 from spass.core.time import Timestamp
-from spass.sessions.compaction.model import SummaryRecord
+from spass.sessions.compaction.types import SummaryRecord
 from spass.sessions.record import StoredMessage, TurnRecord
 from spass.sessions.session import CreateSession, Hold, HoldKind, Session
 from tests.simulated.gateway import Gateway
-from tests.simulated.laws import Chain, Log, Member, Reading, trespasses, violations
-from tests.simulated.schedule import QUIET, Schedule, played
+from tests.simulated.invariants import Chain, ChainMember, ClientLog, Reading, head_violations, violations
+from tests.simulated.schedule import NO_FAULTS, Schedule, run_schedule
 
 QUESTIONS: Final = 58
 
 
 @dataclass(slots=True)
-class Story:
+class RecordedHistory:
     """What is stored and what everybody saw, for a test to break. ``last`` is the chain's living end."""
 
-    chain: list[Member]
-    log: Log
+    chain: list[ChainMember]
+    log: ClientLog
 
     @property
-    def last(self) -> Member:
+    def last(self) -> ChainMember:
         return self.chain[-1]
 
     def retell(self, turns: Sequence[TurnRecord]) -> None:
@@ -51,12 +51,12 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def told() -> Story:
+def told() -> RecordedHistory:
     """One client who asks some sixty questions, one after the other, and reads in between; the session is compacted meanwhile."""
-    schedule = Schedule(1, QUIET)
+    schedule = Schedule(1, NO_FAULTS)
     gateway = Gateway(schedule)
 
-    async def story() -> Sequence[Member]:
+    async def story() -> Sequence[ChainMember]:
         session = await gateway.create(CreateSession(compact_strategy="auto", compact_keep_last_n=3))
         for number in range(QUESTIONS):
             assert await gateway.send(session, f"question {number}", f"key {number}")
@@ -70,22 +70,22 @@ def told() -> Story:
         (chain,) = await gateway.chains()
         return chain
 
-    chain = played(schedule, story)
+    chain = run_schedule(schedule, story)
     assert len(chain) > 2
     assert len(chain[-1].turns) > 6
     assert all(reading.to_the_end for reading in gateway.log.readings)
-    return Story(list(chain), gateway.log)
+    return RecordedHistory(list(chain), gateway.log)
 
 
 @pytest.fixture
-def story(told: Story) -> Story:
+def story(told: RecordedHistory) -> RecordedHistory:
     """It again, to be broken."""
     log = told.log
-    copy = Log(dict(log.asked), dict(log.told), set(log.refused), list(log.readings), dict(log.shown))
-    return Story(list(told.chain), copy)
+    copy = ClientLog(dict(log.asked), dict(log.told), set(log.refused), list(log.readings), dict(log.shown))
+    return RecordedHistory(list(told.chain), copy)
 
 
-def test_a_good_history_has_no_violations(story: Story) -> None:
+def test_a_good_history_has_no_violations(story: RecordedHistory) -> None:
     assert story.violations() == []
 
 
@@ -93,125 +93,125 @@ def with_other_ids(turn: TurnRecord) -> TurnRecord:
     return replace(turn, messages=tuple(replace(stored, id=MessageId(f"{stored.id}x")) for stored in turn.messages))
 
 
-def lost(story: Story) -> None:
+def lost(story: RecordedHistory) -> None:
     story.renumber(story.last.turns[:-1])
 
 
-def lost_in_the_middle(story: Story) -> None:
+def lost_in_the_middle(story: RecordedHistory) -> None:
     story.renumber([*story.last.turns[:-3], *story.last.turns[-2:]])
 
 
-def doubled(story: Story) -> None:
+def doubled(story: RecordedHistory) -> None:
     again = replace(
         story.last.turns[-1], messages=tuple(replace(m, id=MessageId(f"{m.id}x")) for m in story.last.turns[-1].messages)
     )
     story.renumber([*story.last.turns, again])
 
 
-def with_a_gap(story: Story) -> None:
+def with_a_gap(story: RecordedHistory) -> None:
     *before, last = story.last.turns
     story.retell([*before, replace(last, messages=tuple(replace(stored, seq=stored.seq + 1) for stored in last.messages))])
 
 
-def reordered(story: Story) -> None:
+def reordered(story: RecordedHistory) -> None:
     *before, one, two = story.last.turns
     story.renumber([*before, two, one])
 
 
-def torn(story: Story) -> None:
+def torn(story: RecordedHistory) -> None:
     *before, last = story.last.turns
     story.retell([*before, replace(last, messages=last.messages[:-1])])
 
 
-def under_other_ids(story: Story) -> None:
+def under_other_ids(story: RecordedHistory) -> None:
     *before, last = story.last.turns
     story.retell([*before, with_other_ids(last)])
 
 
-def invented(story: Story) -> None:
+def invented(story: RecordedHistory) -> None:
     del story.log.asked["last question 3"]
 
 
-def refused(story: Story) -> None:
+def refused(story: RecordedHistory) -> None:
     story.log.refused.add("last question 3")
 
 
-def shown_another_history(story: Story) -> None:
+def shown_another_history(story: RecordedHistory) -> None:
     answer = story.last.turns[-1].answer.message.content
     story.log.shown[answer] = story.log.shown[answer][:-1]
 
 
-def without_its_end(story: Story) -> None:
+def without_its_end(story: RecordedHistory) -> None:
     story.chain.pop()
 
 
-def forked(story: Story) -> None:
+def forked(story: RecordedHistory) -> None:
     story.chain.append(replace(story.last, session=replace(story.last.session, parent_session_id=story.chain[0].session.id)))
 
 
-def archived_without_a_successor(story: Story) -> None:
+def archived_without_a_successor(story: RecordedHistory) -> None:
     story.chain[-1] = replace(story.last, session=replace(story.last.session, archived_at=Timestamp("2027")))
 
 
-def changed_first(story: Story, change: Callable[[tuple[StoredMessage, ...]], tuple[StoredMessage, ...]]) -> None:
+def changed_first(story: RecordedHistory, change: Callable[[tuple[StoredMessage, ...]], tuple[StoredMessage, ...]]) -> None:
     """The successor begins with something else."""
     first, *others = story.last.turns
     story.chain[-1] = replace(story.last, turns=[replace(first, messages=change(first.messages)), *others])
 
 
-def reworded(story: Story) -> None:
+def reworded(story: RecordedHistory) -> None:
     changed_first(story, lambda kept: (*kept[:-1], replace(kept[-1], message=Message(Role.ASSISTANT, "something else"))))
 
 
-def redated(story: Story) -> None:
+def redated(story: RecordedHistory) -> None:
     changed_first(story, lambda kept: (*kept[:-1], replace(kept[-1], created_at=Timestamp("2027"))))
 
 
-def with_the_old_ids(story: Story) -> None:
+def with_the_old_ids(story: RecordedHistory) -> None:
     old = story.chain[-2].messages[-1].id
     changed_first(story, lambda kept: (*kept[:-1], replace(kept[-1], id=old)))
 
 
-def summed_up(story: Story) -> SummaryRecord:
+def summed_up(story: RecordedHistory) -> SummaryRecord:
     assert story.last.summary is not None
     return story.last.summary
 
 
-def without_its_summary(story: Story) -> None:
+def without_its_summary(story: RecordedHistory) -> None:
     story.chain[-1] = replace(story.last, summary=None)
 
 
-def summary_of_less(story: Story) -> None:
+def summary_of_less(story: RecordedHistory) -> None:
     story.chain[-1] = replace(story.last, summary=replace(summed_up(story), text="3 messages"))
 
 
-def summary_to_elsewhere(story: Story) -> None:
+def summary_to_elsewhere(story: RecordedHistory) -> None:
     story.chain[-1] = replace(story.last, summary=replace(summed_up(story), last_seq=1))
 
 
-def reading(story: Story, messages: int, at: float) -> None:
+def reading(story: RecordedHistory, messages: int, at: float) -> None:
     stored = [(stored.id, stored.message.content) for stored in story.last.messages[:messages]]
     story.log.readings.append(Reading(story.last.session.id, stored, True, at, at))
 
 
-def unread(story: Story) -> None:
+def unread(story: RecordedHistory) -> None:
     reading(story, 0, story.log.told["last question 4"].ended)
 
 
-def half_read(story: Story) -> None:
+def half_read(story: RecordedHistory) -> None:
     reading(story, len(story.last.messages) - 1, story.log.told["last question 4"].ended)
 
 
-def read_before_it_was_asked(story: Story) -> None:
+def read_before_it_was_asked(story: RecordedHistory) -> None:
     reading(story, len(story.last.messages), 0.0)
 
 
-def read_less_than_before(story: Story) -> None:
+def read_less_than_before(story: RecordedHistory) -> None:
     del story.log.told["last question 4"]
     reading(story, len(story.last.messages) - len(story.last.turns[-1].messages), 2e9)
 
 
-def read_what_is_not_there(story: Story) -> None:
+def read_what_is_not_there(story: RecordedHistory) -> None:
     story.log.readings.append(Reading(story.last.session.id, [("msg_1", "something else")], False, 2e9, 2e9))
 
 
@@ -244,19 +244,21 @@ def read_what_is_not_there(story: Story) -> None:
         (read_what_is_not_there, "no beginning of the history: "),
     ],
 )
-def test_a_history_that_was_broken_is_seen_to_be(story: Story, broken: Callable[[Story], None], seen: str) -> None:
+def test_a_history_that_was_broken_is_seen_to_be(
+    story: RecordedHistory, broken: Callable[[RecordedHistory], None], seen: str
+) -> None:
     broken(story)
     found = story.violations()
     assert any(violation.startswith(seen) for violation in found), found
 
 
-def test_no_write_may_take_a_session_that_is_held_or_change_one_that_is_archived(story: Story) -> None:
+def test_no_write_may_take_a_session_that_is_held_or_change_one_that_is_archived(story: RecordedHistory) -> None:
     session, archived = replace(story.last.session, next_seq=5), story.chain[0].session
     mine, yours = Hold("turn_1", HoldKind.TURN, 100), Hold("turn_2", HoldKind.TURN, 200)
     held = replace(session, hold=mine)
 
     def found(before: Session, after: Session, now: float = 99.0) -> list[str]:
-        return [trespass.partition(" ")[0] for trespass in trespasses(before, after, now)]
+        return [trespass.partition(" ")[0] for trespass in head_violations(before, after, now)]
 
     assert found(session, held) == []
     assert found(held, replace(session, hold=yours)) == ["taken"]

@@ -18,7 +18,7 @@ from spass.core.time import now
 from spass.sessions.session import CreateSession
 from tests.simulated.aws import SimulatedAws
 from tests.simulated.gateway import Gateway
-from tests.simulated.schedule import QUIET, STORMY, Mishap, Process, Schedule, Weather, played
+from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, CallFault, FaultRates, Process, Schedule, run_schedule
 
 TENANT: Final = TenantId("demo")
 COUNTER: Final = Key(keys.user_sessions_partition(TENANT, UserId("ana"), AgentName("librarian")), "COUNTER")
@@ -28,8 +28,8 @@ COUNTED: Final = Update(COUNTER, "ADD hits :one", values={":one": 1})
 class Counter:
     """A number in the table, and processes that add to it; ``certain`` happens to each of their calls."""
 
-    def __init__(self, certain: Mishap | None = None) -> None:
-        self.schedule = Schedule(1, Weather({certain: 1.0}) if certain else QUIET)
+    def __init__(self, certain: CallFault | None = None) -> None:
+        self.schedule = Schedule(1, FaultRates({certain: 1.0}) if certain else NO_FAULTS)
         self.store: TenantStore = SimulatedAws(self.schedule.now).for_tenant(TENANT)
 
     async def add(self, process: Process | None = None) -> None:
@@ -44,26 +44,26 @@ class Counter:
         async def told() -> None:
             await story()
 
-        played(self.schedule, told)
+        run_schedule(self.schedule, told)
 
 
 @pytest.mark.parametrize(
     ("mishap", "heard", "at_once", "in_the_end"),
     [
         (None, None, 1, 1),
-        (Mishap.CRASH_BEFORE, Crash, 0, 0),
-        (Mishap.CRASH_AFTER, Crash, 1, 1),
-        (Mishap.THROTTLE, StorageUnavailable, 0, 0),  # at the retry too, like every mishap
-        (Mishap.LOST_REPLY, StorageUnavailable, 2, 2),
-        (Mishap.LATE, StorageUnavailable, 0, 2),
-        (Mishap.REPEATED, None, 2, 2),
-        (Mishap.GHOST, None, 1, 2),
-        (Mishap.CONFLICT, StorageUnavailable, 0, 0),  # at each of eight tries
-        (Mishap.PAUSE, None, 1, 1),
+        (CallFault.CRASH_BEFORE, Crash, 0, 0),
+        (CallFault.CRASH_AFTER, Crash, 1, 1),
+        (CallFault.THROTTLE, StorageUnavailable, 0, 0),  # at the retry too, like every mishap
+        (CallFault.LOST_REPLY, StorageUnavailable, 2, 2),
+        (CallFault.LATE, StorageUnavailable, 0, 2),
+        (CallFault.REPEATED, None, 2, 2),
+        (CallFault.GHOST, None, 1, 2),
+        (CallFault.CONFLICT, StorageUnavailable, 0, 0),  # at each of eight tries
+        (CallFault.PAUSE, None, 1, 1),
     ],
 )
 def test_each_mishap_has_its_effect(
-    mishap: Mishap | None, heard: type[BaseException] | None, at_once: int, in_the_end: int
+    mishap: CallFault | None, heard: type[BaseException] | None, at_once: int, in_the_end: int
 ) -> None:
     counter = Counter(mishap)
 
@@ -81,7 +81,7 @@ def test_each_mishap_has_its_effect(
 
 
 def test_a_process_that_has_crashed_has_no_effect_any_more() -> None:
-    counter = Counter(Mishap.CRASH_AFTER)
+    counter = Counter(CallFault.CRASH_AFTER)
 
     async def story() -> None:
         process = counter.schedule.process()
@@ -128,7 +128,7 @@ def test_a_call_whose_caller_is_cancelled_is_seen_to_its_end() -> None:
 
 def test_a_conflict_is_tried_again_and_nobody_hears_of_it() -> None:
     counter = Counter()
-    counter.schedule.weather = Weather({Mishap.CONFLICT: 0.5})
+    counter.schedule.weather = FaultRates({CallFault.CONFLICT: 0.5})
 
     async def story() -> None:
         process = counter.schedule.process()
@@ -137,7 +137,7 @@ def test_a_conflict_is_tried_again_and_nobody_hears_of_it() -> None:
                 item = Key(COUNTER.pk, f"{number}")
                 await counter.store.table.transact([COUNTED, Put(item, {})], token=f"{number}")
         assert await counter.hits() == 20
-        assert counter.schedule.happened[Mishap.CONFLICT] > 5
+        assert counter.schedule.happened[CallFault.CONFLICT] > 5
 
     counter.play(story)
 
@@ -157,15 +157,15 @@ def test_the_library_sees_the_schedules_clock_and_chance() -> None:
         await asyncio.sleep(90)
         return now(), new_id("ses")
 
-    first, again = played(Schedule(1), story), played(Schedule(1), story)
+    first, again = run_schedule(Schedule(1), story), run_schedule(Schedule(1), story)
     assert first == again
     assert first[0] == "2027-01-15T08:01:30.000Z"
-    assert first[1] != played(Schedule(2), story)[1]
+    assert first[1] != run_schedule(Schedule(2), story)[1]
 
 
 def told(seed: int) -> tuple[Any, ...]:
     """Everything that is left of some questions asked in a storm."""
-    schedule = Schedule(seed, STORMY)
+    schedule = Schedule(seed, MANY_FAULTS)
     gateway = Gateway(schedule)
 
     async def story() -> None:
@@ -174,7 +174,7 @@ def told(seed: int) -> tuple[Any, ...]:
         await asyncio.gather(*(gateway.send(session, question, question) for question in questions))
         await schedule.calm()
 
-    played(schedule, story)
+    run_schedule(schedule, story)
     items = sorted(gateway.aws.table.items(), key=lambda item: (item["pk"]["S"], item["sk"]["S"]))
     return items, gateway.log, schedule.calls, schedule.happened
 

@@ -9,7 +9,7 @@ import pytest
 
 from local.models import TOKENS
 from spass.core.errors import ModelNotFound
-from spass.llm.serving import serves
+from spass.llm.backends import serves
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 

@@ -19,7 +19,7 @@ from spass.core.messages import Json
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import FRESH_SECONDS, Cascade
 from tests.simulated.memory import MemoryAws
-from tests.unit.tenancy.tables import Clock, LaggingTable, Row, store_over
+from tests.unit.tenancy.lagging_table import Clock, LaggingTable, Row, store_over
 
 pytestmark = pytest.mark.anyio
 

@@ -1,5 +1,5 @@
 """A real rag room for the tools that curate it."""
 
-from tests.unit.rag.conftest import aws, emulated_aws, world
+from tests.unit.rag.conftest import aws, emulated_aws, harness
 
-__all__ = ["aws", "emulated_aws", "world"]
+__all__ = ["aws", "emulated_aws", "harness"]

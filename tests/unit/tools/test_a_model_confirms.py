@@ -9,18 +9,18 @@ import pytest
 
 from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
-from spass.calls.datamark import read
+from spass.calls.datamark import remove_marks
 from spass.calls.pipeline import Calls
 from spass.core.events import ToolCallFinished
 from spass.core.ids import IndexId, UserId
 from spass.core.messages import FinishReason, Role
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
-from spass.rag.documents import NewDocument
+from spass.rag.index.documents import NewDocument
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tools.toolbox import Toolbox
-from tests.unit.rag.conftest import World
+from tests.unit.rag.conftest import RagHarness
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ TOOLS = ["rag_doc_append", "rag_doc_delete"]
 
 
 @dataclass(slots=True)
-class Clerk:
+class ConfirmingModel:
     """A model that makes each of ``calls`` (tool, arguments) and, where it is asked to confirm, makes it again with the token.
     ``second`` changes the arguments of the second call."""
 
@@ -44,7 +44,7 @@ class Clerk:
     last: tuple[str, dict[str, Any]] = ("", {})
 
     async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        said: Any = json.loads(read(request.messages[-1].content)) if request.messages[-1].role is Role.TOOL else {}
+        said: Any = json.loads(remove_marks(request.messages[-1].content)) if request.messages[-1].role is Role.TOOL else {}
         if said.get("confirm_required"):
             name, arguments = self.last
             yield self._calling(name, {**arguments, **self.second, "confirm_token": said["confirm_token"]})
@@ -65,36 +65,40 @@ class Clerk:
         return
 
 
-async def turn(world: World, clerk: Clerk) -> Sequence[Any]:
+async def turn(harness: RagHarness, clerk: ConfirmingModel) -> Sequence[Any]:
     """The results of the tools that one turn of the model called."""
     router = Router(CONFIG.llm, CONFIG.models, lambda _: "key", provider_of=lambda *_: clerk)
     cascade = Cascade(CONFIG)
-    engine = Engine(Calls(CONFIG, router, cascade), Toolbox(world.rag, cascade), world.rag, cascade)
+    engine = Engine(Calls(CONFIG, router, cascade), Toolbox(harness.rag, cascade), harness.rag, cascade)
     agent = AgentSpec.model_validate({"name": "librarian", "model": "clerk", "tools": TOOLS})
-    identity = replace(world.scope.caller.identity, allowed_models=("*",))
-    scope = replace(world.scope, caller=replace(world.scope.caller, identity=identity, user=UserId("ada")))
+    identity = replace(harness.scope.caller.identity, allowed_models=("*",))
+    scope = replace(harness.scope, caller=replace(harness.scope.caller, identity=identity, user=UserId("ada")))
     return [event.result async for event in engine.run(scope, agent, [], "Tidy up.") if isinstance(event, ToolCallFinished)]
 
 
-async def contents(world: World) -> dict[str, str]:
-    page = await world.rag.documents(world.scope, BERLIN)
+async def contents(harness: RagHarness) -> dict[str, str]:
+    page = await harness.rag.documents(harness.scope, BERLIN)
     return {document.id: document.text for document in page.documents}
 
 
-async def test_a_model_writes_in_two_steps(world: World) -> None:
-    await world.rag.append(world.scope, BERLIN, [NewDocument(id="old", text="Veraltet.")])
+async def test_a_model_writes_in_two_steps(harness: RagHarness) -> None:
+    await harness.rag.append(harness.scope, BERLIN, [NewDocument(id="old", text="Veraltet.")])
     brought = {"index_id": "berlin", "documents": [{"id": "new", "text": "Neu."}]}
-    results = await turn(world, Clerk([("rag_doc_append", brought), ("rag_doc_delete", {"index_id": "berlin", "doc_id": "old"})]))
+    results = await turn(
+        harness, ConfirmingModel([("rag_doc_append", brought), ("rag_doc_delete", {"index_id": "berlin", "doc_id": "old"})])
+    )
     assert [result.get("op") for result in results] == ["rag_doc_append", None, "rag_doc_delete", None]
     assert results[1] == {"index_id": "berlin", "doc_count": 2, "ingested": 1, "replaced": 0, "version": 2}
     assert results[3] == {"deleted": True}
-    assert await contents(world) == {"new": "Neu."}
+    assert await contents(harness) == {"new": "Neu."}
 
 
-async def test_a_model_that_changes_its_mind_must_ask_again(world: World) -> None:
-    await world.rag.append(
-        world.scope, BERLIN, [NewDocument(id="old", text="Veraltet."), NewDocument(id="dear", text="Wichtig.")]
+async def test_a_model_that_changes_its_mind_must_ask_again(harness: RagHarness) -> None:
+    await harness.rag.append(
+        harness.scope, BERLIN, [NewDocument(id="old", text="Veraltet."), NewDocument(id="dear", text="Wichtig.")]
     )
-    results = await turn(world, Clerk([("rag_doc_delete", {"index_id": "berlin", "doc_id": "old"})], second={"doc_id": "dear"}))
+    results = await turn(
+        harness, ConfirmingModel([("rag_doc_delete", {"index_id": "berlin", "doc_id": "old"})], second={"doc_id": "dear"})
+    )
     assert [result.get("error", {}).get("code") for result in results] == [None, "confirm_token_invalid"]
-    assert await contents(world) == {"dear": "Wichtig.", "old": "Veraltet."}
+    assert await contents(harness) == {"dear": "Wichtig.", "old": "Veraltet."}

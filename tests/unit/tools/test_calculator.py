@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from spass.core.messages import Json
 from spass.tools.base import ToolError
 from spass.tools.builtin.arithmetic import MAX_BITS, ArithmeticRefused, evaluate
-from spass.tools.builtin.calculator import Calculator, written
-from tests.unit.tools.scopes import context_for
+from spass.tools.builtin.calculator import Calculator, to_json_number
+from tests.unit.tools.fakes import context_for
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ from tests.unit.tools.scopes import context_for
     ],
 )
 def test_it_calculates(expression: str, result: Json) -> None:
-    value = written(evaluate(expression))
+    value = to_json_number(evaluate(expression))
     assert value == pytest.approx(result, rel=1e-13) if isinstance(result, float) and result % 0.01 else value == result
 
 
@@ -175,7 +175,7 @@ HOSTILE = [
 def test_what_is_no_bounded_arithmetic_is_refused_in_words_and_at_once(expression: str) -> None:
     started = time.monotonic()
     with pytest.raises(ArithmeticRefused) as caught:
-        written(evaluate(expression))
+        to_json_number(evaluate(expression))
     assert len(str(caught.value)) > 10
     assert "lambda" not in str(caught.value)
     str(caught.value).encode()
@@ -186,7 +186,7 @@ def test_what_is_no_bounded_arithmetic_is_refused_in_words_and_at_once(expressio
 def test_no_text_makes_it_crash_or_answer_what_json_cannot_hold(expression: str) -> None:
     try:
         value = evaluate(expression)
-        shown = written(value)
+        shown = to_json_number(value)
     except ArithmeticRefused:
         return
     assert isinstance(shown, int | float | str)

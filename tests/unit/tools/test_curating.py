@@ -19,14 +19,14 @@ from spass.core.errors import (
 from spass.core.ids import DocumentId, IndexId, UserId
 from spass.core.messages import ToolCall
 from spass.core.time import now_s
-from spass.rag.documents import NewDocument
+from spass.rag.index.documents import NewDocument
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
-from spass.tools import confirm
-from spass.tools.registry import load
+from spass.tools import confirm_tokens as confirm
+from spass.tools.registry import load_tool
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import Toolbox
-from tests.unit.rag.conftest import World, config_with
+from tests.unit.rag.conftest import RagHarness, config_with
 
 pytestmark = pytest.mark.anyio
 
@@ -45,10 +45,10 @@ CALLS: Mapping[str, dict[str, Any]] = {
 
 
 @dataclass(slots=True)
-class Desk:
+class ToolUser:
     """A user at one process's tools."""
 
-    world: World
+    harness: RagHarness
     box: Toolbox
     scope: Scope
 
@@ -73,32 +73,34 @@ class Desk:
         described = await self.call("rag_index_describe", {"index_id": BERLIN})
         if "error" in described:
             return None
-        page = await self.world.rag.documents(self.scope, BERLIN)
+        page = await self.harness.rag.documents(self.scope, BERLIN)
         return described["version"], {document.id: (document.text, document.metadata) for document in page.documents}
 
 
 @pytest.fixture
-def desk(world: World) -> Desk:
-    scope = replace(world.scope, caller=replace(world.scope.caller, user=UserId("ada")))
-    return Desk(world, Toolbox(world.rag, Cascade(GatewayConfig())), scope)
+def tool_user(harness: RagHarness) -> ToolUser:
+    scope = replace(harness.scope, caller=replace(harness.scope.caller, user=UserId("ada")))
+    return ToolUser(harness, Toolbox(harness.rag, Cascade(GatewayConfig())), scope)
 
 
 @pytest.fixture
-async def berlin(desk: Desk) -> Desk:
+async def berlin(tool_user: ToolUser) -> ToolUser:
     """With an index that holds the documents ``gate`` and ``tower``."""
-    await desk.world.rag.append(desk.scope, BERLIN, [NewDocument(id="gate", text="Das Tor.", metadata={"year": 1788})])
-    await desk.world.rag.append(desk.scope, BERLIN, [NewDocument(id="tower", text="Der Turm ist 368 m hoch.")])
-    return desk
+    await tool_user.harness.rag.append(
+        tool_user.scope, BERLIN, [NewDocument(id="gate", text="Das Tor.", metadata={"year": 1788})]
+    )
+    await tool_user.harness.rag.append(tool_user.scope, BERLIN, [NewDocument(id="tower", text="Der Turm ist 368 m hoch.")])
+    return tool_user
 
 
 def error_code(result: Any) -> str:
     return str(result["error"]["code"])
 
 
-async def test_an_index_is_created_changed_and_deleted_in_two_steps_each(desk: Desk) -> None:
-    create = await desk.asked("rag_index_create", CALLS["rag_index_create"])
-    assert await desk.holds() is None
-    assert await desk.call("rag_index_create", create) == {
+async def test_an_index_is_created_changed_and_deleted_in_two_steps_each(tool_user: ToolUser) -> None:
+    create = await tool_user.asked("rag_index_create", CALLS["rag_index_create"])
+    assert await tool_user.holds() is None
+    assert await tool_user.call("rag_index_create", create) == {
         "index_id": "berlin",
         "doc_count": 2,
         "ingested": 2,
@@ -106,21 +108,21 @@ async def test_an_index_is_created_changed_and_deleted_in_two_steps_each(desk: D
         "version": 1,
     }
     add = {"index_id": "berlin", "documents": [PARK, {"id": "tower", "text": "Der Turm."}]}
-    answer = await desk.call("rag_doc_append", await desk.asked("rag_doc_append", add))
+    answer = await tool_user.call("rag_doc_append", await tool_user.asked("rag_doc_append", add))
     assert answer == {"index_id": "berlin", "doc_count": 3, "ingested": 2, "replaced": 1, "version": 2}
     patch = {"index_id": "berlin", "doc_id": "tower", "metadata": {"metres": 368}}
-    patched = await desk.call("rag_doc_patch", await desk.asked("rag_doc_patch", patch))
+    patched = await tool_user.call("rag_doc_patch", await tool_user.asked("rag_doc_patch", patch))
     assert set(patched) == {"id", "text", "metadata", "created_at", "updated_at"}
     assert (patched["id"], patched["text"], patched["metadata"]) == ("tower", "Der Turm.", {"metres": 368})
     delete = {"index_id": "berlin", "doc_id": "park"}
-    assert await desk.call("rag_doc_delete", await desk.asked("rag_doc_delete", delete)) == {"deleted": True}
-    assert await desk.holds() == (4, {"gate": (GATE["text"], GATE["metadata"]), "tower": ("Der Turm.", {"metres": 368})})
+    assert await tool_user.call("rag_doc_delete", await tool_user.asked("rag_doc_delete", delete)) == {"deleted": True}
+    assert await tool_user.holds() == (4, {"gate": (GATE["text"], GATE["metadata"]), "tower": ("Der Turm.", {"metres": 368})})
     gone = {"index_id": "berlin"}
-    assert await desk.call("rag_index_delete", await desk.asked("rag_index_delete", gone)) == {"deleted": True}
-    assert await desk.holds() is None
+    assert await tool_user.call("rag_index_delete", await tool_user.asked("rag_index_delete", gone)) == {"deleted": True}
+    assert await tool_user.holds() is None
 
 
-async def test_the_preview_of_a_creation_says_what_is_lost(berlin: Desk) -> None:
+async def test_the_preview_of_a_creation_says_what_is_lost(berlin: ToolUser) -> None:
     size = len(GATE["text"].encode()) + len(PARK["text"].encode())  # type: ignore[attr-defined]
     preview = await berlin.preview("rag_index_create", CALLS["rag_index_create"])
     semantics = preview["shape_summary"].pop("replace_semantics")
@@ -130,7 +132,7 @@ async def test_the_preview_of_a_creation_says_what_is_lost(berlin: Desk) -> None
     assert "new index" in new["shape_summary"]["replace_semantics"]
 
 
-async def test_the_preview_of_an_addition_names_all_ids_that_are_there(berlin: Desk) -> None:
+async def test_the_preview_of_an_addition_names_all_ids_that_are_there(berlin: ToolUser) -> None:
     documents = [{"id": name, "text": "ü"} for name in ("tower", "new", "gate")]
     assert await berlin.preview("rag_doc_append", {"index_id": "berlin", "documents": documents}) == {
         "index_id": "berlin",
@@ -152,7 +154,7 @@ async def test_the_preview_of_an_addition_names_all_ids_that_are_there(berlin: D
         ({"metadata": {"year": 1788.0}}, ["metadata"], 8),
     ],
 )
-async def test_the_preview_of_a_patch_says_what_changes(berlin: Desk, given: Any, changed: list[str], size: int) -> None:
+async def test_the_preview_of_a_patch_says_what_changes(berlin: ToolUser, given: Any, changed: list[str], size: int) -> None:
     assert await berlin.preview("rag_doc_patch", {"index_id": "berlin", "doc_id": "gate", **given}) == {
         "index_id": "berlin",
         "doc_id": "gate",
@@ -161,17 +163,23 @@ async def test_the_preview_of_a_patch_says_what_changes(berlin: Desk, given: Any
     }
 
 
-async def test_true_is_not_one_and_the_order_of_members_is_no_change(desk: Desk) -> None:
-    await desk.world.rag.append(desk.scope, BERLIN, [NewDocument(id="gate", text="Das Tor.", metadata={"a": 1, "b": [2]})])
+async def test_true_is_not_one_and_the_order_of_members_is_no_change(tool_user: ToolUser) -> None:
+    await tool_user.harness.rag.append(
+        tool_user.scope, BERLIN, [NewDocument(id="gate", text="Das Tor.", metadata={"a": 1, "b": [2]})]
+    )
     patch = {"index_id": "berlin", "doc_id": "gate"}
-    assert (await desk.preview("rag_doc_patch", {**patch, "metadata": {"a": True, "b": [2]}}))["changed_fields"] == ["metadata"]
-    assert (await desk.preview("rag_doc_patch", {**patch, "metadata": {"b": [2], "a": 1}}))["changed_fields"] == []
+    assert (await tool_user.preview("rag_doc_patch", {**patch, "metadata": {"a": True, "b": [2]}}))["changed_fields"] == [
+        "metadata"
+    ]
+    assert (await tool_user.preview("rag_doc_patch", {**patch, "metadata": {"b": [2], "a": 1}}))["changed_fields"] == []
 
 
 @pytest.mark.parametrize(("text", "truncated"), [("ü" * 200, False), ("ü" * 201, True), ("kurz", False)])
-async def test_the_preview_of_a_deletion_shows_the_beginning_of_what_goes(desk: Desk, text: str, truncated: bool) -> None:
-    await desk.world.rag.append(desk.scope, BERLIN, [NewDocument(id="gate", text=text, metadata={"a": [1]})])
-    assert await desk.preview("rag_doc_delete", CALLS["rag_doc_delete"]) == {
+async def test_the_preview_of_a_deletion_shows_the_beginning_of_what_goes(
+    tool_user: ToolUser, text: str, truncated: bool
+) -> None:
+    await tool_user.harness.rag.append(tool_user.scope, BERLIN, [NewDocument(id="gate", text=text, metadata={"a": [1]})])
+    assert await tool_user.preview("rag_doc_delete", CALLS["rag_doc_delete"]) == {
         "index_id": "berlin",
         "doc_id": "gate",
         "text_size_bytes": len(text.encode()),
@@ -181,11 +189,11 @@ async def test_the_preview_of_a_deletion_shows_the_beginning_of_what_goes(desk: 
     }
 
 
-async def test_the_preview_of_an_indexs_deletion_says_how_much_goes(desk: Desk) -> None:
+async def test_the_preview_of_an_indexs_deletion_says_how_much_goes(tool_user: ToolUser) -> None:
     documents = [NewDocument(id=f"d{n:02}", text="ü") for n in range(12)]
-    await desk.world.rag.append(desk.scope, BERLIN, documents)
-    described = await desk.call("rag_index_describe", {"index_id": "berlin"})
-    assert await desk.preview("rag_index_delete", CALLS["rag_index_delete"]) == {
+    await tool_user.harness.rag.append(tool_user.scope, BERLIN, documents)
+    described = await tool_user.call("rag_index_describe", {"index_id": "berlin"})
+    assert await tool_user.preview("rag_index_delete", CALLS["rag_index_delete"]) == {
         "index_id": "berlin",
         "doc_count": 12,
         "total_text_bytes": 24,
@@ -197,7 +205,7 @@ async def test_the_preview_of_an_indexs_deletion_says_how_much_goes(desk: Desk) 
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_token_executes_once_and_before_that_nothing_has_changed(berlin: Desk, name: str) -> None:
+async def test_a_token_executes_once_and_before_that_nothing_has_changed(berlin: ToolUser, name: str) -> None:
     before = await berlin.holds()
     confirmed = await berlin.asked(name, CALLS[name])
     assert await berlin.holds() == before
@@ -234,8 +242,8 @@ CHANGES: Mapping[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_token_is_for_no_other_arguments_tool_user_or_tenant(berlin: Desk, name: str) -> None:
-    await berlin.world.rag.append(berlin.scope, IndexId("berlin2"), [NewDocument(id="gate", text="Das Tor.")])
+async def test_a_token_is_for_no_other_arguments_tool_user_or_tenant(berlin: ToolUser, name: str) -> None:
+    await berlin.harness.rag.append(berlin.scope, IndexId("berlin2"), [NewDocument(id="gate", text="Das Tor.")])
     confirmed = await berlin.asked(name, CALLS[name])
     before = await berlin.holds()
     for change in CHANGES[name]:
@@ -246,8 +254,8 @@ async def test_a_token_is_for_no_other_arguments_tool_user_or_tenant(berlin: Des
             with pytest.raises(ConfirmTokenInvalid):
                 await berlin.call(other, {**CALLS[other], "confirm_token": confirmed["confirm_token"]})
     bob = replace(berlin.scope, caller=replace(berlin.scope.caller, user=UserId("bob")))
-    theirs = berlin.world.tenant("other")
-    await berlin.world.rag.append(theirs, BERLIN, [NewDocument(id="gate", text="Das Tor.")])
+    theirs = berlin.harness.tenant("other")
+    await berlin.harness.rag.append(theirs, BERLIN, [NewDocument(id="gate", text="Das Tor.")])
     for stranger in (bob, replace(theirs, caller=replace(theirs.caller, user=UserId("ada")))):
         with pytest.raises(ConfirmTokenInvalid):
             await berlin.box.execute_direct(stranger, name, confirmed)
@@ -257,7 +265,7 @@ async def test_a_token_is_for_no_other_arguments_tool_user_or_tenant(berlin: Des
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_late_token_is_told_from_a_wrong_one(berlin: Desk, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+async def test_a_late_token_is_told_from_a_wrong_one(berlin: ToolUser, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     confirmed = await berlin.asked(name, CALLS[name])
     before, late = await berlin.holds(), now_s() + 62
     monkeypatch.setattr(confirm, "now_s", lambda: late)
@@ -290,7 +298,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "code"), REFUSED)
-async def test_what_would_be_refused_in_the_end_gets_no_token(berlin: Desk, name: str, change: dict[str, Any], code: str) -> None:
+async def test_what_would_be_refused_in_the_end_gets_no_token(
+    berlin: ToolUser, name: str, change: dict[str, Any], code: str
+) -> None:
     arguments = {**CALLS[name], **change}
     if code.endswith("_not_found"):
         assert error_code(await berlin.call(name, arguments)) == code
@@ -304,8 +314,8 @@ async def test_what_would_be_refused_in_the_end_gets_no_token(berlin: Desk, name
     assert error_code(written.result) in {code, "invalid_arguments"}, "a model is told too, also of what is too long to read"
 
 
-async def test_nothing_is_confirmed_that_the_configured_model_cannot_embed(berlin: Desk) -> None:
-    other = Toolbox(berlin.world.cold(config_with("another", 8)), Cascade(GatewayConfig()))
+async def test_nothing_is_confirmed_that_the_configured_model_cannot_embed(berlin: ToolUser) -> None:
+    other = Toolbox(berlin.harness.cold(config_with("another", 8)), Cascade(GatewayConfig()))
     calls: list[tuple[str, dict[str, Any], bool]] = [
         ("rag_doc_append", CALLS["rag_doc_append"], True),
         ("rag_doc_patch", CALLS["rag_doc_patch"], True),
@@ -345,39 +355,39 @@ async def test_nothing_is_confirmed_that_the_configured_model_cannot_embed(berli
         ("rag_index_list", {"limit": 1}),
     ],
 )
-async def test_arguments_that_do_not_fit_are_refused(berlin: Desk, name: str, arguments: dict[str, Any]) -> None:
+async def test_arguments_that_do_not_fit_are_refused(berlin: ToolUser, name: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         await berlin.call(name, arguments)
 
 
-async def test_a_write_that_fails_leaves_its_token_good(berlin: Desk) -> None:
+async def test_a_write_that_fails_leaves_its_token_good(berlin: ToolUser) -> None:
     confirmed = await berlin.asked("rag_doc_append", CALLS["rag_doc_append"])
-    good = berlin.world.calls.answer
-    berlin.world.calls.answer = await berlin.world.calls.embed(berlin.scope, ["one vector for two texts"])
+    good = berlin.harness.calls.answer
+    berlin.harness.calls.answer = await berlin.harness.calls.embed(berlin.scope, ["one vector for two texts"])
     with pytest.raises(UpstreamError):
         await berlin.call("rag_doc_append", confirmed)
-    berlin.world.calls.answer = good
+    berlin.harness.calls.answer = good
     assert (await berlin.call("rag_doc_append", confirmed))["version"] == 3
 
     patch = await berlin.asked("rag_doc_patch", CALLS["rag_doc_patch"])
-    await berlin.world.rag.delete_document(berlin.scope, BERLIN, DocumentId("gate"))
+    await berlin.harness.rag.delete_document(berlin.scope, BERLIN, DocumentId("gate"))
     with pytest.raises(ConfirmTokenInvalid):
         await berlin.call("rag_doc_patch", patch)
     restored = NewDocument.model_validate(GATE)
-    await berlin.world.rag.append(berlin.scope, BERLIN, [restored])
+    await berlin.harness.rag.append(berlin.scope, BERLIN, [restored])
     assert (await berlin.call("rag_doc_patch", patch))["text"] == "Neu."
 
 
-async def test_a_used_token_embeds_nothing(berlin: Desk) -> None:
+async def test_a_used_token_embeds_nothing(berlin: ToolUser) -> None:
     confirmed = await berlin.asked("rag_doc_append", CALLS["rag_doc_append"])
     await berlin.call("rag_doc_append", confirmed)
-    embedded = len(berlin.world.calls.asked)
+    embedded = len(berlin.harness.calls.asked)
     with pytest.raises(ConfirmTokenInvalid):
         await berlin.call("rag_doc_append", confirmed)
-    assert len(berlin.world.calls.asked) == embedded
+    assert len(berlin.harness.calls.asked) == embedded
 
 
-async def test_a_model_reads_what_was_wrong_with_its_token(berlin: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_model_reads_what_was_wrong_with_its_token(berlin: ToolUser, monkeypatch: pytest.MonkeyPatch) -> None:
     async def said(arguments: Mapping[str, Any]) -> tuple[str, str]:
         call = ToolCall("c1", "rag_doc_delete", json.dumps(arguments))
         result: Any = (await berlin.box.execute(berlin.scope, call, allowed=["rag_doc_delete"])).result
@@ -394,7 +404,7 @@ async def test_a_model_reads_what_was_wrong_with_its_token(berlin: Desk, monkeyp
     assert "without confirm_token" in message
 
 
-async def test_indices_are_listed_and_described(berlin: Desk) -> None:
+async def test_indices_are_listed_and_described(berlin: ToolUser) -> None:
     described = await berlin.call("rag_index_describe", {"index_id": "berlin"})
     assert set(described) == {
         "id",
@@ -411,32 +421,34 @@ async def test_indices_are_listed_and_described(berlin: Desk) -> None:
     assert error_code(await berlin.call("rag_index_describe", {"index_id": "nothing"})) == "index_not_found"
 
 
-async def test_a_document_is_read_whole(berlin: Desk) -> None:
+async def test_a_document_is_read_whole(berlin: ToolUser) -> None:
     found = await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "gate"})
     assert set(found) == {"id", "text", "metadata", "created_at", "updated_at"}
     assert (found["id"], found["text"], found["metadata"]) == ("gate", "Das Tor.", {"year": 1788})
     assert error_code(await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "file.md#1"})) == "document_not_found"
-    await berlin.world.rag.append(berlin.scope, BERLIN, [NewDocument(id="worst", text="x" + "\x01" * 8191)])
+    await berlin.harness.rag.append(berlin.scope, BERLIN, [NewDocument(id="worst", text="x" + "\x01" * 8191)])
     worst = await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "worst"})
     assert worst["text"] == "x" + "\x01" * 8191
 
 
-async def test_passages_are_left_out_rather_than_cut_whatever_they_are_made_of(desk: Desk) -> None:
-    await desk.world.rag.append(desk.scope, BERLIN, [NewDocument(id=f"d{n:02}", text='\x01"\n' * 900) for n in range(20)])
-    found = await desk.call("rag_query", {"index_id": "berlin", "query": "x", "top_k": 20})
+async def test_passages_are_left_out_rather_than_cut_whatever_they_are_made_of(tool_user: ToolUser) -> None:
+    await tool_user.harness.rag.append(
+        tool_user.scope, BERLIN, [NewDocument(id=f"d{n:02}", text='\x01"\n' * 900) for n in range(20)]
+    )
+    found = await tool_user.call("rag_query", {"index_id": "berlin", "query": "x", "top_k": 20})
     assert set(found) == {"index_id", "version", "results", "omitted"}
     assert len(found["results"]) + found["omitted"] == 20
     assert len(found["results"]) > 1
 
 
-async def test_documents_are_listed_in_pages_that_a_model_can_read(desk: Desk) -> None:
+async def test_documents_are_listed_in_pages_that_a_model_can_read(tool_user: ToolUser) -> None:
     texts = {f"d{n:02}": ("kurz", "\x01x" * 500, "ü" * 1001, "x" * 8192)[n % 4] for n in range(40)}
     documents = [NewDocument(id=name, text=text, metadata={"m": "y" * 1000}) for name, text in texts.items()]
-    await desk.world.rag.append(desk.scope, BERLIN, documents)
+    await tool_user.harness.rag.append(tool_user.scope, BERLIN, documents)
     seen: dict[str, str] = {}
     cursor, pages = None, 0
     while cursor or not pages:
-        page = await desk.call("rag_doc_list", {"index_id": "berlin", "limit": 30, "cursor": cursor})
+        page = await tool_user.call("rag_doc_list", {"index_id": "berlin", "limit": 30, "cursor": cursor})
         assert len(json.dumps(page, ensure_ascii=False).encode()) < MAX_RESULT_BYTES
         assert 0 < len(page["documents"]) < 30
         for found in page["documents"]:
@@ -446,20 +458,20 @@ async def test_documents_are_listed_in_pages_that_a_model_can_read(desk: Desk) -
         seen |= {found["id"]: found["text"] for found in page["documents"]}
         cursor, pages = page["next_cursor"], pages + 1
     assert list(seen) == list(texts)
-    few = await desk.call("rag_doc_list", {"index_id": "berlin", "limit": 2})
+    few = await tool_user.call("rag_doc_list", {"index_id": "berlin", "limit": 2})
     assert [found["id"] for found in few["documents"]] == ["d00", "d01"]
     with pytest.raises(InvalidRequest) as foreign:
-        await desk.call("rag_doc_list", {"index_id": "berlin", "cursor": "made up"})
+        await tool_user.call("rag_doc_list", {"index_id": "berlin", "cursor": "made up"})
     assert foreign.value.param == "arguments.cursor"
 
 
 @pytest.mark.parametrize("name", ["rag_query", "rag_index_list", "rag_index_describe", "rag_doc_list", "rag_doc_get"])
 def test_a_tool_that_reads_may_take_as_long_as_a_query(name: str) -> None:
-    assert load(name).timeout == 60
+    assert load_tool(name).timeout == 60
 
 
-async def test_other_tenants_knowledge_does_not_exist(berlin: Desk) -> None:
-    theirs = berlin.world.tenant("other")
+async def test_other_tenants_knowledge_does_not_exist(berlin: ToolUser) -> None:
+    theirs = berlin.harness.tenant("other")
     assert (await berlin.box.execute_direct(theirs, "rag_index_list", {})).result == {"indices": [], "more": False}
     calls: dict[str, dict[str, Any]] = {
         "rag_index_describe": {"index_id": "berlin"},
@@ -471,11 +483,11 @@ async def test_other_tenants_knowledge_does_not_exist(berlin: Desk) -> None:
         assert error_code((await berlin.box.execute_direct(theirs, name, arguments)).result) == "index_not_found", name
 
 
-async def test_a_piece_of_an_ingested_file_is_curated_like_any_document(desk: Desk) -> None:
+async def test_a_piece_of_an_ingested_file_is_curated_like_any_document(tool_user: ToolUser) -> None:
     piece = NewDocument.model_construct(id="guide.md#12", text="Kapitel 12.", metadata={"source": "guide.md"})
-    await desk.world.rag.append(desk.scope, BERLIN, [piece])
+    await tool_user.harness.rag.append(tool_user.scope, BERLIN, [piece])
     where = {"index_id": "berlin", "doc_id": "guide.md#12"}
-    assert (await desk.call("rag_doc_get", where))["text"] == "Kapitel 12."
-    patched = await desk.call("rag_doc_patch", await desk.asked("rag_doc_patch", {**where, "text": "Kapitel zwölf."}))
+    assert (await tool_user.call("rag_doc_get", where))["text"] == "Kapitel 12."
+    patched = await tool_user.call("rag_doc_patch", await tool_user.asked("rag_doc_patch", {**where, "text": "Kapitel zwölf."}))
     assert (patched["id"], patched["text"], patched["metadata"]) == ("guide.md#12", "Kapitel zwölf.", {"source": "guide.md"})
-    assert await desk.call("rag_doc_delete", await desk.asked("rag_doc_delete", where)) == {"deleted": True}
+    assert await tool_user.call("rag_doc_delete", await tool_user.asked("rag_doc_delete", where)) == {"deleted": True}

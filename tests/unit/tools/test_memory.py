@@ -15,13 +15,13 @@ from spass.core.errors import AdminRequired, ConfirmTokenExpired, ConfirmTokenIn
 from spass.core.messages import ToolCall
 from spass.core.time import now_s
 from spass.tenancy.config import MAX_MEMORY_BYTES, GatewayConfig
-from spass.tenancy.memory import with_note
-from spass.tenancy.settings import Cascade, Source
-from spass.tools import confirm
+from spass.tenancy.memory_notes import append_line
+from spass.tenancy.settings import Cascade, SettingSource
+from spass.tools import confirm_tokens as confirm
 from spass.tools.toolbox import Toolbox
-from tests.unit.calls.scripted import make_scope
-from tests.unit.rag.conftest import Overtaken, World
-from tests.unit.tools.scopes import Shelf
+from tests.unit.calls.scripted_provider import make_scope
+from tests.unit.rag.conftest import RacingWriters, RagHarness
+from tests.unit.tools.fakes import FakeKnowledge
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ NOTE = "Ada likes tea."
 
 
 @dataclass(slots=True)
-class Desk:
+class ToolUser:
     """A user at one process's tools."""
 
     scope: Scope
@@ -47,37 +47,37 @@ class Desk:
         return (await self.call("memory_read"))["memory"]
 
 
-def desk_at(store: TenantStore) -> Desk:
+def desk_at(store: TenantStore) -> ToolUser:
     """An administrator of the tenant, for whom the operator's file has a memory, at a process of their own."""
     tenant = {"id": store.tenant, "defaults": {"memory": "The office is in Bonn.\n"}}
     cascade = Cascade(GatewayConfig.model_validate({"tenants": [tenant]}))
-    return Desk(make_scope(store, admin=True), cascade, Toolbox(Shelf(), cascade))
+    return ToolUser(make_scope(store, admin=True), cascade, Toolbox(FakeKnowledge(), cascade))
 
 
 @pytest.fixture
-def store(world: World) -> TenantStore:
-    return world.scope.store
+def store(harness: RagHarness) -> TenantStore:
+    return harness.scope.store
 
 
 @pytest.fixture
-def desk(store: TenantStore) -> Desk:
+def tool_user(store: TenantStore) -> ToolUser:
     return desk_at(store)
 
 
-async def test_a_note_is_written_in_two_steps_behind_what_the_operator_wrote(desk: Desk) -> None:
-    first = await desk.call("memory_write", note=NOTE)
+async def test_a_note_is_written_in_two_steps_behind_what_the_operator_wrote(tool_user: ToolUser) -> None:
+    first = await tool_user.call("memory_write", note=NOTE)
     size = len("The office is in Bonn.\nAda likes tea.")
     assert first["preview"] == {"memory_size_bytes": size, "note": NOTE}
     assert (first["confirm_required"], first["op"], first["expires_in_seconds"]) == (True, "memory_write", 60)
-    assert await desk.memory() == "The office is in Bonn.\n"
-    written = await desk.call("memory_write", note=NOTE, confirm_token=first["confirm_token"])
+    assert await tool_user.memory() == "The office is in Bonn.\n"
+    written = await tool_user.call("memory_write", note=NOTE, confirm_token=first["confirm_token"])
     assert written == {"memory_size_bytes": size}
-    assert await desk.call("memory_read") == {"memory": "The office is in Bonn.\nAda likes tea.", "memory_size_bytes": size}
+    assert await tool_user.call("memory_read") == {"memory": "The office is in Bonn.\nAda likes tea.", "memory_size_bytes": size}
 
 
-async def test_only_an_admin_writes_it_at_either_step_and_all_may_read_it(desk: Desk, store: TenantStore) -> None:
-    confirmed = await desk.asked()
-    bob = replace(desk, scope=make_scope(store))
+async def test_only_an_admin_writes_it_at_either_step_and_all_may_read_it(tool_user: ToolUser, store: TenantStore) -> None:
+    confirmed = await tool_user.asked()
+    bob = replace(tool_user, scope=make_scope(store))
     for arguments in ({"note": NOTE}, confirmed, {"unknown": 1}):
         with pytest.raises(AdminRequired) as refused:
             await bob.call("memory_write", **arguments)
@@ -86,61 +86,61 @@ async def test_only_an_admin_writes_it_at_either_step_and_all_may_read_it(desk: 
         error = json.loads(told.message.content)["error"]
         assert (error["code"], "administrator" in error["message"]) == ("admin_required", True)
     assert await bob.memory() == "The office is in Bonn.\n"
-    assert await desk.call("memory_write", **confirmed) == {"memory_size_bytes": 37}
+    assert await tool_user.call("memory_write", **confirmed) == {"memory_size_bytes": 37}
 
 
-async def test_only_an_admins_model_is_offered_the_tool_that_writes(desk: Desk, store: TenantStore) -> None:
+async def test_only_an_admins_model_is_offered_the_tool_that_writes(tool_user: ToolUser, store: TenantStore) -> None:
     def offered(scope: Scope) -> list[str]:
-        return [tool.name for tool in desk.box.specs(["memory_read", "memory_write"], scope.caller.identity)]
+        return [tool.name for tool in tool_user.box.specs(["memory_read", "memory_write"], scope.caller.identity)]
 
     assert offered(make_scope(store)) == ["memory_read"]
-    assert offered(desk.scope) == ["memory_read", "memory_write"]
+    assert offered(tool_user.scope) == ["memory_read", "memory_write"]
 
 
-async def test_it_is_in_force_at_once_here_and_read_at_once_everywhere(desk: Desk, store: TenantStore) -> None:
-    before = await desk.cascade.effective(store)
-    assert before.sources["memory"] is Source.YAML
-    await desk.call("memory_write", **await desk.asked())
-    after = await desk.cascade.effective(store)
-    assert (after.memory, after.sources["memory"]) == (f"The office is in Bonn.\n{NOTE}", Source.DB)
+async def test_it_is_in_force_at_once_here_and_read_at_once_everywhere(tool_user: ToolUser, store: TenantStore) -> None:
+    before = await tool_user.cascade.effective(store)
+    assert before.sources["memory"] is SettingSource.YAML
+    await tool_user.call("memory_write", **await tool_user.asked())
+    after = await tool_user.cascade.effective(store)
+    assert (after.memory, after.sources["memory"]) == (f"The office is in Bonn.\n{NOTE}", SettingSource.DB)
     assert await desk_at(store).memory() == after.memory
 
 
-async def test_notes_follow_each_other_and_leave_other_settings_as_they_are(desk: Desk, store: TenantStore) -> None:
-    await desk.cascade.change(store, {"memory": "", "rag_top_k": 7})
-    assert await desk.call("memory_read") == {"memory": None, "memory_size_bytes": 0}
+async def test_notes_follow_each_other_and_leave_other_settings_as_they_are(tool_user: ToolUser, store: TenantStore) -> None:
+    await tool_user.cascade.change(store, {"memory": "", "rag_top_k": 7})
+    assert await tool_user.call("memory_read") == {"memory": None, "memory_size_bytes": 0}
     for note in ("one", "two", "three"):
-        await desk.call("memory_write", **await desk.asked(note))
-    assert await desk.memory() == "one\ntwo\nthree"
+        await tool_user.call("memory_write", **await tool_user.asked(note))
+    assert await tool_user.memory() == "one\ntwo\nthree"
     settings = await desk_at(store).cascade.described(store)
-    assert (settings.rag_top_k, settings.sources["rag_top_k"]) == (7, Source.DB)
-    await desk.cascade.change(store, {"memory": None})
-    assert await desk.memory() == "The office is in Bonn.\n"
+    assert (settings.rag_top_k, settings.sources["rag_top_k"]) == (7, SettingSource.DB)
+    await tool_user.cascade.change(store, {"memory": None})
+    assert await tool_user.memory() == "The office is in Bonn.\n"
 
 
-async def test_a_token_is_good_once_for_its_note_and_for_a_minute(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    confirmed = await desk.asked()
+async def test_a_token_is_good_once_for_its_note_and_for_a_minute(tool_user: ToolUser, monkeypatch: pytest.MonkeyPatch) -> None:
+    confirmed = await tool_user.asked()
     with pytest.raises(ConfirmTokenInvalid):
-        await desk.call("memory_write", **{**confirmed, "note": "Bob likes tea."})
-    await desk.call("memory_write", **confirmed)
+        await tool_user.call("memory_write", **{**confirmed, "note": "Bob likes tea."})
+    await tool_user.call("memory_write", **confirmed)
     with pytest.raises(ConfirmTokenInvalid):
-        await desk.call("memory_write", **confirmed)
-    late = await desk.asked("late")
+        await tool_user.call("memory_write", **confirmed)
+    late = await tool_user.asked("late")
     monkeypatch.setattr(confirm, "now_s", lambda: now_s() + 61)
     with pytest.raises(ConfirmTokenExpired):
-        await desk.call("memory_write", **late)
-    assert await desk.memory() == f"The office is in Bonn.\n{NOTE}"
+        await tool_user.call("memory_write", **late)
+    assert await tool_user.memory() == f"The office is in Bonn.\n{NOTE}"
 
 
-async def test_a_token_used_between_look_and_write_writes_nothing(desk: Desk, store: TenantStore) -> None:
-    redemption = confirm.Redemption(keys.confirm(store.tenant, "used"))
+async def test_a_token_used_between_look_and_write_writes_nothing(tool_user: ToolUser, store: TenantStore) -> None:
+    redemption = confirm.TokenRedemption(keys.confirm(store.tenant, "used"))
     with pytest.raises(ConfirmTokenInvalid):
-        await desk.cascade.remember(store, NOTE, redemption, desk.scope.deadline)
+        await tool_user.cascade.remember(store, NOTE, redemption, tool_user.scope.deadline)
     assert await store.table.get(keys.tenant_config(store.tenant)) is None
 
 
-async def test_who_was_overtaken_writes_behind_the_other(desk: Desk, store: TenantStore) -> None:
-    confirmed = await desk.asked()
+async def test_who_was_overtaken_writes_behind_the_other(tool_user: ToolUser, store: TenantStore) -> None:
+    confirmed = await tool_user.asked()
     other = desk_at(store)
 
     async def notes() -> None:
@@ -149,36 +149,36 @@ async def test_who_was_overtaken_writes_behind_the_other(desk: Desk, store: Tena
     async def sets() -> None:
         await other.cascade.change(store, {"memory": "second", "rag_top_k": 7})
 
-    with inject(Overtaken(notes, sets)):
-        written = await desk.call("memory_write", **confirmed)
-    assert await desk.memory() == f"second\n{NOTE}"
+    with inject(RacingWriters(notes, sets)):
+        written = await tool_user.call("memory_write", **confirmed)
+    assert await tool_user.memory() == f"second\n{NOTE}"
     assert written == {"memory_size_bytes": len(f"second\n{NOTE}")}
-    assert (await desk.cascade.effective(store)).rag_top_k == 7
+    assert (await tool_user.cascade.effective(store)).rag_top_k == 7
 
 
-async def test_whose_memory_was_filled_meanwhile_keeps_the_token(desk: Desk, store: TenantStore) -> None:
-    confirmed = await desk.asked()
+async def test_whose_memory_was_filled_meanwhile_keeps_the_token(tool_user: ToolUser, store: TenantStore) -> None:
+    confirmed = await tool_user.asked()
 
     async def fills() -> None:
         await desk_at(store).cascade.change(store, {"memory": "x" * MAX_MEMORY_BYTES})
 
-    with inject(Overtaken(fills)), pytest.raises(InvalidRequest):
-        await desk.call("memory_write", **confirmed)
-    await desk.cascade.change(store, {"memory": None})
-    await desk.call("memory_write", **confirmed)
-    assert await desk.memory() == f"The office is in Bonn.\n{NOTE}"
+    with inject(RacingWriters(fills)), pytest.raises(InvalidRequest):
+        await tool_user.call("memory_write", **confirmed)
+    await tool_user.cascade.change(store, {"memory": None})
+    await tool_user.call("memory_write", **confirmed)
+    assert await tool_user.memory() == f"The office is in Bonn.\n{NOTE}"
 
 
-async def test_a_full_memory_takes_no_note_and_says_what_to_do(desk: Desk, store: TenantStore) -> None:
-    await desk.cascade.change(store, {"memory": "ü" * (MAX_MEMORY_BYTES // 2 - 3)})
-    confirmed = await desk.asked("12345")
+async def test_a_full_memory_takes_no_note_and_says_what_to_do(tool_user: ToolUser, store: TenantStore) -> None:
+    await tool_user.cascade.change(store, {"memory": "ü" * (MAX_MEMORY_BYTES // 2 - 3)})
+    confirmed = await tool_user.asked("12345")
     with pytest.raises(InvalidRequest) as caught:
-        await desk.call("memory_write", note="123456")
+        await tool_user.call("memory_write", note="123456")
     assert caught.value.param == "arguments.note"
     assert "with this note it would have 16385" in caught.value.message
     assert "PUT /v1/tenant/config" in caught.value.message
-    assert await desk.call("memory_write", **confirmed) == {"memory_size_bytes": MAX_MEMORY_BYTES}
-    told = await desk.box.execute(desk.scope, ToolCall("c", "memory_write", '{"note": "x"}'), allowed=["memory_write"])
+    assert await tool_user.call("memory_write", **confirmed) == {"memory_size_bytes": MAX_MEMORY_BYTES}
+    told = await tool_user.box.execute(tool_user.scope, ToolCall("c", "memory_write", '{"note": "x"}'), allowed=["memory_write"])
     assert json.loads(told.message.content)["error"]["code"] == "invalid_request"
 
 
@@ -193,18 +193,18 @@ async def test_a_full_memory_takes_no_note_and_says_what_to_do(desk: Desk, store
         ("ü" * 1025, "must be at most 2048 bytes of UTF-8"),
     ],
 )
-async def test_a_note_is_one_line_of_words(desk: Desk, note: str, complaint: str) -> None:
+async def test_a_note_is_one_line_of_words(tool_user: ToolUser, note: str, complaint: str) -> None:
     with pytest.raises(InvalidRequest, match=complaint):
-        await desk.call("memory_write", note=note)
+        await tool_user.call("memory_write", note=note)
 
 
 @pytest.mark.parametrize(
     ("memory", "after"), [(None, "x"), ("", "x"), (" \n", "x"), ("a", "a\nx"), ("a\n\n", "a\nx"), (" a\nb", " a\nb\nx")]
 )
 def test_a_note_is_a_line_behind_the_others(memory: str | None, after: str) -> None:
-    assert with_note(memory, "x") == after
+    assert append_line(memory, "x") == after
 
 
-async def test_another_tenants_memory_is_its_own(desk: Desk, world: World) -> None:
-    await desk.call("memory_write", **await desk.asked())
-    assert await desk_at(world.tenant("other").store).memory() == "The office is in Bonn.\n"
+async def test_another_tenants_memory_is_its_own(tool_user: ToolUser, harness: RagHarness) -> None:
+    await tool_user.call("memory_write", **await tool_user.asked())
+    assert await desk_at(harness.tenant("other").store).memory() == "The office is in Bonn.\n"

@@ -8,7 +8,7 @@ from spass.core.messages import Json
 from spass.tools.base import ToolError
 from spass.tools.builtin.current_datetime import CurrentDatetime
 from spass.tools.builtin.rag_query import RagQuery
-from tests.unit.tools.scopes import Shelf, context_for
+from tests.unit.tools.fakes import FakeKnowledge, context_for
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ async def test_an_unknown_zone_is_an_error_that_names_good_ones(zone: str) -> No
 
 
 async def test_a_search_gives_results_with_the_version_they_are_of() -> None:
-    shelf = Shelf({("demo", "berlin"): ["Das Tor.", "Der Park.", "Der Fluss."]})
+    shelf = FakeKnowledge({("demo", "berlin"): ["Das Tor.", "Der Park.", "Der Fluss."]})
     result = await RagQuery(index_id="berlin", query="Tor?", top_k=2).run(context_for(shelf))
     assert result == {
         "index_id": "berlin",
@@ -53,14 +53,14 @@ async def test_a_search_gives_results_with_the_version_they_are_of() -> None:
 
 
 async def test_a_search_stays_in_the_callers_tenant() -> None:
-    shelf = Shelf({("other", "berlin"): ["Geheim."]})
+    shelf = FakeKnowledge({("other", "berlin"): ["Geheim."]})
     with pytest.raises(ToolError) as caught:
         await RagQuery(index_id="berlin", query="Tor?").run(context_for(shelf))
     assert caught.value.code == "index_not_found"
 
 
 async def test_more_than_a_model_can_read_is_left_out_and_counted() -> None:
-    shelf = Shelf({("demo", "berlin"): ["x" * 8192] * 50})
+    shelf = FakeKnowledge({("demo", "berlin"): ["x" * 8192] * 50})
     result = fields(await RagQuery(index_id="berlin", query="x", top_k=50).run(context_for(shelf)))
     assert isinstance(result["results"], list)
     assert len(result["results"]) + int(str(result["omitted"])) == 50

@@ -9,13 +9,13 @@ from spass.aws.faults import inject
 from spass.core.errors import ConfirmTokenInvalid
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import Deadline
-from spass.rag.cache import ObjectCache
-from spass.rag.documents import DocumentPatch, NewDocument
-from spass.rag.merger import merge
-from tests.unit.rag.conftest import Overtaken
-from tests.unit.tools.test_curating import BERLIN, CALLS, GATE, PARK, Desk, berlin, desk
+from spass.rag.index.cache import ObjectCache
+from spass.rag.index.documents import DocumentPatch, NewDocument
+from spass.rag.write.merge_job import merge
+from tests.unit.rag.conftest import RacingWriters
+from tests.unit.tools.test_curating import BERLIN, CALLS, GATE, PARK, ToolUser, berlin, tool_user
 
-__all__ = ["berlin", "desk"]
+__all__ = ["berlin", "tool_user"]
 
 pytestmark = pytest.mark.anyio
 
@@ -23,33 +23,35 @@ GATE_BEFORE: Final = NewDocument(id="gate", text="Das Tor.", metadata={"year": 1
 TOWER: Final = NewDocument(id="tower", text="Der Turm ist 368 m hoch.")
 FRESH: Final = IndexId("fresh")
 
-Change = Callable[[Desk], Awaitable[object]]
+Change = Callable[[ToolUser], Awaitable[object]]
 
 
 def put(*documents: NewDocument, index: IndexId = BERLIN) -> Change:
-    return lambda desk: desk.world.rag.append(desk.scope, index, documents)
+    return lambda tool_user: tool_user.harness.rag.append(tool_user.scope, index, documents)
 
 
 def replaced(*documents: NewDocument, index: IndexId = BERLIN) -> Change:
-    return lambda desk: desk.world.rag.replace(desk.scope, index, documents)
+    return lambda tool_user: tool_user.harness.rag.replace(tool_user.scope, index, documents)
 
 
 def patched(document: str, **patch: Any) -> Change:
-    return lambda desk: desk.world.rag.patch(desk.scope, BERLIN, DocumentId(document), DocumentPatch.model_validate(patch))
+    return lambda tool_user: tool_user.harness.rag.patch(
+        tool_user.scope, BERLIN, DocumentId(document), DocumentPatch.model_validate(patch)
+    )
 
 
 def deleted(document: str) -> Change:
-    return lambda desk: desk.world.rag.delete_document(desk.scope, BERLIN, DocumentId(document))
+    return lambda tool_user: tool_user.harness.rag.delete_document(tool_user.scope, BERLIN, DocumentId(document))
 
 
 def index_deleted(index: IndexId = BERLIN) -> Change:
-    return lambda desk: desk.world.rag.delete_index(desk.scope, index)
+    return lambda tool_user: tool_user.harness.rag.delete_index(tool_user.scope, index)
 
 
 def both(*changes: Change) -> Change:
-    async def make(desk: Desk) -> None:
+    async def make(tool_user: ToolUser) -> None:
         for change in changes:
-            await change(desk)
+            await change(tool_user)
 
     return make
 
@@ -107,18 +109,18 @@ def cases(of: Mapping[str, Mapping[str, Change]]) -> list[Any]:
     return [pytest.param(name, change, id=f"{name}-{what}") for name, changes in of.items() for what, change in changes.items()]
 
 
-async def refused(desk: Desk, name: str, confirmed: Mapping[str, Any]) -> str:
+async def refused(tool_user: ToolUser, name: str, confirmed: Mapping[str, Any]) -> str:
     """The message with which the call is refused; it changed nothing and embedded nothing."""
-    before, embedded = await desk.holds(), len(desk.world.calls.asked)
+    before, embedded = await tool_user.holds(), len(tool_user.harness.calls.asked)
     with pytest.raises(ConfirmTokenInvalid) as error:
-        await desk.call(name, confirmed)
+        await tool_user.call(name, confirmed)
     assert error.value.param == "arguments.confirm_token"
-    assert (await desk.holds(), len(desk.world.calls.asked)) == (before, embedded)
+    assert (await tool_user.holds(), len(tool_user.harness.calls.asked)) == (before, embedded)
     return error.value.message
 
 
 @pytest.mark.parametrize(("name", "change"), cases(MATTERS))
-async def test_what_the_preview_showed_has_changed(berlin: Desk, name: str, change: Change) -> None:
+async def test_what_the_preview_showed_has_changed(berlin: ToolUser, name: str, change: Change) -> None:
     confirmed = await berlin.asked(name, CALLS[name])
     await change(berlin)
     message = await refused(berlin, name, confirmed)
@@ -128,9 +130,9 @@ async def test_what_the_preview_showed_has_changed(berlin: Desk, name: str, chan
 
 
 @pytest.mark.parametrize(("name", "change"), cases(MATTERS))
-async def test_what_the_preview_showed_changes_while_the_call_is_carried_out(berlin: Desk, name: str, change: Change) -> None:
+async def test_what_the_preview_showed_changes_while_the_call_is_carried_out(berlin: ToolUser, name: str, change: Change) -> None:
     confirmed = await berlin.asked(name, CALLS[name])
-    rival = Overtaken(lambda: change(berlin))
+    rival = RacingWriters(lambda: change(berlin))
     with inject(rival), pytest.raises(ConfirmTokenInvalid) as error:
         await berlin.call(name, confirmed)
     assert "has changed since" in error.value.message
@@ -141,18 +143,18 @@ async def test_what_the_preview_showed_changes_while_the_call_is_carried_out(ber
 
 
 @pytest.mark.parametrize(("name", "change"), cases(DOES_NOT_MATTER))
-async def test_a_change_elsewhere_does_not_matter(berlin: Desk, name: str, change: Change) -> None:
+async def test_a_change_elsewhere_does_not_matter(berlin: ToolUser, name: str, change: Change) -> None:
     confirmed = await berlin.asked(name, CALLS[name])
     await change(berlin)
-    with inject(Overtaken(lambda: put(NewDocument(id="later", text="Später."), index=FRESH)(berlin))):
+    with inject(RacingWriters(lambda: put(NewDocument(id="later", text="Später."), index=FRESH)(berlin))):
         assert "error" not in await berlin.call(name, confirmed)
     assert "used already" in await refused(berlin, name, confirmed)
 
 
 @pytest.mark.parametrize("name", ["rag_doc_delete", "rag_doc_patch", "rag_doc_append"])
-async def test_who_is_overtaken_by_a_change_elsewhere_goes_on(berlin: Desk, name: str) -> None:
+async def test_who_is_overtaken_by_a_change_elsewhere_goes_on(berlin: ToolUser, name: str) -> None:
     confirmed = await berlin.asked(name, CALLS[name])
-    rivals = Overtaken(lambda: put(NEW)(berlin), lambda: deleted("tower")(berlin))
+    rivals = RacingWriters(lambda: put(NEW)(berlin), lambda: deleted("tower")(berlin))
     with inject(rivals):
         assert "error" not in await berlin.call(name, confirmed)
     assert rivals.rivals == []
@@ -162,7 +164,7 @@ async def test_who_is_overtaken_by_a_change_elsewhere_goes_on(berlin: Desk, name
 
 
 @pytest.mark.parametrize("name", ["rag_index_create", "rag_doc_append"])
-async def test_an_index_that_was_to_be_new_exists_by_then(berlin: Desk, name: str) -> None:
+async def test_an_index_that_was_to_be_new_exists_by_then(berlin: ToolUser, name: str) -> None:
     confirmed = await berlin.asked(name, {**CALLS[name], "index_id": FRESH})
     await put(NEW, index=FRESH)(berlin)
     assert "has changed since" in await refused(berlin, name, confirmed)
@@ -171,9 +173,9 @@ async def test_an_index_that_was_to_be_new_exists_by_then(berlin: Desk, name: st
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_merge_changes_nothing_that_was_shown(berlin: Desk, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr("spass.rag.merge.MERGE_ROWS", 1)
-    monkeypatch.setattr("spass.rag.merge._ROTTEN_ROWS", 1)
+async def test_a_merge_changes_nothing_that_was_shown(berlin: ToolUser, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 1)
+    monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 1)
     for number in range(4):
         await put(NewDocument(id=f"d{number}", text="x"))(berlin)
     confirmed = await berlin.asked(name, CALLS[name])
@@ -181,10 +183,10 @@ async def test_a_merge_changes_nothing_that_was_shown(berlin: Desk, monkeypatch:
     assert "error" not in await berlin.call(name, confirmed)
 
 
-async def test_the_preview_of_one_document_deletes_no_fifty(desk: Desk) -> None:
-    await put(NewDocument.model_validate(GATE))(desk)
-    confirmed = await desk.asked("rag_index_delete", CALLS["rag_index_delete"])
-    await replaced(*(NewDocument(id=f"d{number}", text="Wichtig.") for number in range(50)))(desk)
-    await refused(desk, "rag_index_delete", confirmed)
-    _, documents = await desk.holds()
+async def test_the_preview_of_one_document_deletes_no_fifty(tool_user: ToolUser) -> None:
+    await put(NewDocument.model_validate(GATE))(tool_user)
+    confirmed = await tool_user.asked("rag_index_delete", CALLS["rag_index_delete"])
+    await replaced(*(NewDocument(id=f"d{number}", text="Wichtig.") for number in range(50)))(tool_user)
+    await refused(tool_user, "rag_index_delete", confirmed)
+    _, documents = await tool_user.holds()
     assert len(documents) == 50

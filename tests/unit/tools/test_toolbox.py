@@ -31,7 +31,7 @@ from spass.tools.base import Tool, ToolContext, ToolError
 from spass.tools.registry import TOOLS
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import MAX_CALLS, Toolbox
-from tests.unit.tools.scopes import Shelf, scope_for, table_of
+from tests.unit.tools.fakes import FakeKnowledge, scope_for, table_of
 
 pytestmark = pytest.mark.anyio
 
@@ -77,8 +77,8 @@ def box(monkeypatch: pytest.MonkeyPatch) -> Toolbox:
     tools = {**TOOLS, "echo": f"{__name__}:Echo"}
     monkeypatch.setattr(registry, "TOOLS", tools)
     monkeypatch.setattr(toolbox, "TOOLS", tools)
-    monkeypatch.setattr(toolbox, "load", lambda name: Echo if name == "echo" else registry.load(name))
-    return Toolbox(Shelf(), Cascade(GatewayConfig()))
+    monkeypatch.setattr(toolbox, "load_tool", lambda name: Echo if name == "echo" else registry.load_tool(name))
+    return Toolbox(FakeKnowledge(), Cascade(GatewayConfig()))
 
 
 async def execute(box: Toolbox, scope: Scope, name: str, arguments: str, *allowed: str) -> ToolCallFinished:
@@ -234,14 +234,14 @@ async def test_a_direct_call_of_no_tool_or_with_wrong_arguments_is_the_callers_e
 
 
 @dataclass(slots=True)
-class Crowd:
+class ConcurrencyCounter:
     """Counts who is at work together, in ``Waits``."""
 
     now: int = 0
     most: int = 0
 
 
-CROWD: ContextVar[Crowd] = ContextVar("CROWD")
+CROWD: ContextVar[ConcurrencyCounter] = ContextVar("CROWD")
 
 
 class Waits(Tool):
@@ -253,44 +253,48 @@ class Waits(Tool):
     broken: bool = False
 
     async def run(self, _context: ToolContext, /) -> Json:
-        crowd = CROWD.get()
-        crowd.now += 1
-        crowd.most = max(crowd.most, crowd.now)
+        concurrency = CROWD.get()
+        concurrency.now += 1
+        concurrency.most = max(concurrency.most, concurrency.now)
         try:
             for _ in range(self.steps):
                 await asyncio.sleep(0)
         finally:
-            crowd.now -= 1
+            concurrency.now -= 1
         if self.broken:
             raise StorageUnavailable("The storage did not answer in time; try again.")
         return self.steps
 
 
 @pytest.fixture
-def crowd(box: Toolbox, monkeypatch: pytest.MonkeyPatch) -> Crowd:
-    monkeypatch.setattr(toolbox, "load", lambda _: Waits)
-    return Crowd()
+def concurrency(box: Toolbox, monkeypatch: pytest.MonkeyPatch) -> ConcurrencyCounter:
+    monkeypatch.setattr(toolbox, "load_tool", lambda _: Waits)
+    return ConcurrencyCounter()
 
 
 def asked(*arguments: Mapping[str, Json]) -> list[ToolCall]:
     return [ToolCall(f"call_{at}", "echo", json.dumps(given)) for at, given in enumerate(arguments)]
 
 
-async def test_the_calls_of_one_answer_run_together_and_are_answered_in_order(box: Toolbox, scope: Scope, crowd: Crowd) -> None:
-    CROWD.set(crowd)
+async def test_the_calls_of_one_answer_run_together_and_are_answered_in_order(
+    box: Toolbox, scope: Scope, concurrency: ConcurrencyCounter
+) -> None:
+    CROWD.set(concurrency)
     calls = asked(*({"steps": 30 - at} for at in range(20)))
     finished = await box.execute_all(scope, calls, allowed=["echo"])
     assert [(one.call, one.result, one.message.tool_call_id) for one in finished] == [
         (call, 30 - at, call.id) for at, call in enumerate(calls)
     ]
-    assert crowd.most == 8
+    assert concurrency.most == 8
 
 
-async def test_a_failure_waits_for_the_calls_beside_it_and_is_raised(box: Toolbox, scope: Scope, crowd: Crowd) -> None:
-    CROWD.set(crowd)
+async def test_a_failure_waits_for_the_calls_beside_it_and_is_raised(
+    box: Toolbox, scope: Scope, concurrency: ConcurrencyCounter
+) -> None:
+    CROWD.set(concurrency)
     with pytest.raises(StorageUnavailable):
         await box.execute_all(scope, asked({"broken": True}, *({"steps": 50} for _ in range(12))), allowed=["echo"])
-    assert crowd.now == 0
+    assert concurrency.now == 0
     assert len(table_of(scope).audited("tool")) == 13
 
 
@@ -312,7 +316,7 @@ async def test_who_asks_for_too_much_at_once_is_told_so_and_the_rest_is_not_run(
 
 @given(name=st.sampled_from([*TOOLS, "nothing"]), arguments=st.text(max_size=60))
 async def test_nothing_a_model_writes_raises(name: str, arguments: str) -> None:
-    finished = await Toolbox(Shelf(), Cascade(GatewayConfig())).execute(
+    finished = await Toolbox(FakeKnowledge(), Cascade(GatewayConfig())).execute(
         scope_for(), ToolCall("c", name, arguments), allowed=[*TOOLS][:2]
     )
     assert json.loads(finished.message.content) == finished.result
@@ -320,7 +324,7 @@ async def test_nothing_a_model_writes_raises(name: str, arguments: str) -> None:
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_tool_describes_itself_for_a_model(name: str) -> None:
-    (spec,) = Toolbox(Shelf(), Cascade(GatewayConfig())).specs([name], scope_for(admin=True).caller.identity)
+    (spec,) = Toolbox(FakeKnowledge(), Cascade(GatewayConfig())).specs([name], scope_for(admin=True).caller.identity)
     assert spec.name == name
     assert "Example: {" in spec.description or name == "calculator"
     schema = spec.parameters
@@ -336,7 +340,7 @@ def test_every_tool_describes_itself_for_a_model(name: str) -> None:
 
 
 def test_a_property_called_title_stays_in_the_schema() -> None:
-    (spec,) = Toolbox(Shelf(), Cascade(GatewayConfig())).specs(["wikipedia_summary"], scope_for().caller.identity)
+    (spec,) = Toolbox(FakeKnowledge(), Cascade(GatewayConfig())).specs(["wikipedia_summary"], scope_for().caller.identity)
     assert isinstance(spec.parameters["properties"], dict)
     assert set(spec.parameters["properties"]) == {"title", "language"}
     assert spec.parameters["required"] == ["title"]
@@ -344,4 +348,4 @@ def test_a_property_called_title_stays_in_the_schema() -> None:
 
 def test_specs_of_an_unknown_tool_are_not_found() -> None:
     with pytest.raises(ToolNotFound):
-        Toolbox(Shelf(), Cascade(GatewayConfig())).specs(["calculator", "nothing"], scope_for().caller.identity)
+        Toolbox(FakeKnowledge(), Cascade(GatewayConfig())).specs(["calculator", "nothing"], scope_for().caller.identity)

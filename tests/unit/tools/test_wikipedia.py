@@ -14,7 +14,7 @@ from spass.tools.base import ToolError
 from spass.tools.builtin import mediawiki
 from spass.tools.builtin.wikipedia_search import WikipediaSearch
 from spass.tools.builtin.wikipedia_summary import WikipediaSummary
-from tests.unit.tools.scopes import context_for
+from tests.unit.tools.fakes import context_for
 
 pytestmark = pytest.mark.anyio
 CONTEXT = context_for()

@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from spass.core.messages import Json
 from spass.web.app import create_app
-from spass.web.exchange import Current
+from spass.web.exchange import CurrentExchange
 from spass.web.json import json_response
-from spass.web.routing import Agent, Index, Paging, Session, api_router, public_router
+from spass.web.routing import AgentParameter, IndexParameter, Pagination, SessionParameter, api_router, public_router
 from spass.web.services import Services, Settings
 
 TOKEN = "demo-token"
@@ -55,7 +55,7 @@ def routes() -> list[APIRouter]:
         raise KeyError("secret text")
 
     @v1.post("/v1/echo")
-    async def echo(exchange: Current, body: dict[str, object]) -> Response:
+    async def echo(exchange: CurrentExchange, body: dict[str, object]) -> Response:
         caller = exchange.scope.caller
         shown: dict[str, Json] = {
             "user": caller.user,
@@ -67,19 +67,19 @@ def routes() -> list[APIRouter]:
         return json_response({**shown, "keys": [*body]})
 
     @v1.get("/v1/pages")
-    async def pages(page: Paging) -> Response:
+    async def pages(page: Pagination) -> Response:
         return json_response({"limit": page.limit, "cursor": page.cursor})
 
     @a1.get("/a1/agents/{name}/sessions/{session_id}")
-    async def session(name: Agent, session_id: Session, exchange: Current) -> Response:
+    async def session(name: AgentParameter, session_id: SessionParameter, exchange: CurrentExchange) -> Response:
         return json_response({"name": name, "session": session_id, "user": exchange.scope.caller.user})
 
     @a1.delete("/a1/agents/{name}/sessions/{session_id}")
-    async def delete(name: Agent, session_id: Session) -> Response:
+    async def delete(name: AgentParameter, session_id: SessionParameter) -> Response:
         return json_response({"deleted": True})
 
     @a1.get("/a1/rag/indices/{index_id}")
-    async def index(index_id: Index) -> Response:
+    async def index(index_id: IndexParameter) -> Response:
         return json_response({"index": index_id})
 
     @a1.post("/a1/echo")

@@ -10,7 +10,7 @@ from infra.routes import NO_SUCH_ROUTE
 from spass.core import errors
 from spass.core.errors import SpassError
 from spass.core.ids import RequestId
-from spass.web.errors import KINDS, error_response, kind_of
+from spass.web.errors import HTTP_ERROR_TYPES, error_response, http_error_type
 
 CONTRACT = {
     400: {
@@ -58,13 +58,13 @@ def leaves(kind: type[SpassError] = SpassError) -> Iterator[type[SpassError]]:
 def test_each_leaf_of_the_tree_has_the_status_that_the_contract_gives_its_code() -> None:
     found: dict[int, set[str]] = {}
     for leaf in leaves():
-        found.setdefault(kind_of(leaf("no")).status, set()).add(leaf.code)
+        found.setdefault(http_error_type(leaf("no")).status, set()).add(leaf.code)
     assert found == CONTRACT
 
 
 def test_each_branch_is_known_and_no_two_share_a_status() -> None:
-    assert set(SpassError.__subclasses__()) == set(KINDS)
-    assert len({kind.status for kind in KINDS.values()}) == len(KINDS)
+    assert set(SpassError.__subclasses__()) == set(HTTP_ERROR_TYPES)
+    assert len({kind.status for kind in HTTP_ERROR_TYPES.values()}) == len(HTTP_ERROR_TYPES)
 
 
 def test_the_envelope_has_every_field() -> None:

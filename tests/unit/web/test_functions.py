@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.web.app import create_app, location
-from spass.web.functions import Place, lambda_handler, place, stream_app
+from spass.web.functions import RequestPath, lambda_handler, split_path, stream_app
 from spass.web.json import json_response
 from spass.web.routing import public_router
 from spass.web.services import Services
@@ -61,7 +61,7 @@ def event(path: str, full_path: str) -> dict[str, Any]:
     ],
 )
 def test_the_path_is_split_where_the_api_begins(path: str, full_path: str, root: str, own: str) -> None:
-    assert place(path=path, full_path=full_path, resource="/a1/things/{name}") == Place(root, root + own)
+    assert split_path(path=path, full_path=full_path, resource="/a1/things/{name}") == RequestPath(root, root + own)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_path_is_split_where_the_api_begins(path: str, full_path: str, root:
     ],
 )
 def test_a_greedy_parameter_takes_the_rest_of_the_path(path: str, full_path: str, root: str, own: str) -> None:
-    assert place(path=path, full_path=full_path, resource="/v1/models/{model+}") == Place(root, root + own)
+    assert split_path(path=path, full_path=full_path, resource="/v1/models/{model+}") == RequestPath(root, root + own)
 
 
 def test_a_location_holds_behind_a_stage_and_headers_come_as_often_as_they_were_sent(

@@ -8,7 +8,7 @@ import pytest
 
 from infra.routes import ROUTES
 from local.openapi import FILE, text
-from spass.web.openapi import describe
+from spass.web.openapi import openapi_document
 
 Schema = Mapping[str, Any]
 
@@ -22,7 +22,7 @@ KEYWORDS = {
 
 @pytest.fixture(scope="module")
 def document() -> Mapping[str, Any]:
-    return describe(
+    return openapi_document(
         importlib.import_module(f"functions.{route.module}").router
         for route in ROUTES
         if not route.module.startswith("meta.docs")

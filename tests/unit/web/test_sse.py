@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from spass.core.errors import RateLimited, UpstreamError
+from spass.core.event_task import EventTask
 from spass.core.ids import RequestId
 from spass.core.messages import Json
-from spass.core.running import Running
-from spass.web.sse import DONE, KEEP_ALIVE, render, stream_response
+from spass.web.sse import DONE, KEEP_ALIVE, render_events, stream_response
 
 Chunk = dict[str, Json]
 REQUEST = RequestId("req_1")
@@ -22,7 +22,7 @@ async def two() -> AsyncIterator[Chunk]:
 
 
 async def bytes_of(chunks: AsyncIterator[Chunk], keep_alive: float = 15) -> list[bytes]:
-    return [part async for part in render(Running(chunks), REQUEST, keep_alive=keep_alive)]
+    return [part async for part in render_events(EventTask(chunks), REQUEST, keep_alive=keep_alive)]
 
 
 @pytest.mark.anyio
@@ -109,7 +109,7 @@ async def test_a_reader_that_goes_away_stops_nothing() -> None:
         await asyncio.sleep(0.05)
         ended.set()
 
-    reader = render(Running(work()), REQUEST)
+    reader = render_events(EventTask(work()), REQUEST)
     await anext(reader)
     await reader.aclose()  # type: ignore[attr-defined]  # an async generator
     await asyncio.wait_for(ended.wait(), 5)
@@ -125,7 +125,7 @@ async def test_a_stream_that_a_stopping_server_cancels_ends_with_an_error() -> N
     begun = asyncio.Event()
 
     async def read() -> None:
-        async for part in render(Running(says_one_word()), REQUEST):
+        async for part in render_events(EventTask(says_one_word()), REQUEST):
             said.append(part)
             begun.set()
 

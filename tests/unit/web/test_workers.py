@@ -11,7 +11,7 @@ import pytest
 
 from spass.core.messages import Json
 from spass.core.time import Deadline
-from spass.web.functions import Work, WorkerFunction, worker_handler
+from spass.web.functions import EventHandler, WorkerFunction, worker_handler
 from spass.web.services import Services
 
 
@@ -25,14 +25,14 @@ class Context:
         return self.milliseconds
 
 
-Handle = Callable[[Work], WorkerFunction]
+Handle = Callable[[EventHandler], WorkerFunction]
 
 
 @pytest.fixture
 def handle() -> Iterator[Handle]:
     handlers: list[WorkerFunction] = []
 
-    def made(work: Work) -> WorkerFunction:
+    def made(work: EventHandler) -> WorkerFunction:
         handlers.append(worker_handler(work))
         return handlers[-1]
 

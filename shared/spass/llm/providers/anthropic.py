@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 import httpx
 
 from spass.core.messages import Json, TokenUsage
-from spass.llm.errors import BackendFailed, BackendRefused, BackendUnavailable
+from spass.llm.errors import BackendAuthError, BackendError, BackendUnavailable
 from spass.llm.providers.anthropic_wire import (
     BlockPayload,
     EventPayload,
@@ -17,10 +17,10 @@ from spass.llm.providers.anthropic_wire import (
     finish_reason,
     messages_body,
 )
-from spass.llm.providers.failures import failure, words_of
-from spass.llm.providers.http import Connection, malformed
+from spass.llm.providers.error_responses import error_from_status, parse_error_payload
+from spass.llm.providers.http import Connection, malformed_response
+from spass.llm.providers.payloads import SurrogateJoiner, join_surrogates, parse
 from spass.llm.providers.sse import ServerSentEvent, SseParser
-from spass.llm.providers.texts import Texts, clean, parse
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.tenancy.config import BackendConfig
 
@@ -56,7 +56,7 @@ class Anthropic:
         return self._stream(body, context) if request.stream else self._answer(body, context)
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:  # noqa: ARG002 - the protocol's shape
-        raise BackendRefused("Anthropic has no embedding models.")
+        raise BackendAuthError("Anthropic has no embedding models.")
 
     async def aclose(self) -> None:
         await self._connection.aclose()
@@ -64,11 +64,13 @@ class Anthropic:
     async def _answer(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         payload = parse(MessagePayload, await self._connection.post(_PATH, body, context, generates=True))
         if not payload.stop_reason:
-            raise malformed("it has no stop reason")
+            raise malformed_response("it has no stop reason")
         text = "".join(block.text for block in payload.content if block.type == "text")
         uses = [block for block in payload.content if block.type == "tool_use"]
-        calls = tuple(_begun(index, block, block.arguments) for index, block in enumerate(uses))
-        yield ChatDelta(clean(text), calls, finish_reason(payload.stop_reason), payload.usage.tokens if payload.usage else None)
+        calls = tuple(_tool_call_start(index, block, block.arguments) for index, block in enumerate(uses))
+        yield ChatDelta(
+            join_surrogates(text), calls, finish_reason(payload.stop_reason), payload.usage.tokens if payload.usage else None
+        )
 
     async def _stream(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         reader = _StreamReader(self._connection.secrets)
@@ -83,10 +85,10 @@ def _is_last(event: ServerSentEvent) -> bool:
     return event.event == "message_stop"
 
 
-def _begun(index: int, block: BlockPayload, arguments: str = "") -> ToolCallDelta:
+def _tool_call_start(index: int, block: BlockPayload, arguments: str = "") -> ToolCallDelta:
     if not (block.id and block.name):
-        raise malformed("a tool call has no name")
-    return ToolCallDelta(index, clean(block.id), clean(block.name), clean(arguments))
+        raise malformed_response("a tool call has no name")
+    return ToolCallDelta(index, join_surrogates(block.id), join_surrogates(block.name), join_surrogates(arguments))
 
 
 class _StreamReader:
@@ -95,7 +97,7 @@ class _StreamReader:
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = secrets
-        self._texts = Texts()
+        self._texts = SurrogateJoiner()
         self._usage = UsagePayload()
         self._stop_reason: str | None = None
         self._calls: dict[int, int] = {}  # content block -> number of the tool call
@@ -111,7 +113,7 @@ class _StreamReader:
         thought, self._thought = self._thought, 0
         usage = None if self._spoke else TokenUsage(self._usage.tokens.prompt_tokens)
         self._spoke = True
-        return replace(delta or ChatDelta(), thought=thought, usage=usage)
+        return replace(delta or ChatDelta(), reasoning_characters=thought, usage=usage)
 
     def _read(self, event: ServerSentEvent) -> ChatDelta | None:
         payload = parse(EventPayload, event.data)
@@ -143,13 +145,15 @@ class _StreamReader:
         if self._stop_reason is None:
             raise BackendUnavailable("The provider's stream broke off before its end.")
         left = self._texts.end() or ChatDelta()
-        return replace(left, finish_reason=finish_reason(self._stop_reason), usage=self._usage.tokens, thought=self._thought)
+        return replace(
+            left, finish_reason=finish_reason(self._stop_reason), usage=self._usage.tokens, reasoning_characters=self._thought
+        )
 
     def _block(self, index: int, block: BlockPayload) -> ChatDelta | None:
         if block.type == "tool_use":
             self._calls[index] = len(self._calls)
             self._silent[index] = block
-            return ChatDelta(tool_calls=(_begun(self._calls[index], block),))
+            return ChatDelta(tool_calls=(_tool_call_start(self._calls[index], block),))
         return ChatDelta(self._texts.content(block.text)) if block.type == "text" and block.text else None
 
     def _more(self, payload: EventPayload) -> ChatDelta | None:
@@ -159,7 +163,7 @@ class _StreamReader:
         self._thought += len(delta.thinking)
         if delta.type == "input_json_delta" and delta.partial_json:
             if payload.index not in self._calls:
-                raise malformed("arguments without a tool call")
+                raise malformed_response("arguments without a tool call")
             self._silent.pop(payload.index, None)
             return self._arguments(payload.index, delta.partial_json)
         return None
@@ -168,6 +172,6 @@ class _StreamReader:
         index = self._calls[block]
         return ChatDelta(tool_calls=(ToolCallDelta(index, arguments=self._texts.arguments(index, piece)),))
 
-    def _failure(self, error: object) -> BackendFailed:
+    def _failure(self, error: object) -> BackendError:
         kind = error.get("type") if isinstance(error, dict) else None
-        return failure(_STATUSES.get(str(kind), 500), words_of({"error": error}), secrets=self._secrets)
+        return error_from_status(_STATUSES.get(str(kind), 500), parse_error_payload({"error": error}), secrets=self._secrets)

@@ -6,28 +6,28 @@ from typing import Annotated, Final
 from pydantic import BaseModel, Field
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolSpec
-from spass.llm.errors import BackendUnable
-from spass.llm.providers.texts import AnObject, LenientText, Tokens
-from spass.llm.providers.turns import (
+from spass.llm.errors import BackendUnsupported
+from spass.llm.providers.content_blocks import (
     Block,
-    CallIds,
-    allowed_name,
+    ToolCallIds,
+    alternate_roles,
     arguments_of,
-    in_turns,
-    inline,
-    said,
+    inline_image,
+    message_blocks,
+    sanitize_name,
     strict_schema,
     system_texts,
-    tools_of_the_history,
+    tools_from_history,
 )
-from spass.llm.providers.wishes import effort, narrowing_top_p, refuse_lacking, temperature_to_one
+from spass.llm.providers.payloads import LenientObject, LenientText, Tokens
+from spass.llm.providers.unsupported_fields import clamp_temperature, effective_top_p, reasoning_effort, reject_unsupported
 from spass.llm.types import ChatRequest, NamedTool
 
 DEFAULT_MAX_TOKENS: Final = 8192
 """The format demands a limit; every current model accepts this one."""
 
 _NAME: Final = "Anthropic"
-_LACKS: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias", "verbosity"})
+_UNSUPPORTED_FIELDS: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias", "verbosity"})
 _FINISH_REASONS: Final = {
     "max_tokens": FinishReason.LENGTH,
     "model_context_window_exceeded": FinishReason.LENGTH,
@@ -55,7 +55,7 @@ class UsagePayload(BaseModel):
         return TokenUsage(self.input_tokens + cached, self.output_tokens)
 
 
-Usage = Annotated[UsagePayload | None, AnObject]
+Usage = Annotated[UsagePayload | None, LenientObject]
 
 
 class BlockPayload(BaseModel):
@@ -108,18 +108,18 @@ def messages_body(request: ChatRequest) -> dict[str, Json]:
     """The body of POST /v1/messages.
 
     Raises:
-        BackendUnable: the request asks for what the format has not.
+        BackendUnsupported: the request asks for what the format has not.
     """
-    refuse_lacking(request, _NAME, _LACKS)
+    reject_unsupported(request, _NAME, _UNSUPPORTED_FIELDS)
     fields: dict[str, Json] = {
         "model": request.model,
         "max_tokens": request.max_tokens or DEFAULT_MAX_TOKENS,
         "system": "\n\n".join(system_texts(request)) or None,
-        "messages": in_turns(request.messages, _blocks, _text),
+        "messages": alternate_roles(request.messages, _blocks, _text_block),
         "tools": [_tool(tool) for tool in _tools(request)] or None,
         "tool_choice": _tool_choice(request),
-        "temperature": temperature_to_one(request),
-        "top_p": narrowing_top_p(request),
+        "temperature": clamp_temperature(request),
+        "top_p": effective_top_p(request),
         "stop_sequences": _stop(request) or None,
         "output_config": _output_config(request) or None,
         "stream": request.stream or None,
@@ -127,25 +127,25 @@ def messages_body(request: ChatRequest) -> dict[str, Json]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _text(text: str) -> Block:
+def _text_block(text: str) -> Block:
     return {"type": "text", "text": text}
 
 
-def _picture(image: Image) -> Block:
-    data = inline(image)
+def _image_block(image: Image) -> Block:
+    data = inline_image(image)
     if data is None:
         return {"type": "image", "source": {"type": "url", "url": image.url}}
     return {"type": "image", "source": {"type": "base64", "media_type": f"image/{data.format}", "data": data.data}}
 
 
-def _blocks(message: Message, ids: CallIds) -> list[Block]:
+def _blocks(message: Message, ids: ToolCallIds) -> list[Block]:
     if message.role is Role.TOOL:
         return [{"type": "tool_result", "tool_use_id": ids.answered(message.tool_call_id or ""), "content": message.content}]
-    blocks = said(message, _text, _picture)
+    blocks = message_blocks(message, _text_block, _image_block)
     if message.tool_calls:
         names = ids.asked(message.tool_calls)
         blocks += [
-            {"type": "tool_use", "id": name, "name": allowed_name(call.name), "input": arguments_of(call)}
+            {"type": "tool_use", "id": name, "name": sanitize_name(call.name), "input": arguments_of(call)}
             for name, call in zip(names, message.tool_calls, strict=True)
         ]
     return blocks
@@ -153,7 +153,7 @@ def _blocks(message: Message, ids: CallIds) -> list[Block]:
 
 def _tools(request: ChatRequest) -> list[ToolSpec]:
     """The tools; also those that only the history still speaks of, for which the format demands a definition."""
-    return list(request.tools) or tools_of_the_history(request.messages)
+    return list(request.tools) or tools_from_history(request.messages)
 
 
 def _tool(tool: ToolSpec) -> Block:
@@ -183,7 +183,7 @@ def _tool_choice(request: ChatRequest) -> Json:
 
 def _stop(request: ChatRequest) -> list[str]:
     if not all(stop.strip() for stop in request.stop):
-        raise BackendUnable("Anthropic stops at no blank text; stop needs a character that can be seen.", param="stop")
+        raise BackendUnsupported("Anthropic stops at no blank text; stop needs a character that can be seen.", param="stop")
     return list(request.stop)
 
 
@@ -193,6 +193,6 @@ def _output_config(request: ChatRequest) -> dict[str, Json]:
     config: dict[str, Json] = {}
     if schema is not None:
         config["format"] = {"type": "json_schema", "schema": schema["schema"]}
-    if wanted := effort(request, _NAME):
+    if wanted := reasoning_effort(request, _NAME):
         config["effort"] = wanted
     return config

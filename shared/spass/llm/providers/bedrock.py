@@ -16,10 +16,10 @@ import httpx
 
 from spass.aws.eventstream import BrokenEventStream, EventStreamDecoder, StreamMessage
 from spass.aws.log import write_line
-from spass.aws.signing import CannotSign, Signer
+from spass.aws.signing import Signer, SigningFailed
 from spass.core.messages import Json
 from spass.core.time import now
-from spass.llm.errors import BackendDenied, BackendFailed, BackendRefused, BackendTimedOut, BackendUnavailable
+from spass.llm.errors import BackendAuthError, BackendError, BackendForbidden, BackendTimeout, BackendUnavailable
 from spass.llm.providers.bedrock_embeddings import embed
 from spass.llm.providers.bedrock_wire import (
     ConversePayload,
@@ -29,16 +29,16 @@ from spass.llm.providers.bedrock_wire import (
     converse_body,
     finish_reason,
 )
-from spass.llm.providers.failures import Words, failure, read_words, retry_after
-from spass.llm.providers.http import Connection, malformed
-from spass.llm.providers.texts import Texts, clean, parse
-from spass.llm.providers.unstreamed import stream_or_whole
+from spass.llm.providers.error_responses import ErrorDetails, error_from_status, parse_error_body, retry_after
+from spass.llm.providers.http import Connection, malformed_response
+from spass.llm.providers.payloads import SurrogateJoiner, join_surrogates, parse
+from spass.llm.providers.stream_fallback import stream_or_whole
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.tenancy.config import BackendConfig
 from spass.tenancy.providers import bedrock_region
 
 # Whole sentences: a message about a bad value quotes it.
-_OUR_MODEL: Final = re.compile(
+_MODEL_ACCESS_MESSAGES: Final = re.compile(
     r"The provided model identifier is invalid\."
     r"|Could not resolve the foundation model from the provided model identifier\."
     r"|Invocation of model ID \S+ with on-demand throughput isn.t supported\. Retry \S.{0,60}\binference profile\b[\w ]{0,40}\."
@@ -46,16 +46,16 @@ _OUR_MODEL: Final = re.compile(
 )
 
 # By the exceptions' names, in lower case and without that word. Of the others the status says enough.
-_KINDS: Final[dict[str, type[BackendFailed]]] = {
-    "modeltimeout": BackendTimedOut,
+_ERROR_TYPES: Final[dict[str, type[BackendError]]] = {
+    "modeltimeout": BackendTimeout,
     "modelnotready": BackendUnavailable,
     "modelerror": BackendUnavailable,
     "modelstreamerror": BackendUnavailable,
-    "servicequotaexceeded": BackendDenied,
-    "resourcenotfound": BackendDenied,  # which model is asked for is the operator's word, not the caller's
+    "servicequotaexceeded": BackendForbidden,
+    "resourcenotfound": BackendForbidden,  # which model is asked for is the operator's word, not the caller's
 }
 _STATUSES: Final = {"validation": 400, "accessdenied": 403, "throttling": 429, "serviceunavailable": 503, "internalserver": 500}
-_BROKEN_OFF: Final = frozenset({"malformed_model_output", "malformed_tool_use"})
+_INTERRUPTED: Final = frozenset({"malformed_model_output", "malformed_tool_use"})
 
 
 class Bedrock:
@@ -95,7 +95,7 @@ class Bedrock:
                 headers,
                 key=self._key,
                 auth=auth,
-                failure_of=_failure_of,
+                error_from_response=_failure_of,
                 transport=self._transport,
             )
         return self._opened
@@ -103,8 +103,8 @@ class Bedrock:
     def _address(self) -> str:
         try:
             return self._backend.base_url or f"https://bedrock-runtime.{self._signer.region}.amazonaws.com"
-        except CannotSign as error:
-            raise _unsigned(self._backend, error) from error
+        except SigningFailed as error:
+            raise _signing_error(self._backend, error) from error
 
     async def _answer(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         payload = parse(ConversePayload, await self._connection.post(path, body, context, generates=True))
@@ -112,8 +112,10 @@ class Bedrock:
         blocks = payload.output.message.content
         text = "".join(block.text for block in blocks)
         uses = [block.toolUse for block in blocks if block.toolUse is not None]
-        calls = tuple(_begun(index, use, use.arguments) for index, use in enumerate(uses))
-        yield ChatDelta(clean(text), calls, finish_reason(payload.stopReason), payload.usage.tokens if payload.usage else None)
+        calls = tuple(_tool_call_start(index, use, use.arguments) for index, use in enumerate(uses))
+        yield ChatDelta(
+            join_surrogates(text), calls, finish_reason(payload.stopReason), payload.usage.tokens if payload.usage else None
+        )
 
     async def _stream(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         reader = _StreamReader(self._connection.secrets)
@@ -136,8 +138,8 @@ class _Signed(httpx.Auth):
         signed = {"content-type": request.headers["content-type"]}
         try:
             request.headers.update(await self._signer.sign(request.method, str(request.url), request.content, signed))
-        except CannotSign as error:
-            raise _unsigned(self._backend, error) from error
+        except SigningFailed as error:
+            raise _signing_error(self._backend, error) from error
         yield request
 
 
@@ -151,7 +153,7 @@ class _Messages:
         try:
             return self._decoder.feed(chunk)
         except BrokenEventStream as error:
-            raise malformed("its event stream is damaged") from error
+            raise malformed_response("its event stream is damaged") from error
 
     def close(self) -> list[StreamMessage]:
         return []
@@ -162,7 +164,7 @@ class _StreamReader:
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = secrets
-        self._texts = Texts()
+        self._texts = SurrogateJoiner()
         self._usage: UsagePayload | None = None
         self._stop_reason = ""
         self._calls: dict[int, int] = {}  # content block -> number of the tool call
@@ -170,14 +172,14 @@ class _StreamReader:
 
     def read(self, message: StreamMessage) -> ChatDelta | None:
         if message.failed:
-            raise _failure(message.name, None, read_words(message.payload).message, secrets=self._secrets)
+            raise _failure(message.name, None, parse_error_body(message.payload).message, secrets=self._secrets)
         payload = parse(EventPayload, message.payload)
         block = payload.contentBlockIndex
         match message.name:
             case "contentBlockStart" if payload.start.toolUse is not None:
                 self._calls[block] = len(self._calls)
                 self._silent.add(block)
-                return ChatDelta(tool_calls=(_begun(self._calls[block], payload.start.toolUse),))
+                return ChatDelta(tool_calls=(_tool_call_start(self._calls[block], payload.start.toolUse),))
             case "contentBlockDelta":
                 return self._more(block, payload)
             case "contentBlockStop" if block in self._silent:
@@ -207,7 +209,7 @@ class _StreamReader:
         delta = payload.delta
         if delta.toolUse is not None and delta.toolUse.input:
             if block not in self._calls:
-                raise malformed("arguments without a tool call")
+                raise malformed_response("arguments without a tool call")
             return self._arguments(block, delta.toolUse.input)
         return ChatDelta(self._texts.content(delta.text)) if delta.text else None
 
@@ -225,34 +227,40 @@ def _is_last(message: StreamMessage) -> bool:
     return message.name == "metadata"
 
 
-def _begun(index: int, use: ToolUsePayload, arguments: str = "") -> ToolCallDelta:
+def _tool_call_start(index: int, use: ToolUsePayload, arguments: str = "") -> ToolCallDelta:
     if not (use.toolUseId and use.name):
-        raise malformed("a tool call has no name")
-    return ToolCallDelta(index, clean(use.toolUseId), clean(use.name), clean(arguments))
+        raise malformed_response("a tool call has no name")
+    return ToolCallDelta(index, join_surrogates(use.toolUseId), join_surrogates(use.name), join_surrogates(arguments))
 
 
 def _check_end(stop_reason: str) -> None:
-    if stop_reason in _BROKEN_OFF:
+    if stop_reason in _INTERRUPTED:
         raise BackendUnavailable("The model's answer was malformed.")
 
 
-def _unsigned(backend: BackendConfig, error: CannotSign) -> BackendRefused:
+def _signing_error(backend: BackendConfig, error: SigningFailed) -> BackendAuthError:
     """What is missing is for the operator alone, who finds it in the log."""
     write_line({"at": now(), "level": "error", "event": "not_signed", "backend": backend.name, "reason": str(error)})
-    return BackendRefused(f"Requests to Bedrock cannot be signed: {error}.")
+    return BackendAuthError(f"Requests to Bedrock cannot be signed: {error}.")
 
 
-def _failure_of(status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendFailed:
+def _failure_of(status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendError:
     """The failure that an answer is. The exception's name stands in a header, behind a colon perhaps with more."""
     kind = headers.get("x-amzn-errortype", "").split(":")[0]
-    return _failure(kind, status, read_words(body).message, wait=retry_after(headers), secrets=secrets)
+    return _failure(kind, status, parse_error_body(body).message, wait=retry_after(headers), secrets=secrets)
 
 
 def _failure(
     kind: str, status: int | None, message: str, *, wait: float | None = None, secrets: Sequence[str] = ()
-) -> BackendFailed:
+) -> BackendError:
     """The same of an exception inside a stream, which has no status of its own."""
     name = kind.lower().removesuffix("exception")
-    failed = failure(status or _STATUSES.get(name, 500), Words(message, frozenset({name})), wait=wait, secrets=secrets)
-    meant = BackendDenied if name == "validation" and _OUR_MODEL.fullmatch(message) else _KINDS.get(name, type(failed))
+    failed = error_from_status(
+        status or _STATUSES.get(name, 500), ErrorDetails(message, frozenset({name})), wait=wait, secrets=secrets
+    )
+    meant = (
+        BackendForbidden
+        if name == "validation" and _MODEL_ACCESS_MESSAGES.fullmatch(message)
+        else _ERROR_TYPES.get(name, type(failed))
+    )
     return meant(failed.message, status=failed.status, retry_after=failed.retry_after)

@@ -8,9 +8,9 @@ from typing import Final
 from pydantic import BaseModel
 
 from spass.core.messages import Json, TokenUsage
-from spass.llm.errors import BackendRefused
-from spass.llm.providers.http import Connection, malformed
-from spass.llm.providers.texts import Tokens, parse
+from spass.llm.errors import BackendAuthError
+from spass.llm.providers.http import Connection, malformed_response
+from spass.llm.providers.payloads import Tokens, parse
 from spass.llm.types import CallContext, EmbeddingReply, EmbeddingRequest, pack_rows
 
 COHERE_TEXTS: Final = 96
@@ -42,18 +42,18 @@ async def embed(connection: Connection, path: str, request: EmbeddingRequest, co
     """One vector per text.
 
     Raises:
-        BackendRefused: ``request.model`` is of neither family.
-        BackendFailed: as ever.
+        BackendAuthError: ``request.model`` is of neither family.
+        BackendError: as ever.
     """
     if "titan-embed" in request.model:
         return await _titan(connection, path, request, context)
     if "cohere.embed" in request.model:
         return await _cohere(connection, path, request, context)
-    raise BackendRefused("Of Bedrock's embedding models, only Titan's and Cohere's are known here.")
+    raise BackendAuthError("Of Bedrock's embedding models, only Titan's and Cohere's are known here.")
 
 
 async def _titan(connection: Connection, path: str, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-    choice = _choice("dimensions", request, choosing="titan-embed-text-v2")
+    choice = _dimensions_field("dimensions", request, choosing="titan-embed-text-v2")
     payloads = [
         parse(TitanPayload, await connection.post(path, {"inputText": text, **choice}, context)) for text in request.texts
     ]
@@ -65,7 +65,7 @@ async def _cohere(connection: Connection, path: str, request: EmbeddingRequest, 
     """A text longer than the model reads is embedded window by window. Nobody says whether a text is a question or a document, so
     all are embedded as documents. The tokens are counted nowhere but in a header that only some of the models send."""
     windows = [[text] if "embed-v4" in request.model else [*_windows(text)] for text in request.texts]
-    choice = _choice("output_dimension", request, choosing="embed-v4")
+    choice = _dimensions_field("output_dimension", request, choosing="embed-v4")
     pieces = (piece for text in windows for piece in text)
     rows: list[Row] = []
     while batch := [*islice(pieces, COHERE_TEXTS)]:
@@ -78,13 +78,13 @@ async def _cohere(connection: Connection, path: str, request: EmbeddingRequest, 
         }
         found = parse(CoherePayload, await connection.post(path, body, context)).rows
         if len(found) != len(batch):
-            raise malformed("vectors are missing or doubled")
+            raise malformed_response("vectors are missing or doubled")
         rows += found
     each = iter(rows)
-    return _reply([_middle([*islice(each, len(text))]) for text in windows], 0)
+    return _reply([_mean_direction([*islice(each, len(text))]) for text in windows], 0)
 
 
-def _choice(field: str, request: EmbeddingRequest, *, choosing: str) -> dict[str, int]:
+def _dimensions_field(field: str, request: EmbeddingRequest, *, choosing: str) -> dict[str, int]:
     """The dimensions, for the models that let one choose: those whose name holds ``choosing``."""
     return {field: request.dimensions} if request.dimensions is not None and choosing in request.model else {}
 
@@ -101,12 +101,12 @@ def _windows(text: str) -> Iterator[str]:
         begin = end
 
 
-def _middle(rows: Sequence[Row]) -> Row:
+def _mean_direction(rows: Sequence[Row]) -> Row:
     """The direction of the mean of ``rows``."""
     if len(rows) == 1:
         return rows[0]
     if len({len(row) for row in rows}) > 1:
-        raise malformed("vectors have different lengths")
+        raise malformed_response("vectors have different lengths")
     sums = [math.fsum(numbers) for numbers in zip(*rows, strict=True)]
     length = math.hypot(*sums)
     return [number / length for number in sums] if length else sums

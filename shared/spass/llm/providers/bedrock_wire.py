@@ -6,25 +6,33 @@ from typing import Annotated, Final
 from pydantic import BaseModel, Field
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolSpec
-from spass.llm.errors import BackendUnable
-from spass.llm.providers.texts import AnObject, Tokens
-from spass.llm.providers.turns import (
+from spass.llm.errors import BackendUnsupported
+from spass.llm.providers.content_blocks import (
     Block,
-    CallIds,
-    allowed_name,
+    ToolCallIds,
+    alternate_roles,
     arguments_of,
-    in_turns,
-    inline,
-    said,
+    inline_image,
+    message_blocks,
+    sanitize_name,
     strict_schema,
     system_texts,
 )
-from spass.llm.providers.wishes import effort, narrowing_top_p, refuse_addresses, refuse_lacking, temperature_to_one
+from spass.llm.providers.payloads import LenientObject, Tokens
+from spass.llm.providers.unsupported_fields import (
+    clamp_temperature,
+    effective_top_p,
+    reasoning_effort,
+    reject_image_urls,
+    reject_unsupported,
+)
 from spass.llm.types import ChatRequest, NamedTool
 
 _NAME: Final = "Bedrock"
-_LACKS: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias", "verbosity", "parallel_tool_calls"})
-_NOTHING: Final = "(nothing)"
+_UNSUPPORTED_FIELDS: Final = frozenset(
+    {"presence_penalty", "frequency_penalty", "logit_bias", "verbosity", "parallel_tool_calls"}
+)
+_EMPTY_TEXT: Final = "(nothing)"
 
 _FINISH_REASONS: Final = {
     "max_tokens": FinishReason.LENGTH,
@@ -50,7 +58,7 @@ class UsagePayload(BaseModel):
         return TokenUsage(self.inputTokens + cached, self.outputTokens)
 
 
-Usage = Annotated[UsagePayload | None, AnObject]
+Usage = Annotated[UsagePayload | None, LenientObject]
 
 
 class ToolUsePayload(BaseModel):
@@ -117,20 +125,20 @@ def converse_body(request: ChatRequest) -> dict[str, Json]:
     """The body of POST /model/{id}/converse and /converse-stream.
 
     Raises:
-        BackendUnable: the request asks for what the format has not.
+        BackendUnsupported: the request asks for what the format has not.
     """
-    refuse_lacking(request, _NAME, _LACKS)
-    refuse_addresses(request, _NAME)
+    reject_unsupported(request, _NAME, _UNSUPPORTED_FIELDS)
+    reject_image_urls(request, _NAME)
     inference = {
         "maxTokens": request.max_tokens,
-        "temperature": temperature_to_one(request),
-        "topP": narrowing_top_p(request),
+        "temperature": clamp_temperature(request),
+        "topP": effective_top_p(request),
         "stopSequences": request.stop or None,
     }
     callable_tools = () if request.tool_choice == "none" else request.tools
     fields: dict[str, Json] = {
-        "system": [_text(text) for text in system_texts(request)],
-        "messages": in_turns(request.messages, _blocks if callable_tools else _told, _text),
+        "system": [_text_block(text) for text in system_texts(request)],
+        "messages": alternate_roles(request.messages, _blocks if callable_tools else _blocks_as_text, _text_block),
         "inferenceConfig": {name: value for name, value in inference.items() if value is not None},
         "toolConfig": _tool_config(request) if callable_tools else None,
         "outputConfig": _output_config(request),
@@ -138,40 +146,40 @@ def converse_body(request: ChatRequest) -> dict[str, Json]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _text(text: str) -> Block:
+def _text_block(text: str) -> Block:
     return {"text": text}
 
 
-def _picture(image: Image) -> Block:
-    data = inline(image)
+def _image_block(image: Image) -> Block:
+    data = inline_image(image)
     if data is None:  # ``refuse_addresses`` lets none through that has not its bytes in it
-        raise BackendUnable("Bedrock takes no such picture.", param="messages")
+        raise BackendUnsupported("Bedrock takes no such picture.", param="messages")
     return {"image": {"format": data.format, "source": {"bytes": data.data}}}
 
 
-def _blocks(message: Message, ids: CallIds) -> list[Block]:
+def _blocks(message: Message, ids: ToolCallIds) -> list[Block]:
     if message.role is Role.TOOL:
         # A blank text is refused here too, and a result has to have one.
-        content: list[Json] = [_text(message.content if message.content.strip() else _NOTHING)]
+        content: list[Json] = [_text_block(message.content if message.content.strip() else _EMPTY_TEXT)]
         return [{"toolResult": {"toolUseId": ids.answered(message.tool_call_id or ""), "content": content}}]
-    blocks = said(message, _text, _picture)
+    blocks = message_blocks(message, _text_block, _image_block)
     if message.tool_calls:
         names = ids.asked(message.tool_calls)
         blocks += [
-            {"toolUse": {"toolUseId": name, "name": allowed_name(call.name), "input": arguments_of(call)}}
+            {"toolUse": {"toolUseId": name, "name": sanitize_name(call.name), "input": arguments_of(call)}}
             for name, call in zip(names, message.tool_calls, strict=True)
         ]
     return blocks
 
 
-def _told(message: Message, ids: CallIds) -> list[Block]:
+def _blocks_as_text(message: Message, ids: ToolCallIds) -> list[Block]:
     """The same where no tool may be called. The format cannot forbid calls, and it demands a definition of every tool that it
     sees called; so the model is offered none, and earlier calls are told in words."""
     del ids
     if message.role is Role.TOOL:
-        return [_text(f"[Result of a tool call]\n{message.content if message.content.strip() else _NOTHING}")]
-    calls = [_text(f"[Called the tool {call.name} with {call.arguments or '{}'}]") for call in message.tool_calls]
-    return said(message, _text, _picture) + calls
+        return [_text_block(f"[Result of a tool call]\n{message.content if message.content.strip() else _EMPTY_TEXT}")]
+    calls = [_text_block(f"[Called the tool {call.name} with {call.arguments or '{}'}]") for call in message.tool_calls]
+    return message_blocks(message, _text_block, _image_block) + calls
 
 
 def _tool_config(request: ChatRequest) -> dict[str, Json]:
@@ -205,6 +213,6 @@ def _output_config(request: ChatRequest) -> dict[str, Json]:
         described = {name: schema[name] for name in ("name", "description") if schema.get(name)}
         written = json.dumps(schema["schema"], ensure_ascii=False)
         config["textFormat"] = {"type": "json_schema", "structure": {"jsonSchema": {**described, "schema": written}}}
-    if wanted := effort(request, _NAME):
+    if wanted := reasoning_effort(request, _NAME):
         config["effort"] = wanted
     return config

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import anyio.to_thread
 
 from spass.core.messages import TokenUsage
-from spass.llm.errors import BackendRejected, BackendTimedOut, BackendUnavailable
+from spass.llm.errors import BackendBadRequest, BackendTimeout, BackendUnavailable
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from spass.llm.providers.minilm import MiniLM
 
 MODEL: Final = "all-minilm-l6-v2"
-_loading = threading.Lock()
+_load_lock = threading.Lock()
 
 
-class Embedded:
+class EmbeddedProvider:
     """The provider ``embedded``: all-MiniLM-L6-v2, 384 dimensions. The model is loaded once per process, at the first text."""
 
     def __init__(self, backend: BackendConfig, key: str | None) -> None:
@@ -31,18 +31,18 @@ class Embedded:
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncIterator[ChatDelta]:
         """Refuses: this provider only embeds."""
         del context
-        raise BackendRejected(f"{request.model} only makes embeddings; name a chat model.")
+        raise BackendBadRequest(f"{request.model} only makes embeddings; name a chat model.")
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
         """(n, 384) float32, rows normalised; usage counts the texts' tokens.
 
         Raises:
-            BackendRejected: another model than the one there is.
-            BackendTimedOut: the deadline passed.
+            BackendBadRequest: another model than the one there is.
+            BackendTimeout: the deadline passed.
             BackendUnavailable: the weights are not installed.
         """
         if request.model != MODEL:
-            raise BackendRejected(f"The embedded provider has one model, {MODEL}.")
+            raise BackendBadRequest(f"The embedded provider has one model, {MODEL}.")
         return await anyio.to_thread.run_sync(_embed, request.texts, context)
 
     async def aclose(self) -> None:
@@ -50,12 +50,12 @@ class Embedded:
 
 
 def _embed(texts: tuple[str, ...], context: CallContext) -> EmbeddingReply:
-    with _loading:
+    with _load_lock:
         model = _model(_folder())
 
     def check_deadline() -> None:
         if not context.deadline.remaining():
-            raise BackendTimedOut("The texts could not be embedded in time; send fewer at once.")
+            raise BackendTimeout("The texts could not be embedded in time; send fewer at once.")
 
     ids = model.tokenize(texts)
     vectors = model.embed_tokens(ids, check_deadline)

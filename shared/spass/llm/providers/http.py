@@ -10,25 +10,25 @@ from typing import Final, Protocol, TypeVar
 import httpx
 
 from spass.core.messages import Json
-from spass.llm.errors import BackendFailed, BackendRefused, BackendRejected, BackendTimedOut, BackendUnavailable
-from spass.llm.providers.failures import failure_of
+from spass.llm.backends import DEFAULT_MAX_CONNECTIONS
+from spass.llm.errors import BackendAuthError, BackendBadRequest, BackendError, BackendTimeout, BackendUnavailable
+from spass.llm.providers.decompression import iter_decompressed
+from spass.llm.providers.error_responses import error_from_response
 from spass.llm.providers.sse import EventTooLong
-from spass.llm.providers.transports import noting_whether_sent, transport_to
-from spass.llm.providers.unpacking import unpacked
-from spass.llm.serving import USUAL_CONNECTIONS
+from spass.llm.providers.transports import track_sent, transport_to
 from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig
 
 E = TypeVar("E")
 
 CONNECT_SECONDS: Final = 5.0
-LONGEST_BODY: Final = 64 * 1024 * 1024
-LONGEST_ERROR: Final = 64 * 1024
+MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
+MAX_ERROR_BYTES: Final = 64 * 1024
 
 _ERROR_SECONDS: Final = 5.0  # the status is known by then; the words are worth no longer wait
 _DRAIN_SECONDS: Final = 0.25
-_encoded: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-_USUAL_HEADERS: Final = {
+_dump_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_DEFAULT_HEADERS: Final = {
     "Accept": "*/*",
     "Accept-Encoding": "gzip, deflate",
     "User-Agent": "spass",
@@ -41,27 +41,27 @@ for _talkative in ("httpx", "httpcore"):
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Raises what httpx raises, and a deadline of asyncio, as ``BackendFailed``."""
+def translate_errors() -> Iterator[None]:
+    """Raises what httpx raises, and a deadline of asyncio, as ``BackendError``."""
     try:
         yield
     except (httpx.TimeoutException, TimeoutError) as error:
-        raise BackendTimedOut("The provider did not answer in time.") from error
+        raise BackendTimeout("The provider did not answer in time.") from error
     except (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL, httpx.CookieConflict, UnicodeError) as error:
-        raise BackendRefused("The provider cannot be called as it is configured.") from error
+        raise BackendAuthError("The provider cannot be called as it is configured.") from error
     except httpx.ConnectError as error:
         raise BackendUnavailable("The provider could not be reached.") from error
     except (httpx.HTTPError, httpx.StreamError) as error:
         raise BackendUnavailable("The connection to the provider broke off.") from error
 
 
-class FailureOf(Protocol):
-    """``failures.failure_of``, or a provider's own way to read its errors."""
+class ErrorParser(Protocol):
+    """``failures.error_from_response``, or a provider's own way to read its errors."""
 
-    def __call__(self, status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendFailed: ...
+    def __call__(self, status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendError: ...
 
 
-def malformed(what: str) -> BackendUnavailable:
+def malformed_response(what: str) -> BackendUnavailable:
     """The failure of an answer that is not what the protocol says. ``what`` is ours, never a part of the answer."""
     return BackendUnavailable(f"The provider's answer could not be read: {what}.")
 
@@ -74,7 +74,7 @@ class StreamParser(Protocol[E]):
 
         Raises:
             EventTooLong: an event does not end.
-            BackendFailed: the bytes are not what the protocol says.
+            BackendError: the bytes are not what the protocol says.
         """
         ...
 
@@ -85,7 +85,7 @@ class StreamParser(Protocol[E]):
 
 class Connection:
     """Requests to one backend. ``headers`` go out with each, among them the key; where there is none, ``auth`` may sign instead.
-    ``secrets`` are what no caller may read of it. ``failure_of`` says what an unsuccessful answer means.
+    ``secrets`` are what no caller may read of it. ``error_from_response`` says what an unsuccessful answer means.
 
     Connections belong to the event loop they were first used in; a process may see several, one after the other. Requests go
     straight to the transport: what an ``httpx.AsyncClient`` adds (cookies, redirects) nobody may want of a provider.
@@ -99,12 +99,12 @@ class Connection:
         *,
         key: str | None = None,
         auth: httpx.Auth | None = None,
-        failure_of: FailureOf = failure_of,
+        error_from_response: ErrorParser = error_from_response,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._backend = backend
         self._auth = auth
-        self._failure_of = failure_of
+        self._failure_of = error_from_response
         self._base_url = base_url.rstrip("/")
         self._headers = headers
         self.secrets = _secrets(self._base_url, key)
@@ -119,7 +119,7 @@ class Connection:
         that without a ``timeout`` of the backend only the deadline ends the wait."""
         silence = self._backend.timeout if generates else self._backend.silence
         async with self._answer(path, body, context, silence) as answer:
-            return await answer.read(LONGEST_BODY)
+            return await answer.read(MAX_RESPONSE_BYTES)
 
     async def stream(
         self,
@@ -132,7 +132,7 @@ class Connection:
     ) -> AsyncGenerator[E, None]:
         """The events of a successful answer, as they come, up to the one that ``is_last`` or to the end of the body."""
         whole = self._answer(path, body, context, self._backend.silence)
-        async with whole as answer, aclosing(answer.chunks(LONGEST_BODY)) as chunks:
+        async with whole as answer, aclosing(answer.chunks(MAX_RESPONSE_BYTES)) as chunks:
             try:
                 async for chunk in chunks:
                     for event in parser.feed(chunk):
@@ -143,7 +143,7 @@ class Connection:
                 for event in parser.close():
                     yield event
             except EventTooLong as error:
-                raise malformed("an event does not end") from error
+                raise malformed_response("an event does not end") from error
 
     async def aclose(self) -> None:
         if self._opened is not None:
@@ -153,22 +153,22 @@ class Connection:
     @asynccontextmanager
     async def _answer(
         self, path: str, body: Mapping[str, Json], context: CallContext, silence: float | None
-    ) -> AsyncIterator["_Answer"]:
+    ) -> AsyncIterator["_Response"]:
         content = _encode(body)
-        patience = _Patience(silence, context)
+        patience = _ReadTimeout(silence, context)
         async with self._connected(context) as transport:
-            with translated():
+            with translate_errors():
                 seconds = patience.seconds
                 request = await self._request(path, content, context, seconds)
-                with noting_whether_sent(request, context.attempt):
+                with track_sent(request, context.attempt):
                     async with asyncio.timeout(seconds):
                         response = await transport.handle_async_request(request)
-            answer = _Answer(response, patience)
+            answer = _Response(response, patience)
             try:
                 if not response.is_success:
                     failure = await self._failure(answer)
                     # A proxy or the provider gave up the wait; the model may have written its answer all the same.
-                    context.attempt.sent |= isinstance(failure, BackendTimedOut)
+                    context.attempt.sent |= isinstance(failure, BackendTimeout)
                     raise failure
                 context.attempt.sent = True
                 yield answer
@@ -177,7 +177,7 @@ class Connection:
                     await response.aclose()
 
     async def _request(self, path: str, content: bytes, context: CallContext, seconds: float) -> httpx.Request:
-        headers = {**_USUAL_HEADERS, **context.headers, **self._headers}
+        headers = {**_DEFAULT_HEADERS, **context.headers, **self._headers}
         timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
         request = httpx.Request(
             "POST", self._url(path), headers=headers, content=content, extensions={"timeout": timeout.as_dict()}
@@ -197,7 +197,7 @@ class Connection:
     async def _connected(self, context: CallContext) -> AsyncIterator[httpx.AsyncBaseTransport]:
         """The transport, with a connection to spare. Who waits for one does not wait for the
         provider: only the deadline ends it."""
-        with translated():
+        with translate_errors():
             transport, spare = self._open()
             async with asyncio.timeout(context.deadline.remaining()):
                 await spare.acquire()
@@ -206,24 +206,24 @@ class Connection:
         finally:
             spare.release()
 
-    async def _failure(self, answer: "_Answer") -> BackendFailed:
+    async def _failure(self, answer: "_Response") -> BackendError:
         response = answer.response
         body = b""
-        with suppress(BackendFailed, TimeoutError):
+        with suppress(BackendError, TimeoutError):
             async with asyncio.timeout(_ERROR_SECONDS):
-                body = await answer.read(LONGEST_ERROR)
+                body = await answer.read(MAX_ERROR_BYTES)
         return self._failure_of(response.status_code, response.headers, body, secrets=self.secrets)
 
     def _open(self) -> tuple[httpx.AsyncBaseTransport, asyncio.Semaphore]:
         loop = asyncio.get_running_loop()
         if self._opened is None or self._loop is not loop:
-            self._spare = asyncio.Semaphore(self._backend.max_concurrent or USUAL_CONNECTIONS)
+            self._spare = asyncio.Semaphore(self._backend.max_concurrent or DEFAULT_MAX_CONNECTIONS)
             self._opened = self._transport or transport_to(self._base_url)
             self._loop = loop
         return self._opened, self._spare
 
 
-class _Patience:
+class _ReadTimeout:
     """Bounds the wait for bytes: at most ``silence`` seconds for the first and for each that follow, and in all until the
     deadline of the request. An answer that flows is never cut off for its length. None waits until the deadline."""
 
@@ -236,23 +236,23 @@ class _Patience:
         """What is left for the next bytes.
 
         Raises:
-            BackendTimedOut: nothing.
+            BackendTimeout: nothing.
         """
         seconds = self._deadline.remaining()
         if self._silence is not None:
             seconds = min(self._silence, seconds)
         if seconds <= 0:
-            raise BackendTimedOut("The provider did not answer in time.")
+            raise BackendTimeout("The provider did not answer in time.")
         return seconds
 
 
-class _Answer:
+class _Response:
     """A response under way."""
 
-    def __init__(self, response: httpx.Response, patience: _Patience) -> None:
+    def __init__(self, response: httpx.Response, patience: _ReadTimeout) -> None:
         self.response = response
         self._patience = patience
-        self._pieces = _pieces(response)
+        self._pieces = _iter_body(response)
 
     async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
         """The body piece by piece, decompressed, up to ``limit`` bytes.
@@ -260,7 +260,7 @@ class _Answer:
         The clock runs only while waiting for the provider's bytes: a timeout must never strike whoever reads.
         """
         size = 0
-        with translated():
+        with translate_errors():
             while True:
                 async with asyncio.timeout(self._patience.seconds):
                     piece = await anext(self._pieces, None)
@@ -268,7 +268,7 @@ class _Answer:
                     return
                 size += len(piece)
                 if size > limit:
-                    raise malformed("it is too long")
+                    raise malformed_response("it is too long")
                 yield piece
 
     async def read(self, limit: int) -> bytes:
@@ -277,16 +277,16 @@ class _Answer:
 
     async def drain(self) -> None:
         """Reads the little that follows the last event, so that the connection can serve again; soon gives up."""
-        with suppress(BackendFailed, TimeoutError):
+        with suppress(BackendError, TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
-                await self.read(LONGEST_ERROR)
+                await self.read(MAX_ERROR_BYTES)
 
 
-def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
+def _iter_body(response: httpx.Response) -> AsyncIterator[bytes]:
     """Return the body as it comes, unpacked if it is compressed."""
     if isinstance(response.stream, httpx.AsyncByteStream) and "content-encoding" not in response.headers:
         return aiter(response.stream)
-    return unpacked(response)
+    return iter_decompressed(response)
 
 
 def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:
@@ -302,6 +302,6 @@ def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:
 def _encode(body: Mapping[str, Json]) -> bytes:
     try:
         # What a tool or a model wrote may hold half a surrogate pair, which UTF-8 cannot write.
-        return _encoded(body).encode(errors="replace")
+        return _dump_json(body).encode(errors="replace")
     except ValueError as error:
-        raise BackendRejected("The request holds a number that JSON cannot write.") from error
+        raise BackendBadRequest("The request holds a number that JSON cannot write.") from error

@@ -9,7 +9,7 @@ from spass.llm.providers.openai_wire import chat_body
 from spass.llm.types import ChatRequest, EmbeddingRequest
 
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
-_IN_SEVERAL_DIMENSIONS: Final = "text-embedding-3"
+_VARIABLE_DIMENSIONS: Final = "text-embedding-3"
 
 
 class OpenAi(OpenAiCompatible):
@@ -22,6 +22,6 @@ class OpenAi(OpenAiCompatible):
 
     def embedding_body(self, request: EmbeddingRequest) -> dict[str, Json]:
         body = {**super().embedding_body(request), "encoding_format": "base64"}
-        if request.dimensions is not None and request.model.startswith(_IN_SEVERAL_DIMENSIONS):
+        if request.dimensions is not None and request.model.startswith(_VARIABLE_DIMENSIONS):
             body["dimensions"] = request.dimensions
         return body

@@ -10,8 +10,8 @@ import httpx
 
 from spass.core.messages import Json
 from spass.llm.errors import BackendUnavailable
-from spass.llm.providers.failures import failure, words_of
-from spass.llm.providers.http import Connection, malformed
+from spass.llm.providers.error_responses import error_from_status, parse_error_payload
+from spass.llm.providers.http import Connection, malformed_response
 from spass.llm.providers.openai_wire import (
     ChatPayload,
     ChatReader,
@@ -20,10 +20,10 @@ from spass.llm.providers.openai_wire import (
     error_status,
     read_embeddings,
 )
+from spass.llm.providers.payloads import parse
 from spass.llm.providers.sse import ServerSentEvent, SseParser
-from spass.llm.providers.texts import parse
-from spass.llm.providers.unstreamed import stream_or_whole
-from spass.llm.providers.wishes import refuse_lacking
+from spass.llm.providers.stream_fallback import stream_or_whole
+from spass.llm.providers.unsupported_fields import reject_unsupported
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig
 
@@ -59,7 +59,7 @@ class OpenAiCompatible:
     names the fields of OpenAI's that it would overlook, as ``wishes`` knows them."""
 
     base_url: ClassVar[str]
-    lacks: ClassVar[frozenset[str]] = frozenset()
+    unsupported_fields: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, backend: BackendConfig, key: str | None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.backend = backend
@@ -74,9 +74,9 @@ class OpenAiCompatible:
         """The chat request as this server wants it.
 
         Raises:
-            BackendUnable: it asks for what this server has not.
+            BackendUnsupported: it asks for what this server has not.
         """
-        refuse_lacking(request, self.backend.provider, self.lacks)
+        reject_unsupported(request, self.backend.provider, self.unsupported_fields)
         return chat_body(request, "max_tokens")
 
     def embedding_body(self, request: EmbeddingRequest) -> dict[str, Json]:
@@ -99,9 +99,9 @@ class OpenAiCompatible:
     async def _answer(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         payload = self._parse_chat(await self._connection.post("/chat/completions", body, context, generates=True))
         if not payload.choices or payload.choices[0].message is None:
-            raise malformed("it holds no message")
+            raise malformed_response("it holds no message")
         reader = ChatReader()
-        yield _merged(reader.read(payload) or ChatDelta(), reader.end() or ChatDelta())
+        yield _merge_deltas(reader.read(payload) or ChatDelta(), reader.end() or ChatDelta())
 
     async def _stream(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         reader = ChatReader()
@@ -121,11 +121,13 @@ class OpenAiCompatible:
     def _parse_chat(self, text: str | bytes) -> ChatPayload:
         payload = parse(ChatPayload, text)
         if payload.error:
-            raise failure(error_status(payload.error), words_of({"error": payload.error}), secrets=self._connection.secrets)
+            raise error_from_status(
+                error_status(payload.error), parse_error_payload({"error": payload.error}), secrets=self._connection.secrets
+            )
         return payload
 
 
-def _merged(delta: ChatDelta, end: ChatDelta) -> ChatDelta:
+def _merge_deltas(delta: ChatDelta, end: ChatDelta) -> ChatDelta:
     """One delta that says what the two do."""
     return ChatDelta(
         delta.content + end.content,
@@ -134,5 +136,5 @@ def _merged(delta: ChatDelta, end: ChatDelta) -> ChatDelta:
         delta.usage,
         delta.cost_usd,
         delta.refusal + end.refusal,
-        thought=delta.thought + end.thought,
+        reasoning_characters=delta.reasoning_characters + end.reasoning_characters,
     )

@@ -13,8 +13,8 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from spass.core.ids import new_id
 from spass.core.messages import FinishReason, Image, Json, Message, TokenUsage, ToolSpec
-from spass.llm.providers.http import malformed
-from spass.llm.providers.texts import AnObject, LenientText, Texts, Tokens, clean
+from spass.llm.providers.http import malformed_response
+from spass.llm.providers.payloads import LenientObject, LenientText, SurrogateJoiner, Tokens, join_surrogates
 from spass.llm.types import ChatDelta, ChatRequest, EmbeddingReply, NamedTool, ToolCallDelta, ToolChoice, pack_rows
 
 _FINISH_REASONS: Final = {
@@ -75,7 +75,7 @@ class UsagePayload(BaseModel):
         return self.cost
 
 
-Usage = Annotated[UsagePayload | None, AnObject]
+Usage = Annotated[UsagePayload | None, LenientObject]
 
 
 class FunctionPayload(BaseModel):
@@ -105,7 +105,7 @@ class MessagePayload(BaseModel):
     reasoning_content: LenientText = ""
 
     @property
-    def thought(self) -> int:
+    def reasoning_characters(self) -> int:
         """Return the number of characters of the reasoning."""
         return max(len(self.reasoning), len(self.reasoning_content))
 
@@ -203,7 +203,7 @@ class ChatReader:
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, str], int] = {}  # the provider's index and id of a call -> our index
         self._names: dict[int, str] = {}
-        self._texts = Texts()
+        self._texts = SurrogateJoiner()
         self._thought = 0  # characters of reasoning that no delta has counted yet
         self._spoke = False
         self.finish_reason: FinishReason | None = None
@@ -219,20 +219,20 @@ class ChatReader:
         content = self._texts.content(message.content or "")
         refusal = self._texts.refusal(message.refusal or "")
         usage = payload.usage.tokens if payload.usage else None
-        self._thought += message.thought
+        self._thought += message.reasoning_characters
         says = content or refusal or calls or finish or (usage and usage.total_tokens) or payload.cost_usd is not None
         if not says and not (self._spoke and self._thought):
             return None
         self._spoke = True
-        return ChatDelta(content, calls, finish, usage, payload.cost_usd, refusal, thought=self._take_thought())
+        return ChatDelta(content, calls, finish, usage, payload.cost_usd, refusal, reasoning_characters=self._take_thought())
 
     def end(self) -> ChatDelta | None:
         """What is left to say when the provider has said that it is done: half a character, a finish reason, if it gave none."""
         if not all(self._names.get(index) for index in self._numbers.values()):
-            raise malformed("a tool call has no name")
+            raise malformed_response("a tool call has no name")
         left = self._texts.end()
         if self.finish_reason is None:
-            return replace(left or ChatDelta(), finish_reason=self._finish("stop"), thought=self._take_thought())
+            return replace(left or ChatDelta(), finish_reason=self._finish("stop"), reasoning_characters=self._take_thought())
         return left
 
     def _take_thought(self) -> int:
@@ -250,7 +250,7 @@ class ChatReader:
             )
         # A new id starts a new call, also under an old index: some servers number every call 0.
         index = len(self._numbers)
-        identity = clean(call.id or new_id("call"))
+        identity = join_surrogates(call.id or new_id("call"))
         self._numbers[theirs, call.id or identity] = index
         return ToolCallDelta(
             index, identity, self._name(index, call.function.name), self._texts.arguments(index, call.function.text)
@@ -259,7 +259,7 @@ class ChatReader:
     def _name(self, index: int, name: str | None) -> str | None:
         if not name or index in self._names:
             return None
-        self._names[index] = clean(name)
+        self._names[index] = join_surrogates(name)
         return self._names[index]
 
     def _finish(self, reason: str | None) -> FinishReason | None:
@@ -275,11 +275,11 @@ def read_embeddings(payload: EmbeddingPayload) -> EmbeddingReply:
     """The vectors in the order of their texts, whichever form each came in."""
     positions = [position if vector.index is None else vector.index for position, vector in enumerate(payload.data)]
     if sorted(positions) != list(range(len(positions))):
-        raise malformed("vectors are missing or doubled")
+        raise malformed_response("vectors are missing or doubled")
     rows = [
         _vector(vector.embedding) for _, vector in sorted(zip(positions, payload.data, strict=True), key=lambda pair: pair[0])
     ]
-    data = _join(rows)
+    data = _pack_vectors(rows)
     dimensions = len(data) // 4 // len(rows) if rows else 0
     usage = payload.usage or UsagePayload()
     tokens = TokenUsage(prompt_tokens=usage.prompt_tokens or usage.total_tokens)
@@ -292,15 +292,15 @@ def _vector(embedding: Sequence[float] | str) -> bytes:
     try:
         data = base64.b64decode(embedding, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise malformed("a vector is not base64") from error
+        raise malformed_response("a vector is not base64") from error
     if len(data) % array("f").itemsize:
-        raise malformed("a vector is not float32")
+        raise malformed_response("a vector is not float32")
     return data
 
 
-def _join(rows: Sequence[bytes]) -> bytes:
+def _pack_vectors(rows: Sequence[bytes]) -> bytes:
     if len({len(row) for row in rows}) > 1 or not all(rows):
-        raise malformed("vectors have different lengths")
+        raise malformed_response("vectors have different lengths")
     return b"".join(rows)
 
 

@@ -3,7 +3,7 @@
 import re
 from typing import Final, NamedTuple
 
-LONGEST_EVENT: Final = 8 * 1024 * 1024
+MAX_SSE_EVENT_BYTES: Final = 8 * 1024 * 1024
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
@@ -14,7 +14,7 @@ class ServerSentEvent(NamedTuple):
 
 
 class EventTooLong(Exception):
-    """One event is over ``LONGEST_EVENT`` bytes."""
+    """One event is over ``MAX_SSE_EVENT_BYTES`` bytes."""
 
 
 class SseParser:
@@ -50,7 +50,7 @@ class SseParser:
             self._pending.clear()
         if rest:
             self._pending.append(rest)
-        if self._size > LONGEST_EVENT:
+        if self._size > MAX_SSE_EVENT_BYTES:
             raise EventTooLong
         return events
 

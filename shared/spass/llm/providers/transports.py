@@ -42,7 +42,7 @@ def _proxy(url: httpx.URL) -> str | None:
 
 
 @contextmanager
-def noting_whether_sent(request: httpx.Request, attempt: Attempt) -> Iterator[None]:
+def track_sent(request: httpx.Request, attempt: Attempt) -> Iterator[None]:
     """Note for a ``request`` that ends without an answer whether the provider may have all of it.
 
     ``DirectTransport`` says so itself. Of another transport it is assumed, unless the exception shows the opposite.

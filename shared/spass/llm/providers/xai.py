@@ -7,4 +7,4 @@ from spass.llm.providers.openai_compatible import OpenAiCompatible
 
 class Xai(OpenAiCompatible):
     base_url: ClassVar[str] = "https://api.x.ai/v1"
-    lacks: ClassVar[frozenset[str]] = frozenset({"logit_bias", "verbosity"})
+    unsupported_fields: ClassVar[frozenset[str]] = frozenset({"logit_bias", "verbosity"})

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from spass.rag.documents import MAX_DOCUMENTS, NewDocument
+from spass.rag.index.documents import MAX_DOCUMENTS, NewDocument
 from spass.rag.ingest.plan import Entry, EntryError, Position
 
 _TEXT_BYTES: Final = 2**20  # of one batch's texts: some minutes of embedding at the slowest

@@ -6,7 +6,7 @@ from typing import Final
 from pydantic import JsonValue, ValidationError
 
 from spass.core.errors import SpassError
-from spass.rag.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES, NewDocument, metadata_json
+from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES, NewDocument, metadata_json
 from spass.rag.ingest.lines import MAX_RECORD_BYTES, Record
 from spass.rag.ingest.plan import Entry, EntryError, Source
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Json
-from spass.core.strict_json import Unreadable, read_object
-from spass.rag.documents import MAX_METADATA_DEPTH
+from spass.rag.index.documents import MAX_METADATA_DEPTH
 from spass.rag.ingest.checks import Problem, entry_of
 from spass.rag.ingest.lines import LineSplitter
 from spass.rag.ingest.plan import Entry, FileRefused, Kind, Parts, Plan, Position, Source
@@ -58,6 +58,6 @@ def _fields(line: bytes) -> Mapping[str, Json]:
         return read_object(line.decode(), max_depth=_MAX_DEPTH)
     except UnicodeDecodeError:
         raise Problem("not_utf8", "The line is not UTF-8.") from None
-    except Unreadable as error:
+    except InvalidJson as error:
         reason = error.reason if error.position is None else f"it is not valid JSON from character {error.position + 1} on"
         raise Problem("invalid_request", f"The line is no document: {reason}.") from None

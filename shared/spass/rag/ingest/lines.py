@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from spass.rag.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES
+from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES
 from spass.rag.ingest.plan import Position
 
 _LONGEST_ESCAPE: Final = len(r"\u0041")

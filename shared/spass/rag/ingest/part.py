@@ -42,7 +42,7 @@ class PartRun:
         self._store = store
         self._record = record
         self._deadline = deadline
-        self._scope = Scope.of_job(store, deadline, route=ROUTE, user=record.user, request_id=record.request_id)
+        self._scope = Scope.for_job(store, deadline, route=ROUTE, user=record.user, request_id=record.request_id)
         self._refused = 0
         self._slowest: float | None = None  # seconds that a batch took
 

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Final, Self
 
 from spass.core.messages import Json
-from spass.rag.documents import NewDocument
+from spass.rag.index.documents import NewDocument
 
 
 class Kind(StrEnum):

@@ -13,12 +13,12 @@ from spass.aws.table import ABSENT, TTL, Condition, ConditionFailed, Put, Update
 from spass.core.errors import Conflict, InternalError, SpassError
 from spass.core.messages import Json
 from spass.core.time import now_s
-from spass.rag.answers import WriteAnswer
+from spass.rag.index.answers import WriteAnswer
+from spass.rag.index.objects import gather_limited
 from spass.rag.ingest.batches import Batch
 from spass.rag.ingest.newest import while_newest
 from spass.rag.ingest.plan import Part, Position
 from spass.rag.ingest.record import KEEP_SECONDS, MAX_ERRORS, Status, UploadError, UploadRecord, errors_of, updated
-from spass.rag.objects import together
 
 _PUTS_AT_ONCE: Final = 16
 _READ_AT_ONCE: Final = 16
@@ -74,7 +74,7 @@ async def put_parts(store: TenantStore, record: UploadRecord, parts: Sequence[Pa
         except ConditionFailed:
             return
 
-    await together((put(number, part) for number, part in enumerate(parts)), at_once=_PUTS_AT_ONCE)
+    await gather_limited((put(number, part) for number, part in enumerate(parts)), at_once=_PUTS_AT_ONCE)
 
 
 async def take_part(store: TenantStore, record: UploadRecord, number: int, owner: str) -> PartRecord:

@@ -17,16 +17,16 @@ from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import InvalidRequest
 from spass.core.ids import IndexId, UploadId, new_id
-from spass.core.pages import PageRoom
+from spass.core.page_size import PageSizeLimit
 from spass.core.time import Deadline, Timestamp, epoch_s, now, now_s, timestamp
-from spass.rag.documents import MAX_UPLOAD_BYTES
+from spass.rag.index.documents import MAX_UPLOAD_BYTES
+from spass.rag.index.embedding_model import EmbeddingModel, check_model
 from spass.rag.ingest import custody
 from spass.rag.ingest.plan import kind_of
 from spass.rag.ingest.progress import first_errors
 from spass.rag.ingest.record import ABANDONED, MAX_ERRORS, Status, UploadError, UploadRecord, read_record, record_of
 from spass.rag.ingest.uploaded_file import upload_key
-from spass.rag.model import EmbeddingModel, check_model
-from spass.rag.swap import read_manifest
+from spass.rag.write.swap import read_manifest
 from spass.tenancy.config import GatewayConfig, ModelConfig
 
 FORM_SECONDS: Final = 3600
@@ -140,7 +140,7 @@ class Uploads:
         """
         owner = f"uploads:{scope.store.tenant}:{index_id}"
         last = decode_cursor(owner, cursor) if cursor is not None else None
-        room = PageRoom()
+        room = PageSizeLimit()
         shown: list[Upload] = []
         while True:
             items = await scope.store.table.query(

@@ -10,12 +10,21 @@ from spass.aws.clients import TenantStore
 from spass.aws.leases import LeaseLost, renewing
 from spass.aws.log import write_line
 from spass.aws.objects import ObjectMissing
-from spass.core.errors import Internal, InternalError, Limited, SpassError, StorageUnavailable, TimedOut, Unavailable, Upstream
+from spass.core.errors import (
+    DeadlineExceeded,
+    Internal,
+    InternalError,
+    LimitExceeded,
+    SpassError,
+    StorageUnavailable,
+    Unavailable,
+    Upstream,
+)
 from spass.core.ids import IndexId, UploadId
 from spass.core.jobs import Delivery, IngestUpload
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
-from spass.rag.documents import MAX_UPLOAD_BYTES
+from spass.rag.index.documents import MAX_UPLOAD_BYTES
 from spass.rag.ingest import custody
 from spass.rag.ingest.custody import Hand, Standing
 from spass.rag.ingest.newest import check_newest, note_newest
@@ -26,7 +35,7 @@ from spass.rag.ingest.reading import survey
 from spass.rag.ingest.record import UploadError, UploadRecord, read_record
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.service import Rag
-from spass.rag.swap import read_manifest
+from spass.rag.write.swap import read_manifest
 
 SMALL_BYTES: Final = 16 * 2**20
 """A file up to this size is one part: its worker is done with it sooner than a state machine has started."""
@@ -39,11 +48,11 @@ SURVEY_SECONDS: Final = 600.0
 """A file that cannot be looked through in so long a time will not be another time."""
 SURVEY_TIMEOUT: Final = "survey_timeout"
 
-PASSING: Final = (Unavailable, Upstream, TimedOut, Limited, Internal)
+PASSING: Final = (Unavailable, Upstream, DeadlineExceeded, LimitExceeded, Internal)
 """What may go better another time."""
 
 
-class SurveyTooLong(TimedOut):
+class SurveyTooLong(DeadlineExceeded):
     """Looking a file through is not gone on with, but begun again."""
 
     code = SURVEY_TIMEOUT
@@ -104,7 +113,7 @@ class Ingest:
                 return await self._run(store, record, deadline)
             except LeaseLost:
                 raise
-            except (Unavailable, Upstream, TimedOut, Limited) as error:
+            except (Unavailable, Upstream, DeadlineExceeded, LimitExceeded) as error:
                 if deadline.remaining() < pause + LAST_SECONDS:
                     raise
                 log_trouble(record, error)

@@ -25,40 +25,40 @@ from spass.core.errors import (
 from spass.core.ids import MessageId, new_id, random_suffix
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Timestamp, timestamp
-from spass.sessions.compaction.model import Compacted, Plan, Summary, SummaryRecord, summary_message
-from spass.sessions.compaction.stored import kept_text, read_summary, summary_attributes
-from spass.sessions.hold import gone, held_by, release
-from spass.sessions.record import StoredMessage, TurnRecord, load_turns, overflow_of, store_body
-from spass.sessions.session import Hold, Session, session_of
+from spass.sessions.compaction.summary_store import read_summary, storable_text, summary_attributes
+from spass.sessions.compaction.types import CompactionPlan, CompactionResult, Summary, SummaryRecord, summary_message
+from spass.sessions.hold import held_by, is_deleted, release_hold
+from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body, stored_overflow_key
+from spass.sessions.session import Hold, Session, decode_session
 
 
-class NotBegun(StorageUnavailable):
+class CompactionNotStarted(StorageUnavailable):
     """The bucket did not take what the successor would begin with: nothing took place, and the source is held as before."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _CommitAttempt:
     """Everything of a compaction, before it is known whether it takes place."""
 
     store: TenantStore
     source: Session
-    plan: Plan
+    plan: CompactionPlan
     owner: str
-    made: Compacted
+    made: CompactionResult
 
 
-async def commit(  # one compaction's parts, all named
+async def commit_compaction(  # one compaction's parts, all named
     store: TenantStore,
     source: Session,
     live: Sequence[TurnRecord],
-    plan: Plan,
+    plan: CompactionPlan,
     summary: Summary,
     *,
     owner: str,
     at: float,
     hold: Hold | None = None,
-    with_effect: Callable[[Compacted], Sequence[Write]] = lambda _: (),
-) -> Compacted:
+    with_effect: Callable[[CompactionResult], Sequence[Write]] = lambda _: (),
+) -> CompactionResult:
     """Archive ``source``, as it was read under the hold of ``owner``, and let its successor begin with ``summary`` and the
     messages from ``plan.kept_from`` on. ``live`` are all its turns. The source is let go; the successor begins held by ``hold``.
     The writes that ``with_effect`` makes join the transaction. ``at`` is in seconds since the epoch.
@@ -73,19 +73,19 @@ async def commit(  # one compaction's parts, all named
         NotBegun: see there.
         StorageUnavailable: we cannot know; the hold may be gone.
     """
-    _fits(source, live, plan)
+    _check_plan(source, live, plan)
     at_wire = timestamp(at)
     record = _record(plan, source, summary, at_wire)
     first = _first_item(live, plan, record)
     successor = _successor(source, plan, first, at_wire, hold)
-    attempt = _Attempt(store, source, plan, owner, Compacted(successor, first, record))
-    body = await _stored(attempt)
+    attempt = _CommitAttempt(store, source, plan, owner, CompactionResult(successor, first, record))
+    body = await _store_first_item(attempt)
     writes = [
         *_writes(attempt, Put(keys.session_turn(store.tenant, successor.id, 1), body, ITEM_ABSENT)),
         *with_effect(attempt.made),
     ]
-    end = await _end(attempt, writes)
-    if (key := overflow_of(dict(body))) and _never_any_more(end, first):
+    end = await _transact(attempt, writes)
+    if (key := stored_overflow_key(dict(body))) and _cannot_commit_later(end, first):
         with suppress(StorageUnavailable):
             await store.objects.delete([key])
     if isinstance(end, SpassError):
@@ -93,15 +93,15 @@ async def commit(  # one compaction's parts, all named
     return end
 
 
-async def _stored(attempt: _Attempt) -> dict[str, Value]:
+async def _store_first_item(attempt: _CommitAttempt) -> dict[str, Value]:
     made = attempt.made
     try:
         return await store_body(attempt.store, made.session.id, made.first)
     except StorageUnavailable as error:
-        raise NotBegun(error.message, retry_after=error.retry_after) from error
+        raise CompactionNotStarted(error.message, retry_after=error.retry_after) from error
 
 
-async def _end(attempt: _Attempt, writes: Sequence[Write]) -> Compacted | SpassError:
+async def _transact(attempt: _CommitAttempt, writes: Sequence[Write]) -> CompactionResult | SpassError:
     """Make the writes; what came of it.
 
     Raises:
@@ -111,18 +111,18 @@ async def _end(attempt: _Attempt, writes: Sequence[Write]) -> Compacted | SpassE
     try:
         await attempt.store.table.transact(writes, token=token)
     except TransactionFailed:
-        return await _settled(attempt)
+        return await _read_outcome(attempt)
     except StorageUnavailable:
         # A try may still be on its way. Without the hold it can no longer take effect, so what we read then is final.
-        await release(attempt.store, attempt.source.id, attempt.owner)
-        end = await _settled(attempt)
+        await release_hold(attempt.store, attempt.source.id, attempt.owner)
+        end = await _read_outcome(attempt)
         if isinstance(end, SessionBusy):
             return StorageUnavailable("The compaction could not be recorded; try again.", retry_after=1)
         return end
     return attempt.made
 
 
-def _never_any_more(end: Compacted | SpassError, first: TurnRecord) -> bool:
+def _cannot_commit_later(end: CompactionResult | SpassError, first: TurnRecord) -> bool:
     """Whether a try with ``first`` that is still on its way can no longer take effect, even if its owner holds the session again,
     as a job that is tried again does. Else its body stays where it is: what is never committed is swept after a day.
     """
@@ -131,7 +131,7 @@ def _never_any_more(end: Compacted | SpassError, first: TurnRecord) -> bool:
     return end.first.id != first.id
 
 
-def _fits(source: Session, live: Sequence[TurnRecord], plan: Plan) -> None:
+def _check_plan(source: Session, live: Sequence[TurnRecord], plan: CompactionPlan) -> None:
     """That nothing of the history would be lost: every live message is at hand, and the plan divides them."""
     numbers = [stored.seq for turn in live for stored in turn.messages]
     if numbers != list(range(source.compacted_before, source.next_seq)):
@@ -140,12 +140,12 @@ def _fits(source: Session, live: Sequence[TurnRecord], plan: Plan) -> None:
         raise InternalError("A compaction's plan does not fit its session.")
 
 
-def _record(plan: Plan, source: Session, summary: Summary, at: Timestamp) -> SummaryRecord:
+def _record(plan: CompactionPlan, source: Session, summary: Summary, at: Timestamp) -> SummaryRecord:
     return SummaryRecord(
         plan.summary,
         source.id,
         plan.successor,
-        kept_text(summary.text),
+        storable_text(summary.text),
         summary.model,
         at,
         source.compacted_before,
@@ -153,7 +153,7 @@ def _record(plan: Plan, source: Session, summary: Summary, at: Timestamp) -> Sum
     )
 
 
-def _first_item(live: Sequence[TurnRecord], plan: Plan, record: SummaryRecord) -> TurnRecord:
+def _first_item(live: Sequence[TurnRecord], plan: CompactionPlan, record: SummaryRecord) -> TurnRecord:
     """The summary and what is kept, as one turn. Its id is its own, as any turn's: where another process commits the same plan,
     neither writes over the body that the other put into the bucket.
     """
@@ -165,7 +165,7 @@ def _first_item(live: Sequence[TurnRecord], plan: Plan, record: SummaryRecord) -
     return TurnRecord(new_id("turn"), messages, TokenUsage(), 0, FinishReason.STOP, runs)
 
 
-def _successor(source: Session, plan: Plan, first: TurnRecord, at: Timestamp, hold: Hold | None) -> Session:
+def _successor(source: Session, plan: CompactionPlan, first: TurnRecord, at: Timestamp, hold: Hold | None) -> Session:
     return Session(
         plan.successor,
         source.agent,
@@ -183,7 +183,7 @@ def _successor(source: Session, plan: Plan, first: TurnRecord, at: Timestamp, ho
     )
 
 
-def _writes(attempt: _Attempt, first: Put) -> list[Write]:
+def _writes(attempt: _CommitAttempt, first: Put) -> list[Write]:
     tenant, source, plan, successor = attempt.store.tenant, attempt.source, attempt.plan, attempt.made.session
     at = successor.created_at
     archived = replace(
@@ -217,7 +217,7 @@ def _writes(attempt: _Attempt, first: Put) -> list[Write]:
     ]
 
 
-async def _settled(attempt: _Attempt) -> Compacted | SpassError:
+async def _read_outcome(attempt: _CommitAttempt) -> CompactionResult | SpassError:
     """What came of it, read from the table: the compaction as it took place, or why it did not.
 
     Raises:
@@ -225,10 +225,10 @@ async def _settled(attempt: _Attempt) -> Compacted | SpassError:
     """
     store, plan = attempt.store, attempt.plan
     head = await store.table.get(keys.session_head(store.tenant, plan.source))
-    source = session_of(head) if head is not None else None
+    source = decode_session(head) if head is not None else None
     if source is not None and (source.archived_by, source.successor_session_id) == (attempt.owner, plan.successor):
-        return await _as_made(attempt)
-    if source is None or gone(head):
+        return await _committed_result(attempt)
+    if source is None or is_deleted(head):
         return SessionNotFound("This session was deleted while it was compacted.")
     if source.archived_at is not None:
         return SessionArchived(
@@ -238,16 +238,16 @@ async def _settled(attempt: _Attempt) -> Compacted | SpassError:
     return SessionBusy("Another request took this session over; it was not compacted.", retry_after=1)
 
 
-async def _as_made(attempt: _Attempt) -> Compacted:
+async def _committed_result(attempt: _CommitAttempt) -> CompactionResult:
     """The compaction with the ids and times that it got when it took place, which may have been in another process. If the
     successor has been deleted since, with ours."""
     store, plan, made = attempt.store, attempt.plan, attempt.made
     head = await store.table.get(keys.session_head(store.tenant, plan.successor))
-    if head is None or gone(head):
+    if head is None or is_deleted(head):
         return made
     try:
         turns = await load_turns(store, plan.successor, 1, limit=1)
     except ObjectMissing:
         return made
     record = await read_summary(store, plan.successor, plan.summary)
-    return Compacted(session_of(head), turns[0], record) if turns and record is not None else made
+    return CompactionResult(decode_session(head), turns[0], record) if turns and record is not None else made

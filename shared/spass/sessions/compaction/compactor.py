@@ -10,20 +10,20 @@ from spass.core.ids import SessionId
 from spass.core.messages import Message
 from spass.core.time import Deadline
 from spass.sessions.compaction import trigger
-from spass.sessions.compaction.commit import NotBegun, commit
-from spass.sessions.compaction.cut import plan_of
-from spass.sessions.compaction.model import Compacted
-from spass.sessions.held import Clock, Held
+from spass.sessions.compaction.commit import CompactionNotStarted, commit_compaction
+from spass.sessions.compaction.planning import plan_compaction
+from spass.sessions.compaction.types import CompactionResult
+from spass.sessions.held_session import Clock, HeldSession
 from spass.sessions.record import TurnRecord
 from spass.sessions.session import Hold, Session
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.summary import Summarizer  # its room is entered by the first compaction
 
-_SHARE: Final = 0.5
+_DEADLINE_SHARE: Final = 0.5
 """Of the time that a request has left: the turn is still to run."""
 
-_LOST: Final = (SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable)
+_HOLD_LOST_ERRORS: Final = (SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable)
 """What a commit raises when the turn can no longer be sure of its session."""
 
 
@@ -36,7 +36,7 @@ class Compactor:
     def __init__(
         self, summarizer: "Callable[[], Summarizer]", scope: Scope, *, model: str, context_window: int, clock: Clock
     ) -> None:
-        self.compacted: Compacted | None = None
+        self.compacted: CompactionResult | None = None
         self.error: SpassError | None = None
         self._summarizer = summarizer
         self._scope = scope
@@ -47,9 +47,11 @@ class Compactor:
 
     def due(self, session: Session, live: Sequence[Message], message: str) -> bool:
         """Whether ``session`` is to be compacted before a turn that begins with ``message``."""
-        return trigger.due(session, live, message, self._context_window)
+        return trigger.should_compact(session, live, message, self._context_window)
 
-    async def compact(self, held: Held, live: Sequence[TurnRecord], hold: Callable[[SessionId], Hold]) -> Compacted | None:
+    async def compact(
+        self, held: HeldSession, live: Sequence[TurnRecord], hold: Callable[[SessionId], Hold]
+    ) -> CompactionResult | None:
         """Let the session, whose turns are ``live``, go on as a shorter one, which begins under ``hold`` and is then the one that
         is held. None: it stays as it is, and ``error`` says why if there was a try.
 
@@ -63,20 +65,20 @@ class Compactor:
         self._tried = True
         messages = [stored for turn in live for stored in turn.messages]
         try:
-            plan = plan_of(session, messages)
-            scope = replace(self._scope, deadline=Deadline.after(self._scope.deadline.remaining() * _SHARE))
+            plan = plan_compaction(session, messages)
+            scope = replace(self._scope, deadline=Deadline.after(self._scope.deadline.remaining() * _DEADLINE_SHARE))
             summary = await self._summarizer().summarise_session(scope, session, live, plan, otherwise=self._model)
         except SpassError as error:
             self.error = error
             return None
         try:
-            async with held.moving_to(plan.successor):
-                self.compacted = await commit(
+            async with held.transfer_to(plan.successor):
+                self.compacted = await commit_compaction(
                     held.store, session, live, plan, summary, owner=held.owner, at=self._clock(), hold=hold(plan.successor)
                 )
-                held.moved(self.compacted.session)
+                held.finish_transfer(self.compacted.session)
         except SpassError as error:
-            if isinstance(error, _LOST) and not isinstance(error, NotBegun):
+            if isinstance(error, _HOLD_LOST_ERRORS) and not isinstance(error, CompactionNotStarted):
                 raise
             self.error = error
         return self.compacted

@@ -19,18 +19,18 @@ from spass.core.errors import SpassError, SummaryFailed
 from spass.core.ids import AgentName, JobId, RequestId, SessionId, SummaryId, UserId
 from spass.core.messages import Json
 from spass.core.time import Timestamp, epoch_s
-from spass.llm.scrub import scrub
-from spass.metering.cost import decimal_text
-from spass.sessions.compaction.model import Plan
+from spass.metering.pricing import decimal_text
+from spass.redaction.provider_text import redact_provider_text
+from spass.sessions.compaction.types import CompactionPlan
 from spass.tenancy.strict_body import StrictBody
 
-KIND: Final = "compaction"
+JOB_KIND: Final = "compaction"
 JOB_SECONDS: Final = 3600
 """How long a job may take. One that has not ended by then never will."""
-KEEP_SECONDS: Final = 30 * 24 * 3600
+JOB_TTL_SECONDS: Final = 30 * 24 * 3600
 
-_NOTHING: Final = Cost()
-_KEPT_DETAILS: Final = ("reason", "successor_session_id")
+_NO_COST: Final = Cost()
+_STORED_DETAILS: Final = ("reason", "successor_session_id")
 
 
 class CompactSession(StrictBody):
@@ -47,7 +47,7 @@ class JobStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Requester:
     """The request that asked for a job: with which token, where in a tree of calls, for the audit of what is done for it, and
     its Idempotency-Key, if it had one."""
 
@@ -61,7 +61,7 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class JobFailure:
     """Why a job failed. ``retry_after`` is in seconds."""
 
     code: str
@@ -72,8 +72,8 @@ class Failure:
     @classmethod
     def of(cls, error: SpassError) -> Self:
         after = error.retry_after
-        details = {name: value for name, value in error.details.items() if name in _KEPT_DETAILS}
-        return cls(error.code, scrub(error.message), None if after is None else max(1, math.ceil(after)), details)
+        details = {name: value for name, value in error.details.items() if name in _STORED_DETAILS}
+        return cls(error.code, redact_provider_text(error.message), None if after is None else max(1, math.ceil(after)), details)
 
     def error(self, job: JobId) -> SpassError:
         """The same as an error that can be raised."""
@@ -85,7 +85,8 @@ class Failure:
 class Job:
     """The compaction of ``plan.source``, a session of ``user`` with ``agent``.
 
-    ``otherwise`` is the model that summarises if the tenant has set none; None if the asker's token may not use it. The job never
+    ``otherwise`` is the model that summarises if the tenant has set none; None if the requester's token may not use it. The
+    job never
     lives past second ``ends_at``. What it ``cost`` is known when it has ended, as are the numbers of messages that were
     ``compacted`` and ``kept``, and the ``model`` that summarised.
     """
@@ -94,40 +95,40 @@ class Job:
     status: JobStatus
     user: UserId
     agent: AgentName
-    plan: Plan
+    plan: CompactionPlan
     otherwise: str | None
-    asker: Asker
+    requester: Requester
     created_at: Timestamp
     ends_at: int
     finished_at: Timestamp | None = None
     compacted: int = 0
     kept: int = 0
     model: str | None = None
-    cost: Cost = _NOTHING
-    failure: Failure | None = None
+    cost: Cost = _NO_COST
+    failure: JobFailure | None = None
 
     @property
     def ended(self) -> bool:
         return self.status in (JobStatus.SUCCEEDED, JobStatus.FAILED)
 
-    def asked_by(self, request: IdempotentRequest | None) -> bool:
+    def is_requested_by(self, request: IdempotentRequest | None) -> bool:
         """Whether a request with the same Idempotency-Key asked for it.
 
         Raises:
             IdempotencyKeyReused: so it was, with another body.
         """
-        if request is None or self.asker.key_hash != request.digest:
+        if request is None or self.requester.key_hash != request.digest:
             return False
-        if self.asker.body_hash != request.body_hash:
+        if self.requester.body_hash != request.body_hash:
             raise errors.IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
         return True
 
     def attributes(self) -> dict[str, Value]:
         """The item. What is None is absent."""
-        plan, asker = self.plan, self.asker
+        plan, requester = self.plan, self.requester
         every: dict[str, Value] = {
             "id": self.id,
-            "kind": KIND,
+            "kind": JOB_KIND,
             "status": self.status.value,
             "user": self.user,
             "agent": self.agent,
@@ -136,13 +137,13 @@ class Job:
             "summary": plan.summary,
             "kept_from": plan.kept_from,
             "otherwise": self.otherwise,
-            "request_id": asker.request_id,
-            "token_id": asker.token_id,
-            "origin_request_id": asker.origin,
-            "depth": asker.depth,
-            "route": asker.route,
-            "key_hash": asker.key_hash,
-            "body_hash": asker.body_hash,
+            "request_id": requester.request_id,
+            "token_id": requester.token_id,
+            "origin_request_id": requester.origin,
+            "depth": requester.depth,
+            "route": requester.route,
+            "key_hash": requester.key_hash,
+            "body_hash": requester.body_hash,
             "created_at": self.created_at,
             "ends_at": self.ends_at,
             "finished_at": self.finished_at,
@@ -150,7 +151,7 @@ class Job:
             "kept": self.kept,
             "model": self.model,
             **_cost_attributes(self.cost),
-            TTL: epoch_s(self.created_at) + KEEP_SECONDS,
+            TTL: epoch_s(self.created_at) + JOB_TTL_SECONDS,
         }
         if self.failure is not None:
             every["failure"] = asdict(self.failure)
@@ -161,7 +162,7 @@ class Job:
         failure = self.failure
         return {
             "id": self.id,
-            "kind": KIND,
+            "kind": JOB_KIND,
             "status": self.status.value,
             "created_at": self.created_at,
             "finished_at": self.finished_at,
@@ -183,7 +184,7 @@ class Job:
         }
 
 
-def job_of(item: Item) -> Job:
+def decode_job(item: Item) -> Job:
     """The job that an item holds."""
     stored = cast("Mapping[str, Any]", item)  # written by ``attributes``
     failure = stored.get("failure")
@@ -192,9 +193,11 @@ def job_of(item: Item) -> Job:
         JobStatus(stored["status"]),
         UserId(stored["user"]),
         AgentName(stored["agent"]),
-        Plan(SessionId(stored["source"]), SessionId(stored["successor"]), SummaryId(stored["summary"]), stored["kept_from"]),
+        CompactionPlan(
+            SessionId(stored["source"]), SessionId(stored["successor"]), SummaryId(stored["summary"]), stored["kept_from"]
+        ),
         stored.get("otherwise"),
-        Asker(
+        Requester(
             RequestId(stored["request_id"]),
             stored["token_id"],
             stored.get("origin_request_id"),
@@ -209,8 +212,8 @@ def job_of(item: Item) -> Job:
         compacted=stored["compacted"],
         kept=stored["kept"],
         model=stored.get("model"),
-        cost=_cost_of(stored),
-        failure=Failure(**failure) if failure else None,
+        cost=_decode_cost(stored),
+        failure=JobFailure(**failure) if failure else None,
     )
 
 
@@ -221,10 +224,10 @@ async def read_job(store: TenantStore, job: JobId) -> Job | None:
         StorageUnavailable: throttled or unreachable through all retries.
     """
     item = await store.table.get(keys.job(store.tenant, job))
-    return job_of(item) if item is not None else None
+    return decode_job(item) if item is not None else None
 
 
-def changed(store: TenantStore, before: Job, after: Job) -> Update:
+def job_update(store: TenantStore, before: Job, after: Job) -> Update:
     """Return the write that changes the job ``before`` into ``after``. It fails if the job has ended meanwhile."""
     old = before.attributes()
     new = {name: value for name, value in after.attributes().items() if old.get(name) != value}
@@ -240,7 +243,7 @@ def _cost_attributes(cost: Cost) -> dict[str, Value]:
     }
 
 
-def _cost_of(stored: Mapping[str, Any]) -> Cost:
+def _decode_cost(stored: Mapping[str, Any]) -> Cost:
     return Cost(Decimal(stored["cost_usd"]), Decimal(stored["cost_eur"]), CostSource(stored["cost_source"]), stored["sub_calls"])
 
 

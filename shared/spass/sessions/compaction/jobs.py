@@ -24,17 +24,17 @@ from spass.core.ids import AgentName, JobId, SessionId, new_id
 from spass.core.jobs import CompactSession
 from spass.core.messages import Json
 from spass.core.time import timestamp
-from spass.sessions.compaction.cut import plan_of
-from spass.sessions.compaction.ending import GIVEN_UP, LATE, fail
-from spass.sessions.compaction.job import JOB_SECONDS, Asker, Job, JobStatus, read_job
-from spass.sessions.compaction.stored import read_summary
-from spass.sessions.held import Clock
-from spass.sessions.hold import free, job_hold, refusal, release
+from spass.sessions.compaction.failure import RETRIES_EXHAUSTED, TIMED_OUT, fail_job
+from spass.sessions.compaction.job import JOB_SECONDS, Job, JobStatus, Requester, read_job
+from spass.sessions.compaction.planning import plan_compaction
+from spass.sessions.compaction.summary_store import read_summary
+from spass.sessions.held_session import Clock
+from spass.sessions.hold import hold_error, new_job_hold, not_held_by_others, release_hold
 from spass.sessions.record import load_turns
-from spass.sessions.session import HoldKind, Session, owned, user_of
+from spass.sessions.session import HoldKind, Session, decode_owned_session, require_user
 
 _FIRST_DELAY: Final = 0.1  # seconds between two looks at a job, half as much again each time
-_LONGEST_DELAY: Final = 1.0
+_MAX_DELAY: Final = 1.0
 
 
 class CompactionJobs:
@@ -57,7 +57,7 @@ class CompactionJobs:
         none and the caller's token may use it.
 
         Raises:
-            SessionNotFound, SessionAgentMismatch: as ``owned``.
+            SessionNotFound, SessionAgentMismatch: as ``decode_owned_session``.
             SessionArchived: it was compacted before.
             CompactionDisabled: it is never to be compacted.
             SessionBusy, CompactionInProgress: a turn or another job holds it.
@@ -67,16 +67,16 @@ class CompactionJobs:
         """
         store, now = scope.store, self._clock()
         source = await self._source(scope, agent, session)
-        earlier = await self._asked_before(store, source, idempotency, now)
+        earlier = await self._find_existing_job(store, source, idempotency, now)
         if earlier is not None and earlier.failure is None:
             return earlier
         if earlier is not None:  # who ended it died before it let go
-            await release(store, session, earlier.id)
+            await release_hold(store, session, earlier.id)
             source = await self._source(scope, agent, session)
-        _check(source, now)
-        job = await self._planned(scope, source, otherwise, idempotency, now)
+        _check_compactable(source, now)
+        job = await self._new_job(scope, source, otherwise, idempotency, now)
         await self._hold(store, source, job, now)
-        await self._ask(store, job)
+        await self._send_message(store, job)
         return job
 
     async def get(self, scope: Scope, job_id: JobId) -> Job:
@@ -87,10 +87,10 @@ class CompactionJobs:
             StorageUnavailable: throttled or unreachable through all retries.
         """
         job = await read_job(scope.store, job_id)
-        if job is None or job.user != user_of(scope):
+        if job is None or job.user != require_user(scope):
             raise JobNotFound("You have no such job.")
         now = self._clock()
-        return await fail(scope.store, job, LATE, now) if not job.ended and now >= job.ends_at else job
+        return await fail_job(scope.store, job, TIMED_OUT, now) if not job.ended and now >= job.ends_at else job
 
     async def wait(self, scope: Scope, job: Job, seconds: float) -> Job:
         """The job once it has ended, or as it was last seen within ``seconds``: it goes on, whether we can look or not.
@@ -102,7 +102,7 @@ class CompactionJobs:
         until, delay, found = loop.time() + seconds, _FIRST_DELAY, job
         while not found.ended and (rest := until - loop.time()) > 0:
             await asyncio.sleep(min(delay, rest))
-            delay = min(_LONGEST_DELAY, delay * 1.5)
+            delay = min(_MAX_DELAY, delay * 1.5)
             with suppress(StorageUnavailable):
                 found = await self.get(scope, job.id)
         return found
@@ -119,9 +119,11 @@ class CompactionJobs:
         return job.result(summary.text if summary is not None else None)
 
     async def _source(self, scope: Scope, agent: AgentName, session: SessionId) -> Session:
-        return owned(await scope.store.table.get(keys.session_head(scope.store.tenant, session)), agent, user_of(scope))
+        return decode_owned_session(
+            await scope.store.table.get(keys.session_head(scope.store.tenant, session)), agent, require_user(scope)
+        )
 
-    async def _asked_before(
+    async def _find_existing_job(
         self, store: TenantStore, source: Session, request: IdempotentRequest | None, now: float
     ) -> Job | None:
         """The job that this same request asked for before, and of which it never heard; one that failed while it holds the
@@ -134,13 +136,13 @@ class CompactionJobs:
         else:
             owner = hold.owner if hold is not None and hold.kind is HoldKind.JOB and hold.live(now) else None
         job = await read_job(store, JobId(owner)) if owner is not None else None
-        if job is None or not job.asked_by(request):
+        if job is None or not job.is_requested_by(request):
             return None
         if job.status is JobStatus.QUEUED:  # who asked for it may have died before saying so
-            await self._ask(store, job)
+            await self._send_message(store, job)
         return job
 
-    async def _planned(self, scope: Scope, source: Session, otherwise: str, request: IdempotentRequest | None, now: float) -> Job:
+    async def _new_job(self, scope: Scope, source: Session, otherwise: str, request: IdempotentRequest | None, now: float) -> Job:
         try:
             turns = await load_turns(scope.store, source.id, source.compacted_before)
         except ObjectMissing:  # nobody holds it yet, and somebody deletes it
@@ -148,9 +150,9 @@ class CompactionJobs:
         live = [stored for turn in turns for stored in turn.messages]
         if len(live) != source.live_message_count:
             raise SessionBusy("Another request has just changed this session; try again.", retry_after=1)
-        plan = plan_of(source, live)
+        plan = plan_compaction(source, live)
         caller = scope.caller
-        asker = Asker(
+        requester = Requester(
             caller.request_id,
             caller.identity.token_id,
             caller.parent_request_id,
@@ -166,53 +168,53 @@ class CompactionJobs:
             source.agent,
             plan,
             otherwise if caller.identity.allows(otherwise) else None,
-            asker,
+            requester,
             timestamp(now),
             int(now) + JOB_SECONDS,
         )
 
     async def _hold(self, store: TenantStore, source: Session, job: Job, now: float) -> None:
         """Hold the session for the job, as it was read, and put the job's record: both or neither."""
-        hold = job_hold(job.id, job.asker.key_hash, job.asker.body_hash, now)
+        hold = new_job_hold(job.id, job.requester.key_hash, job.requester.body_hash, now)
         unchanged = Equals("next_seq", source.next_seq) & Absent("deleted_at") & Absent("archived_at")
         take = Update(
             keys.session_head(store.tenant, source.id),
             set={"hold": hold.attributes()},
-            when=unchanged & free(now, job.id),
+            when=unchanged & not_held_by_others(now, job.id),
         )
         record = Put(keys.job(store.tenant, job.id), job.attributes(), ITEM_ABSENT)
         try:
             await store.table.transact([take, record], token=job.id)
         except TransactionFailed as failure:
             if 1 not in failure.failures:  # else the record stands there, so this is our own first try
-                raise _refused(failure.failures[0], source, now) from None
+                raise _hold_error(failure.failures[0], source, now) from None
         except StorageUnavailable:
             with suppress(StorageUnavailable):
-                await release(store, source.id, job.id)
+                await release_hold(store, source.id, job.id)
             raise
 
-    async def _ask(self, store: TenantStore, job: Job) -> None:
+    async def _send_message(self, store: TenantStore, job: Job) -> None:
         """Leave the job to the queue, or end it."""
         try:
             await store.jobs.send(CompactSession(store.tenant, job.id))
         except StorageUnavailable:
             with suppress(StorageUnavailable):
-                await fail(store, job, GIVEN_UP, self._clock())
+                await fail_job(store, job, RETRIES_EXHAUSTED, self._clock())
             raise
 
 
-def _check(source: Session, now: float) -> None:
+def _check_compactable(source: Session, now: float) -> None:
     """That the session may be compacted."""
     if source.archived_at is not None:
-        raise refusal(source, None, None, now)
+        raise hold_error(source, None, None, now)
     if source.compact_strategy == "off":
         raise CompactionDisabled("This session was created with compact_strategy off.")
     if source.hold is not None and source.hold.live(now):
-        raise refusal(source, None, None, now)
+        raise hold_error(source, None, None, now)
 
 
-def _refused(head: Item | None, source: Session, now: float) -> SpassError:
+def _hold_error(head: Item | None, source: Session, now: float) -> SpassError:
     """Why a session, which was free when it was read, could not be held."""
-    found = owned(head, source.agent, source.user)
+    found = decode_owned_session(head, source.agent, source.user)
     held = found.hold is not None and found.hold.live(now)
-    return refusal(found if held else replace(found, hold=None), None, None, now)
+    return hold_error(found if held else replace(found, hold=None), None, None, now)

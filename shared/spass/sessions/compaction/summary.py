@@ -6,9 +6,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from spass.aws.endings import together
+from spass.aws.tasks import run_concurrently
 from spass.calls.defence import MAX_CHARACTERS
-from spass.calls.invisible import visible
+from spass.calls.invisible_characters import strip_invisible
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.errors import (
@@ -23,34 +23,36 @@ from spass.core.errors import (
     UpstreamRejected,
 )
 from spass.core.messages import FinishReason, Message, Role
-from spass.llm.retries import LIMIT_OF_BACKENDS
+from spass.llm.retries import BACKENDS_LIMIT
 from spass.llm.types import ChatReply, ChatRequest, ReplyBuilder
-from spass.sessions.compaction.model import Plan, Summary, summary_text
-from spass.sessions.compaction.transcript import LEAST_ROOM, Line, lines_of, packed, text_of
+from spass.sessions.compaction.transcript import MIN_PART_BYTES, Line, join_lines, pack_lines, transcript_lines
+from spass.sessions.compaction.types import CompactionPlan, Summary, summary_text
 from spass.sessions.record import TurnRecord
 from spass.sessions.session import Session
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 
-LONGEST_SUMMARY: Final = 6000
+MAX_SUMMARY_CHARACTERS: Final = 6000
 """Characters of what is stored."""
 
-MOST_PARTS: Final = 500
+MAX_MODEL_CALLS: Final = 500
 """More than so many model calls are not made for one summary, however small the model's window is."""
 
-_ANSWER: Final = 4096  # tokens: some models think before they write, and some take no request for more
-_LONGEST_ANSWER: Final = 8192  # of who was cut off at that
+_ANSWER_TOKENS: Final = 4096  # tokens: some models think before they write, and some take no request for more
+_MAX_ANSWER_TOKENS: Final = 8192  # of who was cut off at that
 _CHARACTERS_PER_WORD: Final = 12  # twice what a word takes, so that a summary somewhat longer than asked for will do
 # Tokens are bytes / 4 (of English one is so long; scripts with longer characters take more tokens), and a tenth is left free.
 _BYTES_PER_TOKEN: Final = 3.6
-_AT_ONCE: Final = 4
-_THOUGHT: Final = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)  # some servers leave it in what the model says
-_UNREAD: Final = 10  # characters of the material for a token that was read, from which on the model cannot have read it all
-_SURELY_READ: Final = 2  # bytes for a token: hardly any text has fewer
-_LEAST_WINDOW: Final = 1024  # tokens, and windows are a multiple of it; who says that it read fewer may count otherwise
-_LABELS: Final = 40  # bytes of a summary's line beside its text
+_CONCURRENCY: Final = 4
+_THINK_TEXT: Final = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)  # some servers leave it in what the model says
+_MAX_CHARACTERS_PER_TOKEN: Final = (
+    10  # characters of the material for a token that was read, from which on the model cannot have read it all
+)
+_MIN_BYTES_PER_TOKEN: Final = 2  # bytes for a token: hardly any text has fewer
+_MIN_WINDOW_TOKENS: Final = 1024  # tokens, and windows are a multiple of it; who says that it read fewer may count otherwise
+_LABEL_BYTES: Final = 40  # bytes of a summary's line beside its text
 
-_NO_FAULT_OF_THE_MODEL: Final = (BudgetExceeded, StorageUnavailable, RecursionDepthExceeded)
+_NOT_MODEL_ERRORS: Final = (BudgetExceeded, StorageUnavailable, RecursionDepthExceeded)
 
 _TASK: Final = (
     "You summarise the older part of a conversation; your summary takes its place. The user's message holds it, one JSON object "
@@ -76,7 +78,7 @@ class Summarizer:
         self._config = config
 
     async def summarise_session(
-        self, scope: Scope, session: Session, live: Sequence[TurnRecord], plan: Plan, *, otherwise: str | None
+        self, scope: Scope, session: Session, live: Sequence[TurnRecord], plan: CompactionPlan, *, otherwise: str | None
     ) -> Summary:
         """The summary of what ``plan`` does not keep of ``live``, all turns of ``session``; otherwise as ``summarise``."""
         old = [stored.message for turn in live for stored in turn.messages if stored.seq < plan.kept_from]
@@ -113,21 +115,22 @@ class Summarizer:
                 "compact_summary_model: any token may have that one write summaries."
             )
         try:
-            size = _Size.of(self._config.model(model).context_window, masked=masked)
-            text = await _Work(self._calls, scope, model, size, masked).summary(messages, earlier)
-        except (SummaryFailed, *_NO_FAULT_OF_THE_MODEL):
+            size = _SizeLimits.of(self._config.model(model).context_window, masked=masked)
+            text = await _SummaryTask(self._calls, scope, model, size, masked).summary(messages, earlier)
+        except (SummaryFailed, *_NOT_MODEL_ERRORS):
             raise
         except SpassError as error:
-            if isinstance(error, RateLimited) and error.details.get("limit") != LIMIT_OF_BACKENDS:
+            if isinstance(error, RateLimited) and error.details.get("limit") != BACKENDS_LIMIT:
                 raise
-            raise _failed(model, error.code, "could not be asked", retry_after=error.retry_after) from error
+            raise _summary_failed(model, error.code, "could not be asked", retry_after=error.retry_after) from error
         return Summary(text, model)
 
 
 @dataclass(frozen=True, slots=True)
-class _Size:
+class _SizeLimits:
     """What fits a model's window: ``room`` is bytes of material in one request, ``characters`` bounds each summary, so that two
-    fit one request, ``tokens`` the answer, ``most_tokens`` a second try at it. ``room`` is below ``LEAST_ROOM`` where the window
+    fit one request, ``tokens`` the answer, ``most_tokens`` a second try at it. ``room`` is below ``MIN_PART_BYTES`` where the
+    window
     is too small to work with."""
 
     room: int
@@ -138,16 +141,16 @@ class _Size:
     @classmethod
     def of(cls, window: int, *, masked: bool) -> Self:
         """For a window of so many tokens."""
-        spare = int(window * _BYTES_PER_TOKEN) - len(_instruction(LONGEST_SUMMARY, masked=masked)) - len(_END)
-        most_tokens = min(_LONGEST_ANSWER, int(spare / 3 / _BYTES_PER_TOKEN))
+        spare = int(window * _BYTES_PER_TOKEN) - len(_instruction(MAX_SUMMARY_CHARACTERS, masked=masked)) - len(_END)
+        most_tokens = min(_MAX_ANSWER_TOKENS, int(spare / 3 / _BYTES_PER_TOKEN))
         room = min(spare - int(most_tokens * _BYTES_PER_TOKEN), MAX_CHARACTERS - len(_END))
-        return cls(room, min(LONGEST_SUMMARY, room // 2 - _LABELS), min(_ANSWER, most_tokens), most_tokens)
+        return cls(room, min(MAX_SUMMARY_CHARACTERS, room // 2 - _LABEL_BYTES), min(_ANSWER_TOKENS, most_tokens), most_tokens)
 
 
-class _Work:
+class _SummaryTask:
     """One summary. ``room`` shrinks when the provider finds a request too long that should have fitted."""
 
-    def __init__(self, calls: Calls, scope: Scope, model: str, size: _Size, masked: bool) -> None:
+    def __init__(self, calls: Calls, scope: Scope, model: str, size: _SizeLimits, masked: bool) -> None:
         self._calls = calls
         self._scope = scope
         self._model = model
@@ -161,20 +164,20 @@ class _Work:
         """The messages in parts if they are too many for one request, and the parts' summaries together with the earlier one, in
         parts again if need be."""
         begun = [Line.of(earlier, "earlier_summary")] if earlier else []
-        lines = lines_of(messages)
+        lines = transcript_lines(messages)
         whole = [*begun, *lines]
         self._bytes = sum(line.size for line in whole)
         self._check_room()
         rounds = 0
-        while (text := await self._at_once(whole)) is None:
-            texts = await self._in_parts(whole if rounds else lines)
+        while (text := await self._summarise_whole(whole)) is None:
+            texts = await self._summarise_parts(whole if rounds else lines)
             if rounds > 1 and len(texts) >= len(whole):
                 raise self._too_small()
             whole = [*(() if rounds else begun), *(Line.of(text, "summary", part=part) for part, text in enumerate(texts, 1))]
             rounds += 1
         return text
 
-    async def _at_once(self, lines: Sequence[Line]) -> str | None:
+    async def _summarise_whole(self, lines: Sequence[Line]) -> str | None:
         """The summary of ``lines`` by one request; None if they do not fit one."""
         if sum(line.size for line in lines) > self._room:
             return None
@@ -184,9 +187,9 @@ class _Work:
             self._shrink(lines)
             return None
 
-    async def _in_parts(self, lines: Sequence[Line]) -> list[str]:
+    async def _summarise_parts(self, lines: Sequence[Line]) -> list[str]:
         """The summaries of the parts of ``lines``, in their order."""
-        parts = packed(lines, self._room)
+        parts = pack_lines(lines, self._room)
         texts: list[list[str]] = [[] for _ in parts]
         left = iter(enumerate(parts))
 
@@ -194,14 +197,14 @@ class _Work:
             for number, part in left:
                 texts[number] = await self._part(part)
 
-        await together([work() for _ in range(min(_AT_ONCE, len(parts)))])
+        await run_concurrently([work() for _ in range(min(_CONCURRENCY, len(parts)))])
         return [text for part in texts for text in part]
 
     async def _part(self, lines: Sequence[Line]) -> list[str]:
         """The summary of ``lines``, which fitted when they were packed, or of several smaller parts."""
-        if (text := await self._at_once(lines)) is not None:
+        if (text := await self._summarise_whole(lines)) is not None:
             return [text]
-        return [text for part in packed(lines, self._room) for text in await self._part(part)]
+        return [text for part in pack_lines(lines, self._room) for text in await self._part(part)]
 
     def _shrink(self, lines: Sequence[Line]) -> None:
         """Less room from now on: ``lines`` did not fit."""
@@ -209,20 +212,20 @@ class _Work:
         self._check_room()
 
     def _check_room(self) -> None:
-        if self._room < LEAST_ROOM or self._bytes > self._room * MOST_PARTS:
+        if self._room < MIN_PART_BYTES or self._bytes > self._room * MAX_MODEL_CALLS:
             raise self._too_small()
 
     def _too_small(self) -> SummaryFailed:
-        return _failed(self._model, ContextLengthExceeded.code, "has too small a context window for this conversation")
+        return _summary_failed(self._model, ContextLengthExceeded.code, "has too small a context window for this conversation")
 
     async def _written(self, lines: Sequence[Line]) -> str:
         """What the model writes of ``lines``. If that is too long, it is asked once more, for less, and may think for longer."""
-        material, size = text_of(lines) + _END, self._size
+        material, size = join_lines(lines) + _END, self._size
         text = await self._reply(material, size.characters, size.tokens)
         if text is None:
             text = await self._reply(material, size.characters // 2, size.most_tokens)
         if text is None:
-            raise _failed(self._model, "too_long", "wrote more than it was asked for, twice")
+            raise _summary_failed(self._model, "too_long", "wrote more than it was asked for, twice")
         return text
 
     async def _reply(self, material: str, characters: int, tokens: int) -> str | None:
@@ -243,7 +246,7 @@ class _Work:
             self._temperature = None
             reply = await self._answer(replace(request, temperature=None))
         self._check_read(reply, material)
-        return _text(self._model, reply, self._size.characters)
+        return _summary_text(self._model, reply, self._size.characters)
 
     async def _answer(self, request: ChatRequest) -> ChatReply:
         heard = ReplyBuilder()
@@ -259,10 +262,10 @@ class _Work:
             ContextLengthExceeded: some of ``material`` was not read. From now on there is only room for what surely will be.
         """
         read = reply.usage.prompt_tokens - reply.lost.prompt_tokens if reply.usage else 0
-        surely = _SURELY_READ * read
+        surely = _MIN_BYTES_PER_TOKEN * read
         # By chance a whole window looks like that too, which costs a try, and no further one: its halves are surely read.
-        stopped = read % _LEAST_WINDOW == 0 and len(material.encode()) > surely
-        if read >= _LEAST_WINDOW and (stopped or len(material) > read * _UNREAD):
+        stopped = read % _MIN_WINDOW_TOKENS == 0 and len(material.encode()) > surely
+        if read >= _MIN_WINDOW_TOKENS and (stopped or len(material) > read * _MAX_CHARACTERS_PER_TOKEN):
             self._room = min(self._room, surely - len(_END))
             raise ContextLengthExceeded("The model did not read all of it.")
 
@@ -272,25 +275,25 @@ def _instruction(characters: int, *, masked: bool) -> str:
     return " ".join((_TASK, _MASK, form) if masked else (_TASK, form))
 
 
-def _text(model: str, reply: ChatReply, longest: int) -> str | None:
+def _summary_text(model: str, reply: ChatReply, longest: int) -> str | None:
     """The summary that ``reply`` is; None if there is more of it than ``longest`` characters, or than the model could write.
 
     Raises:
         SummaryFailed: it is no summary.
     """
     if reply.refusal or reply.finish_reason is FinishReason.CONTENT_FILTER:
-        raise _failed(model, "refused", "refused to write it")
+        raise _summary_failed(model, "refused", "refused to write it")
     if reply.message.tool_calls:
-        raise _failed(model, "tool_calls", "called a tool instead of writing it")
-    text = _THOUGHT.sub("", visible(reply.message.content)).strip()
+        raise _summary_failed(model, "tool_calls", "called a tool instead of writing it")
+    text = _THINK_TEXT.sub("", strip_invisible(reply.message.content)).strip()
     if reply.finish_reason is FinishReason.LENGTH or len(text) > longest:
         return None
     if not any(map(str.isalnum, text)):
-        raise _failed(model, "empty", "wrote nothing")
+        raise _summary_failed(model, "empty", "wrote nothing")
     return text
 
 
-def _failed(model: str, reason: str, what: str, *, retry_after: float | None = None) -> SummaryFailed:
+def _summary_failed(model: str, reason: str, what: str, *, retry_after: float | None = None) -> SummaryFailed:
     return SummaryFailed(
         f"There is no summary: the model '{model}' {what}. Nothing has changed. Try again later, or name another "
         "compact_summary_model in the tenant's configuration.",

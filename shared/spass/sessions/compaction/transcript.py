@@ -12,13 +12,13 @@ from typing import Final
 
 from spass.core.messages import Message, Role
 
-LEAST_ROOM: Final = 256
+MIN_PART_BYTES: Final = 256
 """Bytes: any line can be cut so that its pieces fit."""
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME: Final = 64  # of a tool, as everywhere
 _TAIL: Final = '"}'
-_CONTINUED: Final = '"continued": true, '
+_CONTINUED_FIELD: Final = '"continued": true, '
 
 # JSON lets these stand in a string as they are; to a reader, or to the input defence, a line ends there.
 _LINE_ENDS: Final = re.compile("[\x85\u2028\u2029]")
@@ -50,7 +50,7 @@ class Line:
 
     @property
     def _head(self) -> str:
-        return "{" + _CONTINUED * self.continued + self.labels
+        return "{" + _CONTINUED_FIELD * self.continued + self.labels
 
     def pieces(self, room: int) -> Iterator["Line"]:
         """The line itself, or as many as it takes that none is larger than ``room``, between words where possible."""
@@ -58,22 +58,23 @@ class Line:
             yield self
             return
         body = self.body.encode()
-        width = room - len("{" + _CONTINUED + self.labels + _TAIL) - 1
+        width = room - len("{" + _CONTINUED_FIELD + self.labels + _TAIL) - 1
         start = 0
         while start < len(body):
-            end = _cut(body, start, start + width)
+            end = _cut_position(body, start, start + width)
             yield Line(self.labels, body[start:end].decode(), self.continued or start > 0)
             start = end
 
 
-def lines_of(messages: Sequence[Message]) -> list[Line]:
+def transcript_lines(messages: Sequence[Message]) -> list[Line]:
     """The lines of ``messages`` as a session keeps them. System prompts are never part of it."""
     tools = {call.id: call.name for message in messages for call in message.tool_calls}
-    return [line for message in messages for line in _lines(message, tools.get(message.tool_call_id or "", ""))]
+    return [line for message in messages for line in _message_lines(message, tools.get(message.tool_call_id or "", ""))]
 
 
-def packed(lines: Sequence[Line], room: int) -> list[tuple[Line, ...]]:
-    """``lines`` in their order, in parts of at most ``room`` bytes, which is at least ``LEAST_ROOM``. A line is cut only if it
+def pack_lines(lines: Sequence[Line], room: int) -> list[tuple[Line, ...]]:
+    """``lines`` in their order, in parts of at most ``room`` bytes, which is at least ``MIN_PART_BYTES``. A line is cut only
+    if it
     does not fit a part of its own."""
     parts: list[list[Line]] = []
     left = 0
@@ -87,11 +88,11 @@ def packed(lines: Sequence[Line], room: int) -> list[tuple[Line, ...]]:
     return [tuple(part) for part in parts]
 
 
-def text_of(lines: Sequence[Line]) -> str:
+def join_lines(lines: Sequence[Line]) -> str:
     return "\n".join(map(str, lines))
 
 
-def _lines(message: Message, tool: str) -> Iterator[Line]:
+def _message_lines(message: Message, tool: str) -> Iterator[Line]:
     match message.role:
         case Role.USER:
             yield Line.of(message.content, "user")
@@ -119,7 +120,7 @@ def _json(value: str | int) -> str:
     return _LINE_ENDS.sub(lambda end: f"\\u{ord(end.group()):04x}", written)
 
 
-def _cut(body: bytes, start: int, end: int) -> int:
+def _cut_position(body: bytes, start: int, end: int) -> int:
     """Where to cut ``body``, at ``end`` or a little before: behind a blank if there is one near, never in a character or an
     escape."""
     if end >= len(body):
@@ -129,10 +130,10 @@ def _cut(body: bytes, start: int, end: int) -> int:
         return near + 1
     while body[end] & 0xC0 == 0x80:
         end -= 1
-    return end - _cut_off(body[max(start, end - 6) : end], body[start:end])
+    return end - _split_escape_bytes(body[max(start, end - 6) : end], body[start:end])
 
 
-def _cut_off(last: bytes, piece: bytes) -> int:
+def _split_escape_bytes(last: bytes, piece: bytes) -> int:
     """How many bytes at the end of ``piece``, whose ``last`` few they are, begin an escape that goes on behind it."""
     begun = _ESCAPE_CUT.search(last)
     if begun is None:

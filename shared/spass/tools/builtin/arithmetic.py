@@ -29,11 +29,11 @@ MAX_BITS: Final = 4096
 MAX_FACTORIAL: Final = 500
 MAX_COMBINATION: Final = 4000
 
-_TYPOGRAPHIC: Final = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "π": "pi"})
+_TYPOGRAPHIC_SIGNS: Final = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "π": "pi"})
 
 # Python's parser warns on standard error about a keyword that touches a number.
 _WORD_AT_NUMBER: Final = re.compile(r"[0-9a-fA-F_.](if|else|and|or|in|is|not|for)\b")
-_MORE_THAN_ARITHMETIC: Final = (
+_NOT_ARITHMETIC: Final = (
     "This is more than arithmetic. Write only numbers, + - * / // % **, parentheses and functions such as sqrt(2)."
 )
 
@@ -73,9 +73,9 @@ def _parse(expression: str) -> ast.expr:
     if "'" in expression or '"' in expression:
         raise ArithmeticRefused("Text in quotes is not arithmetic. Write only numbers, operators and functions.")
     if _WORD_AT_NUMBER.search(expression):
-        raise ArithmeticRefused(_MORE_THAN_ARITHMETIC)
+        raise ArithmeticRefused(_NOT_ARITHMETIC)
     try:
-        return ast.parse(expression.translate(_TYPOGRAPHIC).strip(), mode="eval").body
+        return ast.parse(expression.translate(_TYPOGRAPHIC_SIGNS).strip(), mode="eval").body
     except SyntaxError as error:
         raise ArithmeticRefused(
             f"This is not one arithmetic expression ({error.msg}). Write for example (17.5 * 4) / 3 or sqrt(2) ** 3."
@@ -117,7 +117,7 @@ def _operands(node: ast.expr) -> list[ast.expr]:
         case ast.Call(func=ast.Attribute()) | ast.Attribute():
             raise ArithmeticRefused("Nothing has attributes here. Write sqrt(2), not math.sqrt(2).")
         case _:
-            raise ArithmeticRefused(_MORE_THAN_ARITHMETIC)
+            raise ArithmeticRefused(_NOT_ARITHMETIC)
 
 
 def _constant(node: ast.Constant) -> Number:
@@ -175,24 +175,24 @@ def _power(base: Number, exponent: Number) -> Number:
     return power
 
 
-def _both(calculate: Callable[[Number, Number], object]) -> Callable[[Number, Number], Number]:
+def _binary_operator(calculate: Callable[[Number, Number], object]) -> Callable[[Number, Number], Number]:
     return lambda left, right: _bounded(calculate(left, right))
 
 
 _OPERATORS: Final[Mapping[type[ast.AST], Callable[..., Number]]] = {
-    ast.Add: _both(operator.add),
-    ast.Sub: _both(operator.sub),
-    ast.Mult: _both(operator.mul),
-    ast.Div: _both(operator.truediv),
-    ast.FloorDiv: _both(operator.floordiv),
-    ast.Mod: _both(operator.mod),
+    ast.Add: _binary_operator(operator.add),
+    ast.Sub: _binary_operator(operator.sub),
+    ast.Mult: _binary_operator(operator.mul),
+    ast.Div: _binary_operator(operator.truediv),
+    ast.FloorDiv: _binary_operator(operator.floordiv),
+    ast.Mod: _binary_operator(operator.mod),
     ast.Pow: _power,
     ast.USub: lambda value: _bounded(operator.neg(value)),
     ast.UAdd: _bounded,
 }
 
 
-def _whole(value: Number, function: str, *, most: int | None = None) -> int:
+def _require_integer(value: Number, function: str, *, most: int | None = None) -> int:
     if value != int(value) or value < 0 or (most is not None and value > most):
         raise ArithmeticRefused(f"{function} takes whole numbers from 0 {'on' if most is None else f'to {most}'}.")
     return int(value)
@@ -228,7 +228,7 @@ def _round(value: Number, digits: Number = Fraction(0)) -> Number:
     return _bounded(round(Fraction(value), int(digits)))
 
 
-def _extreme(choose: Callable[[tuple[Number, ...]], Number]) -> Callable[..., Number]:
+def _min_or_max(choose: Callable[[tuple[Number, ...]], Number]) -> Callable[..., Number]:
     def of(*values: Number) -> Number:
         if not values:
             raise ArithmeticRefused("min and max take at least one number.")
@@ -238,11 +238,13 @@ def _extreme(choose: Callable[[tuple[Number, ...]], Number]) -> Callable[..., Nu
 
 
 def _factorial(value: Number) -> Number:
-    return _bounded(math.factorial(_whole(value, "factorial", most=MAX_FACTORIAL)))
+    return _bounded(math.factorial(_require_integer(value, "factorial", most=MAX_FACTORIAL)))
 
 
 def _comb(total: Number, chosen: Number) -> Number:
-    return _bounded(math.comb(_whole(total, "comb", most=MAX_COMBINATION), _whole(chosen, "comb", most=MAX_COMBINATION)))
+    return _bounded(
+        math.comb(_require_integer(total, "comb", most=MAX_COMBINATION), _require_integer(chosen, "comb", most=MAX_COMBINATION))
+    )
 
 
 _CONSTANTS: Final[Mapping[str, Number]] = {"pi": math.pi, "e": math.e, "tau": math.tau}
@@ -262,15 +264,15 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Number]]] = {
     "exp": _real(math.exp),
     "factorial": _factorial,
     "floor": lambda value: _bounded(math.floor(value)),
-    "gcd": lambda left, right: _bounded(math.gcd(_whole(left, "gcd"), _whole(right, "gcd"))),
+    "gcd": lambda left, right: _bounded(math.gcd(_require_integer(left, "gcd"), _require_integer(right, "gcd"))),
     "hypot": lambda x, y: _bounded(math.hypot(x, y)),
-    "lcm": lambda left, right: _bounded(math.lcm(_whole(left, "lcm"), _whole(right, "lcm"))),
+    "lcm": lambda left, right: _bounded(math.lcm(_require_integer(left, "lcm"), _require_integer(right, "lcm"))),
     "ln": _logarithm(math.log),
     "log": _log,
     "log10": _logarithm(math.log10),
     "log2": _logarithm(math.log2),
-    "max": _extreme(max),
-    "min": _extreme(min),
+    "max": _min_or_max(max),
+    "min": _min_or_max(min),
     "pow": _power,
     "radians": _real(math.radians),
     "round": _round,

@@ -27,13 +27,13 @@ class Calculator(Tool):
 
     async def run(self, _context: ToolContext, /) -> Json:
         try:
-            result = written(evaluate(self.expression))
+            result = to_json_number(evaluate(self.expression))
         except ArithmeticRefused as refusal:
             raise ToolError(str(refusal), code="invalid_expression") from None
         return {"expression": self.expression, "result": result}
 
 
-def written(value: Number) -> Json:
+def to_json_number(value: Number) -> Json:
     """``value`` as JSON: an integer beyond 2**53 as its digits in text, so that no reader rounds it; any other fraction as the
     nearest float; a float to the 15 digits it is good for.
 

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, Final
 from pydantic import AfterValidator, Field
 
 from spass.core.messages import Json
-from spass.core.texts import with_words
-from spass.tools.ancestry import LINEAGE_SEARCH, Recalled
+from spass.core.text_checks import reject_blank
 from spass.tools.base import Tool, ToolContext, ToolError
+from spass.tools.lineage_searcher import LINEAGE_SEARCH, LineageHit
 
 _MAX_RESULT_BYTES: Final = 48 * 1024
 
@@ -34,17 +34,17 @@ class LineageSearch(Tool):
     query: Annotated[
         str,
         Field(min_length=1, max_length=500, description="A few words to search for, as they were probably said."),
-        AfterValidator(with_words),
+        AfterValidator(reject_blank),
     ]
     limit: Annotated[int, Field(ge=1, le=20, description="How many messages to return at most.")] = 5
 
     async def run(self, context: ToolContext, /) -> Json:
-        if context.ancestry is None or context.scope.session is None:
+        if context.lineage_searcher is None or context.scope.session is None:
             raise ToolError(
                 "This conversation is in no session, so nothing of it was summarised: all of it is before you.", code="no_session"
             )
-        found = await context.ancestry().search(context.scope, self.query, self.limit)
-        kept = _fitting(found.results)
+        found = await context.lineage_searcher().search(context.scope, self.query, self.limit)
+        kept = _fit_hits(found.results)
         return {
             "results": kept,
             "searched_messages": found.searched,
@@ -52,7 +52,7 @@ class LineageSearch(Tool):
         }
 
 
-def _fitting(recalled: Sequence[Recalled]) -> list[Json]:
+def _fit_hits(recalled: Sequence[LineageHit]) -> list[Json]:
     """The best messages, as many as a model should be handed at once."""
     kept: list[Json] = []
     size = 0

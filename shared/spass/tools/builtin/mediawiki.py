@@ -11,7 +11,7 @@ import httpx
 from pydantic import Field
 
 from spass.core.messages import Json
-from spass.llm.scrub import scrub
+from spass.redaction.provider_text import redact_provider_text
 from spass.tools.base import ToolError
 
 Language: TypeAlias = Annotated[
@@ -24,7 +24,7 @@ _MAX_BYTES: Final = 1024 * 1024
 _TIMEOUT: Final = httpx.Timeout(8.0, connect=4.0)
 
 
-async def ask(language: str, parameters: Mapping[str, str | int]) -> Mapping[str, Json]:
+async def query_api(language: str, parameters: Mapping[str, str | int]) -> Mapping[str, Json]:
     """The ``query`` member of the answer to ``action=query`` with ``parameters``.
 
     ``SPASS_WIKIPEDIA_URL`` names another server, with ``{language}`` where the language goes.
@@ -48,7 +48,7 @@ async def ask(language: str, parameters: Mapping[str, str | int]) -> Mapping[str
         raise ToolError("Wikipedia answered something that cannot be read. Answer without it.")
     if errors := answer.get("errors"):
         said = errors[0].get("text", "") if isinstance(errors, list) and isinstance(errors[0], dict) else ""
-        raise ToolError(f"Wikipedia refused the request: {scrub(str(said))[:300]}")
+        raise ToolError(f"Wikipedia refused the request: {redact_provider_text(str(said))[:300]}")
     found = answer.get("query")
     return found if isinstance(found, dict) else {}
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from spass.core.messages import Json
-from spass.rag.documents import check_limits
-from spass.rag.precondition import ExistingIds, View
+from spass.rag.index.documents import check_limits
+from spass.rag.index.precondition import ExistingIds, View
 from spass.tools.base import ToolContext
-from spass.tools.confirm import Redemption, Written
-from spass.tools.confirmed import DocumentsTool
+from spass.tools.confirm_tokens import TokenRedemption, WriteResult
+from spass.tools.two_step import DocumentsTool
 
 
 class RagDocAppend(DocumentsTool):
@@ -34,6 +34,6 @@ class RagDocAppend(DocumentsTool):
         existing = await context.rag.existing_ids(context.scope, self.index, ids)
         return {"index_id": self.index_id, "shape_summary": self.shape, "conflicting_existing_ids": [*existing]}
 
-    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
         if_match = self.if_match(context, redemption)
         return await context.rag.append(context.scope, self.index, self.documents, redemption, if_match)

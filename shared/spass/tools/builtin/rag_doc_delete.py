@@ -5,8 +5,8 @@ from typing import ClassVar, Final
 
 from spass.core.messages import Json
 from spass.tools.base import ToolContext
-from spass.tools.confirm import Redemption, Written
-from spass.tools.confirmed import DocumentTool
+from spass.tools.confirm_tokens import TokenRedemption, WriteResult
+from spass.tools.two_step import DocumentTool
 
 _EXCERPT_CHARACTERS: Final = 200
 
@@ -33,6 +33,6 @@ class RagDocDelete(DocumentTool):
             "metadata": dict(stored.metadata),
         }
 
-    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
         if_match = self.if_match(context, redemption)
         return await context.rag.delete_document(context.scope, self.index, self.document, redemption, if_match)

@@ -9,11 +9,11 @@ from pydantic.json_schema import SkipJsonSchema
 
 from spass.core.ids import RAG_ID, IndexId
 from spass.core.messages import Json
-from spass.rag.answers import Document
+from spass.rag.index.answers import Document
 from spass.tools.base import Tool, ToolContext
 
 _MAX_RESULT_BYTES: Final = 32 * 1024
-_WHOLE_CHARACTERS: Final = 1000
+_UNTRUNCATED_CHARACTERS: Final = 1000
 
 
 class RagDocList(Tool):
@@ -43,26 +43,26 @@ class RagDocList(Tool):
         index, cursor, limit = IndexId(self.index_id), self.cursor or None, self.limit
         while True:
             page = await context.rag.documents(context.scope, index, cursor, limit)
-            shown = [_shown(document) for document in page.documents]
-            fitting = _fitting(shown)
+            shown = [_document_json(document) for document in page.documents]
+            fitting = _fit_count(shown)
             if fitting == len(shown):
                 return {"index_id": self.index_id, "documents": shown, "next_cursor": page.next_cursor}
             limit = fitting  # asked for anew, so that the cursor is that of the last document shown
 
 
-def _shown(document: Document) -> dict[str, Json]:
+def _document_json(document: Document) -> dict[str, Json]:
     return {
         "id": document.id,
-        "text": document.text[:_WHOLE_CHARACTERS],
+        "text": document.text[:_UNTRUNCATED_CHARACTERS],
         "text_size_bytes": len(document.text.encode()),
-        "text_truncated": len(document.text) > _WHOLE_CHARACTERS,
+        "text_truncated": len(document.text) > _UNTRUNCATED_CHARACTERS,
         "metadata": dict(document.metadata),
         "created_at": document.created_at,
         "updated_at": document.updated_at,
     }
 
 
-def _fitting(shown: Sequence[Json]) -> int:
+def _fit_count(shown: Sequence[Json]) -> int:
     """How many documents a model should be handed at once: one at least, so that every page gets on."""
     size = 0
     for number, document in enumerate(shown):

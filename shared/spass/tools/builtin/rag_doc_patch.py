@@ -6,12 +6,12 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, JsonValue, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from spass.core.json import canonical
 from spass.core.messages import Json
-from spass.core.strict_json import canonical
-from spass.rag.documents import DocumentPatch, Text, check_patch
+from spass.rag.index.documents import DocumentPatch, Text, check_patch
 from spass.tools.base import ToolContext
-from spass.tools.confirm import Redemption, Written
-from spass.tools.confirmed import DocumentTool
+from spass.tools.confirm_tokens import TokenRedemption, WriteResult
+from spass.tools.two_step import DocumentTool
 
 
 class RagDocPatch(DocumentTool):
@@ -61,6 +61,6 @@ class RagDocPatch(DocumentTool):
             "new_text_size_bytes": len(text.encode()),
         }
 
-    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
         if_match = self.if_match(context, redemption)
         return await context.rag.patch(context.scope, self.index, self.document, self.patch, redemption, if_match)

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from spass.core.errors import IndexNotFound
 from spass.core.messages import Json
-from spass.rag.documents import check_limits
+from spass.rag.index.documents import check_limits
 from spass.tools.base import ToolContext
-from spass.tools.confirm import Redemption, Written
-from spass.tools.confirmed import DocumentsTool
+from spass.tools.confirm_tokens import TokenRedemption, WriteResult
+from spass.tools.two_step import DocumentsTool
 
 
 class RagIndexCreate(DocumentsTool):
@@ -35,6 +35,6 @@ class RagIndexCreate(DocumentsTool):
             semantics = f"The index exists. All of its {lost} documents are deleted, and these take their place."
         return {"index_id": self.index_id, "shape_summary": {**self.shape, "replace_semantics": semantics}}
 
-    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
         if_match = self.if_match(context, redemption)
         return await context.rag.replace(context.scope, self.index, self.documents, redemption, if_match)

@@ -5,10 +5,10 @@ from typing import ClassVar, Final
 
 from spass.core.messages import Json
 from spass.tools.base import ToolContext
-from spass.tools.confirm import Redemption, Written
-from spass.tools.confirmed import IndexTool
+from spass.tools.confirm_tokens import TokenRedemption, WriteResult
+from spass.tools.two_step import IndexTool
 
-_SAMPLE: Final = 10
+_SAMPLE_DOCUMENTS: Final = 10
 
 
 class RagIndexDelete(IndexTool):
@@ -24,7 +24,7 @@ class RagIndexDelete(IndexTool):
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
         index = await context.rag.describe(context.scope, self.index)
-        page = await context.rag.documents(context.scope, self.index, None, _SAMPLE)
+        page = await context.rag.documents(context.scope, self.index, None, _SAMPLE_DOCUMENTS)
         return {
             "index_id": self.index_id,
             "doc_count": index.doc_count,
@@ -32,9 +32,9 @@ class RagIndexDelete(IndexTool):
             "embedding_model": index.embedding_model,
             "created_at": index.created_at,
             "sample_doc_ids": [document.id for document in page.documents],
-            "sample_truncated_at": _SAMPLE,
+            "sample_truncated_at": _SAMPLE_DOCUMENTS,
         }
 
-    async def execute(self, context: ToolContext, redemption: Redemption, /) -> Written:
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
         if_match = self.if_match(context, redemption)
         return await context.rag.delete_index(context.scope, self.index, redemption, if_match)

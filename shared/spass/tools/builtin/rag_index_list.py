@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 from spass.core.messages import Json
 from spass.tools.base import Tool, ToolContext
 
-_MOST: Final = 100
+_MAX_INDEXES: Final = 100
 
 
 class RagIndexList(Tool):
@@ -22,5 +22,5 @@ class RagIndexList(Tool):
     timeout: ClassVar[float] = 60.0
 
     async def run(self, context: ToolContext, /) -> Json:
-        page = await context.rag.list(context.scope, None, _MOST)
+        page = await context.rag.list(context.scope, None, _MAX_INDEXES)
         return {"indices": [asdict(index) for index in page.indices], "more": page.next_cursor is not None}

@@ -9,8 +9,8 @@ from pydantic import Field
 from spass.core.errors import IndexNotFound
 from spass.core.ids import RAG_ID, IndexId
 from spass.core.messages import Json
-from spass.rag.answers import Hit
-from spass.rag.documents import QueryText
+from spass.rag.index.answers import Hit
+from spass.rag.index.documents import QueryText
 from spass.tools.base import Tool, ToolContext, ToolError
 
 _MAX_RESULT_BYTES: Final = 48 * 1024
@@ -41,14 +41,14 @@ class RagQuery(Tool):
                 f"There is no index {self.index_id!r}. Use the id of an index that exists, exactly as you were given it.",
                 code=IndexNotFound.code,
             ) from None
-        kept = _fitting(answer.results)
+        kept = _fit_hits(answer.results)
         result: dict[str, Json] = {"index_id": self.index_id, "version": answer.version, "results": kept}
         if len(kept) < len(answer.results):
             result["omitted"] = len(answer.results) - len(kept)
         return result
 
 
-def _fitting(hits: Sequence[Hit]) -> list[Json]:
+def _fit_hits(hits: Sequence[Hit]) -> list[Json]:
     """The best hits, as many as a model should be handed at once."""
     kept: list[Json] = []
     size = 0

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from spass.core.messages import Json
 from spass.tools.base import Tool, ToolContext
-from spass.tools.builtin.mediawiki import Language, ask
+from spass.tools.builtin.mediawiki import Language, query_api
 
 _TAG: Final = re.compile(r"<[^>]*>")
 
@@ -29,13 +29,13 @@ class WikipediaSearch(Tool):
     language: Language = "en"
 
     async def run(self, _context: ToolContext, /) -> Json:
-        answer = await ask(
+        answer = await query_api(
             self.language,
             {"list": "search", "srsearch": self.query, "srlimit": self.limit, "srprop": "snippet", "srinfo": "suggestion"},
         )
         hits = answer.get("search")
         results: list[Json] = [
-            {"title": str(hit.get("title", "")), "snippet": _plain(str(hit.get("snippet", "")))}
+            {"title": str(hit.get("title", "")), "snippet": _plain_text(str(hit.get("snippet", "")))}
             for hit in (hits if isinstance(hits, list) else [])
             if isinstance(hit, dict)
         ]
@@ -46,6 +46,6 @@ class WikipediaSearch(Tool):
         return found
 
 
-def _plain(snippet: str) -> str:
+def _plain_text(snippet: str) -> str:
     """The text of a snippet, which comes as HTML with the matches marked."""
     return html.unescape(_TAG.sub("", snippet)).strip()

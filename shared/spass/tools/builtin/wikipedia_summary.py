@@ -7,7 +7,7 @@ from pydantic import Field
 
 from spass.core.messages import Json
 from spass.tools.base import Tool, ToolContext, ToolError
-from spass.tools.builtin.mediawiki import Language, ask
+from spass.tools.builtin.mediawiki import Language, query_api
 
 _MAX_EXTRACT: Final = 8000
 
@@ -27,7 +27,7 @@ class WikipediaSummary(Tool):
 
     async def run(self, _context: ToolContext, /) -> Json:
         page = _page(
-            await ask(
+            await query_api(
                 self.language,
                 {
                     "prop": "extracts|info|pageprops|links",

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall
 from spass.llm.errors import (
+    BackendAuthError,
+    BackendBadRequest,
     BackendContextLength,
-    BackendFailed,
+    BackendError,
     BackendRateLimited,
-    BackendRefused,
-    BackendRejected,
     BackendUnavailable,
 )
 from spass.llm.providers.anthropic_wire import DEFAULT_MAX_TOKENS, messages_body
 from spass.llm.types import ChatDelta, ChatRequest, EmbeddingRequest, NamedTool, Provider, ToolChoice
-from tests.unit.llm.upstream import (
+from tests.unit.llm.scripted_upstream import (
     CALL,
     KEY,
     QUESTION,
@@ -419,12 +419,12 @@ async def test_stop_reasons_are_mapped(said_reason: str, meant: FinishReason) ->
         ("overloaded_error", BackendUnavailable),
         ("api_error", BackendUnavailable),
         ("rate_limit_error", BackendRateLimited),
-        ("authentication_error", BackendRefused),
-        ("invalid_request_error", BackendRejected),
+        ("authentication_error", BackendAuthError),
+        ("invalid_request_error", BackendBadRequest),
         ("something_new", BackendUnavailable),
     ],
 )
-async def test_an_error_event_is_the_failure_it_names(kind: str, failure: type[BackendFailed]) -> None:
+async def test_an_error_event_is_the_failure_it_names(kind: str, failure: type[BackendError]) -> None:
     stream = sse(start(), block(0, said("")), {"type": "error", "error": {"type": kind, "message": "so it is"}})
     with pytest.raises(failure, match="so it is"):
         await deltas_of(anthropic(Upstream(text(stream))), request(stream=True))
@@ -484,14 +484,14 @@ events_like: st.SearchStrategy[Payload] = st.fixed_dictionaries(
 @given(st.lists(events_like, max_size=6))
 def test_no_order_of_events_crashes_the_provider(events: list[Payload]) -> None:
     async def survive() -> None:
-        with suppress(BackendFailed):
+        with suppress(BackendError):
             await deltas_of(anthropic(Upstream(text(sse(*events)))), request(stream=True))
 
     anyio.run(survive)
 
 
 async def test_there_are_no_embeddings() -> None:
-    with pytest.raises(BackendRefused):
+    with pytest.raises(BackendAuthError):
         await anthropic(Upstream(whole({}))).embed(EmbeddingRequest("claude", ("a",)), context())
 
 

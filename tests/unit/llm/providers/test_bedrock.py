@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall, ToolSpec
 from spass.llm.errors import (
+    BackendAuthError,
+    BackendBadRequest,
     BackendContextLength,
-    BackendDenied,
-    BackendFailed,
+    BackendError,
+    BackendForbidden,
     BackendRateLimited,
-    BackendRefused,
-    BackendRejected,
-    BackendTimedOut,
-    BackendUnable,
+    BackendTimeout,
     BackendUnavailable,
+    BackendUnsupported,
 )
 from spass.llm.providers import make_provider
 from spass.llm.providers.bedrock import Bedrock
@@ -34,7 +34,7 @@ from spass.llm.router import Router
 from spass.llm.types import ChatDelta, ChatRequest, NamedTool, Provider, ToolChoice, collect_deltas
 from spass.tenancy.config import LlmConfig
 from tests.unit.aws.eventstreams import event, exception, frame
-from tests.unit.llm.upstream import (
+from tests.unit.llm.scripted_upstream import (
     CALL,
     KEY,
     QUESTION,
@@ -242,7 +242,7 @@ async def test_without_a_region_or_credentials_the_backend_is_out(
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     upstream = Upstream(whole(answer(said("Hi"))))
-    with pytest.raises(BackendRefused, match="cannot be signed"):
+    with pytest.raises(BackendAuthError, match="cannot be signed"):
         await reply_of(bedrock(upstream), request(stream=stream))
     assert upstream.asked == []
     (line,) = capsys.readouterr().out.splitlines()
@@ -449,7 +449,7 @@ async def test_pictures_go_as_bytes() -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_what_converse_has_not_is_refused_before_anything_is_sent(asked: ChatRequest, param: str, stream: bool) -> None:
     upstream = Upstream(whole(answer(said("Hi"))))
-    with pytest.raises(BackendUnable, match="Bedrock") as raised:
+    with pytest.raises(BackendUnsupported, match="Bedrock") as raised:
         await reply_of(bedrock(upstream), replace(asked, stream=stream))
     assert raised.value.param == param
     assert upstream.asked == []
@@ -541,43 +541,43 @@ ON_DEMAND = (
     "Invocation of model ID x with on-demand throughput isn’t supported. Retry your request with the ID or ARN of an "
     "inference profile that contains this model."
 )
-FAILURES: list[tuple[str, int, str, type[BackendFailed]]] = [
+FAILURES: list[tuple[str, int, str, type[BackendError]]] = [
     ("ThrottlingException", 429, "Too many requests, please wait before trying again.", BackendRateLimited),
     ("ModelNotReadyException", 429, "Model is not ready for inference.", BackendUnavailable),
-    ("ModelTimeoutException", 408, "Model has timed out in processing the request.", BackendTimedOut),
+    ("ModelTimeoutException", 408, "Model has timed out in processing the request.", BackendTimeout),
     ("ModelErrorException", 424, "The model failed.", BackendUnavailable),
     ("ModelStreamErrorException", 424, "The model failed.", BackendUnavailable),
     ("InternalServerException", 500, "Oops.", BackendUnavailable),
     ("ServiceUnavailableException", 503, "Bedrock is unable to process your request.", BackendUnavailable),
-    ("AccessDeniedException", 403, "You don't have access to the model with the specified model ID.", BackendDenied),
-    ("ExpiredTokenException", 403, "The security token included in the request is expired", BackendRefused),
-    ("UnrecognizedClientException", 403, "The security token included in the request is invalid.", BackendRefused),
-    ("ServiceQuotaExceededException", 400, "Your request exceeds the service quota for your account.", BackendDenied),
-    ("ResourceNotFoundException", 404, "The specified resource ARN was not found.", BackendDenied),
-    ("ValidationException", 400, "The provided model identifier is invalid.", BackendDenied),
+    ("AccessDeniedException", 403, "You don't have access to the model with the specified model ID.", BackendForbidden),
+    ("ExpiredTokenException", 403, "The security token included in the request is expired", BackendAuthError),
+    ("UnrecognizedClientException", 403, "The security token included in the request is invalid.", BackendAuthError),
+    ("ServiceQuotaExceededException", 400, "Your request exceeds the service quota for your account.", BackendForbidden),
+    ("ResourceNotFoundException", 404, "The specified resource ARN was not found.", BackendForbidden),
+    ("ValidationException", 400, "The provided model identifier is invalid.", BackendForbidden),
     (
         "ValidationException",
         400,
         ON_DEMAND,
-        BackendDenied,
+        BackendForbidden,
     ),
     # What a caller wrote decides nothing.
     (
         "ValidationException",
         400,
         "Value 'The provided model identifier is invalid.' at 'toolConfig' failed to satisfy constraint",
-        BackendRejected,
+        BackendBadRequest,
     ),
     (
         "ValidationException",
         400,
         "1 validation error detected: Value 'prompt is too long' at 'toolConfig' failed to satisfy constraint",
-        BackendRejected,
+        BackendBadRequest,
     ),
     ("ValidationException", 400, "Input is too long for requested model.", BackendContextLength),
     ("ValidationException", 400, "prompt is too long: 210000 tokens > 200000 maximum", BackendContextLength),
     ("ValidationException", 400, "400 Bad Request: Too many input tokens. Max input tokens: 8192", BackendContextLength),
-    ("ValidationException", 400, "Malformed input request: 1.5 is not less or equal to 1", BackendRejected),
+    ("ValidationException", 400, "Malformed input request: 1.5 is not less or equal to 1", BackendBadRequest),
 ]
 
 
@@ -585,7 +585,7 @@ FAILURES: list[tuple[str, int, str, type[BackendFailed]]] = [
 @pytest.mark.parametrize("suffix", ["", ":http://internal.amazon.com/coral/com.amazon.bedrock/"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_each_exception_means_its_failure(
-    kind: str, status: int, message: str, failure: type[BackendFailed], suffix: str, stream: bool
+    kind: str, status: int, message: str, failure: type[BackendError], suffix: str, stream: bool
 ) -> None:
     refusal = whole({"message": message}, status, x_amzn_errortype=kind + suffix)
     with pytest.raises(failure) as raised:
@@ -614,13 +614,13 @@ async def test_a_model_that_bedrock_does_not_stream_answers_as_a_whole(message: 
         ("internalServerException", "Oops.", BackendUnavailable),
         ("serviceUnavailableException", "Busy.", BackendUnavailable),
         ("validationException", "Input is too long for requested model.", BackendContextLength),
-        ("validationException", "no", BackendRejected),
+        ("validationException", "no", BackendBadRequest),
         ("somethingNewException", "no", BackendUnavailable),
     ],
 )
 @pytest.mark.parametrize("after", [0, 1, 2])
 async def test_an_exception_inside_a_stream_is_the_failure_it_names(
-    kind: str, message: str, failure: type[BackendFailed], after: int
+    kind: str, message: str, failure: type[BackendError], after: int
 ) -> None:
     stream = [START, more(0, text="Hi")][:after]
     got: list[str] = []
@@ -647,7 +647,7 @@ async def test_who_we_are_to_aws_comes_back_in_no_error() -> None:
         "User: arn:aws:sts::123456789012:assumed-role/gw/fn is not authorized to perform: bedrock:InvokeModel on resource: "
         "arn:aws:bedrock:eu-central-1::foundation-model/x at bedrock-runtime.eu-central-1.amazonaws.com"
     )
-    with pytest.raises(BackendRefused) as raised:
+    with pytest.raises(BackendAuthError) as raised:
         await reply_of(bedrock(Upstream(whole({"Message": message, "message": message}, 403))))
     assert "123456789012" not in raised.value.message
     assert "amazonaws" not in raised.value.message

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.messages import Json, TokenUsage
-from spass.llm.errors import BackendContextLength, BackendRefused, BackendUnavailable
+from spass.llm.errors import BackendAuthError, BackendContextLength, BackendUnavailable
 from spass.llm.providers.bedrock import Bedrock
 from spass.llm.router import Router
 from spass.llm.types import EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import LlmConfig, ModelConfig
-from tests.unit.llm.upstream import KEY, Payload, Upstream, backend, context, whole
+from tests.unit.llm.scripted_upstream import KEY, Payload, Upstream, backend, context, whole
 
 pytestmark = pytest.mark.anyio
 
@@ -133,7 +133,7 @@ async def test_many_windows_are_as_many_requests_as_cohere_needs() -> None:
 
 async def test_a_model_of_another_family_is_the_operators_mistake() -> None:
     upstream = Upstream(whole({}))
-    with pytest.raises(BackendRefused, match="Titan's and Cohere's"):
+    with pytest.raises(BackendAuthError, match="Titan's and Cohere's"):
         await embedded(upstream, "amazon.nova-2-multimodal-embeddings-v1:0", "a")
     assert upstream.asked == []
 

@@ -21,27 +21,27 @@ import pytest
 from spass.core.errors import UpstreamError
 from spass.core.messages import Json
 from spass.llm.errors import (
+    BackendAuthError,
+    BackendBadRequest,
     BackendCannotStream,
     BackendContextLength,
-    BackendDenied,
-    BackendFailed,
+    BackendError,
+    BackendForbidden,
     BackendRateLimited,
-    BackendRefused,
-    BackendRejected,
-    BackendTimedOut,
-    BackendTooLarge,
+    BackendRequestTooLarge,
+    BackendTimeout,
     BackendUnavailable,
 )
 from spass.llm.providers import http, make_provider
-from spass.llm.providers.failures import failure_of, retry_after
-from spass.llm.providers.http import translated
+from spass.llm.providers.error_responses import error_from_response, retry_after
+from spass.llm.providers.http import translate_errors
 from spass.llm.providers.openai import OpenAi
 from spass.llm.router import Router
 from spass.llm.types import Provider
 from spass.tenancy.config import LlmConfig
 from spass.tenancy.providers import PROVIDERS
 from tests.unit.aws.eventstreams import event
-from tests.unit.llm.upstream import (
+from tests.unit.llm.scripted_upstream import (
     KEY,
     Answer,
     Upstream,
@@ -68,27 +68,27 @@ def httpx_exceptions() -> list[type[Exception]]:
 def test_every_exception_of_httpx_is_translated(kind: type[Exception]) -> None:
     error = kind.__new__(kind)
     Exception.__init__(error, "at https://secret.example.com")
-    with pytest.raises(BackendFailed) as raised, translated():
+    with pytest.raises(BackendError) as raised, translate_errors():
         raise error
     assert "secret" not in str(raised.value)
     assert raised.value.__cause__ is error
-    assert isinstance(raised.value, BackendTimedOut) == issubclass(kind, httpx.TimeoutException)
+    assert isinstance(raised.value, BackendTimeout) == issubclass(kind, httpx.TimeoutException)
 
 
 @pytest.mark.parametrize(
     ("error", "failure"),
     [
         (httpx.ConnectError("no"), BackendUnavailable),
-        (httpx.ConnectTimeout("no"), BackendTimedOut),
-        (httpx.PoolTimeout("no"), BackendTimedOut),
+        (httpx.ConnectTimeout("no"), BackendTimeout),
+        (httpx.PoolTimeout("no"), BackendTimeout),
         (httpx.RemoteProtocolError("no"), BackendUnavailable),
-        (httpx.LocalProtocolError("no"), BackendRefused),
+        (httpx.LocalProtocolError("no"), BackendAuthError),
     ],
 )
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "bedrock"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_provider_that_cannot_be_reached_fails_so(
-    error: Exception, failure: type[BackendFailed], provider: str, stream: bool
+    error: Exception, failure: type[BackendError], provider: str, stream: bool
 ) -> None:
     with pytest.raises(failure):
         await deltas_of(provider_at(Upstream(error), provider), request(stream=stream))
@@ -97,20 +97,20 @@ async def test_a_provider_that_cannot_be_reached_fails_so(
 @pytest.mark.parametrize(
     ("status", "failure", "retryable"),
     [
-        (301, BackendDenied, False),
-        (400, BackendRejected, False),
-        (401, BackendRefused, False),
-        (402, BackendRefused, False),
-        (403, BackendDenied, False),
-        (404, BackendRejected, False),
-        (405, BackendDenied, False),
+        (301, BackendForbidden, False),
+        (400, BackendBadRequest, False),
+        (401, BackendAuthError, False),
+        (402, BackendAuthError, False),
+        (403, BackendForbidden, False),
+        (404, BackendBadRequest, False),
+        (405, BackendForbidden, False),
         (408, BackendUnavailable, True),
         (409, BackendUnavailable, True),
-        (413, BackendRejected, False),
-        (422, BackendRejected, False),
+        (413, BackendBadRequest, False),
+        (422, BackendBadRequest, False),
         (425, BackendUnavailable, True),
         (429, BackendRateLimited, True),
-        (451, BackendDenied, False),
+        (451, BackendForbidden, False),
         (500, BackendUnavailable, True),
         (503, BackendUnavailable, True),
         (529, BackendUnavailable, True),
@@ -119,7 +119,7 @@ async def test_a_provider_that_cannot_be_reached_fails_so(
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama", "xai", "bedrock"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_each_status_means_its_failure(
-    status: int, failure: type[BackendFailed], retryable: bool, provider: str, stream: bool
+    status: int, failure: type[BackendError], retryable: bool, provider: str, stream: bool
 ) -> None:
     with pytest.raises(failure) as raised:
         await deltas_of(
@@ -147,7 +147,7 @@ async def test_each_status_means_its_failure(
     ],
 )
 def test_the_words_of_an_error_are_found_in_whatever_shape(body: str, message: str) -> None:
-    assert failure_of(400, {}, body.encode()).message == message
+    assert error_from_response(400, {}, body.encode()).message == message
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_the_words_of_an_error_are_found_in_whatever_shape(body: str, message: s
     ],
 )
 def test_a_prompt_that_is_too_long_is_told_apart(body: str) -> None:
-    assert type(failure_of(400, {}, body.encode())) is BackendContextLength
+    assert type(error_from_response(400, {}, body.encode())) is BackendContextLength
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_prompt_that_is_too_long_is_told_apart(body: str) -> None:
     ],
 )
 def test_a_prompt_that_leaves_no_room_for_the_answer_is_too_long_as_well(body: str) -> None:
-    assert type(failure_of(400, {}, body.encode())) is BackendContextLength
+    assert type(error_from_response(400, {}, body.encode())) is BackendContextLength
 
 
 @pytest.mark.parametrize(
@@ -182,12 +182,12 @@ def test_a_prompt_that_leaves_no_room_for_the_answer_is_too_long_as_well(body: s
         ("This model doesn't support tool use in streaming mode.", BackendCannotStream),
         ("The model is unsupported for streaming.", BackendCannotStream),
         ("Your organization must be verified to stream this model. Please go to: https://x and verify.", BackendCannotStream),
-        ("Invalid schema 'The model is unsupported for streaming.'", BackendRejected),
-        ("The model is unsupported for streaming. It said", BackendRejected),
+        ("Invalid schema 'The model is unsupported for streaming.'", BackendBadRequest),
+        ("The model is unsupported for streaming. It said", BackendBadRequest),
     ],
 )
-def test_a_model_that_cannot_stream_is_told_apart(message: str, failure: type[BackendFailed]) -> None:
-    assert type(failure_of(400, {}, json.dumps({"error": {"message": message}}).encode())) is failure
+def test_a_model_that_cannot_stream_is_told_apart(message: str, failure: type[BackendError]) -> None:
+    assert type(error_from_response(400, {}, json.dumps({"error": {"message": message}}).encode())) is failure
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_a_model_that_cannot_stream_is_told_apart(message: str, failure: type[Ba
     ],
 )
 def test_what_a_shorter_prompt_would_not_mend_is_the_requests_fault(message: str) -> None:
-    failed = failure_of(400, {}, json.dumps({"error": {"message": message}}).encode())
-    assert (type(failed), failed.message) == (BackendRejected, message)
+    failed = error_from_response(400, {}, json.dumps({"error": {"message": message}}).encode())
+    assert (type(failed), failed.message) == (BackendBadRequest, message)
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 422, 429])
@@ -230,7 +230,7 @@ def test_what_a_shorter_prompt_would_not_mend_is_the_requests_fault(message: str
     ],
 )
 def test_a_refused_key_or_account_is_ours_whatever_the_status(status: int, payload: object) -> None:
-    assert type(failure_of(status, {}, json.dumps(payload).encode())) is BackendRefused
+    assert type(error_from_response(status, {}, json.dumps(payload).encode())) is BackendAuthError
 
 
 # What providers say of a bad request, with a place for what the caller wrote.
@@ -269,13 +269,13 @@ WRITTEN = (
 def test_no_word_that_a_caller_wrote_decides_what_an_error_means(status: int, message: str, written: str) -> None:
     error = {"message": message.replace("{}", written), "type": "invalid_request_error", "param": "response_format", "code": None}
     for body in ({"error": error}, {"error": error["message"]}, {"type": "error", "error": error}):
-        assert type(failure_of(status, {}, json.dumps(body).encode())) is BackendRejected
+        assert type(error_from_response(status, {}, json.dumps(body).encode())) is BackendBadRequest
 
 
 @pytest.mark.parametrize("written", WRITTEN)
 def test_no_word_that_a_caller_wrote_makes_a_rate_limit_one_of_its_size(written: str) -> None:
     body = {"error": {"message": f"Rate limit reached for '{written}'. Try again in 6s.", "type": "tokens"}}
-    assert type(failure_of(429, {}, json.dumps(body).encode())) is BackendRateLimited
+    assert type(error_from_response(429, {}, json.dumps(body).encode())) is BackendRateLimited
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_no_word_that_a_caller_wrote_makes_a_rate_limit_one_of_its_size(written:
 )
 def test_a_request_above_a_rate_limit_is_told_apart_from_a_limit_that_is_used_up(status: int, message: str) -> None:
     body = {"error": {"message": message, "type": "tokens", "code": "rate_limit_exceeded"}}
-    assert type(failure_of(status, {"retry-after": "60"}, json.dumps(body).encode())) is BackendTooLarge
+    assert type(error_from_response(status, {"retry-after": "60"}, json.dumps(body).encode())) is BackendRequestTooLarge
 
 
 @pytest.mark.parametrize("afford", ["0", "-3"])
@@ -310,7 +310,9 @@ def test_an_account_that_affords_nothing_is_no_matter_of_the_request(afford: str
     message = (
         f"This request requires more credits, or fewer max_tokens. You requested up to 10 tokens, but can only afford {afford}."
     )
-    assert type(failure_of(402, {}, json.dumps({"error": {"message": message, "code": 402}}).encode())) is BackendRefused
+    assert (
+        type(error_from_response(402, {}, json.dumps({"error": {"message": message, "code": 402}}).encode())) is BackendAuthError
+    )
 
 
 @pytest.mark.parametrize("code", ["The caller does not have permission to execute the specified operation", "permission-denied"])
@@ -319,14 +321,14 @@ def test_words_that_a_provider_does_not_like_are_the_requests_fault(code: str) -
         "code": code,
         "error": "Content violates usage guidelines. Team: t, Model: grok-4, Failed check: SAFETY_CHECK_TYPE_BIO",
     }
-    assert type(failure_of(403, {}, json.dumps(body).encode())) is BackendRejected
+    assert type(error_from_response(403, {}, json.dumps(body).encode())) is BackendBadRequest
 
 
 @pytest.mark.parametrize(
     "body", [b'{"error":' * 700 + b"1" + b"}" * 700, b'[[{"error": ["x"]}]]', b"[]", b"null", b'{"error": {"details": 3}}']
 )
 def test_an_error_body_of_any_shape_is_read(body: bytes) -> None:
-    assert failure_of(400, {}, body).message == "The provider answered 400."
+    assert error_from_response(400, {}, body).message == "The provider answered 400."
 
 
 XAI_KEY = "Incorrect API key provided: xa***yz. You can obtain an API key from https://console.x.ai."
@@ -366,14 +368,14 @@ async def test_where_a_backend_is_comes_back_in_no_error(provider: str, stream: 
         upstream = Upstream(text(f"{name}data: {json.dumps({'type': 'error', 'error': error})}\n\n"))
     else:
         upstream = Upstream(whole({"error": error}, 400))
-    with pytest.raises(BackendFailed) as raised:
+    with pytest.raises(BackendError) as raised:
         await deltas_of(provider_at(upstream, provider, base_url="http://myhost:9000/v1"), request(stream=stream))
     assert raised.value.message == "Bad at […], […] […]"
 
 
 async def test_neither_the_key_nor_an_address_comes_back_in_an_error() -> None:
     message = f"Bad key {KEY}, see https://internal.example.com/x"
-    with pytest.raises(BackendRefused) as raised:
+    with pytest.raises(BackendAuthError) as raised:
         await reply_of(provider_at(Upstream(whole({"error": {"message": message}}, 401))))
     assert str(raised.value) == raised.value.message == "Bad key […], see […]"
 
@@ -381,7 +383,7 @@ async def test_neither_the_key_nor_an_address_comes_back_in_an_error() -> None:
 async def test_no_log_line_shows_an_address_or_the_key(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         for status in (200, 500):
-            with suppress(BackendFailed):
+            with suppress(BackendError):
                 await reply_of(provider_at(Upstream(whole({}, status)), base_url="http://secret.example.com/v1"))
     assert "secret.example.com" not in caplog.text
     assert KEY not in caplog.text
@@ -442,7 +444,7 @@ async def test_a_reader_who_leaves_closes_the_response() -> None:
 
 async def test_a_provider_without_time_left_is_not_asked() -> None:
     upstream = Upstream(text(""))
-    with pytest.raises(BackendTimedOut):
+    with pytest.raises(BackendTimeout):
         await deltas_of(provider_at(upstream), seconds=0)
     assert upstream.asked == []
 
@@ -458,7 +460,7 @@ async def test_a_provider_that_trickles_is_cut_off_at_the_deadline(stream: bool)
     transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Slow()))
     provider = make_openai(transport)
     begun = time.monotonic()
-    with pytest.raises(BackendTimedOut):
+    with pytest.raises(BackendTimeout):
         await deltas_of(provider, request(stream=stream), seconds=0.2)
     assert time.monotonic() - begun < 5
 
@@ -497,7 +499,7 @@ async def test_an_answer_that_flows_is_not_cut_off_however_long_it_takes(stream:
 @pytest.mark.parametrize("pauses", [[5.0, 0.0], [0.0, 0.0, 5.0]])
 async def test_a_silence_longer_than_the_backends_timeout_ends_the_try(stream: bool, pauses: Sequence[float]) -> None:
     begun = time.monotonic()
-    with pytest.raises(BackendTimedOut):
+    with pytest.raises(BackendTimeout):
         await deltas_of(paced(pauses, stream=stream), request(stream=stream))
     assert time.monotonic() - begun < 3
 
@@ -507,19 +509,19 @@ async def test_a_provider_that_begins_no_answer_is_given_up_after_the_backends_t
         await asyncio.sleep(5)
         return httpx.Response(200)
 
-    with pytest.raises(BackendTimedOut):
+    with pytest.raises(BackendTimeout):
         await deltas_of(make_openai(httpx.MockTransport(silent), timeout=0.1))
 
 
 async def test_an_answer_that_flows_ends_at_the_deadline_of_the_request() -> None:
-    with pytest.raises(BackendTimedOut):
+    with pytest.raises(BackendTimeout):
         await deltas_of(paced([0.1] * 50, stream=True), request(stream=True), seconds=0.4)
 
 
 async def test_an_error_whose_words_do_not_come_is_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_ERROR_SECONDS", 0.1)
     transport = httpx.MockTransport(lambda _: httpx.Response(401, stream=Slow()))
-    with pytest.raises(BackendRefused):
+    with pytest.raises(BackendAuthError):
         await deltas_of(make_openai(transport))
 
 
@@ -533,13 +535,13 @@ async def test_the_deadline_never_strikes_whoever_reads() -> None:
 
 
 async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "LONGEST_BODY", 1000)
+    monkeypatch.setattr(http, "MAX_RESPONSE_BYTES", 1000)
     with pytest.raises(BackendUnavailable, match="too long"):
         await reply_of(provider_at(Upstream(Answer(chunks=[b" " * 600] * 10))))
 
 
 async def test_a_small_answer_that_unpacks_to_a_huge_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "LONGEST_BODY", 100_000)
+    monkeypatch.setattr(http, "MAX_RESPONSE_BYTES", 100_000)
     bomb = Answer(chunks=[gzip.compress(b" " * 10_000_000)], headers={"content-encoding": "gzip"})
     with pytest.raises(BackendUnavailable, match="too long"):
         await reply_of(provider_at(Upstream(bomb)))
@@ -559,7 +561,7 @@ async def peak_while_failing(answer: Answer) -> int:
 
 @pytest.mark.parametrize("status", [200, 500])
 async def test_a_packed_answer_takes_no_more_memory_than_is_read_of_it(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    monkeypatch.setattr(http, "LONGEST_BODY", 100_000)
+    monkeypatch.setattr(http, "MAX_RESPONSE_BYTES", 100_000)
     bomb = gzip.compress(b" " * 50_000_000)
     assert await peak_while_failing(Answer(status, [bomb], {"content-encoding": "gzip"})) < 5_000_000
 
@@ -601,7 +603,7 @@ async def test_an_endless_error_is_still_its_status() -> None:
 
 async def test_a_key_that_no_header_can_hold_is_our_mistake_and_no_crash() -> None:
     for key in ("schlüssel", "two\nlines"):
-        with pytest.raises(BackendFailed):
+        with pytest.raises(BackendError):
             await reply_of(provider_at(Upstream(whole({})), key=key))
 
 

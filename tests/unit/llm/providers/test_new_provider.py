@@ -14,8 +14,8 @@ from spass.llm.providers import make_provider
 from spass.llm.providers.http import Connection
 from spass.llm.router import Router
 from spass.tenancy.config import load_gateway_config
-from spass.tenancy.providers import PROVIDERS, Registered
-from tests.unit.llm.upstream import KEY, context, request
+from spass.tenancy.providers import PROVIDERS, ProviderEntry
+from tests.unit.llm.scripted_upstream import KEY, context, request
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ DOCUMENT = (Path(__file__).resolve().parents[4] / "docs" / "providers.md").read_
 async def test_a_new_provider_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, line = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     (gateway,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
-    (name, registered), *others = eval(f"{{{line}}}", {"Registered": Registered}).items()
+    (name, registered), *others = eval(f"{{{line}}}", {"ProviderEntry": ProviderEntry}).items()
     assert not others
     module = registered.code.partition(":")[0]
     assert f"`shared/{module.replace('.', '/')}.py`" in DOCUMENT

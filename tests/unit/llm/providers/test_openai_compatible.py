@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCall
 from spass.llm.errors import (
+    BackendAuthError,
+    BackendBadRequest,
     BackendCannotStream,
     BackendContextLength,
-    BackendFailed,
+    BackendError,
     BackendRateLimited,
-    BackendRefused,
-    BackendRejected,
     BackendUnavailable,
 )
 from spass.llm.types import (
@@ -34,7 +34,7 @@ from spass.llm.types import (
     ToolChoice,
     collect_deltas,
 )
-from tests.unit.llm.upstream import (
+from tests.unit.llm.scripted_upstream import (
     CALL,
     KEY,
     QUESTION,
@@ -459,7 +459,7 @@ async def test_a_stream_that_has_begun_is_not_followed_by_a_whole_answer() -> No
     with pytest.raises(BackendCannotStream):
         async with aclosing(provider_at(upstream).chat(request(stream=True), one_try)) as deltas:
             async for delta in deltas:
-                one_try.attempt.hear(delta.characters, delta.usage)
+                one_try.attempt.record_chunk(delta.characters, delta.usage)
     assert len(upstream.asked) == 1
 
 
@@ -467,24 +467,24 @@ async def test_a_stream_that_has_begun_is_not_followed_by_a_whole_answer() -> No
 @pytest.mark.parametrize(
     ("error", "failure"),
     [
-        ({"type": "invalid_request_error", "code": "tool_use_failed", "status_code": 400}, BackendRejected),  # Groq
-        ({"type": "invalid_request_error", "code": "json_validate_failed"}, BackendRejected),
+        ({"type": "invalid_request_error", "code": "tool_use_failed", "status_code": 400}, BackendBadRequest),  # Groq
+        ({"type": "invalid_request_error", "code": "json_validate_failed"}, BackendBadRequest),
         ({"type": "invalid_request_error", "code": "context_length_exceeded"}, BackendContextLength),
-        ({"type": "BadRequestError", "code": "400"}, BackendRejected),  # vLLM
+        ({"type": "BadRequestError", "code": "400"}, BackendBadRequest),  # vLLM
         ({"type": "tokens", "code": "rate_limit_exceeded"}, BackendRateLimited),
-        ({"type": "insufficient_quota", "code": "insufficient_quota"}, BackendRefused),
-        ({"type": "invalid_request_error", "code": "invalid_api_key"}, BackendRefused),
+        ({"type": "insufficient_quota", "code": "insufficient_quota"}, BackendAuthError),
+        ({"type": "invalid_request_error", "code": "invalid_api_key"}, BackendAuthError),
         ({"type": "server_error", "code": None}, BackendUnavailable),
         ({"type": "invalid_request_error", "code": 500}, BackendUnavailable),
         ({"type": ["invalid_request_error"], "code": {}}, BackendUnavailable),
     ],
 )
 async def test_an_error_inside_an_answer_is_told_by_its_code_and_type(
-    error: Payload, failure: type[BackendFailed], stream: bool
+    error: Payload, failure: type[BackendError], stream: bool
 ) -> None:
     payload: Payload = {"error": {"message": "Failed to call a function.", **error}}
     upstream = Upstream(text(sse(payload))) if stream else Upstream(whole(payload))
-    with pytest.raises(BackendFailed) as raised:
+    with pytest.raises(BackendError) as raised:
         await deltas_of(provider_at(upstream), request(stream=stream))
     assert type(raised.value) is failure
 
@@ -516,7 +516,7 @@ async def test_an_error_inside_a_stream_is_the_failure_it_names() -> None:
 async def test_an_answer_that_is_none_is_a_failure_and_no_crash(body: bytes) -> None:
     with pytest.raises(BackendUnavailable):
         await deltas_of(provider_at(Upstream(text(body))))
-    with pytest.raises(BackendFailed):
+    with pytest.raises(BackendError):
         await deltas_of(provider_at(Upstream(text(b"data: " + body + b"\n\n"))), request(stream=True))
 
 
@@ -548,7 +548,7 @@ def test_no_payload_whatever_crashes_a_provider(payload: Payload) -> None:
             try:
                 await deltas_of(provider_at(Upstream(text(sent))), request(stream=stream))
                 await provider_at(Upstream(text(body))).embed(EmbeddingRequest("m", ("a",)), context())
-            except BackendFailed:
+            except BackendError:
                 pass
 
     anyio.run(survive)

@@ -12,12 +12,12 @@ import pytest
 
 import spass
 from spass.core.errors import UpstreamError
-from spass.llm.errors import BackendTimedOut, BackendUnavailable
+from spass.llm.errors import BackendTimeout, BackendUnavailable
 from spass.llm.providers import make_provider
 from spass.llm.router import Router
 from spass.llm.types import Provider
 from spass.tenancy.config import BackendConfig, LlmConfig
-from tests.unit.llm.upstream import KEY, context, deltas_of, reply_of, request
+from tests.unit.llm.scripted_upstream import KEY, context, deltas_of, reply_of, request
 
 pytestmark = pytest.mark.anyio
 
@@ -158,7 +158,7 @@ async def test_a_port_where_nobody_listens_is_a_failure() -> None:
 
 async def test_a_silent_provider_is_cut_off_in_time() -> None:
     async with serving(hang) as (server, provider):
-        with pytest.raises(BackendTimedOut):
+        with pytest.raises(BackendTimeout):
             await deltas_of(provider, request(stream=True), seconds=0.3)
         await asyncio.wait_for(server.gone.wait(), 5)
 

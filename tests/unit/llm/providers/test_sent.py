@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 
-from spass.llm.errors import BackendFailed, BackendTimedOut
+from spass.llm.errors import BackendError, BackendTimeout
 from spass.llm.providers.http import Connection
 from spass.llm.types import CallContext
 from tests.unit.llm.providers.test_over_sockets import Server, hang, serving, whole
-from tests.unit.llm.upstream import Answer, Upstream, backend, context, provider_at, request
-from tests.unit.llm.upstream import whole as answering
+from tests.unit.llm.scripted_upstream import Answer, Upstream, backend, context, provider_at, request
+from tests.unit.llm.scripted_upstream import whole as answering
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ async def posted(base_url: str, *, seconds: float = 30.0, transport: httpx.Async
     connection, one_try = Connection(backend(), base_url, {}, transport=transport), context(seconds)
     try:
         await connection.post("/chat", BODY, one_try)
-    except BackendFailed:
+    except BackendError:
         pass
     finally:
         await connection.aclose()
@@ -125,7 +125,7 @@ async def test_a_request_that_timed_out_behind_a_proxy_counts_as_sent(status: in
 async def test_a_model_that_timed_out_may_be_billed(provider: str, stream: bool) -> None:
     timed_out = Answer(408, headers={"x-amzn-errortype": "ModelTimeoutException"}) if provider == "bedrock" else Answer(504)
     one_try, asked = context(), provider_at(Upstream(timed_out), provider, base_url="http://x")
-    with pytest.raises(BackendTimedOut):
+    with pytest.raises(BackendTimeout):
         _ = [delta async for delta in asked.chat(request(stream=stream), one_try)]
     assert one_try.attempt.sent
 
@@ -154,7 +154,7 @@ async def test_a_second_request_that_is_refused_does_not_unsend_the_first() -> N
     upstream = Upstream(answering({}), Answer(429))
     connection, one_try = Connection(backend(), "http://x", {}, transport=upstream.transport), context()
     await connection.post("/embed", BODY, one_try)
-    with pytest.raises(BackendFailed):
+    with pytest.raises(BackendError):
         await connection.post("/embed", BODY, one_try)
     assert one_try.attempt.sent
 
@@ -169,7 +169,7 @@ async def test_a_reused_connection_tells_of_its_last_request_alone() -> None:
         connection = Connection(backend(), f"http://127.0.0.1:{server.port}", {})
         first, second = context(), context()
         await connection.post("/chat", BODY, first)
-        with pytest.raises(BackendFailed):
+        with pytest.raises(BackendError):
             await connection.post("/chat", BODY, second)
         await connection.aclose()
     assert isinstance(server, Server)

@@ -50,7 +50,7 @@ def test_bytes_that_are_no_utf8_do_not_break_the_parser() -> None:
 
 
 def test_an_event_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "LONGEST_EVENT", 100)
+    monkeypatch.setattr(sse, "MAX_SSE_EVENT_BYTES", 100)
     parser = SseParser()
     for _ in range(10):
         parser.feed(b"data: ok\n\n")

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from spass.core.messages import Message, Role
-from spass.llm.errors import BackendFailed, BackendTimedOut
+from spass.llm.errors import BackendError, BackendTimeout
 from spass.llm.providers.openai import OpenAi
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
-from tests.unit.llm.upstream import backend, context
+from tests.unit.llm.scripted_upstream import backend, context
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -32,18 +32,18 @@ class Steady(httpx.AsyncBaseTransport):
         return httpx.Response(200, json={"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]})
 
 
-async def ask(provider: OpenAi, within: CallContext, *, stream: bool = False) -> list[ChatDelta] | BackendFailed:
+async def ask(provider: OpenAi, within: CallContext, *, stream: bool = False) -> list[ChatDelta] | BackendError:
     request = ChatRequest("gpt", (Message(Role.USER, "Hi"),), stream=stream)
     try:
         return [delta async for delta in provider.chat(request, within)]
-    except BackendFailed as failure:
+    except BackendError as failure:
         return failure
 
 
-async def embed(provider: OpenAi, within: CallContext) -> EmbeddingReply | BackendFailed:
+async def embed(provider: OpenAi, within: CallContext) -> EmbeddingReply | BackendError:
     try:
         return await provider.embed(EmbeddingRequest("e", ("Hi",)), within)
-    except BackendFailed as failure:
+    except BackendError as failure:
         return failure
 
 
@@ -58,7 +58,7 @@ async def test_a_backends_timeout_does_not_run_while_a_request_waits_for_a_conne
 async def test_who_waits_for_a_connection_waits_until_the_deadline_at_most_and_leaves_none_behind() -> None:
     provider = OpenAi(backend(max_concurrent=1, timeout=60), "key", transport=Steady())
     answers = await asyncio.gather(*[ask(provider, context(SECONDS * 1.5)) for _ in range(3)])
-    assert [isinstance(answer, BackendTimedOut) for answer in answers] == [False, False, True]
+    assert [isinstance(answer, BackendTimeout) for answer in answers] == [False, False, True]
     assert isinstance(await ask(provider, context(60)), list)
 
 
@@ -81,10 +81,10 @@ MINUTES = 240.0
 async def test_a_blocking_answer_is_waited_for_until_the_deadline_or_the_backends_own_timeout(allowed: float | None) -> None:
     provider = OpenAi(backend(timeout=allowed), "key", transport=Slow(MINUTES))
     assert isinstance(await ask(provider, context(270)), list)
-    assert isinstance(await ask(provider, context(MINUTES - 1)), BackendTimedOut)
+    assert isinstance(await ask(provider, context(MINUTES - 1)), BackendTimeout)
     short = OpenAi(backend(timeout=MINUTES - 1), "key", transport=Slow(MINUTES))
     began = asyncio.get_running_loop().time()
-    assert isinstance(await ask(short, context(270)), BackendTimedOut)
+    assert isinstance(await ask(short, context(270)), BackendTimeout)
     assert asyncio.get_running_loop().time() - began == pytest.approx(MINUTES - 1)
 
 
@@ -92,7 +92,7 @@ async def test_a_stream_and_an_embedding_end_after_two_minutes_of_silence_where_
     provider = OpenAi(backend(), "key", transport=Slow(MINUTES))
     for work in (ask(provider, context(270), stream=True), embed(provider, context(270))):
         began = asyncio.get_running_loop().time()
-        assert isinstance(await work, BackendTimedOut)
+        assert isinstance(await work, BackendTimeout)
         assert asyncio.get_running_loop().time() - began == pytest.approx(120)
     patient = OpenAi(backend(timeout=MINUTES + 1), "key", transport=Slow(MINUTES))
     assert isinstance(await embed(patient, context(270)), EmbeddingReply)

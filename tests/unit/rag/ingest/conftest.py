@@ -7,8 +7,8 @@ import pytest
 from moto import mock_aws
 
 from spass.aws.clients import Aws
-from spass.aws.places import WorkPlaces
-from tests.unit.rag.ingest.stage import Stage
+from spass.aws.job_targets import JobTargets
+from tests.unit.rag.ingest.harness import IngestHarness
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +33,14 @@ def queue() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def aws(queue: str) -> Aws:
-    return Aws(table="spass", bucket="spass", places=WorkPlaces(queue=queue))
+    return Aws(table="spass", bucket="spass", places=JobTargets(queue=queue))
 
 
 @pytest.fixture
-def stage(aws: Aws, queue: str) -> Stage:
-    stage = Stage(aws, queue)
-    stage.queued()
-    return stage
+def harness(aws: Aws, queue: str) -> IngestHarness:
+    harness = IngestHarness(aws, queue)
+    harness.queued()
+    return harness
 
 
 @pytest.fixture(autouse=True)

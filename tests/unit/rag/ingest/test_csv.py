@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.rag.documents import MAX_TEXT_BYTES
+from spass.rag.index.documents import MAX_TEXT_BYTES
 from spass.rag.ingest.lines import MAX_RECORD_BYTES
 from spass.rag.ingest.plan import Kind, Position
-from tests.unit.rag.ingest.files import documents, errors_of, planned, read, refusal
+from tests.unit.rag.ingest.sample_files import documents, errors_of, planned, read, refusal
 
 
 def test_rows_are_documents() -> None:

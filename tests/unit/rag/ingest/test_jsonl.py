@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from spass.rag.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES
+from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES
 from spass.rag.ingest.lines import MAX_RECORD_BYTES
 from spass.rag.ingest.plan import Kind, Position
-from tests.unit.rag.ingest.files import documents, errors_of, planned, read
+from tests.unit.rag.ingest.sample_files import documents, errors_of, planned, read
 
 
 def line(**fields: object) -> bytes:

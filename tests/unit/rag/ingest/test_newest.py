@@ -14,7 +14,7 @@ from spass.core.errors import SpassError, UpstreamError
 from spass.core.ids import IndexId, UploadId
 from spass.core.time import Deadline, now_s
 from spass.rag.ingest.record import KEEP_SECONDS
-from tests.unit.rag.ingest.stage import INDEX, Stage, file_of, lines, numbered
+from tests.unit.rag.ingest.harness import INDEX, IngestHarness, file_of, lines, numbered
 
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
@@ -22,7 +22,7 @@ MINUTES = 870.0
 T = TypeVar("T")
 
 
-class Between(FaultPlan):
+class RunBetweenCalls(FaultPlan):
     """Nothing goes wrong, but ``meanwhile`` takes place before the first call of ``operation``."""
 
     def __init__(self, operation: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
@@ -35,8 +35,8 @@ class Between(FaultPlan):
         return await super().around(call, run)
 
 
-async def ends(stage: Stage, index: IndexId = INDEX) -> list[tuple[str, list[str], int]]:
-    uploads = (await stage.uploads.list(stage.scope, index)).uploads
+async def ends(harness: IngestHarness, index: IndexId = INDEX) -> list[tuple[str, list[str], int]]:
+    uploads = (await harness.uploads.list(harness.scope, index)).uploads
     return sorted((upload.status.value, [error.code for error in upload.errors], upload.documents_ingested) for upload in uploads)
 
 
@@ -46,136 +46,138 @@ def without_sequencer(event: str) -> str:
     return json.dumps(said)
 
 
-async def test_the_event_of_an_older_version_that_comes_late_changes_nothing(stage: Stage) -> None:
-    older, newer = (stage.put(PATH, file_of(numbered(3, text))) for text in ("old", "new"))
-    assert await stage.deliver(newer)
+async def test_the_event_of_an_older_version_that_comes_late_changes_nothing(harness: IngestHarness) -> None:
+    older, newer = (harness.put(PATH, file_of(numbered(3, text))) for text in ("old", "new"))
+    assert await harness.deliver(newer)
     for _ in range(2):
-        assert await stage.deliver(older), "it is done with"
-    assert await stage.texts() == numbered(3, "new")
-    assert await ends(stage) == [("failed", ["superseded"], 0), ("succeeded", [], 3)]
-    assert stage.calls.asked == list(numbered(3, "new").values())
+        assert await harness.deliver(older), "it is done with"
+    assert await harness.texts() == numbered(3, "new")
+    assert await ends(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 3)]
+    assert harness.calls.asked == list(numbered(3, "new").values())
 
 
-async def test_a_version_that_is_half_way_when_a_newer_one_comes_stores_nothing_more(stage: Stage, small_batches: int) -> None:
-    older, newer = (stage.put(PATH, file_of(numbered(10, text))) for text in ("old", "new"))
-    assert await stage.deliver(older, seconds=1)
-    (handed_over,) = stage.queued()
-    assert (await stage.only_upload()).documents_ingested == small_batches
-    assert await stage.deliver(newer)
-    assert await stage.deliver(handed_over)
-    assert await stage.texts() == numbered(10, "new")
-    assert await ends(stage) == [("failed", ["superseded"], small_batches), ("succeeded", [], 10)]
+async def test_a_version_that_is_half_way_when_a_newer_one_comes_stores_nothing_more(
+    harness: IngestHarness, small_batches: int
+) -> None:
+    older, newer = (harness.put(PATH, file_of(numbered(10, text))) for text in ("old", "new"))
+    assert await harness.deliver(older, seconds=1)
+    (handed_over,) = harness.queued()
+    assert (await harness.only_upload()).documents_ingested == small_batches
+    assert await harness.deliver(newer)
+    assert await harness.deliver(handed_over)
+    assert await harness.texts() == numbered(10, "new")
+    assert await ends(harness) == [("failed", ["superseded"], small_batches), ("succeeded", [], 10)]
 
 
 @pytest.mark.parametrize("body", [file_of(numbered(10, "old")), lines(*["no json"] * 2500)], ids=["documents", "errors alone"])
 async def test_a_batch_that_is_being_embedded_when_a_newer_version_comes_does_not_take_effect(
-    stage: Stage, small_batches: int, body: bytes
+    harness: IngestHarness, small_batches: int, body: bytes
 ) -> None:
     """The newer one is taken, and done, between the older one's embedding and its append."""
-    older, newer = stage.put(PATH, body), stage.put(PATH, file_of(numbered(10, "new")))
-    rival = Stage(stage.aws, stage.queue, tenant=stage.tenant)
-    with inject(Between("TransactWriteItems", lambda: rival.deliver(newer))):
-        assert await stage.deliver(older)
-    assert await stage.texts() == numbered(10, "new")
-    assert await ends(stage) == [("failed", ["superseded"], 0), ("succeeded", [], 10)]
+    older, newer = harness.put(PATH, body), harness.put(PATH, file_of(numbered(10, "new")))
+    rival = IngestHarness(harness.aws, harness.queue, tenant=harness.tenant)
+    with inject(RunBetweenCalls("TransactWriteItems", lambda: rival.deliver(newer))):
+        assert await harness.deliver(older)
+    assert await harness.texts() == numbered(10, "new")
+    assert await ends(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 10)]
 
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_in_whatever_order_and_however_often_events_come_the_newest_wins(
-    stage: Stage, small_batches: int, seed: int
+    harness: IngestHarness, small_batches: int, seed: int
 ) -> None:
     chance = random.Random(seed)
     texts = ["first", "second", "third"]
-    events = [stage.put(PATH, file_of(numbered(chance.choice([3, 9]), text) | numbered(3, text))) for text in texts]
+    events = [harness.put(PATH, file_of(numbered(chance.choice([3, 9]), text) | numbered(3, text))) for text in texts]
     waiting = [(event, f"m{n}") for n, event in enumerate(events)] * 2
     newest = json.loads(events[-1])["Records"][0]["s3"]["object"]["versionId"]
     while waiting:
         chance.shuffle(waiting)
         body, message = waiting.pop()
-        await stage.deliver(body, message=message, seconds=chance.choice([1, 870]))
-        waiting += [(handed_over, f"h{chance.random()}") for handed_over in stage.queued()]
-    found = await stage.texts()
-    record = {item["version"]: item for item in await records(stage)}[newest]
+        await harness.deliver(body, message=message, seconds=chance.choice([1, 870]))
+        waiting += [(handed_over, f"h{chance.random()}") for handed_over in harness.queued()]
+    found = await harness.texts()
+    record = {item["version"]: item for item in await records(harness)}[newest]
     assert record["status"] == "succeeded"
     count = int(str(record["ingested"]))
     expected = numbered(count, "third")
     assert {name: found[name] for name in expected} == expected
-    for status, codes, _ in await ends(stage):
+    for status, codes, _ in await ends(harness):
         assert (status, codes) in (("succeeded", []), ("failed", ["superseded"]))
 
 
-async def records(stage: Stage) -> list[dict[str, object]]:
-    items = await stage.store.table.query(keys.uploads_partition(stage.tenant, INDEX), prefix=keys.UPLOAD_PREFIX)
+async def records(harness: IngestHarness) -> list[dict[str, object]]:
+    items = await harness.store.table.query(keys.uploads_partition(harness.tenant, INDEX), prefix=keys.UPLOAD_PREFIX)
     return [dict(item) for item in items]
 
 
-async def test_a_form_that_is_used_twice_ingests_what_was_sent_last(stage: Stage) -> None:
-    ticket = await stage.uploads.create(stage.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
+async def test_a_form_that_is_used_twice_ingests_what_was_sent_last(harness: IngestHarness) -> None:
+    ticket = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
     path = f"{INDEX}/{ticket.upload_id}/a.jsonl"
-    older, newer = (stage.put(path, file_of(numbered(2, text))) for text in ("old", "new"))
-    assert await stage.deliver(newer)
-    assert await stage.deliver(older)
-    assert await stage.texts() == numbered(2, "new")
-    assert (await stage.uploads.get(stage.scope, INDEX, ticket.upload_id)).status == "succeeded"
-    assert await ends(stage) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
+    older, newer = (harness.put(path, file_of(numbered(2, text))) for text in ("old", "new"))
+    assert await harness.deliver(newer)
+    assert await harness.deliver(older)
+    assert await harness.texts() == numbered(2, "new")
+    assert (await harness.uploads.get(harness.scope, INDEX, ticket.upload_id)).status == "succeeded"
+    assert await ends(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
 
 
-async def test_other_keys_and_other_indices_have_an_order_of_their_own(stage: Stage) -> None:
+async def test_other_keys_and_other_indices_have_an_order_of_their_own(harness: IngestHarness) -> None:
     paths = [PATH, f"{INDEX}/b.jsonl", "other/a.jsonl"]
-    events = [stage.put(path, lines((path.replace("/", "-"), path))) for path in paths]
+    events = [harness.put(path, lines((path.replace("/", "-"), path))) for path in paths]
     for event in reversed(events):
-        assert await stage.deliver(event)
-    assert await ends(stage) == [("succeeded", [], 1)] * 2
-    assert await ends(stage, IndexId("other")) == [("succeeded", [], 1)]
+        assert await harness.deliver(event)
+    assert await ends(harness) == [("succeeded", [], 1)] * 2
+    assert await ends(harness, IndexId("other")) == [("succeeded", [], 1)]
 
 
-async def test_an_event_that_does_not_say_when_it_was_is_ingested_when_it_comes(stage: Stage) -> None:
-    older, newer = (stage.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
-    assert await stage.deliver(newer)
-    assert await stage.deliver(without_sequencer(older))
-    assert await stage.texts() == numbered(2, "old")
+async def test_an_event_that_does_not_say_when_it_was_is_ingested_when_it_comes(harness: IngestHarness) -> None:
+    older, newer = (harness.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
+    assert await harness.deliver(newer)
+    assert await harness.deliver(without_sequencer(older))
+    assert await harness.texts() == numbered(2, "old")
 
 
-async def test_a_message_to_go_on_with_an_older_version_ends_it(stage: Stage) -> None:
-    older, newer = (stage.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
+async def test_a_message_to_go_on_with_an_older_version_ends_it(harness: IngestHarness) -> None:
+    older, newer = (harness.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
 
     def fail(_: Sequence[str]) -> None:
         raise UpstreamError("down")
 
-    stage.calls.before = fail
-    assert not await stage.deliver(older, receives=5)
-    upload = (await stage.only_upload()).id
-    stage.calls.before = lambda _: None
-    assert await stage.deliver(newer)
-    assert await stage.deliver(job_of(stage, upload))
-    assert await stage.texts() == numbered(2, "new")
-    assert await ends(stage) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
+    harness.calls.before = fail
+    assert not await harness.deliver(older, receives=5)
+    upload = (await harness.only_upload()).id
+    harness.calls.before = lambda _: None
+    assert await harness.deliver(newer)
+    assert await harness.deliver(job_of(harness, upload))
+    assert await harness.texts() == numbered(2, "new")
+    assert await ends(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 2)]
 
 
-def job_of(stage: Stage, upload: UploadId) -> str:
-    return json.dumps({"job": "ingest", "tenant": stage.tenant, "index": INDEX, "upload": upload})
+def job_of(harness: IngestHarness, upload: UploadId) -> str:
+    return json.dumps({"job": "ingest", "tenant": harness.tenant, "index": INDEX, "upload": upload})
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_an_event_whose_worker_died_before_there_was_a_record_is_taken_when_it_comes_again(
-    stage: Stage, fault: Fault
+    harness: IngestHarness, fault: Fault
 ) -> None:
-    older, newer = (stage.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
+    older, newer = (harness.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))
     with inject(FaultPlan(fault, at=0)), suppress(Crash, SpassError):
-        await stage.deliver(newer, message="m")
-    assert await stage.deliver(older)
-    assert await stage.deliver(newer, message="m", receives=2)
-    assert await stage.texts() == numbered(2, "new")
+        await harness.deliver(newer, message="m")
+    assert await harness.deliver(older)
+    assert await harness.deliver(newer, message="m", receives=2)
+    assert await harness.texts() == numbered(2, "new")
 
 
-async def test_what_is_known_of_a_key_is_forgotten_with_its_upload(stage: Stage) -> None:
-    assert await stage.deliver(stage.put(PATH, file_of(numbered(1))))
-    (item,) = await stage.store.table.query(keys.uploads_partition(stage.tenant, INDEX), prefix="NEWEST#")
+async def test_what_is_known_of_a_key_is_forgotten_with_its_upload(harness: IngestHarness) -> None:
+    assert await harness.deliver(harness.put(PATH, file_of(numbered(1))))
+    (item,) = await harness.store.table.query(keys.uploads_partition(harness.tenant, INDEX), prefix="NEWEST#")
     assert abs(int(str(item["ttl"])) - now_s() - KEEP_SECONDS) < 60
 
 
 async def test_a_part_of_an_older_version_ends_the_upload_without_embedding_anything(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def start(*_: object, failures: int) -> None:
         """Nobody: the parts are called here."""
@@ -183,17 +185,17 @@ async def test_a_part_of_an_older_version_ends_the_upload_without_embedding_anyt
     monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 100)
     monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 100)
     with monkeypatch.context() as patch:
-        jobs = type(stage.store.jobs)
+        jobs = type(harness.store.jobs)
         patch.setattr(jobs, "in_parts", property(lambda _: True))
         patch.setattr(jobs, "start_parts", start)
-        older, newer = (stage.put(PATH, file_of(numbered(9, text))) for text in ("old", "new"))
-        assert await stage.deliver(older)
-    steps = stage.steps((await stage.only_upload()).id)
+        older, newer = (harness.put(PATH, file_of(numbered(9, text))) for text in ("old", "new"))
+        assert await harness.deliver(older)
+    steps = harness.steps((await harness.only_upload()).id)
     assert await steps.part(0, Deadline.after(MINUTES))
-    assert await stage.deliver(newer)
-    asked = len(stage.calls.asked)
+    assert await harness.deliver(newer)
+    asked = len(harness.calls.asked)
     assert await steps.part(1, Deadline.after(MINUTES))
     await steps.finish()
-    assert len(stage.calls.asked) == asked
-    assert await stage.texts() == numbered(9, "new")
-    assert [(status, codes) for status, codes, _ in await ends(stage)] == [("failed", ["superseded"]), ("succeeded", [])]
+    assert len(harness.calls.asked) == asked
+    assert await harness.texts() == numbered(9, "new")
+    assert [(status, codes) for status, codes, _ in await ends(harness)] == [("failed", ["superseded"]), ("succeeded", [])]

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.ids import DOCUMENT_ID
-from spass.rag.documents import MAX_METADATA_BYTES, metadata_json
+from spass.rag.index.documents import MAX_METADATA_BYTES, metadata_json
 from spass.rag.ingest.plan import Entry, FileRefused, Kind, Part, Position, Source, kind_of
 from spass.rag.ingest.reading import entries, survey
-from tests.unit.rag.ingest.files import NO_PARTS, planned, read, read_part, refusal, repeated, rest_of, streamed
+from tests.unit.rag.ingest.sample_files import NO_PARTS, planned, read, read_part, refusal, repeated, rest_of, streamed
 
 NEWLINES = ("\n", "\r\n")
 LINES = st.one_of(

@@ -5,11 +5,11 @@ import sys
 import pytest
 from hypothesis import given
 
-from spass.rag.documents import MAX_TEXT_BYTES, NewDocument
+from spass.rag.index.documents import MAX_TEXT_BYTES, NewDocument
 from spass.rag.ingest.plan import Kind
 from spass.rag.ingest.structure import MOST, TARGET
 from spass.rag.ingest.text import Chunker
-from tests.unit.rag.ingest.files import documents, planned, read
+from tests.unit.rag.ingest.sample_files import documents, planned, read
 from tests.unit.rag.ingest.test_reading import texts
 
 SENTENCE = "This is a sentence of some words. "

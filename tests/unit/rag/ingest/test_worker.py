@@ -15,8 +15,8 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.jobs import Delivery
 from spass.core.time import Deadline, now_s
 from spass.llm.types import EmbeddingReply
-from spass.rag.documents import DocumentPatch, NewDocument
-from tests.unit.rag.ingest.stage import INDEX, Calls, Stage, config_with, file_of, lines, numbered, put_event
+from spass.rag.index.documents import DocumentPatch, NewDocument
+from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, config_with, file_of, lines, numbered, put_event
 
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
@@ -34,103 +34,103 @@ class Failing:
             raise self.error
 
 
-async def test_an_event_delivered_three_times_is_ingested_once(stage: Stage) -> None:
-    event = stage.put(PATH, file_of(numbered(3)))
+async def test_an_event_delivered_three_times_is_ingested_once(harness: IngestHarness) -> None:
+    event = harness.put(PATH, file_of(numbered(3)))
     for _ in range(3):
-        assert await stage.deliver(event)
-    assert await stage.texts() == numbered(3)
-    assert stage.calls.asked == list(numbered(3).values())
-    assert (await stage.rag.describe(stage.scope, INDEX)).version == 1
-    assert (await stage.only_upload()).documents_ingested == 3
+        assert await harness.deliver(event)
+    assert await harness.texts() == numbered(3)
+    assert harness.calls.asked == list(numbered(3).values())
+    assert (await harness.rag.describe(harness.scope, INDEX)).version == 1
+    assert (await harness.only_upload()).documents_ingested == 3
 
 
-async def test_a_late_duplicate_does_not_bring_back_what_a_user_changed_since(stage: Stage) -> None:
-    event = stage.put(PATH, file_of(numbered(3)))
-    await stage.deliver(event)
-    await stage.rag.patch(stage.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="changed"))
-    await stage.rag.delete_document(stage.scope, INDEX, DocumentId("d0001"))
-    assert await stage.deliver(event)
-    assert await stage.texts() == {"d0000": "changed", "d0002": "text 2"}
+async def test_a_late_duplicate_does_not_bring_back_what_a_user_changed_since(harness: IngestHarness) -> None:
+    event = harness.put(PATH, file_of(numbered(3)))
+    await harness.deliver(event)
+    await harness.rag.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="changed"))
+    await harness.rag.delete_document(harness.scope, INDEX, DocumentId("d0001"))
+    assert await harness.deliver(event)
+    assert await harness.texts() == {"d0000": "changed", "d0002": "text 2"}
 
 
-async def test_the_same_file_put_again_is_ingested_again(stage: Stage) -> None:
-    await stage.deliver(stage.put(PATH, file_of(numbered(2))))
-    await stage.rag.delete_document(stage.scope, INDEX, DocumentId("d0001"))
-    await stage.deliver(stage.put(PATH, file_of(numbered(2))))
-    assert await stage.texts() == numbered(2)
-    assert len((await stage.uploads.list(stage.scope, INDEX)).uploads) == 2
+async def test_the_same_file_put_again_is_ingested_again(harness: IngestHarness) -> None:
+    await harness.deliver(harness.put(PATH, file_of(numbered(2))))
+    await harness.rag.delete_document(harness.scope, INDEX, DocumentId("d0001"))
+    await harness.deliver(harness.put(PATH, file_of(numbered(2))))
+    assert await harness.texts() == numbered(2)
+    assert len((await harness.uploads.list(harness.scope, INDEX)).uploads) == 2
 
 
-async def test_of_two_lines_with_one_id_the_later_wins(stage: Stage) -> None:
+async def test_of_two_lines_with_one_id_the_later_wins(harness: IngestHarness) -> None:
     body = lines(("a", "old"), ("b", "b"), ("a", "new"), ("c", "c"), ("a", "newest"))
-    await stage.deliver(stage.put(PATH, body))
-    assert await stage.texts() == {"a": "newest", "b": "b", "c": "c"}
-    assert (await stage.only_upload()).documents_ingested == 5
+    await harness.deliver(harness.put(PATH, body))
+    assert await harness.texts() == {"a": "newest", "b": "b", "c": "c"}
+    assert (await harness.only_upload()).documents_ingested == 5
 
 
-async def test_a_bad_line_fails_alone_and_is_reported_with_its_number(stage: Stage) -> None:
+async def test_a_bad_line_fails_alone_and_is_reported_with_its_number(harness: IngestHarness) -> None:
     body = lines(("a", "a"), "no json", ("b", "b"), '{"id": "c"}', "", ("d", "d"))
-    await stage.deliver(stage.put(PATH, body))
-    upload = await stage.only_upload()
+    await harness.deliver(harness.put(PATH, body))
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 3, 2)
     assert [error.line for error in upload.errors] == [2, 4]
     assert all(error.code and error.message for error in upload.errors)
-    assert await stage.texts() == {"a": "a", "b": "b", "d": "d"}
+    assert await harness.texts() == {"a": "a", "b": "b", "d": "d"}
 
 
-async def test_a_hundred_errors_are_kept_and_all_are_counted(stage: Stage) -> None:
+async def test_a_hundred_errors_are_kept_and_all_are_counted(harness: IngestHarness) -> None:
     body = lines(*(line for n in range(150) for line in ("no json", (f"d{n}", "text"))))
-    await stage.deliver(stage.put(PATH, body))
-    upload = await stage.only_upload()
+    await harness.deliver(harness.put(PATH, body))
+    upload = await harness.only_upload()
     assert (upload.documents_ingested, upload.documents_failed) == (150, 150)
     assert [error.line for error in upload.errors] == list(range(1, 200, 2))
 
 
-async def test_a_file_of_nothing_but_bad_lines_has_failed(stage: Stage) -> None:
-    await stage.deliver(stage.put(PATH, lines("no json", "neither")))
-    upload = await stage.only_upload()
+async def test_a_file_of_nothing_but_bad_lines_has_failed(harness: IngestHarness) -> None:
+    await harness.deliver(harness.put(PATH, lines("no json", "neither")))
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("failed", 0, 2)
     assert upload.bytes_done == upload.bytes_total
     with pytest.raises(IndexNotFound):
-        await stage.texts()
+        await harness.texts()
 
 
-async def test_text_is_split_into_documents_named_by_the_file(stage: Stage) -> None:
-    await stage.deliver(stage.put(f"{INDEX}/guide.md", b"# One\n\nFirst.\n\n# Two\n\nSecond.\n"))
-    texts = await stage.texts()
+async def test_text_is_split_into_documents_named_by_the_file(harness: IngestHarness) -> None:
+    await harness.deliver(harness.put(f"{INDEX}/guide.md", b"# One\n\nFirst.\n\n# Two\n\nSecond.\n"))
+    texts = await harness.texts()
     assert texts
     assert set(texts) == {f"guide.md#{n + 1}" for n in range(len(texts))}
-    document = await stage.rag.document(stage.scope, INDEX, DocumentId("guide.md#1"))
+    document = await harness.rag.document(harness.scope, INDEX, DocumentId("guide.md#1"))
     assert document.metadata["source"] == "guide.md"
 
 
-async def test_rows_of_a_csv_become_documents(stage: Stage) -> None:
-    await stage.deliver(stage.put(f"{INDEX}/a.csv", b"id,text,year\na,Eins,2001\nb,Zwei,2002\n"))
-    assert await stage.texts() == {"a": "Eins", "b": "Zwei"}
-    assert (await stage.rag.document(stage.scope, INDEX, DocumentId("b"))).metadata["year"] == "2002"
+async def test_rows_of_a_csv_become_documents(harness: IngestHarness) -> None:
+    await harness.deliver(harness.put(f"{INDEX}/a.csv", b"id,text,year\na,Eins,2001\nb,Zwei,2002\n"))
+    assert await harness.texts() == {"a": "Eins", "b": "Zwei"}
+    assert (await harness.rag.document(harness.scope, INDEX, DocumentId("b"))).metadata["year"] == "2002"
 
 
-async def test_progress_moves_batch_by_batch_up_to_the_files_size(stage: Stage, small_batches: int) -> None:
+async def test_progress_moves_batch_by_batch_up_to_the_files_size(harness: IngestHarness, small_batches: int) -> None:
     body = file_of(numbered(10))
     seen: list[tuple[int, int]] = []
 
     async def look(_: Sequence[str]) -> None:
-        upload = await stage.only_upload()
+        upload = await harness.only_upload()
         assert upload.status == "running"
         seen.append((upload.bytes_done, upload.documents_ingested))
 
-    embed = stage.calls.embed
+    embed = harness.calls.embed
 
     class Looking(Calls):
         async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
             await look(texts)
             return await embed(scope, texts)
 
-    stage.calls = Looking()
-    await stage.deliver(stage.put(PATH, body))
+    harness.calls = Looking()
+    await harness.deliver(harness.put(PATH, body))
     line = len(lines(("d0000", "text 0")))
     assert seen == [(0, 0), (4 * line, 4), (8 * line, 8)]
-    upload = await stage.only_upload()
+    upload = await harness.only_upload()
     assert (upload.bytes_done, upload.bytes_total) == (len(body), len(body))
 
 
@@ -148,59 +148,59 @@ async def test_progress_moves_batch_by_batch_up_to_the_files_size(stage: Stage, 
     ],
 )
 async def test_a_file_that_cannot_be_ingested_says_why_and_stores_nothing(
-    stage: Stage, path: str, body: bytes, code: str
+    harness: IngestHarness, path: str, body: bytes, code: str
 ) -> None:
-    event = stage.put(f"{INDEX}/{path}", body)
+    event = harness.put(f"{INDEX}/{path}", body)
     for _ in range(2):
-        assert await stage.deliver(event), "the queue is not blocked"
-    upload = await stage.only_upload()
+        assert await harness.deliver(event), "the queue is not blocked"
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested) == ("failed", 0)
     assert upload.errors[0].code == code or not code
     assert upload.errors[0].code
     with pytest.raises(IndexNotFound):
-        await stage.texts()
+        await harness.texts()
 
 
 @pytest.mark.parametrize("path", [f"{INDEX}/", f"{INDEX}/2026/", ""])
 async def test_a_folder_made_in_the_console_leaves_nothing_behind(
-    stage: Stage, path: str, capsys: pytest.CaptureFixture[str]
+    harness: IngestHarness, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with inject(FaultPlan()) as plan:
-        assert await stage.deliver(stage.put(path, b""))
+        assert await harness.deliver(harness.put(path, b""))
     assert plan.calls == []
     assert capsys.readouterr().out == ""
-    assert not (await stage.uploads.list(stage.scope, INDEX)).uploads
+    assert not (await harness.uploads.list(harness.scope, INDEX)).uploads
 
 
-async def test_a_line_longer_than_any_document_fails_alone(stage: Stage) -> None:
+async def test_a_line_longer_than_any_document_fails_alone(harness: IngestHarness) -> None:
     body = lines(("a", "a"), ("b", "x" * 3_000_000), ("c", "c"))
-    await stage.deliver(stage.put(PATH, body))
-    upload = await stage.only_upload()
+    await harness.deliver(harness.put(PATH, body))
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, [error.line for error in upload.errors]) == ("succeeded", 2, [2])
 
 
-async def test_a_file_that_is_too_large_is_not_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_is_too_large_is_not_read(harness: IngestHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.rag.ingest.worker.MAX_UPLOAD_BYTES", 10)
     with inject(FaultPlan()) as plan:
-        assert await stage.deliver(stage.put(PATH, file_of(numbered(1))))
-    assert (await stage.only_upload()).errors[0].code == "file_too_large"
+        assert await harness.deliver(harness.put(PATH, file_of(numbered(1))))
+    assert (await harness.only_upload()).errors[0].code == "file_too_large"
     assert "GetObject" not in [call.operation for call in plan.calls]
 
 
-async def test_a_file_that_is_gone_is_said_to_be(stage: Stage) -> None:
-    event = stage.put(PATH, file_of(numbered(1)))
-    stage.remove(PATH)
-    assert await stage.deliver(event)
-    upload = await stage.only_upload()
+async def test_a_file_that_is_gone_is_said_to_be(harness: IngestHarness) -> None:
+    event = harness.put(PATH, file_of(numbered(1)))
+    harness.remove(PATH)
+    assert await harness.deliver(event)
+    upload = await harness.only_upload()
     assert (upload.status, upload.errors[0].code, upload.errors[0].line) == ("failed", "object_missing", None)
 
 
 @pytest.mark.parametrize("path", ["uploads/t/a.jsonl", "uploads/t/-x/a.jsonl", "uploads/nobody/books/a.jsonl", "elsewhere"])
 async def test_a_key_of_nobody_leaves_a_line_in_the_log_and_nothing_else(
-    stage: Stage, path: str, capsys: pytest.CaptureFixture[str]
+    harness: IngestHarness, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with inject(FaultPlan()) as plan:
-        assert await stage.deliver(put_event(path.replace("/t/", f"/{stage.tenant}/"), "v"), message="m-1")
+        assert await harness.deliver(put_event(path.replace("/t/", f"/{harness.tenant}/"), "v"), message="m-1")
     assert plan.calls == []
     said = capsys.readouterr().out
     line = json.loads(said)
@@ -208,153 +208,155 @@ async def test_a_key_of_nobody_leaves_a_line_in_the_log_and_nothing_else(
     assert "jsonl" not in said
 
 
-async def test_a_message_with_a_bad_event_carries_out_the_good_ones(stage: Stage) -> None:
-    events = [json.loads(event)["Records"][0] for event in (put_event("x", "v"), stage.put(PATH, file_of(numbered(2))))]
-    assert await stage.deliver(json.dumps({"Records": [17, *events]}))
-    assert await stage.texts() == numbered(2)
+async def test_a_message_with_a_bad_event_carries_out_the_good_ones(harness: IngestHarness) -> None:
+    events = [json.loads(event)["Records"][0] for event in (put_event("x", "v"), harness.put(PATH, file_of(numbered(2))))]
+    assert await harness.deliver(json.dumps({"Records": [17, *events]}))
+    assert await harness.texts() == numbered(2)
 
 
-async def test_a_bug_met_by_one_event_of_a_message_does_not_keep_the_next_one_waiting(stage: Stage) -> None:
-    events = [json.loads(stage.put(f"{INDEX}/{name}.txt", name.encode()))["Records"][0] for name in ("bad", "good")]
-    stage.calls.before = Failing(ZeroDivisionError(), texts=["bad"])
+async def test_a_bug_met_by_one_event_of_a_message_does_not_keep_the_next_one_waiting(harness: IngestHarness) -> None:
+    events = [json.loads(harness.put(f"{INDEX}/{name}.txt", name.encode()))["Records"][0] for name in ("bad", "good")]
+    harness.calls.before = Failing(ZeroDivisionError(), texts=["bad"])
     with pytest.raises(ZeroDivisionError):
-        await stage.deliver(json.dumps({"Records": events}))
-    assert list((await stage.texts()).values()) == ["good"]
+        await harness.deliver(json.dumps({"Records": events}))
+    assert list((await harness.texts()).values()) == ["good"]
 
 
 async def test_trouble_that_may_pass_brings_the_message_back_and_nothing_is_embedded_twice(
-    stage: Stage, small_batches: int
+    harness: IngestHarness, small_batches: int
 ) -> None:
-    event = stage.put(PATH, file_of(numbered(10)))
-    stage.calls.before = Failing(UpstreamError("down"), 1, 2)
-    assert not await stage.deliver(event, message="m", receives=1)
-    upload = await stage.only_upload()
+    event = harness.put(PATH, file_of(numbered(10)))
+    harness.calls.before = Failing(UpstreamError("down"), 1, 2)
+    assert not await harness.deliver(event, message="m", receives=1)
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.errors) == ("queued", 4, ())
-    assert not await stage.deliver(event, message="m", receives=2)
-    assert await stage.deliver(event, message="m", receives=3)
-    assert (await stage.only_upload()).documents_ingested == 10
-    assert stage.calls.asked == list(numbered(10).values())
+    assert not await harness.deliver(event, message="m", receives=2)
+    assert await harness.deliver(event, message="m", receives=3)
+    assert (await harness.only_upload()).documents_ingested == 10
+    assert harness.calls.asked == list(numbered(10).values())
 
 
 async def test_a_worker_with_time_tries_again_itself_what_may_pass(
-    stage: Stage, small_batches: int, monkeypatch: pytest.MonkeyPatch
+    harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", (0.0, 0.0))
-    event = stage.put(PATH, file_of(numbered(10)))
-    stage.calls.before = Failing(UpstreamError("down"), 1, 3)
-    assert await stage.deliver(event)
-    assert (await stage.only_upload()).status == "succeeded"
-    assert stage.calls.asked == list(numbered(10).values())
+    event = harness.put(PATH, file_of(numbered(10)))
+    harness.calls.before = Failing(UpstreamError("down"), 1, 3)
+    assert await harness.deliver(event)
+    assert (await harness.only_upload()).status == "succeeded"
+    assert harness.calls.asked == list(numbered(10).values())
 
 
 async def test_a_worker_without_time_leaves_it_to_the_next(
-    stage: Stage, small_batches: int, monkeypatch: pytest.MonkeyPatch
+    harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spass.rag.ingest.worker.PAUSES", (60.0,))
-    stage.calls.before = Failing(UpstreamError("down"), 0)
-    assert not await stage.deliver(stage.put(PATH, file_of(numbered(2))), seconds=100)
-    assert (await stage.only_upload()).status == "queued"
+    harness.calls.before = Failing(UpstreamError("down"), 0)
+    assert not await harness.deliver(harness.put(PATH, file_of(numbered(2))), seconds=100)
+    assert (await harness.only_upload()).status == "queued"
 
 
 @pytest.mark.parametrize("error", [UpstreamError("down"), UpstreamTimeout("late"), RateLimited("slow")])
 async def test_the_last_receive_says_what_the_trouble_was_and_a_redrive_goes_on(
-    stage: Stage, small_batches: int, error: UpstreamError
+    harness: IngestHarness, small_batches: int, error: UpstreamError
 ) -> None:
-    event = stage.put(PATH, lines("bad", *numbered(10).items()))
-    stage.calls.before = Failing(error, 1)
-    assert not await stage.deliver(event, message="m", receives=5)
-    upload = await stage.only_upload()
+    event = harness.put(PATH, lines("bad", *numbered(10).items()))
+    harness.calls.before = Failing(error, 1)
+    assert not await harness.deliver(event, message="m", receives=5)
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested) == ("failed", 4)
     assert [(said.line, said.code) for said in upload.errors] == [(None, error.code), (1, upload.errors[1].code)]
-    assert await stage.deliver(event, message="m", receives=1)
-    upload = await stage.only_upload()
+    assert await harness.deliver(event, message="m", receives=1)
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, len(upload.errors)) == ("succeeded", 10, 1)
-    assert await stage.texts() == numbered(10)
+    assert await harness.texts() == numbered(10)
 
 
-async def test_an_index_of_another_model_fails_the_upload_at_once(stage: Stage) -> None:
-    await stage.rag.append(stage.scope, INDEX, [NewDocument(id="a", text="a")])
-    stage.calls = Calls(config_with("another"))
-    assert await stage.deliver(stage.put(PATH, file_of(numbered(2))))
-    upload = await stage.only_upload()
+async def test_an_index_of_another_model_fails_the_upload_at_once(harness: IngestHarness) -> None:
+    await harness.rag.append(harness.scope, INDEX, [NewDocument(id="a", text="a")])
+    harness.calls = Calls(config_with("another"))
+    assert await harness.deliver(harness.put(PATH, file_of(numbered(2))))
+    upload = await harness.only_upload()
     assert (upload.status, upload.errors[0].code) == ("failed", "embedding_model_mismatch")
 
 
-async def test_documents_that_the_model_refuses_fail_alone(stage: Stage) -> None:
+async def test_documents_that_the_model_refuses_fail_alone(harness: IngestHarness) -> None:
     body = lines(*numbered(7).items(), "bad", ("worse", "bad taste"), *((f"z{n}", "fine") for n in range(3)))
-    stage.calls.before = Failing(UpstreamRejected("no"), texts=["bad taste", "text 2"])
-    assert await stage.deliver(stage.put(PATH, body))
-    upload = await stage.only_upload()
+    harness.calls.before = Failing(UpstreamRejected("no"), texts=["bad taste", "text 2"])
+    assert await harness.deliver(harness.put(PATH, body))
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 9, 3)
     assert [(error.line, error.code) for error in upload.errors][::2] == [(3, "upstream_rejected"), (9, "upstream_rejected")]
-    assert set(await stage.texts()) == {f"d000{n}" for n in (0, 1, 3, 4, 5, 6)} | {"z0", "z1", "z2"}
+    assert set(await harness.texts()) == {f"d000{n}" for n in (0, 1, 3, 4, 5, 6)} | {"z0", "z1", "z2"}
 
 
-async def test_a_model_that_refuses_everything_fails_the_upload(stage: Stage) -> None:
-    stage.calls.before = Failing(UpstreamRejected("no"), *range(10_000))
-    assert await stage.deliver(stage.put(PATH, file_of(numbered(200))))
-    upload = await stage.only_upload()
+async def test_a_model_that_refuses_everything_fails_the_upload(harness: IngestHarness) -> None:
+    harness.calls.before = Failing(UpstreamRejected("no"), *range(10_000))
+    assert await harness.deliver(harness.put(PATH, file_of(numbered(200))))
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.errors[0].code) == ("failed", 0, "upstream_rejected")
     assert upload.errors[0].line is None
-    assert isinstance(stage.calls.before, Failing)
-    assert stage.calls.before.calls < 100
+    assert isinstance(harness.calls.before, Failing)
+    assert harness.calls.before.calls < 100
 
 
 async def test_a_full_index_fails_the_upload_without_embedding_anything_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise TooManyDocuments("The index is full; use another one beside it.")
 
-    monkeypatch.setattr("spass.rag.addition.choose_merge", full)
-    assert await stage.deliver(stage.put(PATH, file_of(numbered(200))))
-    upload = await stage.only_upload()
+    monkeypatch.setattr("spass.rag.write.upsert.choose_merge", full)
+    assert await harness.deliver(harness.put(PATH, file_of(numbered(200))))
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_failed) == ("failed", 0)
     assert [(error.line, error.code) for error in upload.errors] == [(None, "too_many_documents")]
-    assert stage.calls.asked == list(numbered(200).values())
+    assert harness.calls.asked == list(numbered(200).values())
 
 
 @pytest.mark.parametrize("then", ["deleted", "replaced"])
-async def test_an_index_that_ends_meanwhile_takes_the_upload_with_it(stage: Stage, small_batches: int, then: str) -> None:
-    stage.calls.before = Failing(UpstreamError("down"), 1)
-    event = stage.put(PATH, file_of(numbered(10)))
-    assert not await stage.deliver(event)
+async def test_an_index_that_ends_meanwhile_takes_the_upload_with_it(
+    harness: IngestHarness, small_batches: int, then: str
+) -> None:
+    harness.calls.before = Failing(UpstreamError("down"), 1)
+    event = harness.put(PATH, file_of(numbered(10)))
+    assert not await harness.deliver(event)
     if then == "deleted":
-        assert await stage.rag.delete_index(stage.scope, INDEX)
+        assert await harness.rag.delete_index(harness.scope, INDEX)
     else:
-        await stage.rag.replace(stage.scope, INDEX, [NewDocument(id="only", text="only")])
-    assert await stage.deliver(event, receives=2)
-    upload = await stage.only_upload()
+        await harness.rag.replace(harness.scope, INDEX, [NewDocument(id="only", text="only")])
+    assert await harness.deliver(event, receives=2)
+    upload = await harness.only_upload()
     assert (upload.status, upload.errors[0].code) == ("failed", "index_replaced")
-    assert await stage.deliver(event, receives=3), "and it stays so"
+    assert await harness.deliver(event, receives=3), "and it stays so"
     if then == "deleted":
         with pytest.raises(IndexNotFound):
-            await stage.texts()
+            await harness.texts()
     else:
-        assert await stage.texts() == {"only": "only"}
+        assert await harness.texts() == {"only": "only"}
 
 
-async def test_an_index_deleted_before_the_file_came_is_made_anew(stage: Stage) -> None:
-    await stage.rag.append(stage.scope, INDEX, [NewDocument(id="old", text="old")])
-    ticket = await stage.uploads.create(stage.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
-    await stage.rag.delete_index(stage.scope, INDEX)
-    await stage.deliver(stage.put(f"{INDEX}/{ticket.upload_id}/a.jsonl", file_of(numbered(2))))
-    assert await stage.texts() == numbered(2)
+async def test_an_index_deleted_before_the_file_came_is_made_anew(harness: IngestHarness) -> None:
+    await harness.rag.append(harness.scope, INDEX, [NewDocument(id="old", text="old")])
+    ticket = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
+    await harness.rag.delete_index(harness.scope, INDEX)
+    await harness.deliver(harness.put(f"{INDEX}/{ticket.upload_id}/a.jsonl", file_of(numbered(2))))
+    assert await harness.texts() == numbered(2)
 
 
-async def test_a_worker_whose_time_is_up_hands_over_after_each_batch(stage: Stage, small_batches: int) -> None:
-    event = stage.put(PATH, file_of(numbered(10)))
-    assert await stage.deliver(event, seconds=60)
+async def test_a_worker_whose_time_is_up_hands_over_after_each_batch(harness: IngestHarness, small_batches: int) -> None:
+    event = harness.put(PATH, file_of(numbered(10)))
+    assert await harness.deliver(event, seconds=60)
     for done in (4, 8):
-        assert (await stage.only_upload()).documents_ingested == done
-        assert (await stage.only_upload()).status == "queued"
-        (handed_over,) = stage.queued()
-        assert await stage.deliver(handed_over, seconds=60)
-    assert stage.queued() == []
-    assert (await stage.only_upload()).status == "succeeded"
-    assert await stage.texts() == numbered(10)
-    assert await stage.deliver(event)
-    assert stage.calls.asked == list(numbered(10).values())
+        assert (await harness.only_upload()).documents_ingested == done
+        assert (await harness.only_upload()).status == "queued"
+        (handed_over,) = harness.queued()
+        assert await harness.deliver(handed_over, seconds=60)
+    assert harness.queued() == []
+    assert (await harness.only_upload()).status == "succeeded"
+    assert await harness.texts() == numbered(10)
+    assert await harness.deliver(event)
+    assert harness.calls.asked == list(numbered(10).values())
 
 
 class Clock(Deadline):
@@ -366,22 +368,22 @@ class Clock(Deadline):
         return Clock.left
 
 
-async def test_no_batch_is_begun_that_may_take_longer_than_there_is_time(stage: Stage, small_batches: int) -> None:
+async def test_no_batch_is_begun_that_may_take_longer_than_there_is_time(harness: IngestHarness, small_batches: int) -> None:
     """Its embedding would be paid for twice."""
     Clock.left = 700.0
 
     def take_long(_: Sequence[str]) -> None:
         Clock.left -= 250
 
-    stage.calls.before = take_long
-    assert await stage.dispatcher.message(stage.put(PATH, file_of(numbered(20))), Delivery("m", 1), Clock(0))
-    assert (Clock.left, (await stage.only_upload()).documents_ingested) == (200, 8)
-    assert len(stage.queued()) == 1
+    harness.calls.before = take_long
+    assert await harness.dispatcher.message(harness.put(PATH, file_of(numbered(20))), Delivery("m", 1), Clock(0))
+    assert (Clock.left, (await harness.only_upload()).documents_ingested) == (200, 8)
+    assert len(harness.queued()) == 1
 
 
 @pytest.mark.parametrize(("left", "ends"), [(870.0, True), (300.0, False)])
 async def test_a_file_that_a_whole_workers_time_is_too_short_to_look_through_is_not_looked_at_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, left: float, ends: bool
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, left: float, ends: bool
 ) -> None:
     """Four more times of a quarter of an hour would end the same."""
     Clock.left = left
@@ -394,55 +396,55 @@ async def test_a_file_that_a_whole_workers_time_is_too_short_to_look_through_is_
             yield b""
 
     monkeypatch.setattr(TenantUploads, "blocks", slow)
-    assert await stage.dispatcher.message(stage.put(PATH, file_of(numbered(3))), Delivery("m", 1), Clock(0)) is ends
-    upload = await stage.only_upload()
+    assert await harness.dispatcher.message(harness.put(PATH, file_of(numbered(3))), Delivery("m", 1), Clock(0)) is ends
+    upload = await harness.only_upload()
     expected = ("failed", ["survey_timeout"]) if ends else ("queued", [])
     assert (upload.status, [error.code for error in upload.errors]) == expected
-    assert stage.calls.asked == []
+    assert harness.calls.asked == []
 
 
-async def test_a_worker_whose_time_is_up_begins_no_further_part(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_whose_time_is_up_begins_no_further_part(harness: IngestHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 100)
     monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 100)
-    event = stage.put(PATH, file_of(numbered(30)))
-    assert await stage.deliver(event, seconds=60)
-    once = (await stage.only_upload()).documents_ingested
+    event = harness.put(PATH, file_of(numbered(30)))
+    assert await harness.deliver(event, seconds=60)
+    once = (await harness.only_upload()).documents_ingested
     assert 0 < once < 30 / 5
     for more in (2, 3):
-        (handed_over,) = stage.queued()
-        assert await stage.deliver(handed_over, seconds=60)
-        assert (await stage.only_upload()).documents_ingested == more * once
+        (handed_over,) = harness.queued()
+        assert await harness.deliver(handed_over, seconds=60)
+        assert (await harness.only_upload()).documents_ingested == more * once
 
 
 async def test_what_a_dead_worker_held_goes_on_with_its_own_message_when_the_lease_runs_out(
-    stage: Stage, small_batches: int, monkeypatch: pytest.MonkeyPatch
+    harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    event = stage.put(PATH, file_of(numbered(10)))
+    event = harness.put(PATH, file_of(numbered(10)))
 
     def die(_: object) -> None:
         raise Crash
 
-    stage.calls.before = lambda texts: die(texts) if "text 4" in texts else None
+    harness.calls.before = lambda texts: die(texts) if "text 4" in texts else None
     with pytest.raises(Crash):
-        await stage.deliver(event, message="first")
-    assert await stage.deliver(event, message="second"), "a duplicate is dropped: the first message will come again"
-    assert not await stage.deliver(event, message="first", receives=2), "not before the lease runs out"
-    assert not await stage.deliver(event, message="first", receives=5), "nor is a living owner's upload failed"
-    assert (await stage.only_upload()).status == "running"
-    stage.calls.before = lambda _: None
+        await harness.deliver(event, message="first")
+    assert await harness.deliver(event, message="second"), "a duplicate is dropped: the first message will come again"
+    assert not await harness.deliver(event, message="first", receives=2), "not before the lease runs out"
+    assert not await harness.deliver(event, message="first", receives=5), "nor is a living owner's upload failed"
+    assert (await harness.only_upload()).status == "running"
+    harness.calls.before = lambda _: None
     later = now_s() + 61
     monkeypatch.setattr("spass.rag.ingest.custody.now_s", lambda: later)
-    assert await stage.deliver(event, message="first", receives=3)
-    assert (await stage.only_upload()).status == "succeeded"
-    assert await stage.texts() == numbered(10)
-    assert stage.calls.asked == list(numbered(10).values())
+    assert await harness.deliver(event, message="first", receives=3)
+    assert (await harness.only_upload()).status == "succeeded"
+    assert await harness.texts() == numbered(10)
+    assert harness.calls.asked == list(numbered(10).values())
 
 
 async def test_a_worker_that_was_thought_dead_changes_nothing_more(
-    stage: Stage, small_batches: int, monkeypatch: pytest.MonkeyPatch
+    harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the first worker embeds, its lease runs out and another one does all the work."""
-    event = stage.put(PATH, file_of(numbered(6)))
+    event = harness.put(PATH, file_of(numbered(6)))
     embed = Calls.embed
     rival = Calls()
     seconds = [now_s()]
@@ -452,72 +454,72 @@ async def test_a_worker_that_was_thought_dead_changes_nothing_more(
         async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
             if not rival.asked:
                 seconds[0] += 61
-                other = Stage(stage.aws, stage.queue, rival, stage.tenant)
+                other = IngestHarness(harness.aws, harness.queue, rival, harness.tenant)
                 assert await other.deliver(event, message="m")
                 await other.rag.patch(other.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
             return await embed(self, scope, texts)
 
-    stage.calls = Slow()
-    assert not await stage.deliver(event, message="m")
-    upload = await stage.only_upload()
+    harness.calls = Slow()
+    assert not await harness.deliver(event, message="m")
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested) == ("succeeded", 6)
-    assert await stage.texts() == numbered(6) | {"d0000": "by hand"}
+    assert await harness.texts() == numbered(6) | {"d0000": "by hand"}
 
 
 async def test_a_file_of_many_parts_is_worked_through_where_there_is_no_machine(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 100)
     monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 100)
     body = lines("bad", *numbered(30).items(), "bad")
-    assert await stage.deliver(stage.put(PATH, body))
-    upload = await stage.only_upload()
+    assert await harness.deliver(harness.put(PATH, body))
+    upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.bytes_done) == ("succeeded", 30, len(body))
     assert [error.line for error in upload.errors] == [1, 32]
-    assert await stage.texts() == numbered(30)
-    parts = await stage.store.table.query(keys.uploads_partition(stage.tenant, INDEX), prefix="PART#")
+    assert await harness.texts() == numbered(30)
+    parts = await harness.store.table.query(keys.uploads_partition(harness.tenant, INDEX), prefix="PART#")
     assert len(parts) > 5
 
 
-async def test_a_message_to_merge_merges(stage: Stage) -> None:
-    body = json.dumps({"job": "merge", "tenant": stage.tenant, "index": INDEX})
-    assert await stage.deliver(body)
+async def test_a_message_to_merge_merges(harness: IngestHarness) -> None:
+    body = json.dumps({"job": "merge", "tenant": harness.tenant, "index": INDEX})
+    assert await harness.deliver(body)
 
 
-async def test_a_message_of_an_upload_that_is_no_more_is_done_with(stage: Stage) -> None:
-    body = {"job": "ingest", "tenant": stage.tenant, "index": INDEX, "upload": "upl_01k9s3f5k2abcdefghjkmnpqrs"}
-    assert await stage.deliver(json.dumps(body))
+async def test_a_message_of_an_upload_that_is_no_more_is_done_with(harness: IngestHarness) -> None:
+    body = {"job": "ingest", "tenant": harness.tenant, "index": INDEX, "upload": "upl_01k9s3f5k2abcdefghjkmnpqrs"}
+    assert await harness.deliver(json.dumps(body))
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.THROTTLE, Fault.TIMEOUT])
 async def test_a_hand_over_that_may_not_have_been_heard_brings_the_message_back(
-    stage: Stage, small_batches: int, fault: Fault
+    harness: IngestHarness, small_batches: int, fault: Fault
 ) -> None:
-    first = stage.put(PATH, file_of(numbered(6)))
+    first = harness.put(PATH, file_of(numbered(6)))
     with inject(FaultPlan()) as plan:
-        await stage.deliver(first, seconds=1)
+        await harness.deliver(first, seconds=1)
     at = [call.operation for call in plan.calls].index("SendMessage")
-    stage.queued()
+    harness.queued()
     other = IndexId("other")
-    event = stage.put(f"{other}/a.jsonl", file_of(numbered(6)))
+    event = harness.put(f"{other}/a.jsonl", file_of(numbered(6)))
     with inject(FaultPlan(fault, at=at, times=2)):
-        assert not await stage.deliver(event, seconds=1)
-    for body in (*stage.queued(), event):
-        assert await stage.deliver(body)
-    assert await stage.texts(other) == numbered(6)
-    assert (await stage.only_upload(other)).documents_ingested == 6
+        assert not await harness.deliver(event, seconds=1)
+    for body in (*harness.queued(), event):
+        assert await harness.deliver(body)
+    assert await harness.texts(other) == numbered(6)
+    assert (await harness.only_upload(other)).documents_ingested == 6
 
 
 @pytest.mark.parametrize("fault", [Fault.REPEATED, Fault.LOST_REPLY, Fault.TIMEOUT])
-async def test_a_batch_of_nothing_but_bad_lines_counts_once_however_it_is_heard_of(stage: Stage, fault: Fault) -> None:
+async def test_a_batch_of_nothing_but_bad_lines_counts_once_however_it_is_heard_of(harness: IngestHarness, fault: Fault) -> None:
     """The emulated transaction knows no tokens here: sent again, it fails by its own effect."""
     body = b"no json\n" * 1500
     with inject(FaultPlan()) as plan:
-        await stage.deliver(stage.put(PATH, body))
+        await harness.deliver(harness.put(PATH, body))
     first = [call.operation for call in plan.calls].index("TransactWriteItems")
     other = IndexId("other")
-    event = stage.put(f"{other}/a.jsonl", body)
+    event = harness.put(f"{other}/a.jsonl", body)
     with inject(FaultPlan(fault, at=first)):
-        assert await stage.deliver(event)
-    upload = await stage.only_upload(other)
+        assert await harness.deliver(event)
+    upload = await harness.only_upload(other)
     assert (upload.status, upload.documents_failed, upload.bytes_done) == ("failed", 1500, len(body))

@@ -24,16 +24,16 @@ from spass.core.ids import JobId, SessionId, TenantId, UserId
 from spass.core.messages import Role, ToolCall
 from spass.core.time import timestamp
 from spass.sessions import record
-from spass.sessions.compaction.commit import commit
-from spass.sessions.compaction.model import Compacted, Plan, Summary
-from spass.sessions.compaction.stored import read_summary
-from spass.sessions.hold import renew, take
+from spass.sessions.compaction.commit import commit_compaction
+from spass.sessions.compaction.summary_store import read_summary
+from spass.sessions.compaction.types import CompactionPlan, CompactionResult, Summary
+from spass.sessions.hold import acquire_hold, renew_hold
 from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, load_turns
-from spass.sessions.session import CreateSession, Hold, HoldKind, Session, session_of
+from spass.sessions.session import CreateSession, Hold, HoldKind, Session, decode_session
 from tests.unit.sessions.conftest import AGENT
 
 if TYPE_CHECKING:
-    from tests.unit.sessions.conftest import House
+    from tests.unit.sessions.conftest import SessionsHarness
 
 T = TypeVar("T")
 
@@ -46,19 +46,19 @@ OWNER = "job_1"
 class Compaction:
     """One session about to be compacted, and what is there before and after."""
 
-    def __init__(self, house: "House") -> None:
-        self.house = house
-        self.store: TenantStore = house.aws.for_tenant(TenantId("demo"))
+    def __init__(self, harness: "SessionsHarness") -> None:
+        self.harness = harness
+        self.store: TenantStore = harness.aws.for_tenant(TenantId("demo"))
 
     async def said(self, *messages: str) -> SessionId:
-        session = await self.house.create(title="Moving")
+        session = await self.harness.create(title="Moving")
         for message in messages:
-            await self.house.say(session, message)
+            await self.harness.say(session, message)
         return session
 
     async def hold(self, session: SessionId, owner: str = OWNER) -> Session:
-        hold = Hold(owner, HoldKind.JOB, int(self.house.now) + 60)
-        return await take(self.store, session, AGENT, UserId("ana"), hold, self.house.now)
+        hold = Hold(owner, HoldKind.JOB, int(self.harness.now) + 60)
+        return await acquire_hold(self.store, session, AGENT, UserId("ana"), hold, self.harness.now)
 
     async def live(self, session: SessionId) -> list[TurnRecord]:
         return await load_turns(self.store, session, 1)
@@ -66,41 +66,41 @@ class Compaction:
     async def commit(
         self,
         source: Session,
-        plan: Plan,
+        plan: CompactionPlan,
         summary: Summary = SUMMARY,
         *,
         live: Sequence[TurnRecord] | None = None,
         hold: Hold | None = None,
         owner: str = OWNER,
-    ) -> Compacted:
+    ) -> CompactionResult:
         live = live if live is not None else await self.live(source.id)
-        return await commit(self.store, source, live, plan, summary, owner=owner, at=self.house.now, hold=hold)
+        return await commit_compaction(self.store, source, live, plan, summary, owner=owner, at=self.harness.now, hold=hold)
 
     async def head(self, session: SessionId) -> Session:
         item = await self.store.table.get(keys.session_head(self.store.tenant, session))
         assert item is not None
-        return session_of(item)
+        return decode_session(item)
 
     async def messages(self, session: SessionId) -> list[StoredMessage]:
         return [message for turn in await self.live(session) for message in turn.messages]
 
 
 @pytest.fixture
-def compaction(house: "House") -> Compaction:
-    return Compaction(house)
+def compaction(harness: "SessionsHarness") -> Compaction:
+    return Compaction(harness)
 
 
 async def test_the_source_is_archived_and_its_successor_begins_with_the_summary(compaction: Compaction) -> None:
     session = await compaction.said("one", "two", "three")
     before = await compaction.messages(session)
     source = await compaction.hold(session)
-    plan = Plan.new(session, kept_from=5)
+    plan = CompactionPlan.new(session, kept_from=5)
     made = await compaction.commit(source, plan)
     archived, successor = await compaction.head(session), await compaction.head(plan.successor)
     assert await compaction.messages(session) == before, "the source keeps every message"
     assert (archived.successor_session_id, archived.archived_by, archived.hold) == (successor.id, OWNER, None)
     assert (archived.message_count, archived.live_message_count) == (6, 2)
-    assert archived.archived_at == archived.updated_at == timestamp(compaction.house.now)
+    assert archived.archived_at == archived.updated_at == timestamp(compaction.harness.now)
     assert successor == made.session
     assert (successor.parent_session_id, successor.summary_id) == (session, plan.summary)
     assert (successor.title, successor.agent, successor.user) == ("Moving", AGENT, "ana")
@@ -121,33 +121,33 @@ async def test_the_source_is_archived_and_its_successor_begins_with_the_summary(
 @pytest.mark.parametrize("mask", [False, True])
 async def test_a_successor_has_the_options_of_its_source(compaction: Compaction, mask: bool) -> None:
     options = CreateSession(compact_strategy="manual", compact_keep_last_n=3, compact_observation_mask=mask)
-    session = await compaction.house.create_with(options)
-    await compaction.house.say(session, "one")
-    made = (await compaction.commit(await compaction.hold(session), Plan.new(session, kept_from=3))).session
+    session = await compaction.harness.create_with(options)
+    await compaction.harness.say(session, "one")
+    made = (await compaction.commit(await compaction.hold(session), CompactionPlan.new(session, kept_from=3))).session
     assert (made.compact_strategy, made.compact_keep_last_n, made.compact_observation_mask) == ("manual", 3, mask)
 
 
 async def test_both_sessions_are_listed_as_their_heads_are(compaction: Compaction) -> None:
     session = await compaction.said("one", "two")
-    plan = Plan.new(session, kept_from=5)
+    plan = CompactionPlan.new(session, kept_from=5)
     await compaction.commit(await compaction.hold(session), plan)
-    page = await compaction.house.sessions.page(compaction.house.scope(), AGENT, None, 10)
+    page = await compaction.harness.sessions.page(compaction.harness.scope(), AGENT, None, 10)
     assert page.sessions == [await compaction.head(plan.successor), await compaction.head(session)]
 
 
 async def test_a_successor_may_begin_held_by_the_turn_that_goes_on_in_it(compaction: Compaction) -> None:
     session = await compaction.said("one")
     source = await compaction.hold(session, "turn_1")
-    plan = Plan.new(session, kept_from=3)
-    hold = Hold("turn_1", HoldKind.TURN, int(compaction.house.now) + 60)
+    plan = CompactionPlan.new(session, kept_from=3)
+    hold = Hold("turn_1", HoldKind.TURN, int(compaction.harness.now) + 60)
     made = await compaction.commit(source, plan, owner="turn_1", hold=hold)
     assert made.session.hold == (await compaction.head(plan.successor)).hold == hold
 
 
 async def test_a_turn_that_came_after_the_plan_is_kept(compaction: Compaction) -> None:
     session = await compaction.said("one")
-    plan = Plan.new(session, kept_from=3)
-    await compaction.house.say(session, "two")
+    plan = CompactionPlan.new(session, kept_from=3)
+    await compaction.harness.say(session, "two")
     await compaction.commit(await compaction.hold(session), plan)
     assert [stored.message.content for stored in await compaction.messages(plan.successor)][1:] == ["two", "yes"]
 
@@ -155,55 +155,55 @@ async def test_a_turn_that_came_after_the_plan_is_kept(compaction: Compaction) -
 async def test_a_commit_made_twice_makes_one_successor_and_answers_the_same(compaction: Compaction) -> None:
     session = await compaction.said("one", "two")
     source, live = await compaction.hold(session), await compaction.live(session)
-    plan = Plan.new(session, kept_from=3)
+    plan = CompactionPlan.new(session, kept_from=3)
     first = await compaction.commit(source, plan, live=live)
-    compaction.house.now += 5
+    compaction.harness.now += 5
     again = await compaction.commit(source, plan, live=live)
     assert again == first
-    assert len(compaction.house.stored_items()) == 2 + 2 + 1 + 1 + 2, "heads, turns, first item, summary, list entries"
+    assert len(compaction.harness.stored_items()) == 2 + 2 + 1 + 1 + 2, "heads, turns, first item, summary, list entries"
 
 
 async def test_two_plans_for_one_session_make_one_successor(compaction: Compaction) -> None:
     session = await compaction.said("one", "two")
     source, live = await compaction.hold(session), await compaction.live(session)
-    first = await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
-    before = compaction.house.stored_items()
+    first = await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
+    before = compaction.harness.stored_items()
     with pytest.raises(SessionArchived) as refused:
-        await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
+        await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
     assert refused.value.details == {"successor_session_id": first.session.id}
-    assert compaction.house.stored_items() == before
+    assert compaction.harness.stored_items() == before
 
 
 async def test_whoever_lost_the_hold_changes_nothing(compaction: Compaction) -> None:
     session = await compaction.said("one", "two")
     source = await compaction.hold(session)
-    compaction.house.now += 60
+    compaction.harness.now += 60
     await compaction.hold(session, "job_2")
-    before = compaction.house.stored_items()
+    before = compaction.harness.stored_items()
     with pytest.raises(SessionBusy):
-        await compaction.commit(source, Plan.new(session, kept_from=3))
-    assert compaction.house.stored_items() == before
+        await compaction.commit(source, CompactionPlan.new(session, kept_from=3))
+    assert compaction.harness.stored_items() == before
 
 
 async def test_a_session_that_grew_since_it_was_read_is_not_cut(compaction: Compaction) -> None:
     session = await compaction.said("one")
     source, live = await compaction.hold(session), await compaction.live(session)
-    compaction.house.now += 60
-    await compaction.house.say(session, "two")
+    compaction.harness.now += 60
+    await compaction.harness.say(session, "two")
     await compaction.hold(session)
     with pytest.raises(SessionBusy):
-        await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
+        await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
     assert (await compaction.head(session)).archived_at is None
 
 
 async def test_a_deleted_session_gets_no_successor(compaction: Compaction) -> None:
     session = await compaction.said("one")
     source, live = await compaction.hold(session), await compaction.live(session)
-    compaction.house.now += 60
-    await compaction.house.sessions.delete(compaction.house.scope(), AGENT, session)
+    compaction.harness.now += 60
+    await compaction.harness.sessions.delete(compaction.harness.scope(), AGENT, session)
     with pytest.raises(SessionNotFound):
-        await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
-    assert compaction.house.stored_items() == []
+        await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
+    assert compaction.harness.stored_items() == []
 
 
 async def test_messages_that_are_not_at_hand_are_not_lost(compaction: Compaction) -> None:
@@ -211,10 +211,10 @@ async def test_messages_that_are_not_at_hand_are_not_lost(compaction: Compaction
     source, live = await compaction.hold(session), await compaction.live(session)
     for incomplete in (live[1:], live[:-1], [live[0], live[2]], []):
         with pytest.raises(SessionBusy):
-            await compaction.commit(source, Plan.new(session, kept_from=3), live=incomplete)
+            await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=incomplete)
     for kept_from in (1, 8):
         with pytest.raises(InternalError):
-            await compaction.commit(source, Plan.new(session, kept_from=kept_from), live=live)
+            await compaction.commit(source, CompactionPlan.new(session, kept_from=kept_from), live=live)
     assert (await compaction.head(session)).archived_at is None
 
 
@@ -222,25 +222,25 @@ async def test_a_refused_effect_refuses_the_whole_commit(compaction: Compaction)
     session = await compaction.said("one")
     source, live = await compaction.hold(session), await compaction.live(session)
     ended = Check(keys.job(compaction.store.tenant, JobId(OWNER)), ITEM_EXISTS)
-    before = compaction.house.stored_items()
+    before = compaction.harness.stored_items()
     with pytest.raises(SessionBusy):
-        await commit(
+        await commit_compaction(
             compaction.store,
             source,
             live,
-            Plan.new(session, kept_from=3),
+            CompactionPlan.new(session, kept_from=3),
             SUMMARY,
             owner=OWNER,
-            at=compaction.house.now,
+            at=compaction.harness.now,
             with_effect=lambda _: [ended],
         )
-    assert compaction.house.stored_items() == before
+    assert compaction.harness.stored_items() == before
 
 
 async def test_a_summary_of_any_size_and_script_fits_or_is_refused(compaction: Compaction) -> None:
     session = await compaction.said("one")
     source = await compaction.hold(session)
-    plan = Plan.new(session, kept_from=3)
+    plan = CompactionPlan.new(session, kept_from=3)
     with pytest.raises(SummaryFailed):
         await compaction.commit(source, plan, Summary("ü" * 200_000, "m"))
     assert (await compaction.head(session)).archived_at is None
@@ -255,14 +255,14 @@ async def test_large_kept_messages_lie_in_the_bucket_and_a_commit_that_came_too_
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
     session = await compaction.said("one", "two")
     source, live = await compaction.hold(session), await compaction.live(session)
-    bodies = compaction.house.stored_objects()
-    made = await compaction.commit(source, plan := Plan.new(session, kept_from=3), live=live)
-    compaction.house.now += 1
+    bodies = compaction.harness.stored_objects()
+    made = await compaction.commit(source, plan := CompactionPlan.new(session, kept_from=3), live=live)
+    compaction.harness.now += 1
     assert await compaction.commit(source, plan, live=live) == made, "nothing is written over what took place"
     with pytest.raises(SessionArchived):
-        await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
+        await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
     assert await compaction.live(plan.successor) == [made.first]
-    assert len(compaction.house.stored_objects()) == len(bodies) + 1
+    assert len(compaction.harness.stored_objects()) == len(bodies) + 1
 
 
 async def test_kept_tool_calls_keep_how_long_they_ran(compaction: Compaction) -> None:
@@ -274,21 +274,21 @@ async def test_kept_tool_calls_keep_how_long_they_ran(compaction: Compaction) ->
         replace(first, tools=(ToolRun("call_1", "calculator", 5),)),
         replace(second, messages=(user, asking), tools=(ToolRun("call_2", "calculator", 7),)),
     ]
-    made = await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
+    made = await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
     assert made.first.tools == (ToolRun("call_2", "calculator", 7),)
 
 
 async def test_after_it_the_old_owner_can_neither_renew_nor_take_the_source(compaction: Compaction) -> None:
     session = await compaction.said("one")
-    await compaction.commit(await compaction.hold(session), Plan.new(session, kept_from=3))
+    await compaction.commit(await compaction.hold(session), CompactionPlan.new(session, kept_from=3))
     with pytest.raises(ConditionFailed):
-        await renew(compaction.store, session, OWNER, compaction.house.now)
+        await renew_hold(compaction.store, session, OWNER, compaction.harness.now)
     with pytest.raises(SessionArchived):
         await compaction.hold(session)
 
 
 @dataclass(slots=True)
-class Late(FaultPlan):
+class LateCommit(FaultPlan):
     """A commit goes without a reply, each time it is tried. It is still on its way."""
 
     on_its_way: list[Callable[[], object]] = field(default_factory=list)
@@ -303,9 +303,9 @@ class Late(FaultPlan):
 async def test_a_commit_given_up_cannot_take_effect_later(compaction: Compaction) -> None:
     session = await compaction.said("one")
     source, live = await compaction.hold(session), await compaction.live(session)
-    with inject(Late()) as plan, pytest.raises(StorageUnavailable):
-        await compaction.commit(source, Plan.new(session, kept_from=3), live=live)
-    assert isinstance(plan, Late)
+    with inject(LateCommit()) as plan, pytest.raises(StorageUnavailable):
+        await compaction.commit(source, CompactionPlan.new(session, kept_from=3), live=live)
+    assert isinstance(plan, LateCommit)
     assert len(plan.on_its_way) == 2
     assert (await compaction.head(session)).hold is None
     for late in plan.on_its_way:

@@ -18,10 +18,10 @@ from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session
-from spass.sessions.turn import Recorded, Relief
+from spass.sessions.turn import CommittedTurn, ShortenHistory
 from spass.tenancy.settings import Cascade
-from tests.unit.calls.scripted import make_scope
-from tests.unit.sessions.compaction.writers import FAILURES, SummaryModel, config, said
+from tests.unit.calls.scripted_provider import make_scope
+from tests.unit.sessions.compaction.summary_models import FAILURES, SummaryModel, config, said
 
 pytestmark = pytest.mark.anyio
 
@@ -30,13 +30,13 @@ CONFIG = config(compact_keep_last_n=2, compact_strategy="auto")
 
 
 @dataclass
-class Home:
+class SessionSetup:
     """A session with two turns, and the model that is to summarise the first."""
 
     store: TenantStore
     does: Any
     session: SessionId = field(init=False)
-    answers: list[Recorded] = field(default_factory=list)
+    answers: list[CommittedTurn] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.model = SummaryModel(lambda _: self.does)
@@ -44,20 +44,20 @@ class Home:
         self.sessions = Sessions(Cascade(CONFIG), lambda: self.summarizer)
         self.scope: Scope = make_scope(self.store)
 
-    async def furnished(self) -> "Home":
+    async def furnished(self) -> "SessionSetup":
         self.session = (await self.sessions.create(self.scope, AGENT, CreateSession())).id
         for text in ("My budget is 300 Euro.", "And the tower?"):
             await self.say(text)
         return self
 
-    async def say(self, text: str, *, window: int = 10**6) -> Recorded:
-        async def respond(history: Sequence[Message], relief: Relief) -> AsyncGenerator[Event, None]:
+    async def say(self, text: str, *, window: int = 10**6) -> CommittedTurn:
+        async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
             yield TurnStarted()
             yield InferenceStarted(1)
             yield InferenceFinished(Message(Role.ASSISTANT, "Noted."), FinishReason.STOP)
             yield TurnFinished(FinishReason.STOP)
 
-        def render(recorded: Recorded) -> StoredAnswer:
+        def render(recorded: CommittedTurn) -> StoredAnswer:
             self.answers.append(recorded)
             return StoredAnswer({}, {})
 
@@ -87,7 +87,7 @@ EVERY = pytest.mark.parametrize(("does", "reason"), FAILURES.values(), ids=FAILU
 
 @EVERY
 async def test_a_turn_goes_on_in_the_session_as_it_was(store: TenantStore, does: Any, reason: str) -> None:
-    home = await Home(store, does).furnished()
+    home = await SessionSetup(store, does).furnished()
     before = await home.history()
     turn = await home.say("Go on.", window=1)
     assert (turn.session.id, turn.compacted) == (home.session, None)
@@ -103,7 +103,7 @@ async def test_a_turn_goes_on_in_the_session_as_it_was(store: TenantStore, does:
 
 @EVERY
 async def test_a_job_fails_and_gives_the_session_back_as_it_was(store: TenantStore, does: Any, reason: str) -> None:
-    home = await Home(store, does).furnished()
+    home = await SessionSetup(store, does).furnished()
     before = await home.history(), await home.head()
     job = await home.compact()
     assert job.status is JobStatus.FAILED

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bench.recall import GENERATIONS, Recaller, report
+from bench.recall import GENERATIONS, RecallBench, report
 from spass.aws import faults
-from spass.sessions.compaction.summary import LONGEST_SUMMARY
+from spass.sessions.compaction.summary import MAX_SUMMARY_CHARACTERS
 from tests.simulated.aws import SimulatedAws
 
 pytestmark = pytest.mark.anyio
@@ -21,11 +21,11 @@ async def test_facts_of_the_first_generation_are_answered_in_the_fifth(monkeypat
     """By the summary or by ``lineage_search``, with the offline stand-in; more is said than any summary could hold."""
     with ThreadPoolExecutor(1) as thread:
         monkeypatch.setattr(faults, "_threads", thread)
-        generations = await Recaller(SimulatedAws(time.time), seed, turns=16).generations()
+        generations = await RecallBench(SimulatedAws(time.time), seed, turns=16).generations()
     assert len([*report(generations)]) == 2 + GENERATIONS
     assert [generation.number for generation in generations] == [*range(1, GENERATIONS + 1)]
     for generation in generations:
-        assert len(generation.summary.text) <= LONGEST_SUMMARY
+        assert len(generation.summary.text) <= MAX_SUMMARY_CHARACTERS
         assert generation.words <= 500
         for recall in generation.recall:
             assert recall.by_either == recall.facts == 14

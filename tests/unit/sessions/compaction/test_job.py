@@ -14,8 +14,8 @@ from spass.core.cost import Cost, CostSource
 from spass.core.errors import IdempotencyKeyReused, SpassError
 from spass.core.ids import AgentName, JobId, RequestId, SessionId, SummaryId, UserId
 from spass.core.time import timestamp
-from spass.sessions.compaction.job import Asker, Failure, Job, JobStatus, job_of
-from spass.sessions.compaction.model import Plan
+from spass.sessions.compaction.job import Job, JobFailure, JobStatus, Requester, decode_job
+from spass.sessions.compaction.types import CompactionPlan
 
 TEXT = st.text(min_size=1, max_size=20)
 COUNT = st.integers(0, 10**9)
@@ -30,9 +30,9 @@ JOBS = st.builds(
     st.sampled_from(JobStatus),
     st.builds(UserId, TEXT),
     st.builds(AgentName, TEXT),
-    st.builds(Plan, st.builds(SessionId, TEXT), st.builds(SessionId, TEXT), st.builds(SummaryId, TEXT), COUNT),
+    st.builds(CompactionPlan, st.builds(SessionId, TEXT), st.builds(SessionId, TEXT), st.builds(SummaryId, TEXT), COUNT),
     TEXT,
-    st.builds(Asker, st.builds(RequestId, TEXT), TEXT, st.none() | st.builds(RequestId, TEXT), COUNT, TEXT, MAYBE, MAYBE),
+    st.builds(Requester, st.builds(RequestId, TEXT), TEXT, st.none() | st.builds(RequestId, TEXT), COUNT, TEXT, MAYBE, MAYBE),
     STAMP,
     COUNT,
     finished_at=st.none() | STAMP,
@@ -40,19 +40,19 @@ JOBS = st.builds(
     kept=COUNT,
     model=MAYBE,
     cost=st.builds(Cost, AMOUNT, AMOUNT, st.sampled_from(CostSource), COUNT),
-    failure=st.none() | st.builds(Failure, TEXT, TEXT, st.none() | COUNT, st.dictionaries(TEXT, TEXT, max_size=2)),
+    failure=st.none() | st.builds(JobFailure, TEXT, TEXT, st.none() | COUNT, st.dictionaries(TEXT, TEXT, max_size=2)),
 )
 
 
 @given(job=JOBS)
 def test_a_job_comes_back_as_it_was_stored(job: Job) -> None:
-    assert job_of(item_of({name: attribute_of(value) for name, value in job.attributes().items()})) == job
+    assert decode_job(item_of({name: attribute_of(value) for name, value in job.attributes().items()})) == job
 
 
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.code)
 def test_what_failed_a_job_is_raised_as_what_it_was(kind: type[SpassError]) -> None:
     failed = kind("No room at db-7.internal.example.com.", retry_after=2.2, details={"reason": "busy", "other": 1})
-    raised = Failure.of(failed).error(JobId("job_1"))
+    raised = JobFailure.of(failed).error(JobId("job_1"))
     assert type(raised) is kind
     assert raised.details == {"reason": "busy", "job_id": "job_1"}
     assert raised.retry_after == 3
@@ -60,22 +60,24 @@ def test_what_failed_a_job_is_raised_as_what_it_was(kind: type[SpassError]) -> N
 
 
 def test_a_job_knows_the_request_that_asked_for_it() -> None:
-    asker = Asker(RequestId("req_1"), "token", None, 0, "/", "key", "body")
+    requester = Requester(RequestId("req_1"), "token", None, 0, "/", "key", "body")
     job = Job(
         JobId("job_1"),
         JobStatus.QUEUED,
         UserId("ana"),
         AgentName("plain"),
-        Plan(SessionId("ses_1"), SessionId("ses_2"), SummaryId("sum_1"), 3),
+        CompactionPlan(SessionId("ses_1"), SessionId("ses_2"), SummaryId("sum_1"), 3),
         "small",
-        asker,
+        requester,
         timestamp(0),
         3600,
         cost=Cost(Decimal(1), Decimal(1), CostSource.CATALOG, 1),
     )
-    assert job.asked_by(IdempotentRequest("key", "body"))
-    assert not job.asked_by(IdempotentRequest("another key", "body"))
-    assert not job.asked_by(None)
-    assert not replace(job, asker=replace(asker, key_hash=None, body_hash=None)).asked_by(IdempotentRequest("key", "body"))
+    assert job.is_requested_by(IdempotentRequest("key", "body"))
+    assert not job.is_requested_by(IdempotentRequest("another key", "body"))
+    assert not job.is_requested_by(None)
+    assert not replace(job, requester=replace(requester, key_hash=None, body_hash=None)).is_requested_by(
+        IdempotentRequest("key", "body")
+    )
     with pytest.raises(IdempotencyKeyReused):
-        job.asked_by(IdempotentRequest("key", "another body"))
+        job.is_requested_by(IdempotentRequest("key", "another body"))

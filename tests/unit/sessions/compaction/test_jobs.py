@@ -19,10 +19,10 @@ from spass.core.ids import JobId, RequestId, SessionId, UserId
 from spass.sessions.compaction import jobs
 from spass.sessions.compaction.job import JOB_SECONDS, Job
 from spass.sessions.deletion import delete_session
-from spass.sessions.hold import take, turn_hold
+from spass.sessions.hold import acquire_hold, new_turn_hold
 from spass.sessions.record import TurnRecord, load_turns
 from spass.tenancy.identity import Caller, Identity
-from tests.simulated.works import AGENT, USER, Points, Process, StepFailed, Works, at_work
+from tests.simulated.deployment import AGENT, USER, CallFaults, Process, SimulatedDeployment, StepFailed, simulated_deployment
 from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
@@ -36,9 +36,9 @@ def anyio_backend() -> object:
 
 
 @pytest.fixture
-def works(tmp_path: Path) -> Iterator[Works]:
-    with at_work(tmp_path) as works:
-        yield works
+def deployment(tmp_path: Path) -> Iterator[SimulatedDeployment]:
+    with simulated_deployment(tmp_path) as deployment:
+        yield deployment
 
 
 def json_of(answer: httpx.Response | None, status: int) -> Any:
@@ -53,37 +53,37 @@ def error_of(answer: httpx.Response | None, status: int, code: str) -> Any:
     return error
 
 
-def slow(works: Works, seconds: float) -> None:
+def slow(deployment: SimulatedDeployment, seconds: float) -> None:
     """The model takes its time."""
-    works.script.during = lambda: asyncio.sleep(seconds)
+    deployment.script.during = lambda: asyncio.sleep(seconds)
 
 
-async def test_a_compaction_is_waited_for_and_answered_whole(works: Works) -> None:
-    session = await works.session()
-    before = await works.history(session)
-    answer = await works.compact(session, content=b"{}")
+async def test_a_compaction_is_waited_for_and_answered_whole(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    before = await deployment.history(session)
+    answer = await deployment.compact(session, content=b"{}")
     result = json_of(answer, 200)
-    source, successor = await works.head(session), await works.head(result["successor_session_id"])
+    source, successor = await deployment.head(session), await deployment.head(result["successor_session_id"])
     assert result == {
         "job_id": source.archived_by,
         "source_session_id": session,
         "successor_session_id": source.successor_session_id,
         "summary_id": successor.summary_id,
-        "summary_text": works.script.chat,
+        "summary_text": deployment.script.chat,
         "summary_model": "small",
         "compacted_message_count": 8,
         "kept_message_count": 4,
     }
-    assert await works.history(session) == before
-    assert [one.message for one in await works.history(successor.id)][1:] == [one.message for one in before[8:]]
+    assert await deployment.history(session) == before
+    assert [one.message for one in await deployment.history(successor.id)][1:] == [one.message for one in before[8:]]
     assert answer is not None
     assert answer.headers["spass-cost-sub-calls"] == "1"
     assert answer.headers["spass-cost-usd"] == "0.00002"
 
 
-async def test_a_job_shows_what_it_came_to(works: Works) -> None:
-    result = json_of(await works.compact(await works.session()), 200)
-    answer = await works.send("GET", f"/a1/jobs/{result['job_id']}")
+async def test_a_job_shows_what_it_came_to(deployment: SimulatedDeployment) -> None:
+    result = json_of(await deployment.compact(await deployment.session()), 200)
+    answer = await deployment.send("GET", f"/a1/jobs/{result['job_id']}")
     job = json_of(answer, 200)
     assert {name: job[name] for name in ("id", "kind", "status", "result", "error")} == {
         "id": result["job_id"],
@@ -97,97 +97,101 @@ async def test_a_job_shows_what_it_came_to(works: Works) -> None:
     assert answer.headers["spass-cost-sub-calls"] == "1"
 
 
-async def test_who_would_rather_not_wait_is_told_where_the_job_is(works: Works) -> None:
-    session = await works.session()
-    slow(works, 10)
-    answer = await works.compact(session, ASYNC)
+async def test_who_would_rather_not_wait_is_told_where_the_job_is(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    slow(deployment, 10)
+    answer = await deployment.compact(session, ASYNC)
     ticket = json_of(answer, 202)
     assert ticket == {"job_id": ticket["job_id"], "status": "queued"}
     assert answer is not None
     assert answer.headers["location"] == f"/a1/jobs/{ticket['job_id']}"
     assert answer.headers["preference-applied"] == "respond-async"
     await asyncio.sleep(5)
-    running = json_of(await works.send("GET", answer.headers["location"]), 200)
+    running = json_of(await deployment.send("GET", answer.headers["location"]), 200)
     assert (running["status"], running["finished_at"], running["result"], running["error"]) == ("running", None, None, None)
-    await works.settled()
-    assert json_of(await works.send("GET", answer.headers["location"]), 200)["status"] == "succeeded"
+    await deployment.settled()
+    assert json_of(await deployment.send("GET", answer.headers["location"]), 200)["status"] == "succeeded"
 
 
-async def test_a_job_that_takes_longer_is_handed_over_after_25_seconds_and_few_looks(works: Works) -> None:
-    session = await works.session()
-    slow(works, 40)
-    began = works.clock()
-    answer = await works.compact(session)
+async def test_a_job_that_takes_longer_is_handed_over_after_25_seconds_and_few_looks(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    slow(deployment, 40)
+    began = deployment.clock()
+    answer = await deployment.compact(session)
     assert json_of(answer, 202)["status"] == "running"
-    assert 25 <= works.clock() - began < 26
+    assert 25 <= deployment.clock() - began < 26
     assert answer is not None
     assert "preference-applied" not in answer.headers
-    assert works.points.calls.count("route GetItem") < 40
-    await works.settled()
-    assert json_of(await works.send("GET", answer.headers["location"]), 200)["status"] == "succeeded"
+    assert deployment.points.calls.count("route GetItem") < 40
+    await deployment.settled()
+    assert json_of(await deployment.send("GET", answer.headers["location"]), 200)["status"] == "succeeded"
 
 
-async def test_a_look_that_fails_while_a_request_waits_is_not_the_end_of_its_job(works: Works) -> None:
-    session = await works.session()
-    slow(works, 5)
-    works.points = Points(dict.fromkeys(range(8, 12), Fault.THROTTLE))
-    answer = json_of(await works.compact(session), 200)
-    assert (await works.head(session)).successor_session_id == answer["successor_session_id"]
+async def test_a_look_that_fails_while_a_request_waits_is_not_the_end_of_its_job(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    slow(deployment, 5)
+    deployment.points = CallFaults(dict.fromkeys(range(8, 12), Fault.THROTTLE))
+    answer = json_of(await deployment.compact(session), 200)
+    assert (await deployment.head(session)).successor_session_id == answer["successor_session_id"]
 
 
-async def test_a_job_s_place_holds_behind_a_stage(works: Works) -> None:
-    works.app.root_path = "/prod"
-    answer = await works.compact(await works.session(), ASYNC)
+async def test_a_job_s_place_holds_behind_a_stage(deployment: SimulatedDeployment) -> None:
+    deployment.app.root_path = "/prod"
+    answer = await deployment.compact(await deployment.session(), ASYNC)
     assert answer is not None
     assert answer.headers["location"] == f"/prod/a1/jobs/{answer.json()['job_id']}"
 
 
 @pytest.mark.parametrize("body", [b'{"keep_last_n": 3}', b"[]", b"{"])
-async def test_a_body_that_says_anything_is_refused(works: Works, body: bytes) -> None:
-    session = await works.session()
-    error_of(await works.compact(session, content=body), 400, "invalid_request")
-    assert (await works.head(session)).hold is None
+async def test_a_body_that_says_anything_is_refused(deployment: SimulatedDeployment, body: bytes) -> None:
+    session = await deployment.session()
+    error_of(await deployment.compact(session, content=body), 400, "invalid_request")
+    assert (await deployment.head(session)).hold is None
 
 
-async def test_a_session_that_was_compacted_names_its_successor(works: Works) -> None:
-    session = await works.session()
-    successor = json_of(await works.compact(session), 200)["successor_session_id"]
-    error = error_of(await works.compact(session), 409, "session_archived")
+async def test_a_session_that_was_compacted_names_its_successor(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    successor = json_of(await deployment.compact(session), 200)["successor_session_id"]
+    error = error_of(await deployment.compact(session), 409, "session_archived")
     assert error["details"] == {"successor_session_id": successor}
 
 
-async def test_a_session_is_not_compacted_against_its_will_nor_where_there_is_nothing_to_do(works: Works) -> None:
+async def test_a_session_is_not_compacted_against_its_will_nor_where_there_is_nothing_to_do(
+    deployment: SimulatedDeployment,
+) -> None:
     off, short, empty = (
-        await works.session(strategy="off"),
-        await works.session(1, keep_last=4),
-        await works.session(0, keep_last=0),
+        await deployment.session(strategy="off"),
+        await deployment.session(1, keep_last=4),
+        await deployment.session(0, keep_last=0),
     )
-    stored = works.stored()
-    error_of(await works.compact(off), 409, "compaction_disabled")
-    error_of(await works.compact(short), 409, "nothing_to_compact")
-    error_of(await works.compact(empty), 409, "nothing_to_compact")
-    assert works.stored() == stored
+    stored = deployment.stored()
+    error_of(await deployment.compact(off), 409, "compaction_disabled")
+    error_of(await deployment.compact(short), 409, "nothing_to_compact")
+    error_of(await deployment.compact(empty), 409, "nothing_to_compact")
+    assert deployment.stored() == stored
 
 
-async def test_an_automatic_session_may_be_compacted_by_hand(works: Works) -> None:
-    assert json_of(await works.compact(await works.session(strategy="auto")), 200)
+async def test_an_automatic_session_may_be_compacted_by_hand(deployment: SimulatedDeployment) -> None:
+    assert json_of(await deployment.compact(await deployment.session(strategy="auto")), 200)
 
 
-async def test_a_session_that_a_turn_holds_is_busy(works: Works) -> None:
-    session = await works.session()
-    with works.quiet():
-        await take(works.store, session, AGENT, USER, turn_hold("turn_1", None, works.clock()), works.clock())
-    stored = works.stored()
-    answer = await works.compact(session)
+async def test_a_session_that_a_turn_holds_is_busy(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    with deployment.quiet():
+        await acquire_hold(
+            deployment.store, session, AGENT, USER, new_turn_hold("turn_1", None, deployment.clock()), deployment.clock()
+        )
+    stored = deployment.stored()
+    answer = await deployment.compact(session)
     error_of(answer, 409, "session_busy")
     assert answer is not None
     assert int(answer.headers["retry-after"]) >= 1
-    assert works.stored() == stored
+    assert deployment.stored() == stored
 
 
-async def test_a_turn_that_gets_in_between_comes_first(works: Works, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_that_gets_in_between_comes_first(deployment: SimulatedDeployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole turn, between the moment the session is read and the one it is held."""
-    session = await works.session()
+    session = await deployment.session()
 
     async def loaded(store: TenantStore, read: SessionId, from_seq: int) -> list[TurnRecord]:
         turns = await load_turns(store, read, from_seq)
@@ -196,53 +200,55 @@ async def test_a_turn_that_gets_in_between_comes_first(works: Works, monkeypatch
         return turns
 
     monkeypatch.setattr(jobs, "load_turns", loaded)
-    answer = await works.compact(session)
+    answer = await deployment.compact(session)
     error_of(answer, 409, "session_busy")
-    assert (await works.head(session)).hold is None
-    assert not [item for item in works.stored() if item["sk"] == "JOB"]
+    assert (await deployment.head(session)).hold is None
+    assert not [item for item in deployment.stored() if item["sk"] == "JOB"]
 
 
-async def test_one_compaction_at_a_time(works: Works) -> None:
-    session = await works.session()
-    slow(works, 10)
-    job = json_of(await works.compact(session, ASYNC), 202)["job_id"]
-    answer = await works.compact(session)
+async def test_one_compaction_at_a_time(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    slow(deployment, 10)
+    job = json_of(await deployment.compact(session, ASYNC), 202)["job_id"]
+    answer = await deployment.compact(session)
     assert error_of(answer, 409, "compaction_in_progress")["details"] == {"job_id": job}
     assert answer is not None
     assert int(answer.headers["retry-after"]) >= 1
-    await works.settled()
-    assert (await works.head(session)).archived_by == job
+    await deployment.settled()
+    assert (await deployment.head(session)).archived_by == job
 
 
-async def test_what_is_another_user_s_is_not_there(works: Works) -> None:
-    session = await works.session()
-    error_of(await works.send("POST", f"/a1/agents/plain/sessions/{session}/compact", user="bob"), 404, "session_not_found")
-    error_of(await works.send("POST", f"/a1/agents/counting/sessions/{session}/compact"), 400, "session_agent_mismatch")
-    job = json_of(await works.compact(session), 200)["job_id"]
+async def test_what_is_another_user_s_is_not_there(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    error_of(await deployment.send("POST", f"/a1/agents/plain/sessions/{session}/compact", user="bob"), 404, "session_not_found")
+    error_of(await deployment.send("POST", f"/a1/agents/counting/sessions/{session}/compact"), 400, "session_agent_mismatch")
+    job = json_of(await deployment.compact(session), 200)["job_id"]
     for path, user, token in (
         (f"/a1/jobs/{job}", "bob", "demo-token"),
         (f"/a1/jobs/{job}", USER, "other-token"),
         (f"/a1/jobs/job_{'0' * 26}", USER, "demo-token"),
         ("/a1/jobs/job_1", USER, "demo-token"),
     ):
-        error_of(await works.send("GET", path, user=user, headers={"Authorization": f"Bearer {token}"}), 404, "job_not_found")
+        error_of(
+            await deployment.send("GET", path, user=user, headers={"Authorization": f"Bearer {token}"}), 404, "job_not_found"
+        )
 
 
-async def test_the_same_key_is_answered_the_same(works: Works) -> None:
-    session = await works.session()
+async def test_the_same_key_is_answered_the_same(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
     key = {"Idempotency-Key": "k"}
-    first, again = await works.compact(session, key), await works.compact(session, key)
+    first, again = await deployment.compact(session, key), await deployment.compact(session, key)
     assert json_of(first, 200) == json_of(again, 200)
     assert again is not None
     assert again.headers["idempotency-replayed"] == "true"
     assert again.headers["spass-cost-usd"] == "0.00002"
-    error_of(await works.compact(session, key, content=b"{}"), 422, "idempotency_key_reused")
+    error_of(await deployment.compact(session, key, content=b"{}"), 422, "idempotency_key_reused")
 
 
-async def test_a_ticket_is_kept_with_its_status_and_its_place(works: Works) -> None:
-    session = await works.session()
+async def test_a_ticket_is_kept_with_its_status_and_its_place(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
     key = {"Idempotency-Key": "k", **ASYNC}
-    first, again = await works.compact(session, key), await works.compact(session, key)
+    first, again = await deployment.compact(session, key), await deployment.compact(session, key)
     assert json_of(first, 202) == json_of(again, 202)
     assert first is not None
     assert again is not None
@@ -250,136 +256,144 @@ async def test_a_ticket_is_kept_with_its_status_and_its_place(works: Works) -> N
     assert again.headers["idempotency-replayed"] == "true"
 
 
-async def test_a_summary_that_failed_leaves_the_session_free_and_as_it_was(works: Works) -> None:
-    session = await works.session()
-    head, before = await works.head(session), await works.history(session)
-    works.script.failure = UpstreamError("Connection to http://10.0.0.7:8080/v1 refused by llm.internal.example.com.")
-    answer = await works.compact(session, {"Idempotency-Key": "k"})
+async def test_a_summary_that_failed_leaves_the_session_free_and_as_it_was(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    head, before = await deployment.head(session), await deployment.history(session)
+    deployment.script.failure = UpstreamError("Connection to http://10.0.0.7:8080/v1 refused by llm.internal.example.com.")
+    answer = await deployment.compact(session, {"Idempotency-Key": "k"})
     error = error_of(answer, 502, "summary_failed")
-    job = json_of(await works.send("GET", f"/a1/jobs/{error['details']['job_id']}"), 200)
+    job = json_of(await deployment.send("GET", f"/a1/jobs/{error['details']['job_id']}"), 200)
     assert (job["status"], job["result"]) == ("failed", None)
     assert job["error"] == {"code": "summary_failed", "message": error["message"]}
     assert not {"10.0.0.7", "internal"} & set(job["error"]["message"].replace("/", " ").split())
-    assert (await works.head(session), await works.history(session)) == (head, before)
-    assert works.failed_executions == []
-    works.script.failure = None
-    assert json_of(await works.compact(session, {"Idempotency-Key": "k"}), 200)["job_id"] != job["id"]
+    assert (await deployment.head(session), await deployment.history(session)) == (head, before)
+    assert deployment.failed_executions == []
+    deployment.script.failure = None
+    assert json_of(await deployment.compact(session, {"Idempotency-Key": "k"}), 200)["job_id"] != job["id"]
 
 
-async def test_who_waited_is_told_when_to_come_back(works: Works) -> None:
-    works.script.failure = RateLimited("The provider is busy.", retry_after=40)
-    answer = await works.compact(await works.session())
+async def test_who_waited_is_told_when_to_come_back(deployment: SimulatedDeployment) -> None:
+    deployment.script.failure = RateLimited("The provider is busy.", retry_after=40)
+    answer = await deployment.compact(await deployment.session())
     error_of(answer, 429, "rate_limited")
     assert answer is not None
     assert answer.headers["retry-after"] == "40"
 
 
-async def test_a_job_that_never_began_ends_with_its_hour_and_lets_go(works: Works) -> None:
-    session = await works.session()
-    slow(works, JOB_SECONDS + 100)
-    answer = await works.compact(session, ASYNC)
+async def test_a_job_that_never_began_ends_with_its_hour_and_lets_go(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    slow(deployment, JOB_SECONDS + 100)
+    answer = await deployment.compact(session, ASYNC)
     job = json_of(answer, 202)["job_id"]
     await asyncio.sleep(JOB_SECONDS)
-    shown = json_of(await works.send("GET", f"/a1/jobs/{job}"), 200)
+    shown = json_of(await deployment.send("GET", f"/a1/jobs/{job}"), 200)
     assert (shown["status"], shown["error"]["code"]) == ("failed", "upstream_timeout")
-    assert (await works.head(session)).hold is None
-    await works.settled()
-    assert (await works.head(session)).archived_at is None, "it is too late for what comes after that"
-    again = json_of(await works.send("GET", f"/a1/jobs/{job}"), 200)
+    assert (await deployment.head(session)).hold is None
+    await deployment.settled()
+    assert (await deployment.head(session)).archived_at is None, "it is too late for what comes after that"
+    again = json_of(await deployment.send("GET", f"/a1/jobs/{job}"), 200)
     assert again == shown
 
 
-async def test_a_deleted_successor_takes_its_summary_with_it(works: Works) -> None:
-    result = json_of(await works.compact(await works.session()), 200)
-    with works.quiet():
-        await delete_session(works.store, SessionId(result["successor_session_id"]), AGENT, USER, works.clock())
-    job = json_of(await works.send("GET", f"/a1/jobs/{result['job_id']}"), 200)
+async def test_a_deleted_successor_takes_its_summary_with_it(deployment: SimulatedDeployment) -> None:
+    result = json_of(await deployment.compact(await deployment.session()), 200)
+    with deployment.quiet():
+        await delete_session(deployment.store, SessionId(result["successor_session_id"]), AGENT, USER, deployment.clock())
+    job = json_of(await deployment.send("GET", f"/a1/jobs/{result['job_id']}"), 200)
     assert job["result"] == {**result, "summary_text": None}
 
 
-async def test_a_session_that_follows_another_is_compacted_again_and_folds_the_summary_in(works: Works) -> None:
-    first = json_of(await works.compact(await works.session(4, keep_last=8)), 200)
+async def test_a_session_that_follows_another_is_compacted_again_and_folds_the_summary_in(
+    deployment: SimulatedDeployment,
+) -> None:
+    first = json_of(await deployment.compact(await deployment.session(4, keep_last=8)), 200)
     successor = SessionId(first["successor_session_id"])
-    error_of(await works.compact(successor), 409, "nothing_to_compact")
-    head = await works.head(successor)
-    with works.quiet():
+    error_of(await deployment.compact(successor), 409, "nothing_to_compact")
+    head = await deployment.head(successor)
+    with deployment.quiet():
         shorter = Put(keys.session_head("demo", successor), {**head.attributes(), "compact_keep_last_n": 4})  # type: ignore[arg-type]
-        await works.store.table.write(shorter)
-    works.script.chat = "Ada lives in Berlin."
-    second = json_of(await works.compact(successor), 200)
+        await deployment.store.table.write(shorter)
+    deployment.script.chat = "Ada lives in Berlin."
+    second = json_of(await deployment.compact(successor), 200)
     assert (second["compacted_message_count"], second["kept_message_count"]) == (5, 4)
-    asked = str(works.script.requests[-1].messages[-1].content)
+    asked = str(deployment.script.requests[-1].messages[-1].content)
     assert "Ada moves to Berlin on 3 May." in asked
     assert "[compaction summary from session" not in asked
 
 
-async def test_the_call_stands_in_the_audit_of_the_request_that_asked_for_it(works: Works) -> None:
-    answer = await works.compact(await works.session(), {"SPASS-Caller-Depth": "1", "SPASS-Parent-Request-Id": "req_elsewhere"})
+async def test_the_call_stands_in_the_audit_of_the_request_that_asked_for_it(deployment: SimulatedDeployment) -> None:
+    answer = await deployment.compact(
+        await deployment.session(), {"SPASS-Caller-Depth": "1", "SPASS-Parent-Request-Id": "req_elsewhere"}
+    )
     assert answer is not None
-    with works.quiet():
+    with deployment.quiet():
         request = RequestId(answer.headers["spass-request-id"])
-        (call,) = await works.store.table.query(keys.audit_partition(works.store.tenant, request))
+        (call,) = await deployment.store.table.query(keys.audit_partition(deployment.store.tenant, request))
     assert call["token_id"] == "demo-user"
     assert (call["user"], call["agent"], call["session"]) == (USER, AGENT, answer.json()["source_session_id"])
     assert (call["origin_request_id"], call["route"]) == (
         "req_elsewhere",
         "/a1/agents/{name}/sessions/{session_id}/compact",
     )
-    (context,) = works.script.contexts
+    (context,) = deployment.script.contexts
     assert context.headers == {"SPASS-Caller-Depth": "2", "SPASS-Parent-Request-Id": call["request_id"]}
 
 
-async def test_what_a_job_stores_is_no_text(works: Works) -> None:
-    session = await works.session()
-    job = json_of(await works.compact(session), 200)["job_id"]
-    (stored,) = [item for item in works.stored() if item["pk"] == keys.job(works.store.tenant, JobId(job)).pk]
+async def test_what_a_job_stores_is_no_text(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    job = json_of(await deployment.compact(session), 200)["job_id"]
+    (stored,) = [item for item in deployment.stored() if item["pk"] == keys.job(deployment.store.tenant, JobId(job)).pk]
     assert stored["sk"] == "JOB"
     assert "Berlin" not in str(stored)
     assert UserId(str(stored["user"])) == USER
 
 
-def scope(works: Works) -> Scope:
-    identity = Identity(works.store.tenant, "token", admin=False, allowed_models=("*",))
-    return Scope.of(Caller(identity, USER, RequestId("req_1"), None, 0, "/"), works.store)
+def scope(deployment: SimulatedDeployment) -> Scope:
+    identity = Identity(deployment.store.tenant, "token", admin=False, allowed_models=("*",))
+    return Scope.of(Caller(identity, USER, RequestId("req_1"), None, 0, "/"), deployment.store)
 
 
-async def start(works: Works, session: SessionId) -> Job:
+async def start(deployment: SimulatedDeployment, session: SessionId) -> Job:
     """The same request each time, as its process asks for the job."""
     request = IdempotentRequest("key", "body")
-    with inject(Process(points=works.points, role="route")):
-        return await works.services.compaction_jobs.start(scope(works), AGENT, session, otherwise="small", idempotency=request)
+    with inject(Process(points=deployment.points, role="route")):
+        return await deployment.services.compaction_jobs.start(
+            scope(deployment), AGENT, session, otherwise="small", idempotency=request
+        )
 
 
-async def test_a_request_that_died_before_it_left_its_job_to_the_queue_leaves_it_there_the_next_time(works: Works) -> None:
-    session = await works.session()
-    works.points = Points({3: Fault.CRASH_BEFORE})
+async def test_a_request_that_died_before_it_left_its_job_to_the_queue_leaves_it_there_the_next_time(
+    deployment: SimulatedDeployment,
+) -> None:
+    session = await deployment.session()
+    deployment.points = CallFaults({3: Fault.CRASH_BEFORE})
     with pytest.raises(Crash):
-        await start(works, session)
-    assert works.points.calls[-1] == "route SendMessage"
-    hold = (await works.head(session)).hold
+        await start(deployment, session)
+    assert deployment.points.calls[-1] == "route SendMessage"
+    hold = (await deployment.head(session)).hold
     assert hold is not None
-    assert (await start(works, session)).id == hold.owner
-    await works.settled()
-    assert (await works.head(session)).archived_by == hold.owner
-    assert (await start(works, session)).status == "succeeded"
+    assert (await start(deployment, session)).id == hold.owner
+    await deployment.settled()
+    assert (await deployment.head(session)).archived_by == hold.owner
+    assert (await start(deployment, session)).status == "succeeded"
 
 
-async def test_a_request_whose_job_failed_may_try_again_though_nobody_let_the_session_go(works: Works) -> None:
-    session = await works.session()
-    works.played = False
-    failed = await start(works, session)
-    works.points = Points({3: Fault.CRASH_BEFORE})
+async def test_a_request_whose_job_failed_may_try_again_though_nobody_let_the_session_go(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    deployment.played = False
+    failed = await start(deployment, session)
+    deployment.points = CallFaults({3: Fault.CRASH_BEFORE})
     with pytest.raises(StepFailed):
-        await works.step("fail", failed.id)
-    works.points = Points()
-    again = await start(works, session)
+        await deployment.step("fail", failed.id)
+    deployment.points = CallFaults()
+    again = await start(deployment, session)
     assert (again.id != failed.id, again.status) == (True, "queued")
 
 
-async def test_a_job_that_cannot_be_left_to_the_queue_fails_at_once(works: Works) -> None:
-    session = await works.session()
-    works.points = Points({3: Fault.TIMEOUT, 4: Fault.TIMEOUT})
-    error_of(await works.compact(session), 503, "storage_unavailable")
-    (job,) = [item for item in works.stored() if item["sk"] == "JOB"]
+async def test_a_job_that_cannot_be_left_to_the_queue_fails_at_once(deployment: SimulatedDeployment) -> None:
+    session = await deployment.session()
+    deployment.points = CallFaults({3: Fault.TIMEOUT, 4: Fault.TIMEOUT})
+    error_of(await deployment.compact(session), 503, "storage_unavailable")
+    (job,) = [item for item in deployment.stored() if item["sk"] == "JOB"]
     assert job["status"] == "failed"
-    assert (await works.head(session)).hold is None
+    assert (await deployment.head(session)).hold is None

@@ -10,17 +10,17 @@ from spass.aws.faults import AwsCall, FaultPlan, inject
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.sessions import record
-from spass.sessions.compaction.commit import commit
-from spass.sessions.compaction.model import Plan, Summary
+from spass.sessions.compaction.commit import commit_compaction
+from spass.sessions.compaction.types import CompactionPlan, Summary
 from spass.sessions.record import load_turns
-from tests.unit.sessions.chains import Chains, asked, in_memory
+from tests.unit.sessions.session_chains import ChainBuilder, memory_store, plain_turn
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Delayed(FaultPlan):
+class DelayedTransactions(FaultPlan):
     """Transactions do not arrive before they are told to; nobody hears of them."""
 
     under_way: list[Callable[[], Any]] = field(default_factory=list)
@@ -33,25 +33,25 @@ class Delayed(FaultPlan):
 
 
 @pytest.fixture
-def chains(monkeypatch: pytest.MonkeyPatch) -> Iterator[Chains]:
+def chains(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChainBuilder]:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
-    with in_memory() as aws:
-        yield Chains(aws.for_tenant(TenantId("demo")))
+    with memory_store() as aws:
+        yield ChainBuilder(aws.for_tenant(TenantId("demo")))
 
 
-async def test_it_makes_a_whole_successor_which_the_next_try_answers(chains: Chains) -> None:
-    source = await chains.session(asked("one"), asked("two"))
-    live, plan = await load_turns(chains.store, source, 1), Plan.new(source, 3)
+async def test_it_makes_a_whole_successor_which_the_next_try_answers(chains: ChainBuilder) -> None:
+    source = await chains.session(plain_turn("one"), plain_turn("two"))
+    live, plan = await load_turns(chains.store, source, 1), CompactionPlan.new(source, 3)
     summary, at = Summary("they counted", "scripted"), chains.now
     held = await chains.hold(source, "job_1")
-    with inject(Delayed()) as delayed, pytest.raises(StorageUnavailable):
-        await commit(chains.store, held, live, plan, summary, owner="job_1", at=at)
-    assert isinstance(delayed, Delayed)
+    with inject(DelayedTransactions()) as delayed, pytest.raises(StorageUnavailable):
+        await commit_compaction(chains.store, held, live, plan, summary, owner="job_1", at=at)
+    assert isinstance(delayed, DelayedTransactions)
     again = await chains.hold(source, "job_1")
     delayed.under_way[0]()
-    made = await commit(chains.store, again, live, plan, summary, owner="job_1", at=at)
+    made = await commit_compaction(chains.store, again, live, plan, summary, owner="job_1", at=at)
     assert made.session.id == plan.successor
     said = await chains.said(plan.successor)
     assert said == [f"[compaction summary from session {source}] they counted", "two", "yes"]
     assert [stored.message.content for stored in made.first.messages] == said
-    assert len(await chains.store.objects.keys_under(f"sessions/{plan.successor}/")) == 1
+    assert len(await chains.store.objects.list_keys(f"sessions/{plan.successor}/")) == 1

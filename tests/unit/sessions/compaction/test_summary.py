@@ -15,9 +15,9 @@ from spass.core.errors import ModelNotAllowed
 from spass.core.messages import FinishReason, Message, Role
 from spass.llm import errors as llm
 from spass.llm.types import ChatDelta, ChatRequest
-from spass.sessions.compaction.summary import LONGEST_SUMMARY
-from tests.unit.calls.scripted import audit_of, make_scope
-from tests.unit.sessions.compaction.writers import (
+from spass.sessions.compaction.summary import MAX_SUMMARY_CHARACTERS
+from tests.unit.calls.scripted_provider import audit_of, make_scope
+from tests.unit.sessions.compaction.summary_models import (
     SummaryModel,
     Writes,
     Written,
@@ -84,7 +84,7 @@ async def test_the_mask_says_what_to_leave_out_and_without_it_nothing_does(store
 async def test_a_model_that_takes_no_temperature_is_asked_without(store: TenantStore) -> None:
     def write(request: ChatRequest) -> Written:
         if request.temperature is not None:
-            return llm.BackendRejected("Unsupported value: 'temperature' does not support 0 with this model.")
+            return llm.BackendBadRequest("Unsupported value: 'temperature' does not support 0 with this model.")
         return said("Part.")
 
     model = SummaryModel(write)
@@ -213,7 +213,7 @@ def test_every_request_fits_the_window_and_every_summary_its_bound(
         make_scope(store), messages, earlier="fact " * earlier or None, masked=masked, otherwise="own"
     )
     text = asyncio.run(work).text
-    assert 0 < len(text) <= LONGEST_SUMMARY
+    assert 0 < len(text) <= MAX_SUMMARY_CHARACTERS
     for request in model.requests:
         characters = sum(len(message.content) for message in request.messages)
         assert characters / 4 + (request.max_tokens or 0) <= window

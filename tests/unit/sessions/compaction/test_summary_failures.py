@@ -21,8 +21,8 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm import errors as llm
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from tests.unit.calls.scripted import at_depth, audit_of, make_scope
-from tests.unit.sessions.compaction.writers import (
+from tests.unit.calls.scripted_provider import at_depth, audit_of, make_scope
+from tests.unit.sessions.compaction.summary_models import (
     FAILURES,
     SECRET,
     SummaryModel,
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.anyio
 
 
 @dataclass(frozen=True)
-class Situation:
+class FailureCase:
     """What is summarised, and which of the requests fails."""
 
     messages: Sequence[Message]
@@ -51,18 +51,20 @@ def has(text: str) -> Callable[[ChatRequest], bool]:
 
 
 SITUATIONS = {
-    "one request": Situation(conversation(2), lambda _: True),
-    "one request with an earlier summary": Situation(conversation(2), lambda _: True, "Ana."),
-    "the first of several parts": Situation(conversation(24), has("turn-0")),
-    "a later part": Situation(conversation(24), has("turn-20"), "Ana."),
-    "the parts together": Situation(conversation(24), merges),
-    "the parts together with an earlier summary": Situation(conversation(24), merges, "Ana."),
+    "one request": FailureCase(conversation(2), lambda _: True),
+    "one request with an earlier summary": FailureCase(conversation(2), lambda _: True, "Ana."),
+    "the first of several parts": FailureCase(conversation(24), has("turn-0")),
+    "a later part": FailureCase(conversation(24), has("turn-20"), "Ana."),
+    "the parts together": FailureCase(conversation(24), merges),
+    "the parts together with an earlier summary": FailureCase(conversation(24), merges, "Ana."),
 }
 
 
 @pytest.mark.parametrize("situation", SITUATIONS.values(), ids=SITUATIONS.keys())
 @pytest.mark.parametrize(("failure", "reason"), FAILURES.values(), ids=FAILURES.keys())
-async def test_a_model_that_fails_fails_the_summary(store: TenantStore, failure: Any, reason: str, situation: Situation) -> None:
+async def test_a_model_that_fails_fails_the_summary(
+    store: TenantStore, failure: Any, reason: str, situation: FailureCase
+) -> None:
     failed = 0
 
     def write(request: ChatRequest) -> Any:
@@ -87,7 +89,7 @@ async def test_a_model_that_fails_fails_the_summary(store: TenantStore, failure:
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
 async def test_a_failure_ends_the_calls_beside_it(store: TenantStore, failing: int) -> None:
-    model = SummaryModel(lambda _: llm.BackendRejected("no") if len(model.requests) == failing else said("Fine."))
+    model = SummaryModel(lambda _: llm.BackendBadRequest("no") if len(model.requests) == failing else said("Fine."))
     with pytest.raises(SummaryFailed):
         await model.summarizer(config()).summarise(
             make_scope(store), conversation(300), earlier=None, masked=True, otherwise="own"
@@ -303,7 +305,7 @@ async def test_a_call_that_failed_is_in_the_audit_too(store: TenantStore) -> Non
     before = len(await audit_of(store))
     with pytest.raises(SummaryFailed):
         await (
-            SummaryModel(lambda _: llm.BackendRejected("no"))
+            SummaryModel(lambda _: llm.BackendBadRequest("no"))
             .summarizer(config())
             .summarise(make_scope(store), conversation(1), earlier=None, masked=True, otherwise="own")
         )

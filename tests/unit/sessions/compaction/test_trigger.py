@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.messages import Message, Role, ToolCall
 from spass.core.time import Timestamp
-from spass.sessions.compaction.trigger import due
+from spass.sessions.compaction.trigger import should_compact
 from spass.sessions.session import CompactStrategy, Session
 
 AT = Timestamp("2026-01-01T00:00:00.000Z")
@@ -33,17 +33,17 @@ def messages(sizes: list[int]) -> list[Message]:
 def test_all_three_must_hold(strategy: CompactStrategy, keep: int, sizes: list[int], new: int, window: int) -> None:
     full = Fraction(sum(sizes) + new, 4) > Fraction(80, 100) * window
     wanted = strategy == "auto" and len(sizes) > keep and full
-    assert due(session(strategy, keep), messages(sizes), "x" * new, window) is wanted
+    assert should_compact(session(strategy, keep), messages(sizes), "x" * new, window) is wanted
 
 
 @pytest.mark.parametrize(("window", "most"), [(1, 3), (10, 32), (1000, 3200), (200_000, 640_000)])
 def test_the_border_is_exact(window: int, most: int) -> None:
-    assert not due(session(), messages([most - 1]), "x", window)
-    assert due(session(), messages([most - 1]), "xx", window)
+    assert not should_compact(session(), messages([most - 1]), "x", window)
+    assert should_compact(session(), messages([most - 1]), "xx", window)
 
 
 def test_what_a_model_asks_of_tools_counts_and_what_lies_around_it_does_not() -> None:
     call = Message(Role.ASSISTANT, "ab", (ToolCall("call_of_any_length", "cd", '{"e":1}'),), None)
     result = Message(Role.TOOL, "f", (), "call_of_any_length")
-    assert not due(session(), [call, result], "x" * 20, 10)
-    assert due(session(), [call, result], "x" * 21, 10)
+    assert not should_compact(session(), [call, result], "x" * 20, 10)
+    assert should_compact(session(), [call, result], "x" * 21, 10)

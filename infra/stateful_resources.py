@@ -1,0 +1,37 @@
+"""What the stateful stack holds, as the other stacks of its environment see it, and what their functions are told of it."""
+
+from dataclasses import dataclass
+
+from infra.environments import Environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatefulQueue:
+    """The URL and ARN of a queue of work, and the ARN of the queue of what failed."""
+
+    url: str
+    arn: str
+    failed_arn: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatefulResources:
+    """The names of table and bucket, and the queues."""
+
+    table: str
+    bucket: str
+    jobs: StatefulQueue
+    compactions: StatefulQueue
+
+
+def function_environment(environment: Environment, stored: StatefulResources) -> dict[str, str]:
+    """The environment variables that every function gets."""
+    return {
+        "SPASS_CONFIG": "/opt/config/gateway.yaml",
+        "SPASS_AGENTS": "/opt/config/agents",
+        "SPASS_TABLE": stored.table,
+        "SPASS_BUCKET": stored.bucket,
+        "SPASS_QUEUE": stored.jobs.url,
+        "SPASS_COMPACTION_QUEUE": stored.compactions.url,
+        "SPASS_KEYS_PATH": environment.keys_path,
+    } | ({"SPASS_CONTACT": environment.contact} if environment.contact else {})

@@ -1,0 +1,115 @@
+"""Provider keys: from the environment, else from encrypted parameters that the operator put beside the deployment."""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from spass.aws.log import failure_line, write_line
+from spass.core.errors import InternalError, StorageUnavailable
+
+ReadParameters: TypeAlias = Callable[[Sequence[str]], Mapping[str, str]]
+"""Return the values of those of up to ten parameters that exist, by name. It does not retry."""
+
+_KEEP_SECONDS: Final = 300.0
+_RETRY_STALE_SECONDS: Final = 10.0
+_A_CALL: Final = 10  # the most names that GetParameters takes
+# An account may make 40 calls in a second by default. 400 functions that start in one second wait ten for each other. Lambda ends
+# a start after ten seconds, so the rest of that wait belongs to the first request.
+_START_SECONDS: Final = 4.0
+_REQUEST_SECONDS: Final = 30.0
+_FIRST_DELAY: Final = 0.25
+_LONGEST_DELAY: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryTiming:
+    """Time and chance. ``clock`` is the wall clock, in seconds: a monotonic one may stand still in a snapshot."""
+
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+    chance: Callable[[], float] = random.random
+
+
+class ProviderKeys:
+    """The keys named ``names``: the environment variable of that name, else the SSM SecureString ``<path><name>``.
+
+    All parameters are read together and kept for five minutes. An empty value counts as none. Without a ``path`` only the
+    environment is looked at.
+    """
+
+    def __init__(self, names: Iterable[str], path: str | None, read: ReadParameters, *, pace: RetryTiming | None = None) -> None:
+        self._names = sorted(set(names))
+        self._path = path
+        self._read_parameters = read
+        self._pace = pace or RetryTiming()
+        self._lock = threading.Lock()
+        self._values: Mapping[str, str] | None = None
+        self._stale_at = 0.0
+
+    def prefetch(self, names: Iterable[str]) -> None:
+        """Read the parameters while the process starts, if one of ``names`` is not in the environment. This takes 4 seconds at
+        most. If it fails, the log says so and the first ``get`` goes on."""
+        if not self._path or all(os.environ.get(name) for name in names):
+            return
+        try:
+            with self._lock:
+                self._read(self._path, _START_SECONDS)
+        except (StorageUnavailable, InternalError) as error:
+            _log_unread(error)
+
+    def get(self, name: str) -> str | None:
+        """Return the key, or None if it is set nowhere. This may block for 30 seconds while nothing has been read yet.
+
+        Raises:
+            StorageUnavailable: the parameter store does not answer, or throttles through all retries.
+            InternalError: the parameter store refuses the call.
+        """
+        if (value := os.environ.get(name)) or not self._path:
+            return value or None
+        with self._lock:
+            return self._current(self._path).get(self._path + name) or None
+
+    def _current(self, path: str) -> Mapping[str, str]:
+        """Return the values. If they are stale, read them once more, and keep them if that fails: a request must not wait for
+        a key that may never be set."""
+        if self._values is None:
+            return self._read(path, _REQUEST_SECONDS)
+        if self._pace.clock() < self._stale_at:
+            return self._values
+        try:
+            return self._read(path, 0.0)
+        except (StorageUnavailable, InternalError) as error:
+            _log_unread(error)
+            self._stale_at = self._pace.clock() + _RETRY_STALE_SECONDS
+            return self._values
+
+    def _read(self, path: str, seconds: float) -> Mapping[str, str]:
+        """Read all parameters whose variables are not set. Retry with jitter for ``seconds``, if the store throttles."""
+        pace = self._pace
+        until = pace.clock() + seconds
+        longest = _FIRST_DELAY
+        while True:
+            try:
+                self._values = self._read_once(path)
+            except StorageUnavailable:
+                delay = pace.chance() * longest
+                if pace.clock() + delay >= until:
+                    raise
+                pace.sleep(delay)
+                longest = min(_LONGEST_DELAY, 2 * longest)
+            else:
+                self._stale_at = pace.clock() + _KEEP_SECONDS
+                return self._values
+
+    def _read_once(self, path: str) -> Mapping[str, str]:
+        wanted = [path + name for name in self._names if not os.environ.get(name)]
+        calls = [self._read_parameters(wanted[at : at + _A_CALL]) for at in range(0, len(wanted), _A_CALL)]
+        return {name: value for call in calls for name, value in call.items()}
+
+
+def _log_unread(error: Exception) -> None:
+    write_line({**failure_line(error, ""), "level": "warning", "event": "keys_unread"})

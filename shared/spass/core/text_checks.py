@@ -1,0 +1,43 @@
+"""What a text that somebody sends must be, where the type alone does not say it. Refusals are ``ValueError``s, as pydantic reads
+them."""
+
+from collections.abc import Callable, Sequence
+
+
+def reject_nul(text: str) -> str:
+    """``text``, if it does not hold the character NUL, which many a store and reader takes for an end."""
+    if "\0" in text:
+        raise ValueError("must not hold the character NUL")
+    return text
+
+
+def reject_blank(text: str) -> str:
+    """``text``, if it holds more than blanks, and no NUL."""
+    if not text.strip():
+        raise ValueError("must hold more than blanks")
+    return reject_nul(text)
+
+
+def limit_bytes(limit: int) -> Callable[[str], str]:
+    """Takes a text of at most ``limit`` bytes of UTF-8."""
+
+    def check(text: str) -> str:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            raise ValueError("must not hold half of a surrogate pair, which is no character") from None
+        if size > limit:
+            raise ValueError(f"must be at most {limit} bytes of UTF-8; it has {size}")
+        return text
+
+    return check
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return what to add to "unknown name": the closest of ``known``, or all of them if they are few."""
+    import difflib  # only a mistake needs it
+
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    return f"; known: {', '.join(known)}" if 0 < len(known) <= 16 else ""

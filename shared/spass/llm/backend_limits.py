@@ -1,0 +1,86 @@
+"""What backends may take of this gateway, all its workers together, and how busy they are."""
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+
+import anyio
+
+from spass.aws.keys import backend_limit
+from spass.core.errors import StorageUnavailable
+from spass.limits.shared_limit import Caps, LimitTable, NoCapacity, Reservation, SharedLimit, new_call_id, renew_while_running
+from spass.llm.attempt import Attempt
+from spass.llm.backends import DEFAULT_MAX_CONNECTIONS
+from spass.llm.errors import BackendLimitReached, BackendLimitUnknown
+from spass.tenancy.config import BackendConfig
+
+
+class BackendLimits:
+    """One for the process. A backend without limits costs no table call."""
+
+    def __init__(self, table: Callable[[], LimitTable] | None, *, clock: Callable[[], float] = time.time) -> None:
+        self._table = table
+        self._clock = clock
+        self._limits: dict[str, SharedLimit] = {}
+        self._active: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def reservation(self, backend: BackendConfig, attempt: Attempt, seconds: float) -> AsyncIterator[None]:
+        """Keep a place at ``backend`` while the body runs, and settle what ``attempt`` took, however it ends.
+
+        Raises:
+            BackendLimitReached, BackendLimitUnknown: there is no place for it; nobody knows, within ``seconds``, whether there
+            is.
+        """
+        hold = await self._reserve(backend, attempt.expected.total_tokens, seconds)
+        with self._counted(backend.name):
+            if hold is None:
+                yield
+                return
+            try:
+                async with renew_while_running(hold):
+                    yield
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await hold.settle(tokens=attempt.usage.total_tokens)
+
+    async def load(self, backend: BackendConfig) -> float:
+        """Which part of what it can do at once ``backend`` is doing: as all workers know of it, else as this one does."""
+        active = self._active[backend.name]
+        if backend.max_concurrent is None:
+            return active / DEFAULT_MAX_CONNECTIONS
+        if limit := self._limit(backend):
+            with suppress(StorageUnavailable):  # what this worker knows must do
+                active = max(active, await limit.count_in_flight())
+        return active / backend.max_concurrent
+
+    async def _reserve(self, backend: BackendConfig, tokens: int, seconds: float) -> Reservation | None:
+        limit = self._limit(backend)
+        if limit is None:
+            return None
+        try:
+            answer = await limit.reserve(new_call_id(), tokens=tokens, seconds=seconds)
+        except StorageUnavailable as error:
+            raise BackendLimitUnknown(error.message) from error
+        if isinstance(answer, NoCapacity):
+            raise BackendLimitReached("There is no room.", room_after=answer.retry_after, guessed=answer.by == "concurrent")
+        return answer
+
+    @contextmanager
+    def _counted(self, name: str) -> Iterator[None]:
+        self._active[name] += 1
+        try:
+            yield
+        finally:
+            self._active[name] -= 1
+
+    def _limit(self, backend: BackendConfig) -> SharedLimit | None:
+        caps = Caps(tokens_per_minute=backend.rate_limit_tpm, concurrent=backend.max_concurrent)
+        if self._table is None or caps == Caps():
+            return None
+        if backend.name not in self._limits:
+            partition = partial(backend_limit, backend.name)
+            self._limits[backend.name] = SharedLimit(self._table(), partition, caps, clock=self._clock)
+        return self._limits[backend.name]

@@ -1,0 +1,182 @@
+"""What a client sends to the rag room, and its limits."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, Self
+
+from pydantic import AfterValidator, ConfigDict, FailFast, Field, FiniteFloat, JsonValue, model_validator
+from pydantic.config import JsonDict
+
+from spass.core.errors import DocumentTooLarge, DuplicateDocumentId, InvalidRequest, TooManyDocuments
+from spass.core.ids import RAG_ID, DocumentId
+from spass.core.messages import Json
+from spass.core.text_checks import limit_bytes, reject_blank
+from spass.tenancy.strict_body import StrictBody
+
+MAX_DOCUMENTS: Final = 256
+MAX_TEXT_BYTES: Final = 8192
+MAX_QUERY_BYTES: Final = 8192
+MAX_METADATA_BYTES: Final = 2048
+MAX_METADATA_DEPTH: Final = 32
+MAX_TOP_K: Final = 50
+MAX_UPLOAD_BYTES: Final = 5 * 1024**3
+"""What S3 takes in one POST."""
+
+_FILENAME: Final = r"^[^/\\\x00-\x1f\x7f]{1,255}$"
+_MEDIA_TYPE: Final = r"^[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}( *; *[A-Za-z0-9_-]{1,40}=[A-Za-z0-9_.-]{1,40})?$"
+
+_NON_BLANK_SCHEMA: Final[JsonDict] = {"pattern": r"\S"}
+
+QueryText = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_QUERY_BYTES, json_schema_extra=_NON_BLANK_SCHEMA),
+    AfterValidator(reject_blank),
+    AfterValidator(limit_bytes(MAX_QUERY_BYTES)),
+]
+"""What is searched for. A longer text would keep a processor busy, for what no embedding model reads to its end."""
+
+# A longer text is refused later, with an error of its own.
+_TEXT_SCHEMA: Final[JsonDict] = {
+    **_NON_BLANK_SCHEMA,
+    "maxLength": MAX_TEXT_BYTES,
+    "description": f"At most {MAX_TEXT_BYTES} bytes of UTF-8.",
+}
+
+Text = Annotated[str, Field(min_length=1, json_schema_extra=_TEXT_SCHEMA), AfterValidator(reject_blank)]
+
+
+class NewDocument(StrictBody):
+    """A document as a client writes it. Its id is the client's."""
+
+    id: Annotated[str, Field(pattern=RAG_ID)]
+    text: Text
+    metadata: dict[str, JsonValue] = Field(default={})
+
+    @property
+    def document_id(self) -> DocumentId:
+        return DocumentId(self.id)
+
+
+class WriteRequest(StrictBody):
+    """The body of a replace and of an append."""
+
+    # More of them are refused later, with an error of its own.
+    documents: Annotated[list[NewDocument], Field(min_length=1, json_schema_extra={"maxItems": MAX_DOCUMENTS}), FailFast()]
+
+
+class DocumentPatch(StrictBody):
+    """The body of a PATCH: a new text, new metadata, or both. What is not given stays."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    text: Text = Field(default_factory=str)
+    metadata: dict[str, JsonValue] = Field(default_factory=dict, description="Takes the place of all that was there.")
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("give text, metadata or both")
+        return self
+
+    def text_after(self, text: str) -> str:
+        """The document's text afterwards, that was ``text`` before."""
+        return self.text if "text" in self.model_fields_set else text
+
+    def metadata_after(self, metadata: Mapping[str, Json]) -> dict[str, Any]:
+        """The document's metadata afterwards."""
+        return self.metadata if "metadata" in self.model_fields_set else dict(metadata)
+
+
+class QueryRequest(StrictBody):
+    """The body of a query."""
+
+    query: QueryText
+    top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K)] = 5
+    filter: Annotated[
+        dict[str, JsonValue],
+        Field(
+            default_factory=dict,
+            description="What the metadata of a document must be to be found: a value for each field, or operators on it: "
+            '`{"$in": […], "$gte": …, "$lte": …, "$ne": …}`, any of them together.',
+        ),
+    ]
+    min_score: Annotated[FiniteFloat | None, Field(description="Documents with a lower score are left out.")] = None
+
+
+class UploadRequest(StrictBody):
+    """The body of a request for an upload: the file that is to come."""
+
+    filename: Annotated[str, Field(pattern=_FILENAME, description="Ends in `.jsonl`, `.csv`, `.txt` or `.md`.")]
+    content_type: Annotated[str, Field(pattern=_MEDIA_TYPE)]
+    size: Annotated[int, Field(ge=1, le=MAX_UPLOAD_BYTES, description="Of the file at most, in bytes.")]
+
+
+def metadata_json(metadata: dict[str, Any], where: str = "metadata") -> bytes:
+    """Metadata as it counts against its limit and as it is stored: UTF-8 JSON without blanks.
+
+    Raises:
+        InvalidRequest: it holds what JSON cannot write, such as NaN, or is nested deeper than 32 levels.
+    """
+    level: list[object] = [metadata]
+    for _ in range(MAX_METADATA_DEPTH):
+        level = [inner for value in level for inner in _child_values(value)]
+    if any(isinstance(value, dict | list) for value in level):
+        raise InvalidRequest(f"The metadata is nested deeper than {MAX_METADATA_DEPTH} levels.", param=where)
+    try:
+        return json.dumps(metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError:
+        raise InvalidRequest("The metadata is not JSON that can be stored.", param=where) from None
+
+
+def _child_values(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def check_limits(documents: Sequence[NewDocument]) -> None:
+    """Refuse a write over a limit, before anything is embedded or stored.
+
+    Raises:
+        InvalidRequest: there are no documents.
+        TooManyDocuments: more than 256.
+        DocumentTooLarge: a text over 8192 bytes of UTF-8, or metadata over 2 KiB of JSON.
+        DuplicateDocumentId: an id stands twice.
+    """
+    if not documents:
+        raise InvalidRequest("Send at least one document.", param="documents")
+    if len(documents) > MAX_DOCUMENTS:
+        raise TooManyDocuments(
+            f"A request may hold {MAX_DOCUMENTS} documents, this one holds {len(documents)}; send several.", param="documents"
+        )
+    seen: set[str] = set()
+    for number, document in enumerate(documents):
+        where = f"documents.{number}"
+        if document.id in seen:
+            raise DuplicateDocumentId(f"The id {document.id!r} stands twice in this request.", param=f"{where}.id")
+        seen.add(document.id)
+        _check_text(document.text, f"{where}.text")
+        _check_metadata(document.metadata, f"{where}.metadata")
+
+
+def check_patch(patch: DocumentPatch) -> None:
+    """Refuse a patch over a limit, before anything is embedded or stored.
+
+    Raises:
+        InvalidRequest, DocumentTooLarge: as ``check_limits``.
+    """
+    _check_text(patch.text, "text")
+    _check_metadata(patch.metadata, "metadata")
+
+
+def _check_text(text: str, where: str) -> None:
+    _check_size(len(text.encode()), MAX_TEXT_BYTES, where)
+
+
+def _check_metadata(metadata: dict[str, Any], where: str) -> None:
+    _check_size(len(metadata_json(metadata, where)), MAX_METADATA_BYTES, where)
+
+
+def _check_size(size: int, limit: int, where: str) -> None:
+    if size > limit:
+        raise DocumentTooLarge(f"{where} is {size} bytes long; {limit} are allowed.", param=where)

@@ -1,0 +1,60 @@
+"""Texts as normalised rows, by the one embedding model in force."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from spass.calls.scope import Scope
+from spass.core.errors import UpstreamError
+from spass.llm.types import EmbeddingReply
+from spass.rag.index.embedding_model import EmbeddingModel
+from spass.rag.index.segments import Vectors
+
+
+class EmbeddingCalls(Protocol):
+    """Whoever embeds texts: the pipeline, or a test's arithmetic."""
+
+    async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
+        """One vector per text, by the configured embedding model. Without texts nobody is called; who may not call is refused."""
+        ...
+
+
+class Embedder:
+    """Embeds through ``calls``, whose configured model is ``model``."""
+
+    def __init__(self, calls: EmbeddingCalls, model: EmbeddingModel) -> None:
+        self._calls = calls
+        self.model = model
+
+    async def check_may_embed(self, scope: Scope) -> None:
+        """Refuse who may not embed, before anything is embedded.
+
+        Raises:
+            ModelNotAllowed: this token may not use the model.
+        """
+        await self._calls.embed(scope, ())
+
+    async def embed(self, scope: Scope, texts: Sequence[str]) -> Vectors:
+        """(n, d) float32, rows normalised; a row of zeros stays one.
+
+        Raises:
+            UpstreamError: what came back is not one vector of finite numbers per text, of the size the catalogue says.
+        """
+        reply = await self._calls.embed(scope, texts)
+        expected = self.model.dimensions
+        if (reply.count, reply.dimensions) != (len(texts), expected) or len(reply.data) != 4 * len(texts) * expected:
+            raise UpstreamError("The embedding model answered vectors of another number or size than it should.")
+        vectors = np.frombuffer(reply.data, "<f4").reshape(len(texts), expected)
+        if not np.isfinite(vectors).all():
+            raise UpstreamError("The embedding model answered numbers that are not finite.")
+        return normalise(vectors)
+
+
+def normalise(vectors: Vectors) -> Vectors:
+    """Rows scaled to length 1 in float64, rows of zeros left as they are."""
+    wide = vectors.astype(np.float64)
+    largest = np.abs(wide).max(axis=1, keepdims=True)
+    wide /= np.where(largest == 0, 1.0, largest)
+    norms = np.linalg.norm(wide, axis=1, keepdims=True)
+    return (wide / np.where(norms == 0, 1.0, norms)).astype(np.float32)

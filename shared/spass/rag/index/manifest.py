@@ -1,0 +1,207 @@
+"""The manifest of an index: the one small item that says which segments make up which version of it.
+
+A version is never changed, only followed by the next: a write puts its objects first, then swaps the manifest on condition that
+it is still the one it started from. Every life of an index has its own random generation; a deleted index leaves a tombstone,
+so that versions never go back.
+"""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+from spass.aws.attributes import Item, Value
+from spass.aws.keys import rag_manifest
+from spass.aws.writes import ITEM_ABSENT, Check, Condition, Equals, Put
+from spass.core.errors import InternalError
+from spass.core.ids import IndexId, TenantId
+from spass.core.time import Timestamp
+
+MAX_SEGMENTS: Final = 64
+MANIFEST_BYTES: Final = 32_000
+INLINE_DEAD_BYTES: Final = 128
+_MAX_GARBAGE_ENTRIES: Final = 64
+_NEVER: Final = Timestamp("")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment as a version sees it. ``dead_rows`` of its ``rows`` are dead, which ones says a packed bitmap: ``dead_inline``,
+    or the object ``dead_object`` of the segment when that is longer. ``text_bytes`` counts live rows; ``docs_bytes`` is the
+    size of the object with the texts."""
+
+    id: str
+    rows: int
+    text_bytes: int
+    docs_bytes: int
+    dead_rows: int = 0
+    dead_inline: bytes = b""
+    dead_object: str = ""
+
+    @property
+    def live_rows(self) -> int:
+        return self.rows - self.dead_rows
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageEntry:
+    """What no version lists any more: ``path`` is ``<generation>``, ``<generation>/<segment>`` or one object of a segment,
+    ``at`` the second since the epoch. A reader of the version before may still want it for a while."""
+
+    path: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One version of an index. An index that never was has version 0; a deleted one keeps its version; neither has a generation.
+
+    ``version`` counts what was written, as the wire says it; ``revision`` counts every swap, also one that only rearranges the
+    segments.
+    """
+
+    generation: str = ""
+    version: int = 0
+    embedding_model: str = ""
+    dimensions: int = 0
+    created_at: Timestamp = _NEVER
+    updated_at: Timestamp = _NEVER
+    segments: tuple[Segment, ...] = ()
+    retired: tuple[GarbageEntry, ...] = ()
+    revision: int = 0
+
+    @property
+    def exists(self) -> bool:
+        return bool(self.generation)
+
+    @property
+    def doc_count(self) -> int:
+        return sum(segment.live_rows for segment in self.segments)
+
+    @property
+    def text_bytes(self) -> int:
+        return sum(segment.text_bytes for segment in self.segments)
+
+    def with_segments(self, segments: Sequence[Segment], updated_at: Timestamp) -> "Manifest":
+        return replace(self, segments=tuple(segments), updated_at=updated_at)
+
+    def next_version(self, next_: "Manifest", *, retired: Sequence[str], at: int) -> "Manifest":
+        """Return ``next_`` as the version after this one, which took the paths ``retired`` out at second ``at``.
+
+        More retired paths than a manifest has room for are forgotten, oldest first: the sweep of unreferenced objects finds
+        them."""
+        return replace(self.next_revision(next_, retired=retired, at=at), version=self.version + 1)
+
+    def next_revision(self, next_: "Manifest", *, retired: Sequence[str], at: int) -> "Manifest":
+        """Return ``next_`` in this one's place, as ``followed_by`` says, holding the same documents: the version stays."""
+        left = self.retired + tuple(GarbageEntry(path, at) for path in retired)
+        return replace(
+            next_,
+            version=self.version,
+            revision=self.revision + 1,
+            retired=left[-_MAX_GARBAGE_ENTRIES:],
+        )
+
+
+def decode_manifest(item: Item | None) -> Manifest:
+    """The manifest in its item; that of an index that never was if there is none."""
+    if item is None:
+        return Manifest()
+    return Manifest(
+        generation=_text(item, "generation"),
+        version=_number(item, "version"),
+        embedding_model=_text(item, "embedding_model"),
+        dimensions=_number(item, "dimensions"),
+        created_at=Timestamp(_text(item, "created_at")),
+        updated_at=Timestamp(_text(item, "updated_at")),
+        segments=tuple(_segment(entry) for entry in json.loads(_text(item, "segments"))),
+        retired=tuple(GarbageEntry(**entry) for entry in json.loads(_text(item, "retired"))),
+        revision=cast(int, item.get("revision", 0)),
+    )
+
+
+def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manifest) -> Put:
+    """Return the write that makes ``after`` the version in force if ``before`` still is.
+
+    Raises:
+        InternalError: ``after`` is larger than a manifest may be.
+    """
+    attributes: dict[str, Value] = {
+        "generation": after.generation,
+        "version": after.version,
+        "revision": after.revision,
+        "embedding_model": after.embedding_model,
+        "dimensions": after.dimensions,
+        "created_at": after.created_at,
+        "updated_at": after.updated_at,
+        "segments": _json([_entry(segment) for segment in after.segments]),
+        "retired": encode_garbage(after.retired),
+        "swaps": "",  # workers of earlier releases read it while a deployment replaces them
+    }
+    size = sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
+    if size > MANIFEST_BYTES or len(after.segments) > MAX_SEGMENTS:
+        raise InternalError(f"A manifest of {size} bytes and {len(after.segments)} segments is larger than one may be.")
+    return Put(rag_manifest(tenant, index), attributes, _current_condition(before))
+
+
+def unchanged_check(tenant: TenantId, index: IndexId, before: Manifest) -> Check:
+    """Return the condition that ``before`` is still in force."""
+    return Check(rag_manifest(tenant, index), _current_condition(before))
+
+
+def encode_garbage(retired: Sequence[GarbageEntry]) -> str:
+    """What was retired, as it stands in the item."""
+    return _json([{"path": entry.path, "at": entry.at} for entry in retired])
+
+
+def _current_condition(before: Manifest) -> Condition:
+    """That ``before`` is in force. While tombstones stand its revision alone would say so; but where an item was removed or
+    restored by hand, revisions begin anew, and then the generation keeps a writer of the old life out of the new one."""
+    if before.revision:
+        count = Equals("revision", before.revision)
+    elif before.version:
+        count = Equals("version", before.version)  # written before there were revisions, when each swap made a version
+    else:
+        return ITEM_ABSENT
+    return Equals("generation", before.generation) & count
+
+
+def _entry(segment: Segment) -> dict[str, str | int]:
+    entry: dict[str, str | int] = {
+        "id": segment.id,
+        "rows": segment.rows,
+        "text_bytes": segment.text_bytes,
+        "docs_bytes": segment.docs_bytes,
+    }
+    if segment.dead_rows:
+        entry["dead_rows"] = segment.dead_rows
+    if segment.dead_inline:
+        entry["dead_inline"] = base64.b64encode(segment.dead_inline).decode()
+    if segment.dead_object:
+        entry["dead_object"] = segment.dead_object
+    return entry
+
+
+def _segment(entry: Mapping[str, str | int]) -> Segment:
+    return Segment(
+        id=str(entry["id"]),
+        rows=int(entry["rows"]),
+        text_bytes=int(entry["text_bytes"]),
+        docs_bytes=int(entry["docs_bytes"]),
+        dead_rows=int(entry.get("dead_rows", 0)),
+        dead_inline=base64.b64decode(str(entry.get("dead_inline", ""))),
+        dead_object=str(entry.get("dead_object", "")),
+    )
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _text(item: Item, name: str) -> str:
+    return cast(str, item[name])
+
+
+def _number(item: Item, name: str) -> int:
+    return cast(int, item[name])

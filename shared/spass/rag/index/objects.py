@@ -1,0 +1,235 @@
+"""A segment's objects in the bucket, read through what the process already holds."""
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from spass.aws.clients import TenantStore
+from spass.core.ids import IndexId
+from spass.rag.index.bitmap import Bitmap
+from spass.rag.index.cache import ObjectCache, ObjectName
+from spass.rag.index.ids import Ids
+from spass.rag.index.manifest import Segment
+
+T = TypeVar("T")
+
+VECTORS: Final = "vectors.npy"
+IDS: Final = "ids"
+META: Final = "meta"
+DOCS: Final = "docs.jsonl"
+OFFSETS: Final = "offsets.npy"
+
+HEADER_BYTES: Final = 128  # of the two arrays
+BLOCK_BYTES: Final = 8 * 2**20  # of vectors that are read, held and scanned together
+HEAD_BYTES: Final = 64 * 1024  # of metadata that are read first: with few documents all of it, else what says where the rest is
+_WHOLE_DOCS_BYTES: Final = 256 * 1024  # up to here texts are read whole and kept: one read serves all later winners
+_WHOLE_OFFSETS_ROWS: Final = 32_768  # up to here where texts lie is read whole and kept
+_GAP_BYTES: Final = 32 * 1024  # two ranges nearer than this are one read
+_OFFSET_BYTES: Final = 8
+_OFFSETS: Final = struct.Struct("<QQ")
+_FLOAT_BYTES: Final = 4
+
+# Up to how many bytes these are kept whole.
+_LARGE: Final = {VECTORS: BLOCK_BYTES + HEADER_BYTES, DOCS: _WHOLE_DOCS_BYTES, META: HEAD_BYTES}
+
+
+class Block(NamedTuple):
+    """Rows of a segment whose vectors are read together: ``rows`` of them from ``first`` on, the bytes from ``start`` up to
+    ``end`` of the object, which is the whole of it if ``alone``. The first block begins with the array's header."""
+
+    segment: str
+    first: int
+    rows: int
+    start: int
+    end: int
+    alone: bool
+
+
+def blocks(segment: Segment, dimensions: int) -> list[Block]:
+    """The rows of ``segment``, in their order."""
+    width = dimensions * _FLOAT_BYTES
+    at_once = max(1, BLOCK_BYTES // width)
+    alone = segment.rows <= at_once
+    firsts = range(0, segment.rows, at_once)
+    ends = [min(first + at_once, segment.rows) for first in firsts]
+    starts = [HEADER_BYTES + first * width if first else 0 for first in firsts]
+    return [
+        Block(segment.id, first, end - first, start, HEADER_BYTES + end * width, alone)
+        for first, end, start in zip(firsts, ends, starts, strict=True)
+    ]
+
+
+class SegmentObjects:
+    """The objects of one life of one index: ``rag/<index>/<generation>/<segment>/…`` below the tenant's prefix.
+
+    Every read may raise ``ObjectMissing``: the segment was retired and swept since the manifest was read.
+    """
+
+    def __init__(self, store: TenantStore, index: IndexId, generation: str, cache: ObjectCache) -> None:
+        self.generation = generation
+        self._store = store
+        self._prefix = f"rag/{index}/{generation}"
+        self._cache = cache
+        self._large = asyncio.Semaphore(1)
+
+    async def read(self, segment: str, part: str) -> bytes:
+        """A whole object."""
+        name = self._name(segment, part)
+        if part not in _LARGE:
+            return await self._loaded(name)
+        body = self._cache.get(name)
+        if body is None:
+            body = await self._store.objects.get(name.key)
+            self._keep(name, part, body)
+        return body
+
+    async def _loaded(self, name: ObjectName) -> bytes:
+        """A whole object that is kept whatever its size; whoever wants it meanwhile waits for the one read."""
+        return await self._cache.load(name, lambda: self._store.objects.get(name.key))
+
+    def evict_until_free(self, size: int) -> None:
+        """Let go of what was read, until ``size`` bytes of what may be held are free."""
+        self._cache.evict_until_free(size)
+
+    async def write(self, segment: str, parts: Mapping[str, bytes]) -> None:
+        """Put a new segment's objects, or a new bitmap of an old one. They stay in the cache: who writes reads next."""
+        await asyncio.gather(*(self._put(segment, part, body) for part, body in parts.items()))
+
+    async def _put(self, segment: str, part: str, body: bytes) -> None:
+        name = self._name(segment, part)
+        await self._store.objects.put(name.key, body)
+        self._keep(name, part, body)
+
+    def _name(self, segment: str, part: str) -> ObjectName:
+        return ObjectName(self._store.tenant, f"{self._prefix}/{segment}/{part}")
+
+    def _keep(self, name: ObjectName, part: str, body: bytes) -> None:
+        """A large object is held in parts or not at all, so whoever reads it whole gets it and holds it alone."""
+        if part not in _LARGE or len(body) <= _LARGE[part]:
+            self._cache.put(name, body)
+
+    async def ids(self, segment: Segment) -> Ids:
+        return Ids(await self.read(segment.id, IDS))
+
+    async def dead(self, segment: Segment) -> Bitmap:
+        packed = await self.read(segment.id, segment.dead_object) if segment.dead_object else segment.dead_inline
+        return Bitmap.unpacked(packed)
+
+    def holds(self, block: Block) -> bool:
+        return self._block_name(block) in self._cache
+
+    def held(self, block: Block) -> bytes | None:
+        """The bytes of ``block`` if the process has them."""
+        return self._cache.get(self._block_name(block))
+
+    async def block(self, block: Block) -> bytes:
+        """The bytes of ``block``."""
+        if block.alone:
+            return await self._loaded(self._name(block.segment, VECTORS))
+        return await self._range(block.segment, VECTORS, block.start, block.end)
+
+    async def vector(self, segment: Segment, row: int, dimensions: int) -> bytes:
+        """The bytes of one row: out of its block if the process has that, else no more than them is read."""
+        width = dimensions * _FLOAT_BYTES
+        start = HEADER_BYTES + row * width
+        (block,) = (block for block in blocks(segment, dimensions) if block.start <= start < block.end)
+        if held := self.held(block):
+            return held[start - block.start : start - block.start + width]
+        (piece,) = await self._ranges(segment, VECTORS, [(start, start + width)])
+        return piece
+
+    def _block_name(self, block: Block) -> ObjectName:
+        return self._name(block.segment, VECTORS if block.alone else _range_name(VECTORS, block.start, block.end))
+
+    async def _range(self, segment: str, part: str, start: int, end: int) -> bytes:
+        """Bytes out of an object, which is always asked for the same ranges."""
+        key = self._name(segment, part).key
+        name = self._name(segment, _range_name(part, start, end))
+        return await self._cache.load(name, lambda: self._store.objects.get(key, start=start, end=end))
+
+    async def meta_head(self, segment: Segment) -> bytes:
+        """The beginning of the metadata, at least 64 KiB of it if there is as much."""
+        whole = self._cache.get(self._name(segment.id, META))
+        return whole if whole is not None else await self._range(segment.id, META, 0, HEAD_BYTES)
+
+    async def meta_range(self, segment: Segment, start: int, end: int) -> bytes:
+        """The bytes from ``start`` up to ``end`` of the metadata."""
+        head = await self.meta_head(segment)
+        if end <= len(head):
+            return head[start:end]
+        if end - start <= BLOCK_BYTES:
+            return await self._range(segment.id, META, start, end)
+        async with self._large:  # long texts in metadata: those of one segment at a time
+            return await self._range(segment.id, META, start, end)
+
+    def get_derived(self, segment: Segment, what: str) -> bytes | None:
+        """What was made of the segment's objects and kept with ``keep_derived``."""
+        return self._cache.get(self._name(segment.id, f"{what}#"))
+
+    def put_derived(self, segment: Segment, what: str, body: bytes) -> None:
+        self._cache.put(self._name(segment.id, f"{what}#"), body)
+
+    async def spans(self, segment: Segment, rows: Sequence[int]) -> list[tuple[int, int]]:
+        """Where the texts of ``rows`` lie, (start, end) in bytes."""
+        if segment.rows <= _WHOLE_OFFSETS_ROWS:
+            offsets = memoryview(await self.read(segment.id, OFFSETS))[HEADER_BYTES:].cast("Q")
+            return [(offsets[row], offsets[row + 1]) for row in rows]
+        starts = [HEADER_BYTES + row * _OFFSET_BYTES for row in rows]
+        pairs = await self._ranges(segment, OFFSETS, [(start, start + 2 * _OFFSET_BYTES) for start in starts])
+        return [_OFFSETS.unpack(pair) for pair in pairs]
+
+    async def lines(self, segment: Segment, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The lines of the texts at the byte ``spans`` (start, end), ascending: by range, or out of the whole when that is
+        small."""
+        if segment.docs_bytes > _WHOLE_DOCS_BYTES:
+            return await self._ranges(segment, DOCS, spans)
+        whole = await self._loaded(self._name(segment.id, DOCS))
+        return [whole[start:end] for start, end in spans]
+
+    async def _ranges(self, segment: Segment, part: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Small pieces of a large object, each kept for whoever finds the same document."""
+        names = [self._name(segment.id, _range_name(part, start, end)) for start, end in spans]
+        held = {start: self._cache.get(name) for (start, _), name in zip(spans, names, strict=True)}
+        key = self._name(segment.id, part).key
+        groups = _group_adjacent([span for span in spans if held[span[0]] is None])
+        bodies = await asyncio.gather(*(self._store.objects.get(key, start=group[0][0], end=group[-1][1]) for group in groups))
+        for group, body in zip(groups, bodies, strict=True):
+            for start, end in group:
+                held[start] = body[start - group[0][0] : end - group[0][0]]
+        found = [held[start] or b"" for start, _ in spans]
+        for name, piece in zip(names, found, strict=True):
+            self._cache.put(name, piece)
+        return found
+
+
+def _range_name(part: str, start: int, end: int) -> str:
+    return f"{part}@{start}-{end}"
+
+
+def _group_adjacent(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """``spans``, ascending, in groups that are one read each."""
+    groups: list[list[tuple[int, int]]] = []
+    for span in spans:
+        if groups and span[0] - groups[-1][-1][1] <= _GAP_BYTES:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return groups
+
+
+async def gather_limited(work: Iterable[Awaitable[T]], *, at_once: int) -> list[T]:
+    """What all of ``work`` comes to, in its order, ``at_once`` of it under way at any time. When one piece fails, the others are
+    stopped: nobody waits for what they would hold."""
+    free = asyncio.Semaphore(at_once)
+
+    async def one(piece: Awaitable[T]) -> T:
+        async with free:
+            return await piece
+
+    pieces = [asyncio.ensure_future(one(piece)) for piece in work]
+    try:
+        return await asyncio.gather(*pieces)
+    finally:
+        for piece in pieces:
+            piece.cancel()

@@ -1,0 +1,98 @@
+"""The precondition of a write: what its caller has seen of the index still holds, as with HTTP's ``If-Match``.
+
+A view reads one part of a version of an index: what a caller looks at before it decides. The entity tag of what it reads changes
+with the generation and with that part, and with nothing else.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from spass.aws.clients import TenantStore
+from spass.core.ids import DocumentId, IndexId
+from spass.core.json import canonical
+from spass.core.messages import Json
+from spass.rag.index.cache import ObjectCache
+from spass.rag.index.manifest import Manifest
+from spass.rag.index.objects import SegmentObjects
+from spass.rag.write.deleted_rows import load_live_ids, locate_documents
+
+
+class IndexChanged(Exception):
+    """The part of the index that a precondition names is no longer what the caller has seen."""
+
+
+class View(Protocol):
+    """One part of an index."""
+
+    async def read(self, manifest: Manifest, objects: SegmentObjects, /) -> Json:
+        """Return what the part is in the version ``manifest``. What is absent is None.
+
+        Raises:
+            ObjectMissing: the version has been swept.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WholeIndex:
+    """Every document of the index."""
+
+    async def read(self, manifest: Manifest, _: SegmentObjects, /) -> Json:
+        return manifest.version if manifest.exists else None
+
+
+@dataclass(frozen=True, slots=True)
+class OneDocument:
+    """Text and metadata of one document."""
+
+    document: DocumentId
+
+    async def read(self, manifest: Manifest, objects: SegmentObjects, /) -> Json:
+        found = locate_documents(await load_live_ids(objects, manifest.segments), [self.document]).get(self.document)
+        if found is None:
+            return None
+        (line,) = await objects.lines(found.segment, await objects.spans(found.segment, [found.row]))
+        stored = json.loads(line)
+        return [stored["text"], stored["metadata"]]
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingIds:
+    """The view of an append: those of ``documents`` that the index holds already."""
+
+    documents: Sequence[DocumentId]
+
+    async def read(self, manifest: Manifest, objects: SegmentObjects, /) -> Json:
+        return sorted(locate_documents(await load_live_ids(objects, manifest.segments), self.documents))
+
+
+async def entity_tag(view: View, manifest: Manifest, objects: SegmentObjects) -> str:
+    """Return the SHA-256 (hex) of what ``view`` reads in the version ``manifest``, and of the index's generation.
+
+    Raises:
+        ObjectMissing: the version has been swept.
+    """
+    return hashlib.sha256(canonical([manifest.generation, await view.read(manifest, objects)])).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class IfMatch:
+    """The precondition that ``view`` still has the entity tag ``tag``. ``cache`` is this process's."""
+
+    view: View
+    tag: str
+    cache: ObjectCache
+
+    async def check(self, store: TenantStore, index: IndexId, manifest: Manifest) -> None:
+        """Raise if a write may not follow the version ``manifest``.
+
+        Raises:
+            IndexChanged: what the caller has seen does not hold in it.
+            ObjectMissing: the version has been swept.
+        """
+        objects = SegmentObjects(store, index, manifest.generation, self.cache)
+        if await entity_tag(self.view, manifest, objects) != self.tag:
+            raise IndexChanged

@@ -1,0 +1,108 @@
+"""What a segment holds, as arrays and as objects in the bucket.
+
+    vectors.npy     (n, d) float32, rows normalised
+    ids             see ``ids``
+    meta            see ``columns``
+    docs.jsonl      n lines of JSON: ``{"id", "text", "metadata"}``
+    offsets.npy     (n + 1,) uint64: where each line of docs.jsonl begins, and where the last one ends
+
+All are in the order of ids. The headers of both arrays are 128 bytes long, so that any rows of them can be read by range
+(https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html).
+"""
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from spass.core.ids import DocumentId
+from spass.core.messages import Json
+from spass.core.time import timestamp
+from spass.rag.index.answers import Document
+from spass.rag.index.columns import encode_meta
+from spass.rag.index.ids import IdRow, encode_ids
+from spass.rag.index.objects import DOCS, HEADER_BYTES, IDS, META, OFFSETS, VECTORS
+
+Vectors = npt.NDArray[np.float32]
+Offsets = npt.NDArray[np.uint64]
+Number = TypeVar("Number", bound=np.generic)
+
+_MAGIC: Final = b"\x93NUMPY\x01\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows on their way into a segment. ``docs`` and ``meta`` are lines without their line feed; ``vectors`` is (n, d) float32,
+    rows normalised."""
+
+    ids: Sequence[IdRow]
+    docs: Sequence[bytes]
+    meta: Sequence[bytes]
+    vectors: Vectors
+
+    @property
+    def text_bytes(self) -> int:
+        return sum(row.text_bytes for row in self.ids)
+
+
+def json_line(value: Json) -> bytes:
+    """``value`` as one line of UTF-8 JSON, without the line feed."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def encode_segment(rows: Rows) -> dict[str, bytes]:
+    """The segment's objects by name. ``rows`` are in the order of ids."""
+    docs = b"".join(line + b"\n" for line in rows.docs)
+    offsets = np.zeros(len(rows.docs) + 1, np.uint64)
+    offsets[1:] = np.cumsum([len(line) + 1 for line in rows.docs], dtype=np.uint64)
+    return {
+        VECTORS: encode_array(rows.vectors),
+        IDS: encode_ids(rows.ids),
+        META: encode_meta(b"".join(line + b"\n" for line in rows.meta)),
+        DOCS: docs,
+        OFFSETS: encode_array(offsets),
+    }
+
+
+def decode_vectors(stored: bytes) -> Vectors:
+    """(n, d) float32 of a whole object, over the bytes themselves: nothing is copied."""
+    return _array(stored, np.dtype(np.float32))
+
+
+def decode_rows(stored: bytes, rows: int, *, header: bool) -> Vectors:
+    """(rows, d) float32 of a part of the object: its beginning with the ``header``, or rows out of its middle."""
+    if header and not stored.startswith(_MAGIC):
+        raise ValueError("not an array of a segment")
+    return np.frombuffer(stored, np.float32, offset=HEADER_BYTES if header else 0).reshape(rows, -1)
+
+
+def decode_offsets(stored: bytes) -> Offsets:
+    return _array(stored, np.dtype(np.uint64))
+
+
+def decode_document(line: bytes, row: IdRow) -> Document:
+    """A document out of its line of docs.jsonl and its row of ids."""
+    stored = json.loads(line)
+    created, updated = timestamp(row.created_at / 1000), timestamp(row.updated_at / 1000)
+    return Document(DocumentId(row.id), stored["text"], stored["metadata"], created, updated)
+
+
+def encode_array(array: npt.NDArray[np.float32] | npt.NDArray[np.uint64]) -> bytes:
+    """The object of an array in C order: the .npy format, version 1.0, little-endian."""
+    fields = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': {array.shape}, }}"
+    header = fields.ljust(HEADER_BYTES - len(_MAGIC) - 3) + "\n"
+    numbers = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return b"".join((_MAGIC, len(header).to_bytes(2, "little"), header.encode(), numbers))
+
+
+def _array(stored: bytes, dtype: np.dtype[Number]) -> npt.NDArray[Number]:
+    header = io.BytesIO(stored)
+    np.lib.format.read_magic(header)
+    shape, fortran_order, found = np.lib.format.read_array_header_1_0(header)
+    if found != dtype or fortran_order or header.tell() != HEADER_BYTES:
+        raise ValueError("not an array of a segment")
+    return np.frombuffer(stored, dtype, offset=HEADER_BYTES).reshape(shape)

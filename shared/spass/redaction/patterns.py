@@ -1,0 +1,140 @@
+"""What credentials look like: the kinds that nothing else begins like, or that are as long as nothing else."""
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+
+class CredentialFormat(NamedTuple):
+    """One kind: how it may begin, to the letter, and what must follow. The whole counts only where no letter or digit stands
+    before it; ``rest`` says itself where it must end."""
+
+    starts: tuple[str, ...]
+    rest: str
+
+
+_ENDS: Final = r"(?![A-Za-z0-9])"
+_B64: Final = r"[A-Za-z0-9_-]"  # of URLs
+_NOT_GLUED: Final = r"(?<![A-Za-z0-9][_-])"  # three characters more may well stand in the middle of anything in base64
+_DIGITS_IN_B64: Final = r"(?:[MNO][DTjz][AEIMQUYcgk][w-z0-5]){5,6}[A-Za-z]{0,3}"  # 17 to 20 digits, written in base64
+_DIGIT_IN: Final = r"(?=[A-Za-z_-]*[0-9])"
+
+# Each is what its issuer documents, or what the secret scanners of GitHub, gitleaks and TruffleHog know of it.
+CREDENTIAL_FORMATS: Final = (
+    # models
+    CredentialFormat(("sk-proj-", "sk-svcacct-", "sk-admin-", "sk-None-"), rf"{_B64}{{16,}}"),  # OpenAI
+    CredentialFormat(("sk-ant-",), rf"{_B64}{{16,}}"),
+    CredentialFormat(("sk-or-v1-",), r"[0-9a-f]{32,}"),
+    CredentialFormat(("sk-lf-",), r"[0-9a-f-]{32,}"),  # Langfuse
+    CredentialFormat((), rf"{_NOT_GLUED}sk-(?=[A-Za-z]*[0-9])[A-Za-z0-9]{{32,}}"),  # OpenAI of old, DeepSeek, Stability
+    CredentialFormat(("xai-", "gsk_", "pplx-", "csk-"), r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{20,}"),
+    CredentialFormat((), rf"{_NOT_GLUED}hf_[A-Za-z0-9]{{30,}}"),
+    CredentialFormat((), rf"{_NOT_GLUED}r8_[A-Za-z0-9]{{37}}" + _ENDS),
+    CredentialFormat(("nvapi-",), rf"{_B64}{{40,}}"),
+    CredentialFormat(("pcsk_",), r"[A-Za-z0-9_]{40,}"),
+    CredentialFormat(("tvly-",), rf"{_DIGIT_IN}[A-Za-z0-9-]{{20,}}"),
+    CredentialFormat(("lsv2_pt_", "lsv2_sk_"), r"[0-9a-f]{32}_[0-9a-f]{10}"),
+    # clouds
+    CredentialFormat(("AKIA", "ASIA", "ABIA", "ACCA"), r"[A-Z0-9]{16}" + _ENDS),
+    CredentialFormat(("ABSK",), r"[A-Za-z0-9+/]{80,}={0,2}"),  # Bedrock
+    CredentialFormat(("bedrock-api-key-",), r"[A-Za-z0-9+/=]{40,}"),
+    CredentialFormat(("FwoGZXIvYXdz", "FQoGZXIvYXdz", "IQoJb3JpZ2lu"), r"[A-Za-z0-9+/=]{40,}"),  # session tokens of AWS
+    CredentialFormat(("AIza",), rf"{_B64}{{35}}" + _ENDS),
+    CredentialFormat(("ya29.",), r"[A-Za-z0-9_.-]{20,}"),
+    CredentialFormat(("GOCSPX-",), rf"{_B64}{{28}}"),
+    CredentialFormat(("1//0",), rf"{_B64}{{40,}}"),  # Google's refresh tokens
+    CredentialFormat(("AccountKey=", "SharedAccessKey="), r"[A-Za-z0-9+/%]{43,}={0,2}"),  # Azure
+    CredentialFormat(("sig=",), r"[A-Za-z0-9+/%]{43,}(?:%3[Dd]|=)"),
+    CredentialFormat((), r"[A-Za-z0-9+/]{76}\+ASt[A-Za-z0-9+/]{5}[AQgw]=="),
+    CredentialFormat((), r"[A-Za-z0-9]{52}JQQJ99[A-Za-z0-9]{26}" + _ENDS),
+    CredentialFormat((), r"[A-Za-z0-9_~.-]{3}[78]Q~[A-Za-z0-9_~.-]{31,34}"),  # Entra ID
+    CredentialFormat(("dop_v1_", "doo_v1_", "dor_v1_"), r"[0-9a-f]{64}"),
+    CredentialFormat(("HRKU-",), rf"{_B64}{{36,}}"),
+    CredentialFormat(("dapi",), r"[0-9a-f]{32}(?:-\d)?" + _ENDS),
+    CredentialFormat(("sbp_",), r"[0-9a-f]{40}"),
+    CredentialFormat(("pscale_tkn_", "pscale_pw_", "pscale_oauth_"), r"[A-Za-z0-9_.=-]{32,}"),
+    CredentialFormat(("nfp_",), r"[A-Za-z0-9]{36}"),
+    CredentialFormat(("v1.0-",), r"[0-9a-f]{24}-[0-9a-f]{100,}"),  # Cloudflare
+    # code and packages
+    CredentialFormat(("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"[A-Za-z0-9]{36,}"),
+    CredentialFormat(("github_pat_",), r"[A-Za-z0-9_]{36,}"),
+    CredentialFormat(
+        tuple(f"gl{kind}-" for kind in ("pat", "dt", "rt", "rtr", "ptt", "ft", "soat", "cbt", "imt", "agent", "oas", "ffct")),
+        rf"{_DIGIT_IN}[A-Za-z0-9_.-]{{20,}}",
+    ),
+    CredentialFormat(("npm_",), r"[A-Za-z0-9]{36}" + _ENDS),
+    CredentialFormat(("pypi-Ag",), rf"{_B64}{{32,}}"),
+    CredentialFormat(("rubygems_",), r"[0-9a-f]{48}"),
+    CredentialFormat(("dckr_pat_", "dckr_oat_"), rf"{_B64}{{20,}}"),
+    CredentialFormat(("ATATT3",), r"[A-Za-z0-9_=-]{50,}"),  # Atlassian
+    CredentialFormat(("lin_api_",), r"[A-Za-z0-9]{32,}"),
+    CredentialFormat(("PMAK-",), r"[0-9a-f]{24}-[0-9a-f]{34}"),  # Postman
+    CredentialFormat((), r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}"),  # Terraform
+    # talk and mail
+    CredentialFormat(
+        ("xoxb-", "xoxp-", "xoxa-", "xoxe-", "xoxo-", "xoxr-", "xoxs-", "xoxc-", "xoxe.xoxp-", "xoxe.xoxb-", "xapp-1-"),
+        r"(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{16,}",
+    ),
+    CredentialFormat((), r"hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9+/]{20,}"),
+    CredentialFormat((), r"(?:canary\.|ptb\.)?discord(?:app)?\.com/api/webhooks/\d{5,}/[A-Za-z0-9_-]{30,}"),
+    CredentialFormat((), rf"{_DIGITS_IN_B64}\.{_B64}{{6}}\.{_B64}{{27,40}}" + _ENDS),  # Discord
+    CredentialFormat((), rf"\d{{8,10}}:AA{_B64}{{32,33}}" + _ENDS),  # Telegram
+    CredentialFormat(("SG.",), r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{32,}"),
+    CredentialFormat((), rf"{_NOT_GLUED}key-[0-9a-f]{{32}}" + _ENDS),  # Mailgun
+    CredentialFormat((), r"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}" + rf"(?!{_B64})"),
+    CredentialFormat((), r"[0-9a-f]{32}-us\d{1,2}" + _ENDS),  # Mailchimp
+    CredentialFormat(("xkeysib-",), r"[0-9a-f]{64}-[A-Za-z0-9]{16}"),
+    CredentialFormat(("SK",), r"[0-9a-f]{32}" + _ENDS),  # Twilio
+    # money and shops
+    CredentialFormat(("sk_live_", "sk_test_", "rk_live_", "rk_test_"), r"[A-Za-z0-9]{10,}"),
+    CredentialFormat(("whsec_",), r"[A-Za-z0-9+/=]{24,}"),
+    CredentialFormat(("shpat_", "shpca_", "shppa_", "shpss_"), r"[A-Fa-f0-9]{32}"),
+    CredentialFormat(("sq0atp-", "sq0csp-"), rf"{_B64}{{22,43}}"),
+    CredentialFormat(("EAAA",), rf"(?=[A-Za-z_-]*[0-9]){_B64}{{60}}(?![A-Za-z0-9+/=_-])"),
+    # vaults, logs and the rest
+    CredentialFormat(("hvs.", "hvb.", "hvr."), rf"{_B64}{{24,}}"),
+    CredentialFormat(("AGE-SECRET-KEY-1",), r"[0-9A-Z]{58}"),
+    CredentialFormat(("ops_eyJ",), r"[A-Za-z0-9+/=_-]{100,}"),
+    CredentialFormat(("dp.pt.", "dp.st.", "dp.ct.", "dp.sa."), r"[A-Za-z0-9_.-]{40,}"),
+    CredentialFormat(("NRAK-",), r"[A-Z0-9]{27}"),
+    CredentialFormat(("glsa_", "glc_"), r"[A-Za-z0-9+/=_]{32,}"),
+    CredentialFormat(("sntrys_", "sntryu_"), r"[A-Za-z0-9+/=_-]{40,}"),
+    CredentialFormat(("figd_",), rf"{_B64}{{40}}"),
+    CredentialFormat(("ntn_", "secret_"), r"[A-Za-z0-9]{40,}"),  # Notion
+    CredentialFormat((), r"pat[A-Za-z0-9]{14}\.[0-9a-f]{64}"),  # Airtable
+    CredentialFormat(("tskey-auth-", "tskey-api-", "tskey-client-"), r"[A-Za-z0-9]{6,}(?:CNTRL)?-[A-Za-z0-9]{16,}"),
+    CredentialFormat(("eyJ",), rf"{_B64}{{10,}}\.(?:{_B64}{{10,}}(?:\.{_B64}*){{1,3}}|{_B64}{{200,}})"),  # JSON Web Tokens
+)
+
+_PLACEHOLDER: Final = (
+    r"(?:(?:my|your|the|db|super|strong)[-_]?){0,2}(?:password|passwd|pass|pwd|pw|secret|token|user(?:name)?|root|admin|guest"
+    r"|postgres|example|changeme|foo|bar|x+|\*+|\.+|-+|\d{0,3})\d{0,3}@"
+)
+
+
+def _alternatives() -> Iterator[str]:
+    for kind in CREDENTIAL_FORMATS:
+        starts = "|".join(map(re.escape, kind.starts))
+        yield f"(?:{starts}){kind.rest}" if len(kind.starts) != 1 and starts else starts + kind.rest
+
+
+CREDENTIAL: Final = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_alternatives())})")
+"""Any of ``CREDENTIAL_FORMATS``."""
+
+LOGIN: Final = re.compile(rf"(?<=://)[^\s/@:?#]{{0,128}}:(?!(?i:{_PLACEHOLDER}))[^\s/@]{{1,256}}(?=@)")
+"""Name and password of a URL, but for those that manuals write."""
+
+AWS_SECRET: Final = re.compile(r"(?<![A-Za-z0-9+/])(?=[A-Za-z0-9+/]*[G-Zg-z+/])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=])")
+"""What may be a secret key of AWS, which looks like nothing in particular: it is one where ``AWS_SECRET_NAME`` stands before,
+a name or the key's id."""
+AWS_SECRET_NAME: Final = re.compile(r"(?:(?i:secret|aws)[\w .-]{0,24}|(?:AKIA|ASIA)[A-Z0-9]{16})\W{0,16}\Z")
+
+BEARER: Final = re.compile(r"(?i:\bbearer)\W{1,8}\Z")
+BEARER_TOKEN: Final = re.compile(r"(?<![A-Za-z0-9._~+/-])(?=(?:[A-Za-z._~+/-]*[0-9]){2})[A-Za-z0-9._~+/-]{20,}=*")
+"""What is a token where ``BEARER`` stands before. With fewer digits it is the placeholder of a manual."""
+
+PRIVATE_KEY: Final = re.compile(r"-----BEGIN (?:[A-Z0-9]{2,12} ){0,2}PRIVATE KEY(?: BLOCK)?-----")
+"""What stands before a private key; its lines follow."""
+_KEY_LINES: Final = r"(?:\s|\\[nr]|[A-Za-z0-9+/=:,-])"
+PRIVATE_KEY_LINES: Final = re.compile(rf"{PRIVATE_KEY.pattern}(?:{_KEY_LINES}*?-----END [A-Z0-9 ]*-----|{_KEY_LINES}*)")
+"""Both, in a text of which only its words count."""

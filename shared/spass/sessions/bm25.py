@@ -1,0 +1,144 @@
+"""Which of many texts speak most of what is looked for: ranked by words, as BM25 does (Robertson and Zaragoza, "The Probabilistic
+Relevance Framework", 2009), and the passage of a text that does."""
+
+import math
+import re
+import unicodedata
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+_SATURATION: Final = 1.2  # BM25's k1 and b, as they are mostly chosen
+_LENGTH: Final = 0.75
+_DIGITS: Final = 6
+_EPSILON: Final = 1e-9  # a sum that is added to and taken from is not exact
+_ELLIPSIS: Final = "…"
+
+# Scripts that put no blanks between words: Thai and Lao, Burmese, Khmer, Japanese, Chinese. Each of their signs is a word.
+_UNSPACED_SCRIPTS: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+
+
+def _combining_marks(first: int, end: int) -> str:
+    """The signs from ``first`` to before ``end`` that belong to the letter before them."""
+    return "".join(chr(code) for code in range(first, end) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
+
+
+_DIACRITICS: Final = _combining_marks(0x300, 0x900)  # accents, and the points of Hebrew and Arabic, which are mostly left out
+_VOWELS: Final = _combining_marks(0x900, 0xE00)  # of the scripts of India: another vowel, another word
+_DIACRITIC: Final = re.compile(f"[{_DIACRITICS}]+")
+_WORD: Final = re.compile(f"[{_UNSPACED_SCRIPTS}]|(?:(?![{_UNSPACED_SCRIPTS}])[^\\W_]|[{_DIACRITICS}{_VOWELS}])+")
+_ASCII_WORD: Final = re.compile("[a-z0-9]+")
+
+
+def words(text: str) -> list[str]:
+    """The words and numbers of ``text``, in order, without regard to case, accents and compatibility forms."""
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower())
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    return _WORD.findall(_DIACRITIC.sub("", folded))
+
+
+class ScoredItem(NamedTuple, Generic[T]):
+    """A text that was added, by what it was added as, and how much it speaks of what is looked for: more than 0."""
+
+    found: T
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate(Generic[T]):
+    found: T
+    length: int
+    counts: Mapping[str, int]
+
+
+class Ranking(Generic[T]):
+    """Texts as they speak of ``query``. A word that few of them hold weighs more than one that many do."""
+
+    def __init__(self, query: str) -> None:
+        self._terms = dict.fromkeys(words(query))
+        self._candidates: list[_Candidate[T]] = []
+        self._holding: Counter[str] = Counter()
+        self._words = 0
+        self.searched = 0
+
+    def add(self, found: T, text: str) -> bool:
+        """One more text; whether any word of the query stands in it."""
+        there = words(text)
+        self.searched += 1
+        self._words += len(there)
+        counts = Counter(word for word in there if word in self._terms)
+        if counts:
+            self._holding.update(counts.keys())
+            self._candidates.append(_Candidate(found, len(there), counts))
+        return bool(counts)
+
+    def scored(self) -> list[ScoredItem[T]]:
+        """Those that hold any word of the query, in the order in which they were added."""
+        weights = self.weights()
+        average = self._words / self.searched if self._words else 1.0
+        return [
+            ScoredItem(candidate.found, round(_score(candidate, weights, candidate.length / average), _DIGITS))
+            for candidate in self._candidates
+        ]
+
+    def weights(self) -> dict[str, float]:
+        """What each word of the query weighs, the rarer the more."""
+        return {
+            term: math.log(1 + (self.searched - self._holding[term] + 0.5) / (self._holding[term] + 0.5)) for term in self._terms
+        }
+
+
+def _score(candidate: _Candidate[T], weights: Mapping[str, float], length: float) -> float:
+    damping = _SATURATION * (1 - _LENGTH + _LENGTH * length)
+    score = 0.0
+    for term, count in candidate.counts.items():
+        score += weights[term] * count * (_SATURATION + 1) / (count + damping)
+    return score
+
+
+class _Hit(NamedTuple):
+    start: int
+    end: int
+    term: str
+
+
+def excerpt(text: str, weights: Mapping[str, float], length: int) -> str:
+    """At most ``length`` characters of ``text``, there where most of the words of ``weights`` stand together. An ellipsis stands
+    for what was left out."""
+    if len(text) <= length:
+        return text
+    first, last = _best_window(text, weights, length - 2)
+    start = max(0, min(first - (length - 2 - (last - first)) // 2, len(text) - length + 2))
+    end = start + length - 2
+    return f"{_ELLIPSIS if start else ''}{text[start:end]}{_ELLIPSIS if end < len(text) else ''}"
+
+
+def _best_window(text: str, weights: Mapping[str, float], length: int) -> tuple[int, int]:
+    """Where the heaviest hits that fit into ``length`` characters begin and end. The first of several."""
+    near: deque[_Hit] = deque()
+    there: Counter[str] = Counter()
+    best, heaviest, weight = (0, 0), 0.0, 0.0
+    for hit in _hits(text, weights):
+        near.append(hit)
+        there[hit.term] += 1
+        weight += weights[hit.term] if there[hit.term] == 1 else 0.0
+        while len(near) > 1 and hit.end - near[0].start > length:
+            term = near.popleft().term
+            there[term] -= 1
+            weight -= 0.0 if there[term] else weights[term]
+        if weight > heaviest + _EPSILON:
+            best, heaviest = (near[0].start, min(hit.end, near[0].start + length)), weight
+    return best
+
+
+def _hits(text: str, weights: Mapping[str, float]) -> Iterator[_Hit]:
+    for word in _WORD.finditer(text):
+        for folded in words(word[0]):
+            if folded in weights:
+                yield _Hit(word.start(), word.end(), folded)

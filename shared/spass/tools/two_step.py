@@ -1,0 +1,175 @@
+"""Tools that change what is stored: the first call says what would happen, the same call with a token does it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, FailFast, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from spass.calls.scope import Scope
+from spass.core.ids import DOCUMENT_ID, RAG_ID, DocumentId, IndexId
+from spass.core.messages import Json
+from spass.rag.index.documents import MAX_DOCUMENTS, NewDocument
+from spass.rag.index.precondition import IfMatch, IndexChanged, OneDocument, View, WholeIndex
+from spass.tools.base import Tool, ToolContext
+from spass.tools.confirm_tokens import (
+    CONFIRM_SECONDS,
+    ConfirmedOperation,
+    ConfirmTokens,
+    TokenRedemption,
+    UnsignedToken,
+    WriteResult,
+    strip_signature,
+    to_result,
+    token_expiry,
+)
+
+
+def _token_last(schema: dict[str, Any]) -> None:
+    """A model writes arguments in the order in which they are described, and the token is the last that it has."""
+    schema["properties"]["confirm_token"] = schema["properties"].pop("confirm_token")
+
+
+class TwoStepTool(Tool):
+    """A tool in two steps. A subclass says what would happen (``preview``) and does it (``execute``). The token is bound to all
+    of its fields, and to the ``state`` that the preview shows."""
+
+    model_config = ConfigDict(json_schema_extra=_token_last)
+
+    timeout: ClassVar[float] = 240.0
+
+    confirm_token: Annotated[
+        str | SkipJsonSchema[None],
+        Field(
+            description="Left out in the first call, which changes nothing and returns a token; in the second that token, beside "
+            f"the very same arguments, within {CONFIRM_SECONDS} seconds."
+        ),
+    ] = None
+
+    async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+        """What the call would change, for whoever decides whether it shall.
+
+        Raises:
+            SpassError: what carrying it out would raise, as far as it can be known now.
+        """
+        raise NotImplementedError
+
+    async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
+        """Carry it out and use up the token, both or neither."""
+        raise NotImplementedError
+
+    async def state(self, _: ToolContext, /) -> str:
+        """Return the entity tag of what the preview shows; empty if a change of it does not matter."""
+        return ""
+
+    async def run(self, context: ToolContext, /) -> Json:
+        return await (
+            self._preview_step(context) if self.confirm_token is None else self._execute_step(context, self.confirm_token)
+        )
+
+    async def _preview_step(self, context: ToolContext) -> Json:
+        state = await self.state(context)  # before the preview is read: a change in between makes the token useless
+        preview = await self.preview(context)
+        return {
+            "confirm_required": True,
+            "confirm_token": await context.confirmations.issue(context.scope, self.operation(), state),
+            "expires_in_seconds": CONFIRM_SECONDS,
+            "op": self.tool_name,
+            "preview": dict(preview),
+            "message": f"Nothing has been changed yet. {self.tool_name} is carried out only if you call it again within "
+            f"{CONFIRM_SECONDS} seconds with exactly the same arguments and this confirm_token. Do so only if the preview shows "
+            "what was asked for; otherwise say what would happen, and ask.",
+        }
+
+    async def _execute_step(self, context: ToolContext, token: str) -> Json:
+        redemption = await context.confirmations.redeem(context.scope, self.operation(), token)
+        try:
+            if await self.state(context) != redemption.state:  # before anything is embedded; ``execute`` checks it once more
+                raise IndexChanged
+            return to_result(await self.execute(context, replace(redemption, keep=context.keep)))
+        except IndexChanged:
+            raise await context.confirmations.refusal(context.scope, redemption) from None
+
+    def record_of(self, preview: Mapping[str, Json]) -> tuple[Mapping[str, Json], int]:
+        """Return the first call's answer as it may be stored, and the last second in which its token is good. The stored token
+        has no signature, so that a reader of the table cannot use it."""
+        token = str(preview["confirm_token"])
+        return {**preview, "confirm_token": strip_signature(token)}, token_expiry(token)
+
+    async def restored(self, scope: Scope, confirmations: ConfirmTokens, record: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return the first call's answer, given what was stored of it."""
+        token = await confirmations.sign(scope, self.operation(), UnsignedToken(str(record["confirm_token"])))
+        return {**record, "confirm_token": token}
+
+    def operation(self) -> ConfirmedOperation:
+        """Return what the token confirms."""
+        return ConfirmedOperation(self.tool_name, body=self.model_dump(mode="json", exclude={"confirm_token"}))
+
+
+class IndexTool(TwoStepTool):
+    """One that changes an index."""
+
+    index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
+
+    @property
+    def index(self) -> IndexId:
+        return IndexId(self.index_id)
+
+    @property
+    def view(self) -> View:
+        """The part of the index that the preview shows, and that must be the same when the call is carried out."""
+        return WholeIndex()
+
+    async def state(self, context: ToolContext, /) -> str:
+        return await context.rag.entity_tag(context.scope, self.index, self.view)
+
+    def if_match(self, context: ToolContext, redemption: TokenRedemption) -> IfMatch:
+        """Return the precondition of the write: the state that the preview showed."""
+        return context.rag.if_match(self.view, redemption.state)
+
+    def operation(self) -> ConfirmedOperation:
+        body = self.model_dump(mode="json", exclude={"index_id", "doc_id", "confirm_token"})
+        return ConfirmedOperation(self.tool_name, self.index, self._document_id(), body)
+
+    def _document_id(self) -> DocumentId | None:
+        return None
+
+
+class DocumentTool(IndexTool):
+    """One that changes one document."""
+
+    doc_id: Annotated[
+        str, Field(pattern=DOCUMENT_ID, max_length=128, description="The document's id, exactly as you were given it.")
+    ]
+
+    @property
+    def document(self) -> DocumentId:
+        return DocumentId(self.doc_id)
+
+    @property
+    def view(self) -> View:
+        return OneDocument(self.document)
+
+    def _document_id(self) -> DocumentId | None:
+        return self.document
+
+
+class DocumentsTool(IndexTool):
+    """One that brings documents."""
+
+    documents: Annotated[
+        list[NewDocument],
+        Field(
+            min_length=1,
+            description="The documents: each an id, a text, and metadata if there are any.",
+            json_schema_extra={"maxItems": MAX_DOCUMENTS},
+        ),
+        FailFast(),
+    ]
+
+    @property
+    def shape(self) -> dict[str, Json]:
+        """How much it brings. ``total_bytes`` are of text."""
+        sizes = [len(document.text.encode()) for document in self.documents]
+        return {"doc_count": len(sizes), "total_bytes": sum(sizes)}

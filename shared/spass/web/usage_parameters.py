@@ -1,0 +1,73 @@
+"""What the routes about usage and audit are asked: an agent, days, what to sum up by, a request."""
+
+import re
+from collections.abc import Iterable
+from datetime import date
+from typing import Annotated, Final
+
+from fastapi import Depends, Path, Query
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
+from starlette.requests import Request
+
+from spass.core.errors import AdminRequired, InvalidRequest, RequestNotFound
+from spass.core.ids import AgentName, RequestId
+from spass.core.messages import Json
+from spass.metering.usage import GroupBy, UsageQuery
+from spass.web.exchange import exchange_of
+from spass.web.routing import AGENT_NAME, reject_repeated
+
+_MAX_SHOWN: Final = 64  # characters of a name that nobody knows
+_REQUEST: Final = re.compile(r"req_[0-9a-z]{26}")
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def _day(value: object) -> object:
+    """Pydantic reads days in more ways than one: as a time at midnight, as seconds since 1970."""
+    if isinstance(value, str) and not _DAY.fullmatch(value):
+        raise PydanticCustomError("day", "must be a day such as 2026-04-30")
+    return value
+
+
+Day = Annotated[date | None, BeforeValidator(_day)]
+AgentQuery = Annotated[str | None, Query(pattern=f"^{AGENT_NAME}$", description="Only calls of this agent.")]
+
+
+async def _usage_query(
+    request: Request,
+    group_by: Annotated[GroupBy, Query(description="What to sum up by; `user` needs an admin's token.")] = "agent",
+    agent: AgentQuery = None,
+    first: Annotated[Day, Query(alias="from", description="The first day, in UTC.")] = None,
+    last: Annotated[Day, Query(alias="to", description="The last day, in UTC.")] = None,
+) -> UsageQuery:
+    reject_repeated(request, ("group_by", "agent", "from", "to"))
+    if group_by == "user" and not exchange_of(request).scope.caller.identity.admin:
+        raise AdminRequired("Usage by user needs a token that gateway.yaml marks as admin.", param="group_by")
+    return UsageQuery(group_by, None if agent is None else AgentName(agent), first, last)
+
+
+async def _reset(request: Request, agent: AgentQuery = None) -> AgentName | None:
+    """The agent whose counters are meant; None is all. A parameter that is not known here would have meant less than all."""
+    _reject_unknown(request, ("agent",))
+    reject_repeated(request, ("agent",))
+    return None if agent is None else AgentName(agent)
+
+
+def _reject_unknown(request: Request, known: Iterable[str]) -> None:
+    for name in request.query_params:
+        if name not in known:
+            shown = name[:_MAX_SHOWN]
+            message = f'"{shown}" is not a parameter of this route. It takes: {", ".join(known)}.'
+            found: list[Json] = [{"loc": ["query", shown], "message": message, "type": "extra_forbidden"}]
+            raise InvalidRequest(message, param=shown, details={"errors": found})
+
+
+async def _outer(request_id: Annotated[str, Path(description="What SPASS-Request-Id of the answer said.")]) -> RequestId:
+    if not _REQUEST.fullmatch(request_id):
+        raise RequestNotFound("No calls of such a request are recorded.", param="request_id")
+    return RequestId(request_id)
+
+
+UsageReportQuery = Annotated[UsageQuery, Depends(_usage_query)]
+ResetAgent = Annotated[AgentName | None, Depends(_reset)]
+OuterRequestId = Annotated[RequestId, Depends(_outer)]

@@ -1,0 +1,47 @@
+"""What a client does with files: puts them, and looks how far they have come."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+
+SECONDS = 240.0
+ENDED = ("succeeded", "failed")
+
+
+def put(client: httpx.Client, index: str, filename: str, content: bytes) -> tuple[str, Mapping[str, Any]]:
+    """Upload a file as a client does, and return its id and the form it went by."""
+    wanted = {"filename": filename, "content_type": "application/octet-stream", "size": len(content)}
+    form = client.post(f"/a1/rag/indices/{index}/uploads", json=wanted).raise_for_status().json()
+    files = {"file": (filename, content)}
+    httpx.post(form["url"], data=form["fields"], files=files, timeout=60, trust_env=False).raise_for_status()
+    return form["upload_id"], form
+
+
+def upload(client: httpx.Client, index: str, upload: str, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The upload's state from when ``until`` holds of it."""
+    deadline, pause = time.monotonic() + SECONDS, 0.1
+    while True:
+        state: dict[str, Any] = client.get(f"/a1/rag/indices/{index}/uploads/{upload}").raise_for_status().json()
+        if until(state):
+            return state
+        assert time.monotonic() < deadline, f"the upload stays {state}"
+        time.sleep(pause)
+        pause = min(1.0, pause * 1.1)
+
+
+def wait_for_upload(state: Mapping[str, Any]) -> bool:
+    return state["status"] in ENDED
+
+
+def documents(client: httpx.Client, index: str) -> list[str]:
+    """The ids of all documents, page by page."""
+    ids: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = client.get(f"/a1/rag/indices/{index}/documents", params={"cursor": cursor} if cursor else {}).json()
+        ids += [document["id"] for document in page["documents"]]
+        cursor = page["next_cursor"]
+        if not cursor:
+            return ids

@@ -1,0 +1,101 @@
+"""A gateway whose compactions are carried out, and a summary model by script."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from spass.core.messages import FinishReason, Role, TokenUsage
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, ToolCallDelta
+from tests.functions.gateway import Gateway, Reply, Script
+from tests.functions.state_machine import StateMachinePlayer
+
+PLAIN: Final = "/a1/agents/plain/sessions"
+KEY: Final = {"Idempotency-Key": "key-1"}
+ASYNC: Final = {"Prefer": "respond-async"}
+SUMMARY: Final = "Ada moves to Berlin on 3 May and pays 1200 Euro."
+STOPPED: Final = TokenUsage(10, 5)
+
+Deltas = tuple[ChatDelta, ...]
+
+
+def text_deltas(text: str, finish: FinishReason = FinishReason.STOP) -> Deltas:
+    return (ChatDelta(text), ChatDelta(finish_reason=finish, usage=STOPPED))
+
+
+@dataclass
+class SummaryScript(Script):
+    """The model of agents is ``small``, as ever; that of summaries is ``dear``, and writes or fails as told. Asked to calculate,
+    an agent's model calls its tool."""
+
+    summary: Deltas | Exception = field(default_factory=lambda: text_deltas(SUMMARY))
+    summaries: list[ChatRequest] = field(default_factory=list)
+    gate: asyncio.Event | None = None
+
+    async def answer(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        if request.model != "dear":
+            last = request.messages[-1]
+            if last.role is Role.USER and last.content.startswith("Calculate"):
+                call = ToolCallDelta(0, "call_1", "calculator", '{"expression": "6*7"}')
+                yield ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS, usage=STOPPED)
+                return
+            async for delta in super().answer(request, context):
+                yield delta
+            return
+        self.summaries.append(request)
+        if self.gate:
+            await self.gate.wait()
+        if isinstance(self.summary, Exception):
+            raise self.summary
+        for delta in self.summary:
+            yield delta
+
+
+@dataclass
+class CompactionHarness:
+    """A gateway whose compactions are carried out."""
+
+    gateway: Gateway
+    machine: StateMachinePlayer
+    script: SummaryScript
+
+    def session(self, turns: int = 3, keep: int = 2, agent: str = "plain", **settings: object) -> str:
+        """One in which ``question 0`` and so on were asked."""
+        body = {"title": "Moving", "compact_strategy": "manual", "compact_keep_last_n": keep, **settings}
+        made = self.gateway.send("POST", f"/a1/agents/{agent}/sessions", body=body)
+        assert made.status == 201
+        for number in range(turns):
+            assert self.say(made.json["id"], f"question {number}", agent=agent).status == 200
+        return str(made.json["id"])
+
+    def say(self, session: str, message: str, *, agent: str = "plain", **headers: str) -> Reply:
+        path = f"/a1/agents/{agent}/sessions/{session}/messages"
+        return self.gateway.send("POST", path, body={"message": message}, headers=headers)
+
+    def compact(
+        self, session: str, headers: Mapping[str, str] | None = None, *, agent: str = "plain", raw: bytes | None = None
+    ) -> Reply:
+        return self.gateway.send("POST", f"/a1/agents/{agent}/sessions/{session}/compact", headers=headers, raw=raw)
+
+    def compacted(self, session: str) -> str:
+        """The successor's id."""
+        reply = self.compact(session)
+        assert reply.status == 200, reply
+        return str(reply.json["successor_session_id"])
+
+    def get(self, session: str, below: str = "", *, agent: str = "plain") -> Any:
+        reply = self.gateway.send("GET", f"/a1/agents/{agent}/sessions/{session}{below}")
+        assert reply.status == 200, reply
+        return reply.json
+
+    def messages(self, session: str, *, agent: str = "plain") -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.get(session, "/messages", agent=agent)["messages"]
+        assert [message["seq"] for message in found] == list(range(1, len(found) + 1))
+        return found
+
+    def job(self, job: str, **who: Any) -> Reply:
+        return self.gateway.send("GET", f"/a1/jobs/{job}", **who)
+
+    def seen(self, session: str) -> Any:
+        """All that a client can see of a session."""
+        return [self.get(session, below) for below in ("", "/messages", "/lineage")]

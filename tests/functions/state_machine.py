@@ -1,0 +1,106 @@
+"""The queue of compactions and the state machine behind it, played in the gateway's own loop with the real workers."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from botocore.exceptions import ClientError
+
+from functions.workers import compaction_step, compactions
+from spass.aws.clients import Aws
+from spass.aws.job_targets import JobTargets
+from spass.core.time import Deadline
+from tests.functions.gateway import BUCKET, TABLE, Gateway
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_stepfunctions import SFNClient
+
+PLACES: Final = JobTargets(compaction_queue="compactions", compaction_machine="machine")
+STEPS: Final = ("plan", "summarise", "commit")
+
+
+@dataclass
+class StateMachinePlayer:
+    """Carries out what ``gateway`` asks for, a step that failed once more. Where it is ``stopped``, messages wait."""
+
+    gateway: Gateway
+    stopped: bool = False
+    waiting: list[str] = field(default_factory=list)
+    executions: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+    deliveries: list["asyncio.Task[None]"] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gateway.services.aws = _AwsWithFakeQueues(self)
+
+    def go_on(self) -> None:
+        """Work off what waits, to its end."""
+        self.stopped = False
+        waiting, self.waiting = self.waiting, []
+        self.gateway._loop.run_until_complete(self._all(waiting))
+
+    async def _all(self, bodies: Sequence[str]) -> None:
+        for body in bodies:
+            self.asked(body)
+        while running := [task for task in (*self.deliveries, *self.executions.values()) if not task.done()]:
+            await asyncio.wait(running)
+
+    def asked(self, body: str) -> None:
+        if self.stopped:
+            self.waiting.append(body)
+        else:
+            self.deliveries.append(asyncio.ensure_future(self._deliver(body)))
+
+    def started(self, name: str, given: Mapping[str, str]) -> None:
+        self.executions[name] = asyncio.ensure_future(self._execute(given))
+
+    async def _deliver(self, body: str) -> None:
+        event = {"Records": [{"messageId": "m", "body": body, "attributes": {"ApproximateReceiveCount": "1"}}]}
+        assert await compactions.work(self.gateway.services, event, Deadline.after(60)) == {"batchItemFailures": []}
+
+    async def _execute(self, given: Mapping[str, str]) -> None:
+        try:
+            for step in STEPS:
+                await self._step(step, given)
+        except Exception:  # noqa: BLE001 (as States.ALL)
+            await self._step("fail", given)
+
+    async def _step(self, step: str, given: Mapping[str, str]) -> None:
+        event = {"step": step, **given}
+        try:
+            await compaction_step.work(self.gateway.services, event, Deadline.after(60))
+        except Exception:  # noqa: BLE001 (as States.ALL)
+            await compaction_step.work(self.gateway.services, event, Deadline.after(60))
+
+
+class _AwsWithFakeQueues(Aws):
+    """The gateway's own clients, but for those of queues and machines. They are called in threads."""
+
+    def __init__(self, machine: StateMachinePlayer) -> None:
+        super().__init__(table=TABLE, bucket=BUCKET, places=PLACES)
+        shared = machine.gateway.services.aws
+        calls = _Calls(machine, machine.gateway._loop)
+        self.__dict__ |= {"_dynamodb": shared._dynamodb, "_s3": shared._s3}
+        self.__dict__ |= {"_sqs": cast("SQSClient", calls), "_states": cast("SFNClient", calls)}
+
+
+@dataclass
+class _Calls:
+    machine: StateMachinePlayer
+    loop: asyncio.AbstractEventLoop
+    names: set[str] = field(default_factory=set)
+
+    def send_message(self, *, QueueUrl: str, MessageBody: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
+        assert QueueUrl == PLACES.compaction_queue
+        self.loop.call_soon_threadsafe(self.machine.asked, MessageBody)
+        return {}
+
+    def start_execution(self, *, stateMachineArn: str, name: str, input: str) -> dict[str, Any]:  # noqa: N803, A002 (boto3's names)
+        assert stateMachineArn == PLACES.compaction_machine
+        if name in self.names:
+            raise ClientError({"Error": {"Code": "ExecutionAlreadyExists", "Message": ""}}, "StartExecution")
+        self.names.add(name)
+        self.loop.call_soon_threadsafe(self.machine.started, name, json.loads(input))
+        return {}

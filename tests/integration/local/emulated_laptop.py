@@ -1,0 +1,120 @@
+"""The laptop's queues, state machines and functions as the emulator makes them of the CDK's definition."""
+
+import importlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from infra.workers import WORKERS
+from local.emulator import TEMPLATE, StackOutputs, emulated_aws, point_to, provision, reconfigure_emulator
+from local.home import Home
+from local.workers import Workers
+from spass.core.messages import Json
+from spass.core.time import Deadline
+from spass.web.functions import EventHandler, worker_handler
+from spass.web.services import Services
+
+SECONDS = 20.0
+_SECONDS_OF = {worker.module: worker.seconds for worker in WORKERS}
+
+Answer = Callable[[Mapping[str, Any]], Json]
+
+
+@dataclass
+class Laptop:
+    """An emulator that is running, and what each of its workers was given so far."""
+
+    stores: StackOutputs
+    given: dict[str, list[Mapping[str, Any]]] = field(default_factory=lambda: {name: [] for name in _SECONDS_OF})
+
+    def send(self, body: str, queue: str | None = None) -> None:
+        """A message; to the queue of jobs, if nothing else is said."""
+        boto3.client("sqs").send_message(QueueUrl=queue or self.stores.queue, MessageBody=body)
+
+    def bodies(self, worker: str = "jobs") -> list[str]:
+        """The messages that were given to this worker, without what S3 sends to see whether the queue is there."""
+        bodies = [record["body"] for event in self.given[worker] for record in event["Records"]]
+        return [body for body in bodies if "s3:TestEvent" not in body]
+
+    def failed(self) -> list[str]:
+        """The dead letters of the queue of jobs."""
+        sqs = boto3.client("sqs")
+        attributes = sqs.get_queue_attributes(QueueUrl=self.stores.queue, AttributeNames=["RedrivePolicy"])["Attributes"]
+        name = json.loads(attributes["RedrivePolicy"])["deadLetterTargetArn"].rpartition(":")[2]
+        url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
+        received = sqs.receive_message(QueueUrl=url, VisibilityTimeout=0, MaxNumberOfMessages=10)
+        return [message["Body"] for message in received.get("Messages", [])]
+
+    def start(self, name: str, **work: Json) -> None:
+        """An execution that ingests."""
+        machine = self.stores.ingest_machine
+        boto3.client("stepfunctions").start_execution(stateMachineArn=machine, name=name, input=json.dumps(work))
+
+    def status(self, name: str) -> str:
+        """How an execution that ingests stands."""
+        return str(execution(self.stores.ingest_machine, name)["status"])
+
+    def steps(self, upload: str) -> list[str]:
+        """The steps of this upload that were begun so far."""
+        begun = [one for one in self.given["ingest_step"] if one["upload"] == upload]
+        return [f"{one['step']} {one.get('part', '')}".strip() for one in begun]
+
+
+@contextmanager
+def emulated(home: Home, template: Path = TEMPLATE, *, ours: bool = True) -> Iterator[tuple[StackOutputs, Workers]]:
+    """The emulator until the block ends, and workers that do not serve yet; in the order of the gateway. An emulator that is not
+    ours was started by somebody who knows nothing of workers."""
+    home.logs.mkdir(parents=True, exist_ok=True)
+    workers = Workers()
+    with pytest.MonkeyPatch.context() as patch, (home.path / "lock").open("a") as lock:
+        patch.setattr(os, "environ", os.environ.copy())
+        patch.setattr(boto3, "DEFAULT_SESSION", None)
+        with emulated_aws(home, lock.fileno(), workers.urls if ours else {}) as endpoint:
+            point_to(endpoint)
+            stores = provision(template, damaged=home.damaged)
+            if not ours:
+                assert "ministack" in reconfigure_emulator(workers.urls)
+            yield stores, workers
+
+
+@contextmanager
+def running(home: Home, answers: Mapping[str, Answer], template: Path = TEMPLATE, *, ours: bool = True) -> Iterator[Laptop]:
+    """The emulator and workers that answer as they are told, by their modules, until the block ends."""
+    with pytest.MonkeyPatch.context() as patch, emulated(home, template, ours=ours) as (stores, workers):
+        laptop = Laptop(stores)
+        for name, seconds in _SECONDS_OF.items():
+            answer = answers.get(name, lambda _: None)
+            work = _worker(laptop.given[name], answer, seconds)
+            patch.setattr(importlib.import_module(f"functions.workers.{name}"), "handler", worker_handler(work))
+        with workers.serving(stores.queues):
+            yield laptop
+
+
+def _worker(given: list[Mapping[str, Any]], answer: Answer, seconds: int) -> EventHandler:
+    async def work(_services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
+        assert seconds - 50 < deadline.remaining() < seconds
+        given.append(event)
+        return answer(event)
+
+    return work
+
+
+def execution(machine: str, name: str) -> Mapping[str, Any]:
+    """What Step Functions says of the execution of this name."""
+    arn = f"{machine.replace(':stateMachine:', ':execution:')}:{name}"
+    return dict(boto3.client("stepfunctions").describe_execution(executionArn=arn))
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)

@@ -1,0 +1,86 @@
+"""A client that goes where it is sent, and a session's whole story, told over all that it became."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spass.aws import keys
+from spass.aws.leases import LEASE_SECONDS
+from spass.core.errors import Conflict, SessionArchived, SpassError, StorageUnavailable
+from spass.core.ids import SessionId
+from spass.sessions.session import Session
+from spass.sessions.turn import TurnAnswer
+from tests.integration.sessions.conftest import AGENT, USER, idempotent, redirected
+
+if TYPE_CHECKING:
+    from tests.integration.sessions.conftest import SessionHarness
+
+
+@dataclass(slots=True)
+class Client:
+    """Sends a request until it is answered, waiting as long as it is told to and going where it is sent."""
+
+    harness: "SessionHarness"
+    session: SessionId
+    key: str
+    message: str = "hello"
+
+    async def answer(self) -> TurnAnswer:
+        """A retry begins at the first address again; a redirect is followed at once."""
+        for _ in range(LEASE_SECONDS):
+            try:
+                return await self.follow()
+            except (Conflict, StorageUnavailable) as refused:
+                self.harness.now += send_until_answered(refused)
+        raise AssertionError("a minute was not enough")
+
+    async def follow(self) -> TurnAnswer:
+        """One try: the request, and where it is sent on the same there."""
+        harness, session, request = self.harness, self.session, idempotent(self.key, self.message)
+        for _ in range(1000):
+            try:
+                return await harness.turn_of(session, self.message, request).answer()
+            except SessionArchived as archived:
+                session = SessionId(str(archived.details["successor_session_id"]))
+                moved = redirected(request, session)
+                assert moved is not None
+                request = moved
+        raise AssertionError("the chain has no end")
+
+
+def send_until_answered(refused: SpassError) -> float:
+    assert refused.retry_after is not None, "a client must be told when to try again"
+    return refused.retry_after
+
+
+async def chain(harness: "SessionHarness", session: SessionId) -> list[Session]:
+    """The session and those that follow it; each has one successor, which says where it comes from."""
+    members = [await harness.head(session)]
+    while (successor := members[-1].successor_session_id) is not None:
+        members.append(await harness.head(successor))
+        assert members[-1].parent_session_id == members[-2].id
+        assert members[-2].archived_at is not None
+    everyone = await harness.store.table.query(keys.user_sessions_partition(harness.store.tenant, USER, AGENT))
+    for member in members:
+        children = [listed["id"] for listed in everyone if listed.get("parent_session_id") == member.id]
+        assert children == ([member.successor_session_id] if member.successor_session_id else []), "exactly one successor"
+    return members
+
+
+async def visible_history(harness: "SessionHarness", members: list[Session]) -> list[str]:
+    """What was said, as a reader of the whole chain hears it; what was kept must stand in the successor word for word."""
+    told: list[str] = []
+    kept: list[str] = []
+    for member in members:
+        history = await harness.history(member.id)
+        said = [stored.message.content for stored in history]
+        if member.parent_session_id is not None:
+            assert said[0].startswith(f"[compaction summary from session {member.parent_session_id}] ")
+            assert said[1 : len(kept) + 1] == kept
+        own = history[1:] if member.parent_session_id is not None else history
+        told += [stored.message.content for stored in own if stored.seq < member.compacted_before or not member.archived_at]
+        kept = said[member.compacted_before - 1 :]
+    return told
+
+
+def turn_texts(message: str) -> list[str]:
+    return [message, "", '{"value":2}', f"answer to {message}"]

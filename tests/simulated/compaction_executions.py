@@ -1,0 +1,137 @@
+"""Compactions that clients ask for, and the state machine that carries them out, step by step, in a simulated world."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from spass.aws.attributes import item_of
+from spass.aws.faults import Crash, inject
+from spass.aws.idempotency import IdempotentRequest
+from spass.core.errors import SessionArchived, SpassError
+from spass.core.ids import JobId, SessionId
+from spass.core.time import Deadline
+from spass.sessions.compaction.job import Job, decode_job
+from spass.sessions.compaction.jobs import CompactionJobs
+from spass.sessions.compaction.steps import CompactionSteps
+from tests.simulated.aws import PLACES
+from tests.simulated.gateway import AGENT, TENANT, Gateway
+
+_TRIES: Final = 12
+_WAIT: Final = 25.0
+_DELIVERED_TWICE: Final = 0.1
+_TIMES_OUT: Final = 0.03
+# How often the machine tries each step again, as infra/compaction.asl.json has it, and what an invocation may take.
+_RETRIES: Final = {"plan": 9, "summarise": 3, "commit": 9, "fail": 5}
+_STEP_SECONDS: Final = 600.0
+_LONGEST_DELAY: Final = 60.0
+
+
+@dataclass(slots=True)
+class CompactionExecutions:
+    """``started`` are the jobs with an execution, which there is one of each, ``under_way`` those that have not ended."""
+
+    gateway: Gateway
+    jobs: CompactionJobs = field(init=False)
+    steps: CompactionSteps = field(init=False)
+    started: set[JobId] = field(default_factory=set)
+    under_way: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        clock = self.gateway.schedule.now
+        self.jobs = CompactionJobs(clock)
+        self.steps = CompactionSteps(self.gateway.summaries, clock)
+        self.gateway.aws.queues.told = self._told
+
+    async def ask(self, session: SessionId, key: str | None, *, follow: bool) -> str:
+        """What a client does that wants the session compacted: asks until it is told an end, and says what that was. Whoever
+        ``follow``s goes on with the successor, where somebody else was faster."""
+        schedule, request = self.gateway.schedule, None
+        for number in range(_TRIES):
+            if key is not None:
+                request = IdempotentRequest(f"{session}/compact/{key}", "{}")
+            try:
+                with inject(schedule.process()):
+                    scope = self.gateway.scope()
+                    job = await self.jobs.start(scope, AGENT, session, otherwise="talker", idempotency=request)
+                    job = await self.jobs.wait(scope, job, _WAIT)
+                    if job.ended:
+                        return job.failure.code if job.failure else "succeeded"
+            except SessionArchived as archived:
+                if not follow:
+                    return archived.code
+                session = SessionId(str(archived.details["successor_session_id"]))
+            except SpassError as refused:
+                if refused.retry_after is None:
+                    return refused.code
+                await asyncio.sleep(min(refused.retry_after * 2.0**number, _LONGEST_DELAY) * schedule.chance.random())
+            except Crash:
+                await asyncio.sleep(schedule.while_(_LONGEST_DELAY))
+        return "given up"
+
+    async def settle(self) -> None:
+        """All executions have ended."""
+        while self.under_way:
+            await asyncio.wait(self.under_way)
+
+    def stored(self) -> list[Job]:
+        """Every job there is."""
+        items = (cast("dict[str, Any]", item) for item in self.gateway.aws.table.items() if item["sk"]["S"] == "JOB")
+        return sorted((decode_job(item_of(item)) for item in items), key=lambda job: job.id)
+
+    async def look(self, job: JobId) -> Job:
+        """The job as its owner sees it."""
+        return await self.jobs.get(self.gateway.scope(), job)
+
+    def _told(self, queue: str, body: str) -> None:
+        """A message comes, perhaps more than once, each time after a while."""
+        assert queue == PLACES.compaction_queue
+        asked = json.loads(body)
+        assert (asked["job"], asked["tenant"]) == ("compact", TENANT)
+        for _ in range(2 if self.gateway.schedule.chance.random() < _DELIVERED_TWICE else 1):
+            self._start(self._execution(JobId(asked["id"])))
+
+    def _start(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self.under_way.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) and not isinstance(error, Crash | SpassError):
+            self.gateway.schedule.broken.append(error)
+
+    async def _execution(self, job: JobId) -> None:
+        """The state machine's, which has the job's name: of one that was started before there is no second."""
+        await asyncio.sleep(self.gateway.schedule.while_(3.0))
+        if job in self.started:
+            return
+        self.started.add(job)
+        store, steps = self.gateway.scope().store, self.steps
+        machine: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            ("plan", lambda: steps.plan(store, job)),
+            ("summarise", lambda: steps.summarise(store, job, Deadline.after(_STEP_SECONDS))),
+            ("commit", lambda: steps.commit(store, job)),
+        ]
+        for name, step in machine:
+            if not await self._done(name, step):
+                await self._done("fail", lambda: steps.fail(store, job))
+                return
+
+    async def _done(self, name: str, step: Callable[[], Awaitable[None]]) -> bool:
+        """Whether a step was done, by one of its tries."""
+        chance = self.gateway.schedule.chance
+        for number in range(_RETRIES[name] + 1):
+            invoked = self._start(self._invocation(step))
+            times_out = chance.random() < _TIMES_OUT  # and goes on all the same, beside the next try
+            await asyncio.wait({invoked}, timeout=chance.random() if times_out else None)
+            if invoked.done() and not invoked.cancelled() and invoked.exception() is None:
+                return True
+            await asyncio.sleep(min(2.0**number, _LONGEST_DELAY) * chance.random())
+        return False
+
+    async def _invocation(self, step: Callable[[], Awaitable[None]]) -> None:
+        with inject(self.gateway.schedule.process()):
+            await step()

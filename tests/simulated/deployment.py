@@ -1,0 +1,331 @@
+"""Compactions from end to end in one loop: the real route, the real workers, the real state machine's definition, over a table in
+memory. Queue and state machine are played here; time is the loop's, which jumps.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import httpx
+import pytest
+from botocore.exceptions import ClientError
+
+from functions.jobs import get
+from functions.sessions import compact
+from functions.workers import compaction_step, compactions
+from spass.aws import keys
+from spass.aws.attributes import Item, item_of
+from spass.aws.clients import TenantStore
+from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
+from spass.aws.table import Put
+from spass.core.errors import StorageUnavailable
+from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, new_id
+from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
+from spass.core.time import Deadline, timestamp
+from spass.sessions.compaction.jobs import CompactionJobs
+from spass.sessions.compaction.steps import CompactionSteps
+from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
+from spass.sessions.session import Session, decode_session
+from spass.web.app import create_app
+from spass.web.services import Services
+from tests.functions.gateway import Script, ScriptedServices, write_operators_files
+from tests.simulated.aws import PLACES, SimulatedAws
+from tests.simulated.dynamodb import MemoryDynamoDB
+from tests.simulated.s3 import MemoryS3
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
+    from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_stepfunctions import SFNClient
+
+T = TypeVar("T")
+Work = Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]]
+
+EPOCH: Final = 1_800_000_000.0
+AGENT: Final = AgentName("plain")
+USER: Final = UserId("ada")
+_MACHINE: Final[Mapping[str, Any]] = json.loads((Path(__file__).parents[2] / "infra" / "compaction.asl.json").read_text())
+# As the queue in infra/stacks/data.py: seconds until a message that was not carried out comes again, and how often.
+_VISIBLE_AFTER: Final = 60.0
+_MOST_RECEIVES: Final = 20
+STEP_SECONDS: Final = 570.0
+
+
+@dataclass(slots=True)
+class CallFaults:
+    """All AWS calls of all processes, numbered as they are made; those in ``faults`` go wrong. ``watch`` looks on after each
+    write."""
+
+    faults: Mapping[int, Fault] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    watch: Callable[[], None] = lambda: None
+
+
+@dataclass(slots=True)
+class Process(FaultPlan):
+    """One process: an invocation of a function. Its calls are made without threads, so that a loop with a clock of its own may
+    run them; other processes' calls come in between."""
+
+    points: CallFaults = field(kw_only=True)
+    role: str = field(kw_only=True)
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        await asyncio.sleep(0.001)
+        if self.crashed:
+            raise Crash
+        fault = self.points.faults.get(len(self.points.calls))
+        self.points.calls.append(f"{self.role} {call.operation}")
+        match fault:
+            case Fault.CRASH_BEFORE:
+                self.crashed = True
+                raise Crash
+            case Fault.THROTTLE | Fault.TIMEOUT:
+                raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+            case Fault.REPEATED:
+                run()
+        result = run()
+        if call.operation not in ("GetItem", "Query"):
+            self.points.watch()
+        match fault:
+            case Fault.CRASH_AFTER:
+                self.crashed = True
+                raise Crash
+            case Fault.LOST_REPLY:
+                raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
+        return result
+
+
+class StepFailed(Exception):
+    """An invocation ended without an answer."""
+
+
+class SimulatedDeployment(SimulatedAws):
+    """The gateway's functions and what runs them. ``script`` is what models say. Where it is not ``played``, messages lie in
+    their queue."""
+
+    played = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(self.clock)
+        self.points = CallFaults()
+        self.script = Script("Ada moves to Berlin on 3 May.")
+        self.services = ScriptedServices(write_operators_files(folder), self.script)
+        self.services.aws = self
+        self.services.compaction_jobs = CompactionJobs(self.clock)
+        self.services.compaction_steps = CompactionSteps(self.services.summarizer, self.clock)
+        self.app = create_app([compact.router, get.router], self.services)
+        self.executions: dict[str, asyncio.Task[None]] = {}
+        self.failed_executions: list[str] = []
+        self.dead_letters: list[str] = []
+        self._deliveries: set[asyncio.Task[None]] = set()
+
+    def clock(self) -> float:
+        return EPOCH + asyncio.get_running_loop().time()
+
+    @property
+    def store(self) -> TenantStore:
+        return self.for_tenant(TenantId("demo"))
+
+    def begin_anew(self, points: CallFaults) -> None:
+        """Nothing is stored, and nothing runs or is remembered. (Making the functions is what takes time.)"""
+        self.points = points
+        for remembering in ("cascade", "calls", "summarizer"):
+            self.services.__dict__.pop(remembering, None)
+        self.services.compaction_steps = CompactionSteps(self.services.summarizer, self.clock)
+        self.table, self.bucket = MemoryDynamoDB(self.clock), MemoryS3(self.clock)
+        for client in ("_dynamodb", "_s3"):
+            self.__dict__.pop(client, None)
+        for running in (self.executions, self.failed_executions, self.dead_letters, self._deliveries):
+            running.clear()
+
+    @cached_property
+    def _sqs(self) -> "SQSClient":
+        return cast("SQSClient", self)
+
+    @cached_property
+    def _states(self) -> "SFNClient":
+        return cast("SFNClient", self)
+
+    def send_message(self, *, QueueUrl: str, MessageBody: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
+        if QueueUrl == PLACES.queue:  # an audit record that found no place
+            return {}
+        assert QueueUrl == PLACES.compaction_queue
+        if not self.played:
+            return {}
+        delivery = asyncio.create_task(self._deliver(MessageBody))
+        self._deliveries.add(delivery)
+        return {}
+
+    def start_execution(self, *, stateMachineArn: str, name: str, input: str) -> dict[str, Any]:  # noqa: N803, A002 (boto3's names)
+        assert stateMachineArn == PLACES.compaction_machine
+        if name in self.executions:
+            raise ClientError({"Error": {"Code": "ExecutionAlreadyExists", "Message": ""}}, "StartExecution")
+        self.executions[name] = asyncio.create_task(self._execute(json.loads(input)))
+        return {}
+
+    async def settled(self) -> None:
+        """When all messages and executions have come to their ends."""
+        while running := [task for task in (*self._deliveries, *self.executions.values()) if not task.done()]:
+            await asyncio.wait(running)
+        for task in (*self._deliveries, *self.executions.values()):
+            task.result()
+
+    async def step(self, step: str, job: str) -> Json:
+        """What one more invocation of a step answers, as after a late retry."""
+        return await self._invoked(step, compaction_step.work, {"step": step, "tenant": "demo", "job": job})
+
+    async def message(self, *bodies: str) -> Json:
+        """What the worker of the queue answers to a batch."""
+        records = [
+            {"messageId": f"m{number}", "body": body, "attributes": {"ApproximateReceiveCount": "1"}}
+            for number, body in enumerate(bodies)
+        ]
+        return await self._invoked("queue", compactions.work, {"Records": records})
+
+    async def _deliver(self, body: str) -> None:
+        for _ in range(_MOST_RECEIVES):
+            try:
+                answer = await self.message(body)
+            except StepFailed:
+                answer = None
+            if answer == {"batchItemFailures": []}:
+                return
+            await asyncio.sleep(_VISIBLE_AFTER)
+        self.dead_letters.append(body)
+
+    async def _execute(self, given: Mapping[str, str]) -> None:
+        """As https://states-language.net says, of what our machine uses."""
+        at = _MACHINE["StartAt"]
+        while True:
+            state = _MACHINE["States"][at]
+            if state["Type"] == "Fail":
+                self.failed_executions.append(given["job"])
+                return
+            assert state["Type"] == "Task", at
+            assert state["Parameters"] == {"step": at.lower(), "tenant.$": "$.tenant", "job.$": "$.job"}
+            done = await self._tried(state, {"step": at.lower(), **given})
+            if done and state.get("End"):
+                return
+            at = state["Next"] if done or "Catch" not in state else state["Catch"][0]["Next"]
+
+    async def _tried(self, state: Mapping[str, Any], event: Mapping[str, str]) -> bool:
+        retry = next(retry for retry in state["Retry"] if retry["ErrorEquals"] == ["States.ALL"])
+        for attempt in range(retry["MaxAttempts"] + 1):
+            try:
+                await self._invoked(event["step"], compaction_step.work, event)
+            except StepFailed:
+                delay = retry["IntervalSeconds"] * retry["BackoffRate"] ** attempt
+                await asyncio.sleep(min(delay, retry["MaxDelaySeconds"]))
+            else:
+                return True
+        return False
+
+    async def _invoked(self, role: str, work: Work, event: Mapping[str, Any]) -> Json:
+        with inject(Process(points=self.points, role=role)):
+            try:
+                return await work(self.services, event, Deadline.after(STEP_SECONDS))
+            except (Crash, Exception) as error:
+                raise StepFailed from error
+
+    async def send(
+        self, method: str, path: str, *, user: str = USER, content: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> httpx.Response | None:
+        """A request; nothing comes back if the process dies."""
+        sent = {"Authorization": "Bearer demo-token", "SPASS-User-Id": user, **(headers or {})}
+        transport = httpx.ASGITransport(self.app)
+        with inject(Process(points=self.points, role="route")):
+            async with httpx.AsyncClient(transport=transport, base_url="https://gateway.test") as client:
+                try:
+                    return await client.request(method, path, headers=sent, content=content)
+                except Crash:
+                    return None
+
+    async def compact(
+        self, session: SessionId, headers: Mapping[str, str] | None = None, *, content: bytes = b""
+    ) -> httpx.Response | None:
+        path = f"/a1/agents/{AGENT}/sessions/{session}/compact"
+        return await self.send("POST", path, content=content, headers=headers)
+
+    def stored(self) -> list[Item]:
+        """All items, in no order."""
+        return [item_of(cast("Mapping[str, AttributeValueTypeDef]", item)) for item in self.table.items()]
+
+    async def session(self, turns: int = 3, *, keep_last: int = 2, strategy: str = "manual", user: UserId = USER) -> SessionId:
+        """A session in which somebody asked something so often, and a tool was called each time."""
+        at = timestamp(self.clock())
+        session = Session(SessionId(new_id("ses")), AGENT, user, "Moving", at, at, strategy, keep_last, True)  # type: ignore[arg-type]
+        seq = 1
+        with self.quiet():
+            for number in range(turns):
+                turn = _turn(number, seq, self.clock())
+                body = await store_body(self.store, session.id, turn)
+                await self.store.table.write(Put(keys.session_turn(self.store.tenant, session.id, seq), body))
+                seq = turn.next_seq
+            head = session.attributes() | {"next_seq": seq}
+            await self.store.table.write(Put(keys.session_head(self.store.tenant, session.id), head))
+            entry = Put(keys.user_session(self.store.tenant, user, AGENT, session.id), decode_session(dict(head)).entry())
+            await self.store.table.write(entry)
+        return session.id
+
+    async def head(self, session: SessionId) -> Session:
+        with self.quiet():
+            item = await self.store.table.get(keys.session_head(self.store.tenant, session))
+        assert item is not None
+        return decode_session(item)
+
+    async def history(self, session: SessionId) -> list[StoredMessage]:
+        """All stored messages; their numbers and the head's are asserted to be gapless and to agree."""
+        with self.quiet():
+            turns = await load_turns(self.store, session, 1)
+        messages = [message for turn in turns for message in turn.messages]
+        assert [message.seq for message in messages] == list(range(1, len(messages) + 1))
+        assert (await self.head(session)).message_count == len(messages)
+        return messages
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Calls of the test's own, which are nobody's points."""
+        with inject(Process(points=CallFaults(), role="test")):
+            yield
+
+
+def _turn(number: int, seq: int, now: float) -> TurnRecord:
+    call = ToolCall(f"call_{number}", "calculator", '{"expression":"1+1"}')
+    said = [
+        Message(Role.USER, f"question {number}"),
+        Message(Role.ASSISTANT, "", (call,)),
+        Message(Role.TOOL, '{"value":2}', (), call.id),
+        Message(Role.ASSISTANT, f"answer {number}"),
+    ]
+    messages = [StoredMessage(MessageId(new_id("msg")), seq + n, timestamp(now), message) for n, message in enumerate(said)]
+    return TurnRecord(new_id("turn"), tuple(messages), TokenUsage(10, 5), 2, FinishReason.STOP)
+
+
+@contextmanager
+def loop_time() -> Iterator[None]:
+    """The time of day is the running loop's; a deadline is not: a day passes in no time here."""
+
+    def now() -> float:
+        return EPOCH + asyncio.get_running_loop().time()
+
+    clock = SimpleNamespace(time=now, monotonic=time.monotonic, time_ns=lambda: int(now() * 1e9))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spass.core.time.time", clock)
+        patch.setattr("spass.core.ids.time", clock)
+        yield
+
+
+@contextmanager
+def simulated_deployment(folder: Path, *, played: bool = True) -> Iterator[SimulatedDeployment]:
+    """New works in the loop's time; where they are not ``played``, a test calls for the steps itself."""
+    with loop_time():
+        works = SimulatedDeployment(folder)
+        works.played = played
+        yield works

@@ -1,0 +1,246 @@
+"""What holds of a history, however requests, faults and time have interleaved; said of what is stored in the end and of what
+clients were told on the way."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from spass.core.ids import SessionId
+from spass.core.messages import Message, Role
+from spass.sessions.compaction.types import SummaryRecord, summary_message
+from spass.sessions.record import StoredMessage, TurnRecord
+from spass.sessions.session import Session
+
+TURN_ROLES: Final = ([Role.USER, Role.ASSISTANT], [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT])
+"""What the scripted agent's turns look like."""
+
+
+class Acknowledgement(NamedTuple):
+    """What a client was told: its question is recorded in ``session`` by ``messages`` (their ids, roles and words), the first of
+    which has the number ``first_seq``. It asked at ``began`` and heard at ``ended``, seconds."""
+
+    session: SessionId
+    first_seq: int
+    messages: Sequence[tuple[str, str, str]]
+    began: float
+    ended: float
+
+
+class Reading(NamedTuple):
+    """What a reader of ``session`` saw: ids and words. ``to_the_end``: it read on until there was no more."""
+
+    session: SessionId
+    messages: Sequence[tuple[str, str]]
+    to_the_end: bool
+    began: float
+    ended: float
+
+
+@dataclass(slots=True)
+class ClientLog:
+    """What everybody saw. ``asked`` is when each question was first sent; ``refused`` are those whose every try was told that it
+    is not recorded; ``shown`` is what the agent was shown that gave an answer."""
+
+    asked: dict[str, float] = field(default_factory=dict)
+    told: dict[str, Acknowledgement] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    readings: list[Reading] = field(default_factory=list)
+    shown: dict[str, Sequence[Message]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainMember:
+    """A session of a chain as it is stored, with the summary that it begins with."""
+
+    session: Session
+    turns: Sequence[TurnRecord]
+    summary: SummaryRecord | None = None
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        return [stored for turn in self.turns for stored in turn.messages]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTurn:
+    """A turn of a chain: ``before`` is how many messages its session had."""
+
+    member: ChainMember
+    before: int
+    messages: Sequence[StoredMessage]
+
+    @property
+    def question(self) -> str:
+        return self.messages[0].message.content
+
+
+Chain = Sequence[ChainMember]
+
+
+def violations(chains: Sequence[Chain], log: ClientLog) -> list[str]:
+    """Everything that is wrong; nothing, if the history is as it should be."""
+    found: list[str] = []
+    places: dict[str, RecordedTurn] = {}
+    for chain in chains:
+        found += _numbers(chain)
+        found += _links(chain)
+        said = list(_said(chain))
+        for turn in said:
+            if turn.question in places:
+                found.append(f"twice: {turn.question}")
+            places[turn.question] = turn
+            found += _turn(turn, log)
+        found += _order(said, log)
+    found += [f"nobody asked: {question}" for question in places.keys() - log.asked.keys()]
+    found += [f"refused and yet recorded: {question}" for question in places.keys() & log.refused]
+    found += _lost(places, log)
+    members = {member.session.id: member for chain in chains for member in chain}
+    return [*found, *_readings(members, places, log)]
+
+
+def head_violations(before: Session, after: Session, now: float) -> Iterator[str]:
+    """What no write may do to a session's head, whoever makes it and whenever it arrives."""
+    if before.hold is not None and after.hold is not None and before.hold.owner != after.hold.owner and before.hold.live(now):
+        yield f"taken by {after.hold.owner}, while {before.hold.owner} held it: {before.id} at {now}"
+    if before.archived_at is not None and before != after:
+        yield f"changed after it was archived: {before.id} at {now}"
+    if after.next_seq < before.next_seq or (after.next_seq > before.next_seq and before.hold is None):
+        yield f"went from {before.next_seq} to {after.next_seq} while {before.hold} held it: {before.id} at {now}"
+
+
+def summary_of(earlier: str | None, messages: Sequence[Message]) -> str:
+    """A summary from which it can be told what it was made of."""
+    words = repr((earlier, [(message.role.value, message.content) for message in messages]))
+    return f"{len(messages)} messages {sha256(words.encode()).hexdigest()[:24]}"
+
+
+def _numbers(chain: Chain) -> Iterator[str]:
+    for member in chain:
+        numbers = [stored.seq for stored in member.messages]
+        if numbers != list(range(1, member.session.next_seq)):
+            yield f"gap: {member.session.id} has {numbers} and goes on with {member.session.next_seq}"
+        if len({stored.id for stored in member.messages}) < len(numbers):
+            yield f"one id twice: {member.session.id}"
+
+
+def _links(chain: Chain) -> Iterator[str]:
+    for place, member in enumerate(chain):
+        session = member.session
+        before = chain[place - 1] if place else None
+        after = chain[place + 1].session.id if place + 1 < len(chain) else None
+        if session.parent_session_id != (before.session.id if before else None):
+            yield f"fork: {session.id} follows {session.parent_session_id}"
+        if (session.successor_session_id, session.archived_at is not None) != (after, after is not None):
+            yield f"no end: {session.id} is archived at {session.archived_at} and goes on as {session.successor_session_id}"
+        if after is None and session.compacted_before != 1:
+            yield f"compacted without a successor: {session.id}"
+        if before is not None:
+            yield from _follows(before, member)
+
+
+def _follows(source: ChainMember, successor: ChainMember) -> Iterator[str]:
+    """The successor begins with a summary of exactly what was compacted, and with what was kept, word for word."""
+    cut = source.session.compacted_before
+    compacted = [stored.message for stored in source.messages if stored.seq < cut]
+    kept = [(stored.created_at, stored.message) for stored in source.messages if stored.seq >= cut]
+    earlier = source.summary.text if source.summary else None
+    copies = [(stored.created_at, stored.message) for stored in successor.turns[0].messages] if successor.turns else []
+    record = successor.summary
+    if record is None or (record.id, record.source) != (successor.session.summary_id, source.session.id):
+        yield f"no summary: {successor.session.id}"
+        return
+    if not copies or copies[0][1] != Message(Role.ASSISTANT, summary_message(record)) or copies[1:] != kept:
+        yield f"not kept word for word: {successor.session.id}"
+    if not compacted or record.text != summary_of(earlier, compacted[1 if earlier is not None else 0 :]):
+        yield f"not what was compacted: {record.text} in {successor.session.id}"
+    if (record.first_seq, record.last_seq) != (1, cut - 1):
+        yield f"a summary of {record.first_seq} to {record.last_seq}: {successor.session.id}"
+    if {stored.id for stored in source.messages} & {stored.id for stored in successor.messages}:
+        yield f"copies under old ids: {successor.session.id}"
+
+
+def _said(chain: Chain) -> Iterator[RecordedTurn]:
+    """The turns of a chain in order, each where it was recorded; not what a successor begins with."""
+    for member in chain:
+        before = 0
+        for place, turn in enumerate(member.turns):
+            if place or member.session.parent_session_id is None:
+                yield RecordedTurn(member, before, turn.messages)
+            before += len(turn.messages)
+
+
+def _turn(said: RecordedTurn, log: ClientLog) -> Iterator[str]:
+    """The turn is whole, and its agent was shown exactly what stands before it."""
+    answer = said.messages[-1].message.content
+    if [stored.message.role for stored in said.messages] not in TURN_ROLES or not answer.endswith(f" to {said.question}"):
+        yield f"torn: {said.question}"
+    shown = log.shown.get(answer)
+    if shown is None or list(shown) != [stored.message for stored in said.member.messages[: said.before]]:
+        yield f"its agent was shown something else: {said.question}"
+
+
+def _order(said: Sequence[RecordedTurn], log: ClientLog) -> Iterator[str]:
+    """Who was answered before another asked stands before it."""
+    earliest, who = float("inf"), ""
+    for turn in reversed(said):
+        if log.asked.get(turn.question, 0.0) > earliest:
+            yield f"reordered: {who} was answered before {turn.question} was asked"
+        told = log.told.get(turn.question)
+        if told is not None and told.ended < earliest:
+            earliest, who = told.ended, turn.question
+
+
+def _lost(places: Mapping[str, RecordedTurn], log: ClientLog) -> Iterator[str]:
+    for question, told in log.told.items():
+        if question not in places:
+            yield f"lost: {question}"
+            continue
+        said = places[question]
+        if (said.member.session.id, said.messages[0].seq) != (told.session, told.first_seq):
+            yield f"not where it was said to be: {question}"
+        if [(stored.id, stored.message.role.value, stored.message.content) for stored in said.messages] != list(told.messages):
+            yield f"not as it was told: {question}"
+
+
+def _readings(members: Mapping[SessionId, ChainMember], places: Mapping[str, RecordedTurn], log: ClientLog) -> Iterator[str]:
+    """Each reading is a beginning of the history, with all that was told before it and nothing that was asked after it."""
+    whole: dict[SessionId, list[Reading]] = {}
+    for reading in log.readings:
+        member = members.get(reading.session)
+        if member is None:
+            yield f"read, and not there: {reading.session}"
+            continue
+        if list(reading.messages) != [(stored.id, stored.message.content) for stored in member.messages][: len(reading.messages)]:
+            yield f"no beginning of the history: a reading of {reading.session} at {reading.ended}"
+        if reading.to_the_end:
+            whole.setdefault(reading.session, []).append(reading)
+            if len(reading.messages) not in accumulate((len(turn.messages) for turn in member.turns), initial=0):
+                yield f"half a turn: a reading of {reading.session} at {reading.ended}"
+    for said in places.values():
+        for reading in whole.get(said.member.session.id, ()):
+            yield from _seen(said, reading, log)
+    for readings in whole.values():
+        yield from _monotonous(readings)
+
+
+def _seen(said: RecordedTurn, reading: Reading, log: ClientLog) -> Iterator[str]:
+    """Whether a reading shows the turn, if it must or must not."""
+    told = log.told.get(said.question)
+    if told is not None and told.ended <= reading.began and len(reading.messages) < said.before + len(said.messages):
+        yield f"unread: {said.question} in a reading at {reading.began}"
+    if log.asked.get(said.question, 0.0) > reading.ended and len(reading.messages) > said.before:
+        yield f"read before it was asked: {said.question}"
+
+
+def _monotonous(readings: Sequence[Reading]) -> Iterator[str]:
+    """Who reads after another has read sees no less."""
+    done = sorted(readings, key=lambda reading: reading.ended)
+    seen, at = 0, 0
+    for reading in sorted(readings, key=lambda reading: reading.began):
+        while at < len(done) and done[at].ended <= reading.began:
+            seen = max(seen, len(done[at].messages))
+            at += 1
+        if len(reading.messages) < seen:
+            yield f"read less than before: {reading.session} at {reading.began}"

@@ -1,0 +1,171 @@
+"""Provider keys: read together, while a function starts, and so that SSM's quota is enough for many that start at once."""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from spass.aws.provider_keys import ProviderKeys, RetryTiming
+from spass.core.errors import InternalError, StorageUnavailable
+from tests.unit.aws.virtual_threads import VirtualThreads
+
+PATH = "/spass/test/"
+NAMES = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY")
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+
+class Store:
+    """A parameter store: ``failure`` is raised by the next ``failures`` calls."""
+
+    def __init__(self, **values: str) -> None:
+        self.values = {PATH + name: value for name, value in values.items()}
+        self.calls: list[Sequence[str]] = []
+        self.now = 1_000_000.0
+        self.slept: list[float] = []
+        self.failure: Exception = StorageUnavailable("throttled")
+        self.failures = 0
+
+    def read(self, names: Sequence[str]) -> Mapping[str, str]:
+        self.calls.append(names)
+        if self.failures:
+            self.failures -= 1
+            raise self.failure
+        return {name: self.values[name] for name in names if name in self.values}
+
+    def keys(self, names: Sequence[str] = NAMES, path: str | None = PATH) -> ProviderKeys:
+        return ProviderKeys(names, path, self.read, pace=RetryTiming(lambda: self.now, self.sleep, lambda: 0.5))
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[Mapping[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+class Quota:
+    """Lets through 40 calls a second, as SSM does for an account by default."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left, self._at = 40.0, 0.0
+
+    def read(self, names: Sequence[str]) -> Mapping[str, str]:
+        now = self._clock()
+        self._left, self._at = min(40.0, self._left + 40.0 * (now - self._at)), now
+        if self._left < 1:
+            raise StorageUnavailable("throttled")
+        self._left -= 1
+        return dict.fromkeys(names, "a-key")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_400_functions_that_start_in_one_second_all_get_their_keys(seed: int) -> None:
+    threads = VirtualThreads()
+    quota = Quota(threads.clock)
+    chance = random.Random(seed)
+    ready: list[float] = []
+
+    def start() -> None:
+        keys = ProviderKeys(NAMES, PATH, quota.read, pace=RetryTiming(threads.clock, threads.sleep, chance.random))
+        keys.prefetch(NAMES)
+        assert [keys.get(name) for name in NAMES] == ["a-key"] * 3
+        ready.append(threads.now)
+
+    threads.run([(number / 400, start) for number in range(400)])
+    assert len(ready) == 400
+    assert max(ready) < 20
+
+
+def test_one_call_reads_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(ANTHROPIC_API_KEY="a", OPENAI_API_KEY="")
+    keys = store.keys()
+    keys.prefetch(["ANTHROPIC_API_KEY"])
+    assert [keys.get(name) for name in NAMES] == ["a", None, None]
+    assert store.calls == [[PATH + name for name in NAMES]]
+
+
+def test_more_names_than_a_call_takes_are_read_in_several() -> None:
+    names = [f"KEY_{number:02}" for number in range(23)]
+    store = Store(**dict.fromkeys(names, "a"))
+    keys = store.keys(names)
+    assert keys.get("KEY_22") == "a"
+    assert [len(call) for call in store.calls] == [10, 10, 3]
+
+
+def test_what_the_environment_says_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(ANTHROPIC_API_KEY="stored", OPENAI_API_KEY="stored")
+    keys = store.keys()
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "set")
+    keys.prefetch(["ANTHROPIC_API_KEY"])
+    assert (keys.get("ANTHROPIC_API_KEY"), store.calls) == ("set", [])
+    assert keys.get("OPENAI_API_KEY") == "stored"
+    assert store.calls == [[PATH + "OPENAI_API_KEY", PATH + "XAI_API_KEY"]]
+
+
+def test_a_function_that_needs_no_key_reads_none_while_it_starts() -> None:
+    store = Store()
+    store.keys().prefetch([])
+    laptop = store.keys(path=None)
+    laptop.prefetch(NAMES)
+    assert (laptop.get("OPENAI_API_KEY"), store.calls) == (None, [])
+
+
+def test_a_missing_key_is_seen_within_five_minutes() -> None:
+    store = Store()
+    keys = store.keys()
+    assert keys.get("XAI_API_KEY") is None
+    store.values[PATH + "XAI_API_KEY"] = "new"
+    store.now += 299
+    assert keys.get("XAI_API_KEY") is None
+    store.now += 1
+    assert keys.get("XAI_API_KEY") == "new"
+    assert len(store.calls) == 2
+
+
+@pytest.mark.parametrize("failure", [StorageUnavailable("throttled"), InternalError("refused")])
+def test_what_is_known_holds_on_without_a_wait_while_it_cannot_be_read_anew(
+    failure: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(OPENAI_API_KEY="old")
+    keys = store.keys()
+    keys.prefetch(NAMES)
+    store.values[PATH + "OPENAI_API_KEY"] = "new"
+    store.now += 300
+    store.failure, store.failures = failure, 1
+    assert [keys.get("OPENAI_API_KEY") for _ in range(3)] == ["old"] * 3
+    assert (len(store.calls), store.slept) == (2, [])
+    assert [line["event"] for line in lines(capsys)] == ["keys_unread"]
+    store.now += 10
+    assert keys.get("OPENAI_API_KEY") == "new"
+
+
+@pytest.mark.parametrize("failure", [StorageUnavailable("throttled"), InternalError("refused")])
+def test_a_start_goes_on_without_keys_within_four_seconds(failure: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(OPENAI_API_KEY="a")
+    store.failure, store.failures = failure, 1_000
+    keys = store.keys()
+    keys.prefetch(NAMES)
+    assert sum(store.slept) <= 4
+    assert [line["event"] for line in lines(capsys)] == ["keys_unread"]
+    store.failures = 3
+    if isinstance(failure, StorageUnavailable):
+        assert keys.get("OPENAI_API_KEY") == "a"
+    else:
+        with pytest.raises(InternalError):
+            keys.get("OPENAI_API_KEY")
+
+
+def test_a_request_gives_up_after_half_a_minute() -> None:
+    store = Store(OPENAI_API_KEY="a")
+    store.failures = 1_000
+    with pytest.raises(StorageUnavailable):
+        store.keys().get("OPENAI_API_KEY")
+    assert 20 < sum(store.slept) <= 30

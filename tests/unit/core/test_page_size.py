@@ -1,0 +1,56 @@
+"""A page fits through a Lambda, whatever is written on it."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.core import page_size as pages
+from spass.core.page_size import PAGE_BYTES, PAGE_EVENT_BYTES, PageSizeLimit, event_bytes
+
+LAMBDA_BYTES = 6 * 1024 * 1024
+
+
+def as_an_event(text: str) -> int:
+    """How a Lambda's runtime writes a string (https://github.com/aws/aws-lambda-python-runtime-interface-client)."""
+    return len(json.dumps(text, ensure_ascii=False).encode()) - 2
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_a_body_weighs_in_an_event_what_it_is_as_a_json_string(text: str) -> None:
+    assert event_bytes(text.encode()) == as_an_event(text) + sum(text.count(short) for short in "\b\f") * 4
+
+
+@given(st.binary(), st.binary())
+def test_what_comes_in_pieces_weighs_what_they_do(one: bytes, other: bytes) -> None:
+    assert event_bytes(one + other) == event_bytes(one) + event_bytes(other)
+
+
+@pytest.mark.parametrize("text", ["plain text ", '{"k": "v"}\n', "größe ", "\x01\\"])
+def test_a_full_page_of_any_text_fits_through_a_lambda_and_is_not_much_smaller_than_it_may_be(text: str) -> None:
+    entry = json.dumps({"content": text * (20_000 // len(text))}, ensure_ascii=False)
+    room, taken = PageSizeLimit(), 0
+    while room.takes(entry.encode()):
+        taken += 1
+    page = json.dumps({"entries": [json.loads(entry)] * taken, "next_cursor": "x" * 100}, ensure_ascii=False)
+    assert len(page.encode()) <= PAGE_BYTES
+    assert as_an_event(page) < LAMBDA_BYTES - 10_240
+    more = entry * (taken + 2)
+    assert len(more.encode()) > PAGE_BYTES or as_an_event(more) > PAGE_EVENT_BYTES
+
+
+def test_what_the_answer_adds_to_each_entry_counts_too() -> None:
+    room, taken, entry = PageSizeLimit(beside=b"y" * 100), 0, b"x" * 100
+    while room.takes(entry):
+        taken += 1
+    assert taken * 201 <= PAGE_BYTES < (taken + 10) * 201
+
+
+def test_the_first_entry_always_fits_and_nothing_after_one_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGE_BYTES", 1024 + 12)
+    room = PageSizeLimit()
+    assert room.takes(b"x" * 13)
+    assert not room.takes(b"")
+    room = PageSizeLimit()
+    assert [room.takes(b"x" * 5) for _ in range(3)] == [True, True, False]

@@ -1,0 +1,24 @@
+"""A provider as somebody would add one: one class in one file."""
+
+from collections.abc import AsyncGenerator
+
+from spass.core.messages import FinishReason, TokenUsage
+from spass.llm.errors import BackendBadRequest
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
+from spass.tenancy.config import BackendConfig
+
+
+class Echo:
+    """Says what it is told."""
+
+    def __init__(self, backend: BackendConfig, key: str | None) -> None:
+        pass
+
+    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        yield ChatDelta(request.messages[-1].content, finish_reason=FinishReason.STOP, usage=TokenUsage(1, 1))
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        raise BackendBadRequest("It has no vectors.")
+
+    async def aclose(self) -> None:
+        pass

@@ -1,0 +1,104 @@
+"""The manifest survives its item, stays small, and merges keep its segments few."""
+
+import os
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.aws.attributes import Item
+from spass.core.errors import InternalError
+from spass.core.ids import IndexId, TenantId, new_id, random_suffix
+from spass.core.time import now
+from spass.rag.index.manifest import (
+    INLINE_DEAD_BYTES,
+    MANIFEST_BYTES,
+    MAX_SEGMENTS,
+    Manifest,
+    Segment,
+    decode_manifest,
+    swap_write,
+)
+from spass.rag.write.merge_policy import HEADROOM, MERGE_ROWS, choose_merge
+
+TENANT, INDEX = TenantId("demo"), IndexId("berlin")
+
+
+def segment(rows: int, dead: int = 0, *, size: int = 100) -> Segment:
+    return Segment(new_id("seg"), rows, rows * size, rows * size, dead)
+
+
+def stored(before: Manifest, after: Manifest) -> Item:
+    return cast(Item, dict(swap_write(TENANT, INDEX, before, after).attributes))
+
+
+segments = st.builds(
+    Segment,
+    id=st.builds(new_id, st.just("seg")),
+    rows=st.integers(1, 10**6),
+    text_bytes=st.integers(0, 10**10),
+    docs_bytes=st.integers(0, 10**10),
+    dead_rows=st.integers(0, 10),
+    dead_inline=st.binary(max_size=INLINE_DEAD_BYTES),
+    dead_object=st.sampled_from(["", "dead-x"]),
+)
+
+
+@given(st.lists(segments, max_size=MAX_SEGMENTS))
+def test_a_manifest_survives_its_item(listed: list[Segment]) -> None:
+    first = Manifest("gen_1", 0, "model", 8, now(), now(), tuple(listed))
+    after = Manifest().next_version(first, retired=["gen_0/seg_1"], at=7)
+    assert decode_manifest(stored(Manifest(), after)) == after
+    assert after.version == 1
+
+
+def test_the_largest_manifest_there_can_be_fits() -> None:
+    manifest = Manifest()
+    for _ in range(100):
+        worst = tuple(
+            Segment(new_id("seg"), 10**7, 10**11, 10**11, 10**6, os.urandom(INLINE_DEAD_BYTES)) for _ in range(MAX_SEGMENTS)
+        )
+        gen = new_id("gen")
+        next_ = Manifest(gen, 0, "m" * 100, 16384, now(), now(), worst)
+        retired = [f"{gen}/{new_id('seg')}/dead-{random_suffix()}" for _ in range(3)]
+        manifest = manifest.next_version(next_, retired=retired, at=2**32)
+    item = stored(Manifest(), manifest)
+    assert 20_000 < sum(len(str(value)) for value in item.values()) < MANIFEST_BYTES
+
+
+def test_more_segments_than_there_may_be_are_refused() -> None:
+    after = Manifest("gen_1", 1, "m", 8, now(), now(), tuple(segment(1) for _ in range(MAX_SEGMENTS + 1)))
+    with pytest.raises(InternalError):
+        stored(Manifest(), after)
+
+
+@pytest.mark.parametrize(("batch", "appends"), [(1, 3000), (256, 4000), (7, 2000)])
+def test_appends_keep_the_segments_few(batch: int, appends: int) -> None:
+    segments: list[Segment] = []
+    rewritten = 0
+    for _ in range(appends):
+        merged = choose_merge(segments, batch, 384)
+        rows = batch + sum(one.live_rows for one in merged)
+        rewritten += rows - batch
+        segments = [one for one in segments if one not in merged] + [segment(rows)]
+        assert len(segments) <= MAX_SEGMENTS - HEADROOM
+    assert sum(one.live_rows for one in segments) == batch * appends
+    if batch * appends <= MERGE_ROWS * 10:
+        assert len(segments) <= 30
+        assert rewritten <= batch * appends * 13, "each row is rewritten once per doubling"
+
+
+def test_a_segment_of_mostly_dead_rows_is_soon_rewritten() -> None:
+    nearly_empty = segment(4000, 3990)
+    assert choose_merge([nearly_empty, segment(4000)], 10, 384) == [nearly_empty]
+
+
+def test_a_large_segment_is_left_alone() -> None:
+    assert choose_merge([segment(5000), segment(200, size=200_000)], 256, 384) == []
+    assert choose_merge([segment(256)], 256, 384) != []
+    assert choose_merge([segment(4000)], 4000, 384) == []
+
+
+def test_wide_vectors_count_against_what_one_request_may_rewrite() -> None:
+    assert choose_merge([segment(600)], 600, 16_384) == []

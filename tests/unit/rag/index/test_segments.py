@@ -1,0 +1,82 @@
+"""What is put into a segment comes out of it."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.rag.index.bitmap import Bitmap
+from spass.rag.index.columns import decode_meta
+from spass.rag.index.ids import IdRow, Ids, encode_ids
+from spass.rag.index.objects import DOCS, IDS, META, OFFSETS, VECTORS
+from spass.rag.index.segments import Rows, decode_document, decode_offsets, decode_vectors, encode_segment, json_line
+
+document_ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}", fullmatch=True)
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
+metadata = st.dictionaries(texts, st.none() | st.booleans() | st.integers() | texts, max_size=3)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> Rows:
+    names = sorted(draw(st.sets(document_ids, min_size=1, max_size=12)))
+    bodies = [draw(texts) for _ in names]
+    meta = [draw(metadata) for _ in names]
+    moments = [draw(st.integers(0, 2**45)) for _ in names]
+    return Rows(
+        [IdRow(name, at, at + 1, len(text.encode())) for name, at, text in zip(names, moments, bodies, strict=True)],
+        [json_line({"id": n, "text": t, "metadata": m}) for n, t, m in zip(names, bodies, meta, strict=True)],
+        [json_line(m) for m in meta],
+        np.arange(len(names) * 3, dtype=np.float32).reshape(-1, 3),
+    )
+
+
+def same(left: Rows, right: Rows) -> bool:
+    return (list(left.ids), list(left.docs), list(left.meta)) == (
+        list(right.ids),
+        list(right.docs),
+        list(right.meta),
+    ) and np.array_equal(left.vectors, right.vectors)
+
+
+@given(segments())
+def test_a_segment_survives_the_bucket(rows: Rows) -> None:
+    parts = encode_segment(rows)
+    ids = Ids(parts[IDS])
+    docs, meta = parts[DOCS].split(b"\n")[:-1], decode_meta(parts[META]).split(b"\n")[:-1]
+    assert same(Rows([ids.row(row) for row in range(len(ids))], docs, meta, decode_vectors(parts[VECTORS])), rows)
+
+
+@given(segments())
+def test_every_line_lies_where_the_offsets_say(rows: Rows) -> None:
+    parts = encode_segment(rows)
+    offsets = decode_offsets(parts[OFFSETS])
+    assert offsets[-1] == len(parts[DOCS])
+    assert decode_meta(parts[META]).count(b"\n") == len(rows.ids)
+    for n, row in enumerate(rows.ids):
+        found = decode_document(parts[DOCS][int(offsets[n]) : int(offsets[n + 1])], row)
+        assert (found.id, len(found.text.encode())) == (row.id, row.text_bytes)
+
+
+@given(st.sets(document_ids, max_size=30), document_ids)
+def test_ids_are_found_by_name_and_by_what_follows(names: set[str], wanted: str) -> None:
+    ordered = sorted(names)
+    rows = [IdRow(name, n, n + 1, n) for n, name in enumerate(ordered)]
+    ids = Ids(encode_ids(rows))
+    assert list(ids) == ordered
+    assert [ids.row(n) for n in range(len(ids))] == rows
+    assert ids.find(wanted) == (ordered.index(wanted) if wanted in names else None)
+    assert [ids.find(name) for name in ordered] == list(range(len(ordered)))
+    assert list(ids)[ids.after(wanted) :] == [name for name in ordered if name > wanted]
+
+
+@given(st.sets(st.integers(0, 5000)), st.sets(st.integers(0, 5000)))
+def test_a_bitmap_is_a_set_of_rows(first: set[int], second: set[int]) -> None:
+    bitmap = Bitmap().with_rows(first).with_rows(second)
+    assert {row for row in range(5100) if row in bitmap} == first | second
+    assert len(bitmap) == len(first | second)
+    assert len(Bitmap.unpacked(bitmap.packed())) == len(bitmap)
+
+
+def test_one_dead_row_in_a_million_takes_no_object_of_its_own() -> None:
+    from spass.rag.index.manifest import INLINE_DEAD_BYTES
+
+    assert len(Bitmap().with_rows([1_000, 70_000]).packed()) < INLINE_DEAD_BYTES

@@ -1,0 +1,180 @@
+"""A queue's messages for the ingest of one tenant, delivered by hand; vectors are made by arithmetic."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+from urllib.parse import quote_plus
+
+import boto3
+
+from spass.aws.clients import Aws, TenantStore
+from spass.calls.scope import Scope
+from spass.core.ids import IndexId, RequestId, TenantId, UploadId, UserId, random_suffix
+from spass.core.jobs import Delivery
+from spass.core.messages import TokenUsage
+from spass.core.time import Deadline
+from spass.jobs.background import background_handler
+from spass.jobs.dispatch import Dispatcher
+from spass.llm.types import EmbeddingReply, pack_rows
+from spass.rag.index.cache import ObjectCache
+from spass.rag.ingest.steps import Steps
+from spass.rag.ingest.uploads import Upload, Uploads
+from spass.rag.service import Rag
+from spass.tenancy.config import GatewayConfig, ModelConfig
+from spass.tenancy.identity import Caller, Identity
+
+DIMENSIONS: Final = 4
+INDEX: Final = IndexId("books")
+_PUTS: Final = count(0x55AED6DCD90281E5)
+
+
+def config_with(model: str = "arithmetic") -> GatewayConfig:
+    return GatewayConfig.model_validate(
+        {
+            "llm": {"backends": [{"provider": "embedded"}]},
+            "models": [{"name": model, "kind": "embedding", "dimensions": DIMENSIONS, "context_window": 256}],
+            "defaults": {"embedding_model": model},
+            "usd_to_eur": "0.9",
+            "tenants": [],
+        }
+    )
+
+
+@dataclass(slots=True)
+class Calls:
+    """Embeds by arithmetic. ``before`` sees the texts of each call first, and may raise."""
+
+    config: GatewayConfig = field(default_factory=config_with)
+    before: Callable[[Sequence[str]], object] = lambda _: None
+    asked: list[str] = field(default_factory=list)
+    scopes: list[Scope] = field(default_factory=list)
+
+    async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
+        self.scopes.append(scope)
+        self.before(texts)
+        self.asked += texts
+        rows = [[float(sum(text.encode()) // 5**n % 5) - 2.0 for n in range(DIMENSIONS)] for text in texts]
+        return EmbeddingReply(pack_rows(rows), len(texts), DIMENSIONS, TokenUsage())
+
+    def embedding_model(self, scope: Scope) -> ModelConfig:
+        return self.config.model(self.config.defaults.embedding_model)
+
+
+@dataclass(slots=True)
+class IngestHarness:
+    """One tenant. ``calls`` are those of every worker; a worker is a process of its own, with nothing in memory."""
+
+    aws: Aws
+    queue: str | None = None
+    calls: Calls = field(default_factory=Calls)
+    tenant: TenantId = field(default_factory=lambda: TenantId(f"t-{random_suffix()}"))
+
+    @property
+    def store(self) -> TenantStore:
+        return self.aws.for_tenant(self.tenant)
+
+    @property
+    def scope(self) -> Scope:
+        identity = Identity(self.tenant, "token", admin=False, allowed_models=("*",))
+        caller = Caller(identity, UserId("anna"), RequestId("req_form"), None, 0, "/a1/rag/indices/{index_id}/uploads")
+        return Scope.of(caller, self.store)
+
+    @property
+    def rag(self) -> Rag:
+        return Rag(self.calls, self.calls.config, ObjectCache())
+
+    @property
+    def uploads(self) -> Uploads:
+        return Uploads(self.calls, self.calls.config)
+
+    def steps(self, upload: UploadId, index: IndexId = INDEX, execution: int = 0) -> Steps:
+        return Steps(self.rag, self.store, index, upload, execution)
+
+    def put(self, path: str, body: bytes) -> str:
+        """Put a file under ``uploads/<tenant>/``; the body of the message that says so."""
+        s3 = self.aws._s3
+        key = f"uploads/{self.tenant}/{path}"
+        answer = s3.put_object(Bucket="spass", Key=key, Body=body)
+        return put_event(key, answer.get("VersionId"), answer["ETag"], sequencer=f"{next(_PUTS):018X}", size=len(body))
+
+    def remove(self, path: str) -> None:
+        key = f"uploads/{self.tenant}/{path}"
+        for version in self.aws._s3.list_object_versions(Bucket="spass", Prefix=key)["Versions"]:
+            self.aws._s3.delete_object(Bucket="spass", Key=key, VersionId=version["VersionId"])
+
+    async def deliver(self, body: str, *, message: str = "", receives: int = 1, seconds: float = 870) -> bool:
+        """Hand a message to a worker; whether that is done with it. Without a name it is a message of its own."""
+        delivery = Delivery(message or random_suffix(), receives)
+        return await self.dispatcher.message(body, delivery, Deadline.after(seconds))
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        return Dispatcher({self.tenant}, self.aws.for_tenant, background_handler(self.rag, ObjectCache()))
+
+    async def only_upload(self, index: IndexId = INDEX) -> Upload:
+        (upload,) = (await self.uploads.list(self.scope, index)).uploads
+        return upload
+
+    async def only_running(self, index: IndexId = INDEX) -> Upload:
+        uploads = (await self.uploads.list(self.scope, index)).uploads
+        (upload,) = (upload for upload in uploads if upload.status == "running")
+        return upload
+
+    async def texts(self, index: IndexId = INDEX) -> dict[str, str]:
+        """The index's documents by id; the summary is asserted to agree."""
+        rag, cursor = self.rag, None
+        found: list[tuple[str, str]] = []
+        while True:
+            page = await rag.documents(self.scope, index, cursor, 1000)
+            found += [(str(document.id), document.text) for document in page.documents]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        assert len(dict(found)) == len(found) == (await rag.describe(self.scope, index)).doc_count
+        return dict(found)
+
+    def queued(self) -> list[str]:
+        """The messages that workers have sent, taken off the queue."""
+        assert self.queue is not None
+        sqs = boto3.client("sqs")
+        found = []
+        while messages := sqs.receive_message(QueueUrl=self.queue, MaxNumberOfMessages=10).get("Messages"):
+            for message in messages:
+                sqs.delete_message(QueueUrl=self.queue, ReceiptHandle=message["ReceiptHandle"])
+                found.append(message["Body"])
+        return found
+
+
+def put_event(
+    key: str,
+    version: str | None,
+    tag: str = "tag",
+    name: str = "ObjectCreated:Put",
+    *,
+    sequencer: str | None = None,
+    size: int = 1,
+) -> str:
+    """An event of the bucket as the queue brings it."""
+    entry: dict[str, Any] = {"key": quote_plus(key, safe="/"), "size": size, "eTag": tag, "sequencer": sequencer or f"00{tag}"}
+    if version is not None:
+        entry["versionId"] = version
+    return json.dumps({"Records": [{"eventSource": "aws:s3", "eventName": name, "s3": {"object": entry}}]})
+
+
+def lines(*documents: tuple[str, str] | str) -> bytes:
+    """JSONL: a document by id and text, or a line as it is."""
+    return "".join(f"{line if isinstance(line, str) else _line(*line)}\n" for line in documents).encode()
+
+
+def numbered(count: int, text: str = "text") -> dict[str, str]:
+    return {f"d{n:04}": f"{text} {n}" for n in range(count)}
+
+
+def file_of(documents: Mapping[str, str]) -> bytes:
+    return lines(*documents.items())
+
+
+def _line(name: str, text: str) -> str:
+    return json.dumps({"id": name, "text": text}, ensure_ascii=False)

@@ -1,0 +1,269 @@
+"""The background merge: few segments of many, and never a row lost, doubled or brought back."""
+
+import contextlib
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.aws.faults import Crash, Fault, FaultPlan, inject
+from spass.aws.job_targets import NO_JOB_TARGETS
+from spass.aws.jobs import TenantJobs
+from spass.aws.leases import LEASE_SECONDS
+from spass.core.errors import SpassError, StorageUnavailable
+from spass.core.ids import DocumentId, IndexId
+from spass.core.jobs import Job, MergeSegments
+from spass.core.time import Deadline, now_s
+from spass.rag.index.cache import ObjectCache
+from spass.rag.index.manifest import INLINE_DEAD_BYTES
+from spass.rag.service import Rag
+from spass.rag.write.merge_job import merge
+from spass.rag.write.merge_policy import merge_due
+from spass.rag.write.swap import read_manifest
+from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
+
+pytestmark = pytest.mark.anyio
+
+HOUR = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No append merges anything, four segments of one tier are enough, and one dead row makes a segment rotten."""
+    monkeypatch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 1)
+    monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 1)
+    monkeypatch.setattr("spass.rag.write.swap._MAX_BACKOFF_SECONDS", 0)
+
+
+class RecordingJobs(TenantJobs):
+    """Remembers what was asked for; a broken one does not answer."""
+
+    def __init__(self, store: TenantStore, *, broken: bool = False) -> None:
+        super().__init__(_nobody, _nobody, NO_JOB_TARGETS, store.tenant)
+        self.merges: list[IndexId] = []
+        self.broken = broken
+
+    async def send(self, job: Job) -> None:
+        assert isinstance(job, MergeSegments)
+        self.merges.append(job.index)
+        if self.broken:
+            raise StorageUnavailable("no answer")
+
+
+def _nobody() -> NoReturn:
+    raise AssertionError("there is no queue")
+
+
+async def merged(harness: RagHarness, index: IndexId) -> bool:
+    return await merge(harness.scope.store, ObjectCache(), index, Deadline.after(HOUR))
+
+
+async def contents(harness: RagHarness, index: IndexId) -> dict[str, str]:
+    found = await harness.cold().documents(harness.scope, index)
+    return {document.id: document.text for document in found.documents}
+
+
+async def filled(harness: RagHarness, index: IndexId, rag: Rag | None = None) -> dict[str, str]:
+    """Four segments of three rows."""
+    for n in range(4):
+        await (rag or harness.rag).append(harness.scope, index, documents(*((f"d{m}-{n}", f"text {m} {n}") for m in range(3))))
+    return {f"d{m}-{n}": f"text {m} {n}" for m in range(3) for n in range(4)}
+
+
+async def test_segments_become_one_and_nothing_else_changes(harness: RagHarness, index: IndexId) -> None:
+    wanted = await filled(harness, index)
+    before, answer = (
+        await read_manifest(harness.scope.store, index),
+        await harness.rag.query(harness.scope, index, "text 2 2", 12),
+    )
+    assert await merged(harness, index) is True
+    after = await read_manifest(harness.scope.store, index)
+    assert (len(before.segments), len(after.segments)) == (4, 1)
+    assert (after.version, after.updated_at, after.doc_count, after.text_bytes) == (
+        before.version,
+        before.updated_at,
+        before.doc_count,
+        before.text_bytes,
+    )
+    assert {entry.path for entry in after.retired} == {f"{before.generation}/{segment.id}" for segment in before.segments}
+    assert await contents(harness, index) == wanted
+    assert await harness.rag.query(harness.scope, index, "text 2 2", 12) == answer
+    assert (await harness.rag.append(harness.scope, index, documents(("new", "neu")))).version == before.version + 1
+    assert await merged(harness, index) is False, "there is nothing left to do"
+
+
+async def test_a_document_keeps_its_metadata_and_its_times(harness: RagHarness, index: IndexId) -> None:
+    for n in range(4):
+        given = [
+            document.model_copy(update={"metadata": {"n": n, "ü": [n]}}) for document in documents((f"d{3 - n}", f"text {n}"))
+        ]
+        await harness.rag.append(harness.scope, index, given)
+    before = await harness.rag.documents(harness.scope, index)
+    assert await merged(harness, index)
+    assert await harness.cold().documents(harness.scope, index) == before
+
+
+async def test_dead_rows_are_left_behind(harness: RagHarness, index: IndexId) -> None:
+    wanted = await filled(harness, index)
+    await harness.rag.delete_document(harness.scope, index, DocumentId("d0-0"))
+    await harness.rag.append(harness.scope, index, documents(("d1-1", "anders")))
+    assert await merged(harness, index)
+    (*_, joined) = (await read_manifest(harness.scope.store, index)).segments
+    assert joined.dead_rows == 0
+    del wanted["d0-0"]
+    assert await contents(harness, index) == wanted | {"d1-1": "anders"}
+
+
+@pytest.mark.parametrize("inline_bytes", [INLINE_DEAD_BYTES, 0], ids=["inline", "in objects"])
+async def test_what_dies_while_a_merge_is_under_way_is_dead_in_what_it_makes(
+    harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
+) -> None:
+    monkeypatch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", inline_bytes)
+    monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 10)
+    wanted = await filled(harness, index)
+    rival = harness.cold()
+    await rival.delete_document(harness.scope, index, DocumentId("d0-0"))
+    steps: list[Callable[[], Awaitable[object]]] = [
+        lambda: rival.delete_document(harness.scope, index, DocumentId("d1-0")),
+        lambda: rival.append(harness.scope, index, documents(("d1-1", "anders"), ("new", "neu"))),
+        lambda: rival.delete_document(harness.scope, index, DocumentId("d2-2")),
+    ]
+    plan = RacingWriters(*steps)
+    with inject(plan):
+        assert await merged(harness, index)
+    assert plan.count("TransactWriteItems") == len(steps) + 1
+    for gone in ("d0-0", "d1-0", "d2-2"):
+        del wanted[gone]
+    wanted |= {"d1-1": "anders", "new": "neu"}
+    assert await contents(harness, index) == wanted
+    manifest = await read_manifest(harness.scope.store, index)
+    assert [(segment.rows, segment.dead_rows) for segment in manifest.segments] == [(2, 0), (11, 3)]
+    assert manifest.text_bytes == sum(len(text.encode()) for text in wanted.values())
+
+
+async def test_if_all_died_meanwhile_nothing_takes_the_place_of_the_inputs(harness: RagHarness, index: IndexId) -> None:
+    rival = harness.cold()
+    for n in range(4):
+        await rival.append(harness.scope, index, documents((f"d{n}", "x")))
+
+    async def rewritten() -> None:
+        for n in range(3):
+            await rival.delete_document(harness.scope, index, DocumentId(f"d{n}"))
+
+    with inject(RacingWriters(rewritten)):
+        assert await merged(harness, index) is False, "its inputs are gone"
+    assert await contents(harness, index) == {"d3": "x"}
+
+
+async def test_another_life_of_the_index_is_not_written_to(harness: RagHarness, index: IndexId) -> None:
+    rival = harness.cold()
+
+    async def reborn() -> None:
+        await rival.delete_index(harness.scope, index)
+        await rival.append(harness.scope, index, documents(("d0-0", "neu")))
+
+    for others in (reborn, lambda: rival.replace(harness.scope, index, documents(("d0-0", "neu")))):
+        await filled(harness, index)
+        with inject(RacingWriters(others)):
+            assert await merged(harness, index) is False
+        assert await contents(harness, index) == {"d0-0": "neu"}
+        await rival.delete_index(harness.scope, index)
+    await filled(harness, index)
+    with inject(RacingWriters(lambda: rival.delete_index(harness.scope, index))):
+        assert await merged(harness, index) is False
+    assert not (await read_manifest(harness.scope.store, index)).exists
+
+
+async def test_an_append_that_a_merge_overtook_kills_the_rows_in_what_was_merged(harness: RagHarness, index: IndexId) -> None:
+    wanted = await filled(harness, index)
+    with inject(RacingWriters(lambda: merged(harness, index))):
+        answer = await harness.rag.append(harness.scope, index, documents(("d0-0", "anders"), ("new", "neu")))
+    assert (answer.replaced, answer.version) == (1, 5)
+    assert await contents(harness, index) == wanted | {"d0-0": "anders", "new": "neu"}
+
+
+async def test_one_worker_at_a_time_merges_an_index(harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = await filled(harness, index)
+    with pytest.raises(Crash), inject(FaultPlan(Fault.CRASH_AFTER, at=0)):
+        await merged(harness, index)
+    assert await merged(harness, index) is False, "a dead worker's place is not free yet"
+    monkeypatch.setattr("spass.rag.write.merge_job.now_s", lambda: now_s() + LEASE_SECONDS)
+    assert await merged(harness, index) is True
+    assert await contents(harness, index) == wanted
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.LOST_REPLY, Fault.THROTTLE, Fault.REPEATED])
+async def test_a_merge_that_goes_wrong_anywhere_changes_nothing_and_another_one_ends_it(
+    harness: RagHarness, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spass.rag.write.merge_policy._MERGE_FACTOR", 2)
+    later = now_s()
+    monkeypatch.setattr("spass.rag.write.merge_job.now_s", lambda: later)
+
+    async def prepared(index: IndexId) -> None:
+        await harness.rag.append(harness.scope, index, documents(("a", "x"), ("b", "alt"), ("d", "y")))
+        await harness.rag.append(harness.scope, index, documents(("b", "neu"), ("c", "z")))
+
+    await prepared(IndexId("counted"))
+    with inject(FaultPlan()) as plan:
+        await merged(harness, IndexId("counted"))
+    assert len(plan.calls) > 20, "eight reads, five puts, the swap, the lease"
+    for at, call in enumerate(plan.calls):
+        index = IndexId(f"{fault}-{at}")
+        await prepared(index)
+        with inject(FaultPlan(fault, at=at)), contextlib.suppress(Crash, SpassError):
+            await merged(harness, index)
+        assert await contents(harness, index) == {"a": "x", "b": "neu", "c": "z", "d": "y"}, f"{fault} at {at} ({call.operation})"
+        later += LEASE_SECONDS
+        await merged(harness, index)
+        manifest = await read_manifest(harness.scope.store, index)
+        assert (len(manifest.segments), manifest.version) == (1, 2), f"{fault} at {at} ({call.operation})"
+        assert await contents(harness, index) == {"a": "x", "b": "neu", "c": "z", "d": "y"}
+
+
+async def test_a_write_that_leaves_a_merge_due_asks_for_it(harness: RagHarness, index: IndexId) -> None:
+    jobs = RecordingJobs(harness.scope.store)
+    scope = dataclasses.replace(harness.scope, store=dataclasses.replace(harness.scope.store, jobs=jobs))
+    for n in range(3):
+        await harness.rag.append(scope, index, documents((f"d{n}", "x")))
+    assert jobs.merges == []
+    await harness.rag.append(scope, index, documents(("d3", "x"), ("d4", "x")))
+    assert jobs.merges == [index]
+    await merge(scope.store, ObjectCache(), index, Deadline.after(HOUR))
+    assert jobs.merges == [index]
+    await harness.rag.delete_document(scope, index, DocumentId("d0"))
+    assert jobs.merges == [index]
+    await harness.rag.delete_document(scope, index, DocumentId("d1"))
+    assert jobs.merges == [index, index], "two of five rows are dead"
+
+
+async def test_a_write_is_not_undone_because_nobody_could_be_asked_to_merge(harness: RagHarness, index: IndexId) -> None:
+    store = dataclasses.replace(harness.scope.store, jobs=RecordingJobs(harness.scope.store, broken=True))
+    scope = dataclasses.replace(harness.scope, store=store)
+    versions = [(await harness.rag.append(scope, index, documents((f"d{n}", "x")))).version for n in range(4)]
+    assert versions == [1, 2, 3, 4]
+    assert await contents(harness, index) == {f"d{n}": "x" for n in range(4)}
+
+
+async def test_a_merge_that_has_no_time_hands_over(harness: RagHarness, index: IndexId) -> None:
+    await filled(harness, index)
+    jobs = RecordingJobs(harness.scope.store)
+    store = dataclasses.replace(harness.scope.store, jobs=jobs)
+    assert await merge(store, ObjectCache(), index, Deadline.after(1)) is False
+    assert jobs.merges == [index]
+    assert merge_due(await read_manifest(store, index))
+
+
+async def test_a_segment_that_is_not_whole_is_not_read_again_and_again(harness: RagHarness, index: IndexId) -> None:
+    """Somebody took an object away by hand: the job fails, for an operator to see, and the lease is free."""
+    await filled(harness, index)
+    (vectors, *_) = [key for key in await harness.scope.store.objects.list_keys("rag/") if key.endswith("/vectors.npy")]
+    await harness.scope.store.objects.delete([vectors])
+    with inject(FaultPlan()) as plan, pytest.raises(StorageUnavailable):
+        await merge(harness.scope.store, ObjectCache(), index, Deadline.after(62))
+    assert sum(call.operation == "PutItem" for call in plan.calls) == 1
+    assert len(plan.calls) < 100
+    with pytest.raises(StorageUnavailable):
+        await merged(harness, index)

@@ -1,0 +1,73 @@
+"""A session is cut between turns, and keeps at least what it was told to keep."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spass.core.errors import NothingToCompact
+from spass.core.ids import MessageId
+from spass.core.messages import Message, Role, ToolCall
+from spass.core.time import Timestamp
+from spass.sessions.compaction.planning import first_kept_seq
+from spass.sessions.record import StoredMessage
+
+
+def live(turns: list[int], *, summarised: bool = False) -> list[StoredMessage]:
+    """Turns with so many rounds of tool calls each, after an earlier summary if there is one."""
+    messages = [Message(Role.ASSISTANT, "[compaction summary from session ses_1] Ana.")] if summarised else []
+    for turn, rounds in enumerate(turns):
+        messages.append(Message(Role.USER, f"question {turn}"))
+        for number in range(rounds):
+            call = ToolCall(f"{turn}-{number}", "calculator", "{}")
+            messages += [Message(Role.ASSISTANT, "", (call,)), Message(Role.TOOL, "{}", tool_call_id=call.id)]
+        messages.append(Message(Role.ASSISTANT, f"answer {turn}"))
+    at = Timestamp("2026-04-30T08:14:22.123Z")
+    return [StoredMessage(MessageId(f"msg_{seq}"), seq, at, message) for seq, message in enumerate(messages, 1)]
+
+
+TURNS = st.lists(st.integers(0, 3), min_size=1, max_size=8)
+
+
+@given(TURNS, st.integers(0, 30), st.booleans())
+def test_no_turn_is_torn_and_enough_is_kept(turns: list[int], keep_last: int, summarised: bool) -> None:
+    messages = live(turns, summarised=summarised)
+    try:
+        cut = first_kept_seq(messages, keep_last, summarised=summarised)
+    except NothingToCompact:
+        second_turn = next((stored.seq for stored in messages[summarised + 1 :] if stored.message.role is Role.USER), 10**9)
+        may_go = min(second_turn, messages[-1].seq + 1) - 1
+        assert len(messages) - may_go < keep_last  # had the first turn gone, too little would be left
+        return
+    gone, kept = [m for m in messages if m.seq < cut], [m for m in messages if m.seq >= cut]
+    assert len(kept) >= min(keep_last, len(messages))
+    assert not kept or kept[0].message.role is Role.USER
+    assert len(gone) > summarised
+    asked = {call.id for stored in gone for call in stored.message.tool_calls}
+    assert asked == {stored.message.tool_call_id for stored in gone if stored.message.tool_call_id}
+
+
+@given(TURNS, st.integers(0, 30))
+def test_no_more_is_kept_than_it_takes(turns: list[int], keep_last: int) -> None:
+    messages = live(turns)
+    borders = [stored.seq for stored in messages if stored.message.role is Role.USER] + [messages[-1].seq + 1]
+    best = max((seq for seq in borders if messages[-1].seq + 1 - seq >= keep_last), default=1)
+    if best == 1:
+        with pytest.raises(NothingToCompact):
+            first_kept_seq(messages, keep_last, summarised=False)
+    else:
+        assert first_kept_seq(messages, keep_last, summarised=False) == best
+
+
+def test_nothing_may_be_kept() -> None:
+    assert first_kept_seq(live([0, 0]), 0, summarised=False) == 5
+
+
+def test_a_session_that_is_all_kept_or_a_summary_has_nothing_to_compact() -> None:
+    for messages, keep_last, summarised in ((live([0, 0]), 4, False), (live([0, 0], summarised=True), 4, True)):
+        with pytest.raises(NothingToCompact) as refused:
+            first_kept_seq(messages, keep_last, summarised=summarised)
+        assert refused.value.details == {"live_message_count": len(messages), "compact_keep_last_n": keep_last}
+
+
+def test_an_earlier_summary_goes_into_the_new_one() -> None:
+    assert first_kept_seq(live([0, 0], summarised=True), 2, summarised=True) == 4

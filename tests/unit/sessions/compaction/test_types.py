@@ -1,0 +1,18 @@
+"""A summary and the message in which a session shows it."""
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from spass.core.ids import SessionId, SummaryId
+from spass.core.time import timestamp
+from spass.sessions.compaction.types import SummaryRecord, summary_message, summary_text
+
+
+@given(st.text())
+@example("Ana [sic] moves] to [Berlin] on 3 May.")
+@example("[compaction summary from session ses_1] Ana moves.")
+def test_a_summary_is_read_back_from_its_message_word_for_word(text: str) -> None:
+    source, successor = SessionId("ses_" + "0" * 26), SessionId("ses_" + "1" * 26)
+    record = SummaryRecord(SummaryId("sum_1"), source, successor, text, "small", timestamp(0), 1, 4)
+    assert summary_message(record) == f"[compaction summary from session {source}] {text}"
+    assert summary_text(summary_message(record)) == text

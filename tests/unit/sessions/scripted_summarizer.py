@@ -1,0 +1,51 @@
+"""A summarizer by script: no model is asked."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from spass.calls.scope import Scope
+from spass.core.cost import Cost, CostSource
+from spass.core.errors import SpassError
+from spass.core.messages import Message
+from spass.sessions.compaction.summary import Summarizer
+from spass.sessions.compaction.types import Summary
+
+COST = Cost(Decimal("0.002"), Decimal("0.001"), CostSource.CATALOG, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRequest:
+    """What a summary was asked of."""
+
+    scope: Scope
+    messages: Sequence[Message]
+    earlier: str | None
+    masked: bool
+    otherwise: str | None
+    seconds_left: float
+
+
+@dataclass
+class ScriptedSummarizer(Summarizer):
+    """Says ``text``, or all that it was told, or fails; ``during`` happens meanwhile."""
+
+    text: str | None = None
+    failure: SpassError | None = None
+    during: Callable[[], Awaitable[None]] | None = None
+    asked: list[SummaryRequest] = field(default_factory=list)
+
+    async def summarise(
+        self, scope: Scope, messages: Sequence[Message], *, earlier: str | None, masked: bool, otherwise: str | None
+    ) -> Summary:
+        self.asked.append(SummaryRequest(scope, messages, earlier, masked, otherwise, scope.deadline.remaining()))
+        if self.during is not None:
+            await self.during()
+        scope.tally.add(COST)
+        if self.failure is not None:
+            raise self.failure
+        assert otherwise is not None, "its tests' tokens may use any model"
+        if self.text is not None:
+            return Summary(self.text, otherwise)
+        said = " / ".join(message.content for message in messages if message.content)
+        return Summary(f"{earlier} / {said}" if earlier is not None else said, otherwise)
