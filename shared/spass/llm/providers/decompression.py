@@ -1,4 +1,4 @@
-"""Unpack a compressed body in pieces of bounded size: a compressed byte can stand for a thousand."""
+"""Decompress a body in pieces of bounded size, because one compressed byte can become a thousand."""
 
 import zlib
 from collections.abc import AsyncIterator

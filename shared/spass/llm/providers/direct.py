@@ -1,269 +1,284 @@
-"""HTTP/1.1 straight over asyncio, for the one thing that a provider's connection does: a request, and its answer piece by piece.
+"""Send requests over HTTP/1.1 with asyncio, and parse the answers with llhttp (``httptools``).
 
-httpx's own transport goes through five layers, and takes as long for a request as all the rest of the gateway. What it can do
-beyond this one (HTTP/2, uploads in pieces) a provider does not need, or gets from it (proxies: see ``http``).
+``docs/decisions/015`` says which libraries were tried in its place, and what each of them lacks.
 """
 
 import asyncio
+import re
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from functools import cache, partial
-from typing import Final, NoReturn, cast
+from typing import Final, TypeAlias, cast
 
 import httpx
-
-from spass.llm.providers.http_head import LONGEST_HEAD, NOT_IN_A_VALUE, Head, MalformedAnswer, chunk_size, parse_head
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 SENT: Final = "sent"
-"""The extension of a request that says whether all of it was sent."""
+"""The extension of a request that says whether all of it has left this process."""
+LONGEST_HEAD: Final = 64 * 1024
+"""Bytes of headers, and bytes that an answer may send on end without a byte of its body."""
 
-_LONGEST_CHUNK_LINE: Final = 4096
-_AHEAD: Final = 256 * 1024  # bytes read before the reader has asked for them
-_PIECE: Final = 64 * 1024
+_READ_AHEAD: Final = 256 * 1024  # bytes of a body that wait for their reader before the connection is paused
+_NOT_IN_A_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+_Origin: TypeAlias = tuple[bytes, bytes, int]
+"""Scheme, host and port."""
 
 
 class DirectTransport(httpx.AsyncBaseTransport):
-    """Connections of one event loop to whatever is asked for, kept ``keepalive`` seconds when they are idle."""
+    """Send requests over connections of one event loop, and keep idle connections for ``keepalive`` seconds."""
 
     def __init__(self, *, keepalive: float) -> None:
         self._keepalive = keepalive
-        self._idle: dict[tuple[bytes, bytes, int], list[tuple[_Wire, float]]] = {}
+        self._idle: dict[_Origin, list[tuple[_Connection, float]]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send ``request``, whose body is in memory, and return when the head of its answer is there.
 
         Raises:
-            httpx.TransportError: that did not come about. The request's extension ``SENT`` then says whether the other side may
-                have all of the request, also after a cancellation.
+            httpx.TransportError: there is no answer. The request's extension ``SENT`` then says whether the other side may have
+                all of the request. It says so after a cancellation too.
         """
-        head = _head_of(request)
+        head = _encode_head(request)
         origin = (request.url.raw_scheme, request.url.raw_host, _port(request.url))
         request.extensions[SENT] = False
-        wire = self._kept(origin) or await _connected(request)
+        connection = self._take_idle(origin) or await _connect(request)
         try:
-            wire.write(head + request.content)
-            with _as_httpx():
-                answer = await _read_head(wire)
+            answer = connection.send(head + request.content, partial(self._keep, origin, connection))
+            await answer.wait_for_head()
         except BaseException:
-            request.extensions[SENT] = wire.has_sent_all
-            wire.abort()
+            request.extensions[SENT] = connection.has_sent_all
+            connection.abort()
             raise
-        stream = _Body(self, origin, wire, answer)
-        return httpx.Response(answer.status, headers=answer.headers, stream=stream, request=request)
+        return httpx.Response(answer.status, headers=answer.headers, stream=answer, request=request)
 
     async def aclose(self) -> None:
-        for kept in self._idle.values():
-            for wire, _ in kept:
-                wire.abort()
+        for idle in self._idle.values():
+            for connection, _ in idle:
+                connection.abort()
         self._idle.clear()
-        await asyncio.sleep(0)  # what is aborted is closed by the event loop's next turn
+        await asyncio.sleep(0)  # the event loop closes an aborted connection in its next iteration
 
-    def keep(self, origin: tuple[bytes, bytes, int], wire: "_Wire") -> None:
-        """Take a connection back whose answer has been read to its end."""
-        self._idle.setdefault(origin, []).append((wire, asyncio.get_running_loop().time() + self._keepalive))
+    def _keep(self, origin: _Origin, connection: "_Connection") -> None:
+        """Keep a connection for the next request. Its last answer was read to the end."""
+        self._idle.setdefault(origin, []).append((connection, asyncio.get_running_loop().time() + self._keepalive))
 
-    def _kept(self, origin: tuple[bytes, bytes, int]) -> "_Wire | None":
-        """The connection that was used last, if it is still good."""
+    def _take_idle(self, origin: _Origin) -> "_Connection | None":
+        """Return the connection that was used last, if it can be used again."""
         now = asyncio.get_running_loop().time()
-        kept = self._idle.get(origin, [])
-        while kept:
-            wire, until = kept.pop()
-            if until > now and wire.is_quiet:
-                return wire
-            wire.abort()
+        idle = self._idle.get(origin, [])
+        while idle:
+            connection, until = idle.pop()
+            if until > now and connection.is_quiet:
+                return connection
+            connection.abort()
         return None
 
 
-class _Wire(asyncio.Protocol):
-    """One connection: what has come over it and has not been read."""
+class _Connection(asyncio.Protocol):
+    """One connection, which carries one request at a time."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._ended = False
-        self._broken: Exception | None = None
-        self._paused = False
-        self._written = False
-        self._waiting: asyncio.Future[None] | None = None
+        self.is_quiet = True  # open, and nothing has come but answers to requests
         self._transport: asyncio.Transport | None = None
+        self._answer: _Answer | None = None
+        self._is_written = False
+        self._is_paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # of a stream it is one, in every event loop
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if len(self._buffer) > _AHEAD and self._transport is not None:
+        if self._answer is None or self._answer.is_complete:
+            self.is_quiet = False
+            return
+        self._answer.feed(data)
+        if self._answer.unread > _READ_AHEAD and self._transport is not None:
             self._transport.pause_reading()
-            self._paused = True
-        self._wake()
+            self._is_paused = True
 
     def eof_received(self) -> None:
-        self._ended = True
-        self._wake()
+        self.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ended = True
-        self._broken = exc
-        self._wake()
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether it is open and nothing has come that nobody asked for."""
-        return not self._ended and not self._buffer
+        self.is_quiet = False
+        if self._answer is not None:
+            self._answer.end(exc)
 
     @property
     def has_sent_all(self) -> bool:
-        """Return whether what was written has left this process."""
-        return self._written and self._transport is not None and not self._transport.get_write_buffer_size()
+        """Return whether the last request has left this process."""
+        return self._is_written and self._transport is not None and not self._transport.get_write_buffer_size()
 
-    def write(self, data: bytes) -> None:
-        self._written = False
-        if self._transport is None or self._ended:
+    def send(self, data: bytes, keep: Callable[[], None]) -> "_Answer":
+        """Write a request and return its answer, of which nothing is there yet. Reading it to its end calls ``keep`` if the
+        connection can be used again.
+
+        Raises:
+            httpx.WriteError: the connection has ended.
+        """
+        self._is_written = False
+        if self._transport is None or not self.is_quiet:
             raise httpx.WriteError("the connection is closed")
+        self._answer = _Answer(self, keep)
         self._transport.write(data)
-        self._written = True
+        self._is_written = True
+        return self._answer
+
+    def resume(self) -> None:
+        """Read on if the connection is paused."""
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
 
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
-    async def line(self, end: bytes, longest: int) -> bytes:
-        """The bytes before ``end``, which is taken off too."""
-        searched = 0
-        while (at := self._buffer.find(end, searched, longest + len(end))) < 0:
-            if len(self._buffer) >= longest + len(end):
-                raise MalformedAnswer("a line does not end")
-            searched = max(0, len(self._buffer) - len(end) + 1)
-            if not await self._more():
-                _broke_off(self._broken)
-        taken = bytes(self._buffer[:at])
-        del self._buffer[: at + len(end)]
-        return taken
 
-    async def some(self, most: int) -> bytes:
-        """What is there, at least one byte; none when the other side has ended the connection in order."""
-        if not self._buffer and not await self._more():
-            if self._broken is not None:
-                _broke_off(self._broken)
-            return b""
-        taken = bytes(self._buffer[:most])
-        del self._buffer[:most]
-        if self._paused and self._transport is not None and len(self._buffer) <= _AHEAD // 2:
-            self._paused = False
-            self._transport.resume_reading()
-        return taken
+class _Answer(httpx.AsyncByteStream):
+    """One answer as the parser reports it: its status and headers, then its body in pieces.
 
-    async def _more(self) -> bool:
-        """Waits for more bytes; says whether some came."""
-        if self._ended:
-            return False
-        had = len(self._buffer)
-        self._waiting = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiting
-        finally:
-            self._waiting = None
-        return len(self._buffer) > had
+    Reading the body to its end keeps the connection; closing the answer before that aborts the connection.
+    """
 
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+    def __init__(self, connection: _Connection, keep: Callable[[], None]) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.unread = 0  # bytes of the body
+        self.is_complete = False
+        self._connection: _Connection | None = connection
+        self._keep = keep
+        self._is_last = True  # the connection cannot carry another request
+        self._pieces: list[bytes] = []
+        self._overhead = 0  # bytes since the last that belonged to the body
+        self._error: httpx.RemoteProtocolError | None = None
+        self._changed = asyncio.Event()
+        self._parser = HttpResponseParser(self)
+        # Servers exist that pad the size of a chunk, and that send a length beside chunks (RFC 9112, 6.3: chunks win).
+        self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True, lenient_chunked_length=True)
 
-
-class _Body(httpx.AsyncByteStream):
-    """The body of an answer, as it comes. Read to its end, it gives the connection back; closed before, it ends it."""
-
-    def __init__(self, transport: DirectTransport, origin: tuple[bytes, bytes, int], wire: _Wire, head: Head) -> None:
-        self._transport = transport
-        self._origin = origin
-        self._wire: _Wire | None = wire
-        self._head = head
+    async def wait_for_head(self) -> None:
+        while not self.status:
+            await self._wait()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        wire = self._wire
-        if wire is None:
-            return
-        if self._head.chunked:
-            pieces = _chunks(wire)
-        elif self._head.length is not None:
-            pieces = _measured(wire, self._head.length)
-        else:
-            pieces = _all(wire)
-        with _as_httpx():
-            async for piece in pieces:
+        while self._connection is not None:
+            if self._pieces:
+                piece = b"".join(self._pieces)
+                self._pieces.clear()
+                self.unread = 0
+                self._connection.resume()
                 yield piece
-        self._wire = None
-        if self._head.reusable and wire.is_quiet:
-            self._transport.keep(self._origin, wire)
-        else:
-            wire.abort()
+            elif not self.is_complete:
+                await self._wait()
+            elif self._is_last or not self._connection.is_quiet:
+                await self.aclose()
+            else:
+                self._connection = None
+                self._keep()
 
     async def aclose(self) -> None:
-        if self._wire is not None:
-            self._wire.abort()
-            self._wire = None
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+
+    def feed(self, data: bytes) -> None:
+        self._overhead += len(data)
+        try:
+            self._parser.feed_data(data)
+            if self._overhead > LONGEST_HEAD and not self.is_complete:
+                raise HttpParserError("too many bytes without a body")
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._is_last = True
+            self._fail("the answer is not HTTP", error)
+        self._changed.set()
+
+    def end(self, cause: Exception | None) -> None:
+        """Note that the connection has ended. Without a length, the end of the connection is the end of the body."""
+        if self.status and cause is None and not self._values(b"content-length") + self._values(b"transfer-encoding"):
+            self.is_complete = True
+        self._fail("the connection ended before the answer did", cause)
+        self._changed.set()
+
+    def on_message_begin(self) -> None:
+        if self.is_complete:
+            raise ValueError("an answer to no request")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.status:  # a header, not a trailer
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:  # the final answer follows
+            self.headers.clear()
+            return
+        if self._values(b"transfer-encoding") not in ([], [b"chunked"]):
+            raise ValueError("an unknown transfer coding")
+        if sum(len(name) + len(value) for name, value in self.headers) > LONGEST_HEAD:
+            raise ValueError("too many headers")
+        self.status = status
+        self._overhead = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._pieces.append(body)
+        self.unread += len(body)
+        self._overhead = 0
+
+    def on_message_complete(self) -> None:
+        if self.status:
+            self.is_complete = True
+            is_ambiguous = self._values(b"content-length") and self._values(b"transfer-encoding")
+            self._is_last = bool(is_ambiguous) or not self._parser.should_keep_alive()
+
+    def _values(self, name: bytes) -> list[bytes]:
+        return [value.lower() for known, value in self.headers if known.lower() == name]
+
+    def _fail(self, what: str, cause: Exception | None) -> None:
+        if not self.is_complete and self._error is None:
+            self._error = httpx.RemoteProtocolError(what)
+            self._error.__cause__ = cause
+
+    async def _wait(self) -> None:
+        """Wait for more bytes or for the end of the connection.
+
+        Raises:
+            httpx.RemoteProtocolError: the answer cannot be read further.
+        """
+        if self._error is not None:
+            raise self._error
+        self._changed.clear()
+        await self._changed.wait()
 
 
-async def _measured(wire: _Wire, length: int) -> AsyncIterator[bytes]:
-    while length:
-        piece = await wire.some(min(length, _PIECE))
-        if not piece:
-            _broke_off()
-        length -= len(piece)
-        yield piece
-
-
-async def _all(wire: _Wire) -> AsyncIterator[bytes]:
-    while piece := await wire.some(_PIECE):
-        yield piece
-
-
-async def _chunks(wire: _Wire) -> AsyncIterator[bytes]:
-    while True:
-        length = chunk_size(await wire.line(b"\r\n", _LONGEST_CHUNK_LINE))
-        if not length:
-            break
-        async for piece in _measured(wire, length):
-            yield piece
-        if await wire.line(b"\r\n", 2):
-            raise MalformedAnswer("the end of a chunk")
-    while await wire.line(b"\r\n", LONGEST_HEAD):  # trailers
-        pass
-
-
-def _head_of(request: httpx.Request) -> bytes:
+def _encode_head(request: httpx.Request) -> bytes:
     lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
     for name, value in request.headers.raw:
-        if NOT_IN_A_VALUE.search(value):
+        if _NOT_IN_A_VALUE.search(value):
             raise httpx.LocalProtocolError("a header's value holds what no header may")
         lines.append(name + b": " + value)
     return b"\r\n".join([*lines, b"\r\n"])
 
 
-async def _read_head(wire: _Wire) -> Head:
-    while (head := parse_head(await wire.line(b"\r\n\r\n", LONGEST_HEAD))).is_interim:
-        pass
-    return head
-
-
-async def _connected(request: httpx.Request) -> _Wire:
+async def _connect(request: httpx.Request) -> _Connection:
     url = request.url
     if url.scheme not in ("http", "https"):
         raise httpx.UnsupportedProtocol("only http and https are spoken")
     secure = _certificates() if url.scheme == "https" else None
     host = url.raw_host.decode("ascii")
     loop = asyncio.get_running_loop()
-    connect = partial(loop.create_connection, _Wire, host, _port(url), ssl=secure, server_hostname=host if secure else None)
+    connect = partial(loop.create_connection, _Connection, host, _port(url), ssl=secure, server_hostname=host if secure else None)
     try:
         async with asyncio.timeout(request.extensions.get("timeout", {}).get("connect")):
-            # Of two addresses the other is tried soon. (uvloop, which uvicorn takes where it is installed, knows no such thing.)
+            # uvloop, which uvicorn uses where it is installed, does not know happy eyeballs.
             made = await (connect(happy_eyeballs_delay=0.25) if isinstance(loop, asyncio.BaseEventLoop) else connect())
     except TimeoutError as error:
         raise httpx.ConnectTimeout("no connection in time") from error
     except OSError as error:
         raise httpx.ConnectError("no connection") from error
-    wire: _Wire = made[1]
-    return wire
+    connection: _Connection = made[1]
+    return connection
 
 
 def _port(url: httpx.URL) -> int:
@@ -272,19 +287,7 @@ def _port(url: httpx.URL) -> int:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """As httpx has them, ``SSL_CERT_FILE`` included. Once for the process: they take a while to read."""
+    """Return the certificates that httpx trusts, those of ``SSL_CERT_FILE`` included. Reading them takes a while."""
     context = httpx.create_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
-
-
-@contextmanager
-def _as_httpx() -> Iterator[None]:
-    try:
-        yield
-    except MalformedAnswer as error:
-        raise httpx.RemoteProtocolError(f"an answer that is no HTTP: {error}") from error
-
-
-def _broke_off(cause: Exception | None = None) -> NoReturn:
-    raise httpx.RemoteProtocolError("the connection ended before the answer did") from cause

@@ -1,4 +1,4 @@
-"""The HTTP side of a provider: one client, one place that translates what goes wrong, bounded time and bounded bytes."""
+"""Send requests to one backend, bound the time and the bytes of its answers, and translate every error into ``BackendError``."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from spass.llm.backends import DEFAULT_MAX_CONNECTIONS
 from spass.llm.errors import BackendAuthError, BackendBadRequest, BackendError, BackendTimeout, BackendUnavailable
 from spass.llm.providers.decompression import iter_decompressed
 from spass.llm.providers.error_responses import error_from_response
-from spass.llm.providers.sse import EventTooLong
+from spass.llm.providers.sse import EventTooLong, StreamParser
 from spass.llm.providers.transports import track_sent, transport_to
 from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig
@@ -25,7 +25,7 @@ CONNECT_SECONDS: Final = 5.0
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_ERROR_BYTES: Final = 64 * 1024
 
-_ERROR_SECONDS: Final = 5.0  # the status is known by then; the words are worth no longer wait
+_ERROR_SECONDS: Final = 5.0  # to wait for the message of an error whose status is known
 _DRAIN_SECONDS: Final = 0.25
 _dump_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _DEFAULT_HEADERS: Final = {
@@ -35,14 +35,14 @@ _DEFAULT_HEADERS: Final = {
     "Content-Type": "application/json",
 }
 
-# They log the address of every request, and headers with the key below that.
-for _talkative in ("httpx", "httpcore"):
-    logging.getLogger(_talkative).setLevel(logging.WARNING)
+# They log the address of every request, and at a lower level the headers with the key.
+for _logger in ("httpx", "httpcore"):
+    logging.getLogger(_logger).setLevel(logging.WARNING)
 
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Raises what httpx raises, and a deadline of asyncio, as ``BackendError``."""
+    """Raise errors of httpx and timeouts of asyncio as ``BackendError``."""
     try:
         yield
     except (httpx.TimeoutException, TimeoutError) as error:
@@ -56,39 +56,23 @@ def translate_errors() -> Iterator[None]:
 
 
 class ErrorParser(Protocol):
-    """``failures.error_from_response``, or a provider's own way to read its errors."""
+    """``failures.error_from_response``, or a provider's own function that reads its errors."""
 
     def __call__(self, status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendError: ...
 
 
 def malformed_response(what: str) -> BackendUnavailable:
-    """The failure of an answer that is not what the protocol says. ``what`` is ours, never a part of the answer."""
+    """Return the failure for an answer that breaks the protocol. ``what`` is our text and never quotes the answer."""
     return BackendUnavailable(f"The provider's answer could not be read: {what}.")
 
 
-class StreamParser(Protocol[E]):
-    """Takes the bytes of a stream in whatever pieces they come and gives its events as soon as they are whole."""
-
-    def feed(self, chunk: bytes) -> list[E]:
-        """The events that ``chunk`` completes.
-
-        Raises:
-            EventTooLong: an event does not end.
-            BackendError: the bytes are not what the protocol says.
-        """
-        ...
-
-    def close(self) -> list[E]:
-        """The event that the end of the body completes."""
-        ...
-
-
 class Connection:
-    """Requests to one backend. ``headers`` go out with each, among them the key; where there is none, ``auth`` may sign instead.
-    ``secrets`` are what no caller may read of it. ``error_from_response`` says what an unsuccessful answer means.
+    """Send requests to one backend.
 
-    Connections belong to the event loop they were first used in; a process may see several, one after the other. Requests go
-    straight to the transport: what an ``httpx.AsyncClient`` adds (cookies, redirects) nobody may want of a provider.
+    Each request carries ``headers``, the key among them; without a key ``auth`` may sign it. No caller may read ``secrets``.
+    ``error_from_response`` turns an error answer into a failure. Connections belong to one event loop: a process may run
+    several, one
+    after the other. Requests go to the transport without an ``httpx.AsyncClient``, which would add cookies and redirects.
     """
 
     def __init__(
@@ -115,8 +99,8 @@ class Connection:
         self._spare = asyncio.Semaphore()
 
     async def post(self, path: str, body: Mapping[str, Json], context: CallContext, *, generates: bool = False) -> bytes:
-        """Return the whole body of a successful answer. ``generates``: a model writes all of it before the first byte comes, so
-        that without a ``timeout`` of the backend only the deadline ends the wait."""
+        """Return the whole body of a successful answer. With ``generates`` a model writes all of it before the first byte comes,
+        so only the backend's ``timeout`` (if set) and the deadline end the wait."""
         silence = self._backend.timeout if generates else self._backend.silence
         async with self._answer(path, body, context, silence) as answer:
             return await answer.read(MAX_RESPONSE_BYTES)
@@ -130,7 +114,7 @@ class Connection:
         parser: StreamParser[E],
         is_last: Callable[[E], bool],
     ) -> AsyncGenerator[E, None]:
-        """The events of a successful answer, as they come, up to the one that ``is_last`` or to the end of the body."""
+        """Yield the events of a successful answer up to the one that ``is_last``, or up to the end of the body."""
         whole = self._answer(path, body, context, self._backend.silence)
         async with whole as answer, aclosing(answer.chunks(MAX_RESPONSE_BYTES)) as chunks:
             try:
@@ -167,7 +151,7 @@ class Connection:
             try:
                 if not response.is_success:
                     failure = await self._failure(answer)
-                    # A proxy or the provider gave up the wait; the model may have written its answer all the same.
+                    # A proxy gave up waiting, but the model may have written its answer, which is billed.
                     context.attempt.sent |= isinstance(failure, BackendTimeout)
                     raise failure
                 context.attempt.sent = True
@@ -188,15 +172,13 @@ class Connection:
             return await anext(signing)
 
     def _url(self, path: str) -> httpx.URL:
-        """Read once: a backend has as many paths as it has models, at most."""
         if path not in self._urls:
             self._urls[path] = httpx.URL(self._base_url + path)
         return self._urls[path]
 
     @asynccontextmanager
     async def _connected(self, context: CallContext) -> AsyncIterator[httpx.AsyncBaseTransport]:
-        """The transport, with a connection to spare. Who waits for one does not wait for the
-        provider: only the deadline ends it."""
+        """Wait for one of the backend's ``max_concurrent`` connections, until the deadline, and yield the transport."""
         with translate_errors():
             transport, spare = self._open()
             async with asyncio.timeout(context.deadline.remaining()):
@@ -224,8 +206,8 @@ class Connection:
 
 
 class _ReadTimeout:
-    """Bounds the wait for bytes: at most ``silence`` seconds for the first and for each that follow, and in all until the
-    deadline of the request. An answer that flows is never cut off for its length. None waits until the deadline."""
+    """Bound the wait for each piece of an answer: at most ``silence`` seconds, and never past the deadline of the request. None
+    waits until the deadline."""
 
     def __init__(self, silence: float | None, context: CallContext) -> None:
         self._silence = silence
@@ -233,10 +215,10 @@ class _ReadTimeout:
 
     @property
     def seconds(self) -> float:
-        """What is left for the next bytes.
+        """Return how long to wait for the next bytes.
 
         Raises:
-            BackendTimeout: nothing.
+            BackendTimeout: the deadline has passed.
         """
         seconds = self._deadline.remaining()
         if self._silence is not None:
@@ -247,7 +229,7 @@ class _ReadTimeout:
 
 
 class _Response:
-    """A response under way."""
+    """An answer of which the head is there."""
 
     def __init__(self, response: httpx.Response, patience: _ReadTimeout) -> None:
         self.response = response
@@ -255,9 +237,9 @@ class _Response:
         self._pieces = _iter_body(response)
 
     async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
-        """The body piece by piece, decompressed, up to ``limit`` bytes.
+        """Yield the body in pieces, decompressed, up to ``limit`` bytes.
 
-        The clock runs only while waiting for the provider's bytes: a timeout must never strike whoever reads.
+        The clock runs only while waiting for the provider: a slow reader must not time out.
         """
         size = 0
         with translate_errors():
@@ -276,21 +258,21 @@ class _Response:
             return b"".join([chunk async for chunk in chunks])
 
     async def drain(self) -> None:
-        """Reads the little that follows the last event, so that the connection can serve again; soon gives up."""
+        """Read the little that follows the last event, so that the connection can be used again. Give up soon."""
         with suppress(BackendError, TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
                 await self.read(MAX_ERROR_BYTES)
 
 
 def _iter_body(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Return the body as it comes, unpacked if it is compressed."""
+    """Return the body as it comes, decompressed."""
     if isinstance(response.stream, httpx.AsyncByteStream) and "content-encoding" not in response.headers:
         return aiter(response.stream)
     return iter_decompressed(response)
 
 
 def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:
-    """The key, and where the backend is, with its port and without."""
+    """Return the key and the backend's address, with and without its port."""
     try:
         url = httpx.URL(base_url)
     except httpx.InvalidURL:
@@ -301,7 +283,7 @@ def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:
 
 def _encode(body: Mapping[str, Json]) -> bytes:
     try:
-        # What a tool or a model wrote may hold half a surrogate pair, which UTF-8 cannot write.
+        # A tool or a model may have written half a surrogate pair, which UTF-8 cannot encode.
         return _dump_json(body).encode(errors="replace")
     except ValueError as error:
         raise BackendBadRequest("The request holds a number that JSON cannot write.") from error

@@ -1,7 +1,9 @@
 """Server-sent events as providers send them (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
 
 import re
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+E = TypeVar("E")
 
 MAX_SSE_EVENT_BYTES: Final = 8 * 1024 * 1024
 
@@ -17,8 +19,25 @@ class EventTooLong(Exception):
     """One event is over ``MAX_SSE_EVENT_BYTES`` bytes."""
 
 
+class StreamParser(Protocol[E]):
+    """Turn the bytes of a stream, in pieces of any size, into events."""
+
+    def feed(self, chunk: bytes) -> list[E]:
+        """Return the events that ``chunk`` completes.
+
+        Raises:
+            EventTooLong: an event does not end.
+            BackendError: the bytes are not what the protocol says.
+        """
+        ...
+
+    def close(self) -> list[E]:
+        """Return the event that the end of the body completes."""
+        ...
+
+
 class SseParser:
-    """Takes bytes in whatever pieces they come and gives events as soon as they are whole."""
+    """Parse server-sent events out of bytes that come in pieces of any size."""
 
     def __init__(self) -> None:
         self._pending: list[bytes] = []  # pieces of a line whose end has not come
@@ -28,7 +47,7 @@ class SseParser:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """The events that ``chunk`` completes.
+        """Return the events that ``chunk`` completes.
 
         Raises:
             EventTooLong: an event does not end.
@@ -55,7 +74,7 @@ class SseParser:
         return events
 
     def close(self) -> list[ServerSentEvent]:
-        """The event that the end of the body completes: servers exist that leave out the last blank line."""
+        """Return the event that the end of the body completes: some servers leave out the last blank line."""
         return self.feed(b"\n\n")
 
     def _line(self, line: bytes) -> ServerSentEvent | None:

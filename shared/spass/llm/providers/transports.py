@@ -1,4 +1,4 @@
-"""The transports that requests to a provider take, and whether a request that failed may have reached it."""
+"""Choose the transport to a provider, and note whether a failed request may have reached it."""
 
 import urllib.request
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def transport_to(base_url: str) -> httpx.AsyncBaseTransport:
 
 
 def _proxy(url: httpx.URL) -> str | None:
-    """A proxy of the environment is for the world outside, never for a server on this machine."""
+    """Return the proxy that the environment names for ``url``. A server on this machine is never asked through one."""
     if url.host in _LOOPBACK or urllib.request.proxy_bypass(url.host):
         return None
     proxies = urllib.request.getproxies()
