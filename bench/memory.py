@@ -25,11 +25,11 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.columns import encode_meta
 from spass.rag.index.filters import parse_filter
 from spass.rag.index.ids import IdRow, encode_ids
+from spass.rag.index.locations import load_live_ids, locate_documents
 from spass.rag.index.manifest import MAX_SEGMENTS, Segment
 from spass.rag.index.objects import IDS, META, VECTORS, SegmentObjects
 from spass.rag.index.segments import encode_array, json_line
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
-from spass.rag.write.deleted_rows import load_live_ids, locate_documents
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

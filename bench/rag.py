@@ -33,12 +33,12 @@ from spass.core.ids import IndexId, TenantId, new_id
 from spass.core.time import Deadline, now, now_s
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.ids import IdRow
-from spass.rag.index.manifest import Manifest
+from spass.rag.index.manifest import Manifest, read_manifest
 from spass.rag.index.objects import SegmentObjects
 from spass.rag.index.segments import Rows, json_line
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
 from spass.rag.service import Rag
-from spass.rag.write.swap import NextVersion, read_manifest, swap
+from spass.rag.write.swap import NextVersion, swap
 from spass.rag.write.upsert import put_segment
 from spass.web.services import Services
 

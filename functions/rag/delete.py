@@ -13,7 +13,7 @@ router = api_router()
 @router.delete("/a1/rag/indices/{index_id}")
 async def delete_index(index_id: IndexParameter, exchange: CurrentExchange) -> Response:
     """Delete an index. `deleted` is false if there was none."""
-    return json_response({"deleted": await exchange.services.indices.delete(exchange.scope, index_id)})
+    return json_response({"deleted": await exchange.services.deleter.delete_index(exchange.scope, index_id)})
 
 
 handler = lambda_handler(router)

@@ -13,7 +13,7 @@ router = api_router()
 @router.delete("/a1/rag/indices/{index_id}/documents/{doc_id}")
 async def delete_document(index_id: IndexParameter, doc_id: DocumentParameter, exchange: CurrentExchange) -> Response:
     """Delete a document. `deleted` is false if there was none."""
-    return json_response({"deleted": await exchange.services.indices.delete_document(exchange.scope, index_id, doc_id)})
+    return json_response({"deleted": await exchange.services.deleter.delete_document(exchange.scope, index_id, doc_id)})
 
 
 handler = lambda_handler(router)

@@ -15,7 +15,7 @@ router = api_router()
 @router.get("/a1/rag/indices/{index_id}")
 async def get_index(index_id: IndexParameter, exchange: CurrentExchange) -> Response:
     """An index's size, model and version."""
-    return json_response(asdict(await exchange.services.indices.describe(exchange.scope, index_id)))
+    return json_response(asdict(await exchange.services.catalog.describe(exchange.scope, index_id)))
 
 
 handler = lambda_handler(router)

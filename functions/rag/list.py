@@ -15,7 +15,7 @@ router = api_router()
 @router.get("/a1/rag/indices")
 async def list_indices(page: Pagination, exchange: CurrentExchange) -> Response:
     """Every index of the tenant, by id."""
-    return json_response(asdict(await exchange.services.indices.list(exchange.scope, page.cursor, page.limit)))
+    return json_response(asdict(await exchange.services.catalog.list(exchange.scope, page.cursor, page.limit)))
 
 
 handler = lambda_handler(router)

@@ -9,13 +9,14 @@ from spass.core.errors import IndexNotFound
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
 from spass.rag.index.cache import ObjectCache
+from spass.rag.index.catalog import DEFAULT_LIMIT, IndexCatalog
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.index.embedding import Embedder, EmbeddingCalls
 from spass.rag.index.embedding_model import EmbeddingModel
 from spass.rag.index.filters import Filter
 from spass.rag.index.precondition import IfMatch, View
 from spass.rag.search.reader import Reader
-from spass.rag.write.delete import DEFAULT_LIMIT, Indices
+from spass.rag.write.delete import IndexDeleter
 from spass.rag.write.patch import Patcher
 from spass.rag.write.writer import Writer
 from spass.tenancy.config import GatewayConfig
@@ -30,7 +31,8 @@ class Rag:
         embedder = Embedder(calls, EmbeddingModel(name, cast(int, config.model(name).dimensions)))
         self._embedder = embedder
         self._cache = cache
-        self._indices = Indices(cache)
+        self._catalog = IndexCatalog()
+        self._deleter = IndexDeleter(cache)
         self._writer = Writer(embedder, cache)
         self._patcher = Patcher(embedder, cache)
         self._reader = Reader(embedder, cache)
@@ -69,18 +71,18 @@ class Rag:
         return await self._writer.append(scope, index_id, documents, beside, if_match)
 
     async def list(self, scope: Scope, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> IndexPage:
-        """See ``Indices.list``."""
-        return await self._indices.list(scope, cursor, limit)
+        """See ``IndexCatalog.list``."""
+        return await self._catalog.list(scope, cursor, limit)
 
     async def describe(self, scope: Scope, index_id: IndexId) -> IndexSummary:
-        """See ``Indices.describe``."""
-        return await self._indices.describe(scope, index_id)
+        """See ``IndexCatalog.describe``."""
+        return await self._catalog.describe(scope, index_id)
 
     async def delete_index(
         self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None, if_match: IfMatch | None = None
     ) -> bool:
-        """See ``Indices.delete``."""
-        return await self._indices.delete(scope, index_id, beside, if_match)
+        """See ``IndexDeleter.delete_index``."""
+        return await self._deleter.delete_index(scope, index_id, beside, if_match)
 
     async def documents(
         self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = DEFAULT_LIMIT
@@ -128,8 +130,8 @@ class Rag:
         beside: Beside[bool] | None = None,
         if_match: IfMatch | None = None,
     ) -> bool:
-        """See ``Indices.delete_document``."""
-        return await self._indices.delete_document(scope, index_id, document_id, beside, if_match)
+        """See ``IndexDeleter.delete_document``."""
+        return await self._deleter.delete_document(scope, index_id, document_id, beside, if_match)
 
     async def query(
         self,

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from spass.completions.service import Completions
     from spass.llm.router import Router
     from spass.rag.index.cache import ObjectCache
+    from spass.rag.index.catalog import IndexCatalog
     from spass.rag.ingest.uploads import Uploads
     from spass.rag.service import Rag
-    from spass.rag.write.delete import Indices
+    from spass.rag.write.delete import IndexDeleter
     from spass.sessions.compaction.jobs import CompactionJobs
     from spass.sessions.compaction.steps import CompactionSteps
     from spass.sessions.compaction.summary import Summarizer
@@ -166,11 +167,16 @@ class Services:
         return ObjectCache()
 
     @cached_property
-    def indices(self) -> "Indices":
-        """What needs no vectors, and so no numpy."""
-        from spass.rag.write.delete import Indices
+    def catalog(self) -> "IndexCatalog":
+        from spass.rag.index.catalog import IndexCatalog
 
-        return Indices(self.object_cache)
+        return IndexCatalog()
+
+    @cached_property
+    def deleter(self) -> "IndexDeleter":
+        from spass.rag.write.delete import IndexDeleter
+
+        return IndexDeleter(self.object_cache)
 
     @cached_property
     def rag(self) -> "Rag":

@@ -19,9 +19,9 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.time import Deadline, now_s
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import DocumentPatch
+from spass.rag.index.manifest import read_manifest
 from spass.rag.service import Rag
 from spass.rag.write.merge_job import merge
-from spass.rag.write.swap import read_manifest
 from spass.rag.write.sweep import GARBAGE_SECONDS, sweep
 from tests.integration.rag.conftest import RagHarness, documents
 

@@ -18,9 +18,8 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
 from spass.rag.index.documents import NewDocument
 from spass.rag.index.embedding import normalise
-from spass.rag.index.manifest import Manifest
+from spass.rag.index.manifest import Manifest, read_manifest
 from spass.rag.service import Rag
-from spass.rag.write.swap import read_manifest
 from tests.unit.rag.conftest import RacingWriters, RagHarness, vector_of
 
 INDEX = IndexId("berlin")

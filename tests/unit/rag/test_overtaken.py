@@ -8,8 +8,8 @@ from spass.aws.faults import inject
 from spass.aws.keys import rag_manifest
 from spass.aws.table import Delete
 from spass.core.ids import DocumentId, IndexId
+from spass.rag.index.manifest import read_manifest
 from spass.rag.write.merge_policy import HEADROOM
-from spass.rag.write.swap import read_manifest
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
 
 pytestmark = pytest.mark.anyio

@@ -22,10 +22,10 @@ from spass.rag.index.answers import QueryAnswer
 from spass.rag.index.documents import NewDocument
 from spass.rag.index.embedding import normalise
 from spass.rag.index.filters import parse_filter
+from spass.rag.index.manifest import read_manifest
 from spass.rag.index.objects import blocks
 from spass.rag.search.scan import ScanBlock, scan_top_k
 from spass.rag.service import Rag
-from spass.rag.write.swap import read_manifest
 from tests.unit.rag.conftest import DIMENSIONS, RagHarness, documents, vector_of
 
 pytestmark = pytest.mark.anyio

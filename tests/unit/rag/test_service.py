@@ -25,8 +25,7 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.index.documents import NewDocument
-from spass.rag.index.manifest import Manifest
-from spass.rag.write.swap import read_manifest
+from spass.rag.index.manifest import Manifest, read_manifest
 from tests.unit.rag.conftest import DIMENSIONS, RagHarness, config_with, documents
 
 pytestmark = pytest.mark.anyio

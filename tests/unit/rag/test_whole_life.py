@@ -25,9 +25,9 @@ from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import DocumentPatch, NewDocument
+from spass.rag.index.manifest import read_manifest
 from spass.rag.service import Rag
 from spass.rag.write.merge_job import merge
-from spass.rag.write.swap import read_manifest
 from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, sweep
 from tests.unit.rag.conftest import RacingWriters, RagHarness
 from tests.unit.rag.test_against_a_dictionary import cosine, paths, within

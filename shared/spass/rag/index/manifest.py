@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from spass.aws.attributes import Item, Value
+from spass.aws.clients import TenantStore
 from spass.aws.keys import rag_manifest
 from spass.aws.writes import ITEM_ABSENT, Check, Condition, Equals, Put
-from spass.core.errors import InternalError
+from spass.core.errors import IndexNotFound, InternalError
 from spass.core.ids import IndexId, TenantId
 from spass.core.time import Timestamp
 
@@ -102,6 +103,15 @@ class Manifest:
             revision=self.revision + 1,
             retired=left[-_MAX_GARBAGE_ENTRIES:],
         )
+
+
+async def read_manifest(store: TenantStore, index: IndexId) -> Manifest:
+    """Return the version in force."""
+    return decode_manifest(await store.table.get(rag_manifest(store.tenant, index)))
+
+
+def index_not_found(index_id: IndexId) -> IndexNotFound:
+    return IndexNotFound(f"There is no index {index_id!r}.", param="index_id")
 
 
 def decode_manifest(item: Item | None) -> Manifest:

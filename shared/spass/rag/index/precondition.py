@@ -15,9 +15,9 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.json import canonical
 from spass.core.messages import Json
 from spass.rag.index.cache import ObjectCache
+from spass.rag.index.locations import load_live_ids, locate_documents
 from spass.rag.index.manifest import Manifest
 from spass.rag.index.objects import SegmentObjects
-from spass.rag.write.deleted_rows import load_live_ids, locate_documents
 
 
 class IndexChanged(Exception):

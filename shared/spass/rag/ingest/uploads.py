@@ -21,12 +21,12 @@ from spass.core.page_size import PageSizeLimit
 from spass.core.time import Deadline, Timestamp, epoch_s, now, now_s, timestamp
 from spass.rag.index.documents import MAX_UPLOAD_BYTES
 from spass.rag.index.embedding_model import EmbeddingModel, check_model
+from spass.rag.index.manifest import read_manifest
 from spass.rag.ingest import custody
 from spass.rag.ingest.plan import kind_of
 from spass.rag.ingest.progress import first_errors
 from spass.rag.ingest.record import ABANDONED, MAX_ERRORS, Status, UploadError, UploadRecord, read_record, record_of
 from spass.rag.ingest.uploaded_file import upload_key
-from spass.rag.write.swap import read_manifest
 from spass.tenancy.config import GatewayConfig, ModelConfig
 
 FORM_SECONDS: Final = 3600

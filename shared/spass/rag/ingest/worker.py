@@ -25,6 +25,7 @@ from spass.core.jobs import Delivery, IngestUpload
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
 from spass.rag.index.documents import MAX_UPLOAD_BYTES
+from spass.rag.index.manifest import read_manifest
 from spass.rag.ingest import custody
 from spass.rag.ingest.custody import Hand, Standing
 from spass.rag.ingest.newest import check_newest, note_newest
@@ -35,7 +36,6 @@ from spass.rag.ingest.reading import survey
 from spass.rag.ingest.record import UploadError, UploadRecord, read_record
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.service import Rag
-from spass.rag.write.swap import read_manifest
 
 SMALL_BYTES: Final = 16 * 2**20
 """A file up to this size is one part: its worker is done with it sooner than a state machine has started."""

@@ -18,14 +18,12 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.embedding_model import check_model
 from spass.rag.index.filters import Filter
-from spass.rag.index.manifest import Manifest, Segment
+from spass.rag.index.locations import LiveIds, load_live_ids, locate_documents
+from spass.rag.index.manifest import Manifest, Segment, index_not_found, read_manifest
 from spass.rag.index.objects import OFFSETS, SegmentObjects, gather_limited
 from spass.rag.index.precondition import View, entity_tag
 from spass.rag.index.segments import decode_document, decode_offsets
 from spass.rag.search.nearest_neighbors import Neighbor, VectorQuery, find_nearest
-from spass.rag.write.delete import index_not_found
-from spass.rag.write.deleted_rows import LiveIds, load_live_ids, locate_documents
-from spass.rag.write.swap import read_manifest
 
 A = TypeVar("A")
 

@@ -22,12 +22,13 @@ from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline, now_s
 from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.manifest import Manifest, Segment
+from spass.rag.index.locations import LiveIds, load_live_ids
+from spass.rag.index.manifest import Manifest, Segment, read_manifest
 from spass.rag.index.objects import SegmentObjects
-from spass.rag.write.deleted_rows import LiveIds, garbage_paths, load_live_ids, write_deleted_rows
+from spass.rag.write.deleted_rows import garbage_paths, write_deleted_rows
 from spass.rag.write.merge_policy import choose_job_inputs, merge_due
 from spass.rag.write.segment_merge import MergedSegment, MergeInput, evict_for_merge, put_merged_segment
-from spass.rag.write.swap import NextVersion, read_manifest, swap
+from spass.rag.write.swap import NextVersion, swap
 
 _MIN_REMAINING_SECONDS: Final = 60.0  # for a large merge
 

@@ -15,12 +15,12 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import DocumentPatch, NewDocument, check_patch, metadata_json
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.embedding_model import check_model
-from spass.rag.index.manifest import Manifest
+from spass.rag.index.locations import DocumentLocation, load_live_ids, locate_documents
+from spass.rag.index.manifest import Manifest, index_not_found
 from spass.rag.index.objects import SegmentObjects
 from spass.rag.index.precondition import IfMatch
 from spass.rag.index.segments import Vectors, decode_document, decode_rows
-from spass.rag.write.delete import index_not_found
-from spass.rag.write.deleted_rows import DocumentLocation, garbage_paths, load_live_ids, locate_documents
+from spass.rag.write.deleted_rows import garbage_paths
 from spass.rag.write.swap import NextVersion, swap
 from spass.rag.write.upsert import EmbeddedDocuments, Upsert
 

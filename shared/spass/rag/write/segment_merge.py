@@ -17,10 +17,10 @@ from spass.core.ids import new_id
 from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.columns import decode_meta, encode_meta
 from spass.rag.index.ids import IdRow, Ids, encode_ids
+from spass.rag.index.locations import LiveIds
 from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects, gather_limited
 from spass.rag.index.segments import Offsets, Rows, Vectors, decode_offsets, decode_vectors, encode_array, encode_segment
-from spass.rag.write.deleted_rows import LiveIds
 from spass.rag.write.merge_policy import stored_bytes
 
 RowNumbers = npt.NDArray[np.int64]

@@ -18,9 +18,8 @@ from spass.aws.writes import Equals, Update
 from spass.core.ids import IndexId
 from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline
-from spass.rag.index.manifest import Manifest, decode_manifest, encode_garbage
+from spass.rag.index.manifest import Manifest, decode_manifest, encode_garbage, read_manifest
 from spass.rag.write.merge_policy import merge_due
-from spass.rag.write.swap import read_manifest
 
 GARBAGE_SECONDS: Final = 3600
 """How long a reader may still want what its version listed."""

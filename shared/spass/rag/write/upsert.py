@@ -11,10 +11,11 @@ import anyio.to_thread
 from spass.core.ids import DocumentId, new_id
 from spass.rag.index.documents import NewDocument, metadata_json
 from spass.rag.index.ids import IdRow
+from spass.rag.index.locations import DocumentLocation, LiveIds
 from spass.rag.index.manifest import MAX_SEGMENTS, Segment
 from spass.rag.index.objects import DOCS, SegmentObjects
 from spass.rag.index.segments import Rows, Vectors, encode_segment, json_line
-from spass.rag.write.deleted_rows import DocumentLocation, LiveIds, mark_deleted, write_all_deleted_rows
+from spass.rag.write.deleted_rows import mark_deleted, write_all_deleted_rows
 from spass.rag.write.merge_policy import choose_merge
 from spass.rag.write.segment_merge import MergeInput, evict_for_merge, put_merged_segment
 

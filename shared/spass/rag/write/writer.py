@@ -11,11 +11,12 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import NewDocument, check_limits
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.embedding_model import check_model
-from spass.rag.index.manifest import Manifest
+from spass.rag.index.locations import load_live_ids, locate_documents
+from spass.rag.index.manifest import Manifest, read_manifest
 from spass.rag.index.objects import SegmentObjects
 from spass.rag.index.precondition import IfMatch
-from spass.rag.write.deleted_rows import garbage_paths, load_live_ids, locate_documents
-from spass.rag.write.swap import NextVersion, read_manifest, swap
+from spass.rag.write.deleted_rows import garbage_paths
+from spass.rag.write.swap import NextVersion, swap
 from spass.rag.write.upsert import EmbeddedDocuments, Upsert, put_segment
 
 

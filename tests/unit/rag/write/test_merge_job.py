@@ -17,11 +17,10 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.jobs import Job, MergeSegments
 from spass.core.time import Deadline, now_s
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.manifest import INLINE_DEAD_BYTES
+from spass.rag.index.manifest import INLINE_DEAD_BYTES, read_manifest
 from spass.rag.service import Rag
 from spass.rag.write.merge_job import merge
 from spass.rag.write.merge_policy import merge_due
-from spass.rag.write.swap import read_manifest
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
 
 pytestmark = pytest.mark.anyio

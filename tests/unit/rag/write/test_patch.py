@@ -18,7 +18,7 @@ from spass.core.errors import (
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.answers import Document
 from spass.rag.index.documents import DocumentPatch, NewDocument
-from spass.rag.write.swap import read_manifest
+from spass.rag.index.manifest import read_manifest
 from tests.unit.rag.conftest import DIMENSIONS, RacingWriters, RagHarness, config_with, documents
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,9 @@ from spass.aws.clients import Aws
 from spass.core.ids import IndexId
 from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.cache import ObjectCache
+from spass.rag.index.locations import LiveIds
 from spass.rag.index.objects import DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects
 from spass.rag.index.segments import Rows, encode_segment
-from spass.rag.write.deleted_rows import LiveIds
 from spass.rag.write.segment_merge import MergeInput, live_rows, put_merged_segment
 from tests.unit.rag.conftest import RagHarness
 from tests.unit.rag.index.test_segments import segments

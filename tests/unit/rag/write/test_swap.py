@@ -12,8 +12,8 @@ from spass.aws.table import ABSENT, Put, Update, Write
 from spass.core.errors import ConfirmTokenInvalid, IndexNotFound, SpassError, StorageUnavailable
 from spass.core.ids import IndexId
 from spass.core.time import Deadline, now
-from spass.rag.index.manifest import Manifest
-from spass.rag.write.swap import NextVersion, read_manifest, swap
+from spass.rag.index.manifest import Manifest, read_manifest
+from spass.rag.write.swap import NextVersion, swap
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,9 @@ from spass.core.errors import SpassError
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import Deadline
 from spass.rag.index.cache import ObjectCache
+from spass.rag.index.manifest import read_manifest
 from spass.rag.write.merge_job import merge
 from spass.rag.write.merge_policy import merge_due
-from spass.rag.write.swap import read_manifest
 from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, SweepResult, sweep
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
 from tests.unit.rag.write.test_merge_job import RecordingJobs
