@@ -30,7 +30,8 @@ from spass.aws.clients import Aws
 from spass.aws.faults import FaultPlan, inject
 from spass.aws.keys import Key, backend_limit
 from spass.aws.leases import RENEW_SECONDS
-from spass.aws.table import ConditionFailed, Update
+from spass.aws.table import ConditionFailed
+from spass.aws.writes import Update
 from spass.limits.shared_limit import Caps, LimitTable, NoCapacity, Reservation, SharedLimit, new_call_id
 
 TO_REACH: Final = 2.0

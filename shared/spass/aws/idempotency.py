@@ -6,7 +6,7 @@ serves.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,7 @@ from spass.aws import keys
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
-from spass.aws.table import TTL, ConditionFailed
+from spass.aws.table import TTL, ConditionFailed, TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Put, Update
 from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
 from spass.core.ids import random_suffix
@@ -84,7 +84,7 @@ class Claim:
             await self.store.table.write(await self.completion(answer))
         except ConditionFailed as failure:
             if not failure.item or failure.item.get("owner") != self.owner:
-                raise LeaseLost("Another try of this request has taken over; try again.", retry_after=1) from None
+                raise taken_over() from None
 
     async def renew(self) -> None:
         """Hold the claim for another minute.
@@ -107,6 +107,26 @@ class Claim:
 
     def _mine(self) -> Condition:
         return Equals("state", "running") & Equals("owner", self.owner)
+
+
+async def create(store: TenantStore, writes: Sequence[Put], *, token: str, claim: Claim | None, answer: StoredAnswer) -> None:
+    """Put new items, the first of which has a new id and is absent, and keep ``answer`` under the claim, if there is one.
+
+    Raises:
+        LeaseLost: the claim has passed to another try; nothing was created.
+        StorageUnavailable: the table does not answer; whether the items were created is unknown.
+    """
+    kept = [await claim.completion(answer)] if claim is not None else []
+    try:
+        await store.table.transact([*writes, *kept], token=token)
+    except TransactionFailed:
+        if await store.table.get(writes[0].key) is None:
+            raise taken_over() from None
+
+
+def taken_over() -> LeaseLost:
+    """Return the error of a try whose claim has passed to another one."""
+    return LeaseLost("Another try of this request has taken over; try again.", retry_after=1)
 
 
 async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | StoredAnswer:

@@ -3,14 +3,13 @@
 from decimal import Decimal
 from typing import Final
 
-from spass.aws.expression import Expression
-from spass.aws.keys import Key
-from spass.aws.table import Update
+from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, AtMost, Equals, HasSize, Lacks
 from spass.limits.shard_state import (
     MAX_CALLS_PER_SHARD,
     SLOT_SECONDS,
     SLOTS,
     Caps,
+    Change,
     NoCapacity,
     OpeningBalance,
     ReservationRequest,
@@ -59,77 +58,77 @@ class ReservationCheck:
         reasons = filter(None, (self._tokens_full(), self._places_full(), self._budget_full()))
         return max(reasons, key=lambda reason: reason.retry_after, default=None)
 
-    def update(self, key: Key) -> Update:
-        """The one write that reserves it, on condition that there is room."""
-        expression = Expression()
-        expression.require_presence(("pk",), present=self.state.exists)
-        self._take_place(expression)
+    def change(self) -> Change:
+        """Return the change that reserves the room, on condition that there is room."""
+        change = Change()
+        change.when.append(ITEM_EXISTS if self.state.exists else ITEM_ABSENT)
+        self._take_place(change)
         if self.share.tokens_per_minute is not None:
-            self._take_tokens(expression, self.share.tokens_per_minute)
+            self._take_tokens(change, self.share.tokens_per_minute)
         if self.share.usd_per_month is not None:
-            self._take_money(expression, self.share.usd_per_month)
-        return expression.update(key)
+            self._take_money(change, self.share.usd_per_month)
+        return change
 
-    def opened(self, key: Key) -> Update:
-        """The write that only begins to count the month's money, for a call that found no room."""
-        expression = Expression()
-        expression.require_presence(("pk",), present=self.state.exists)
+    def opened(self) -> Change:
+        """Return the change that only begins to count the month's money, for a call that found no room."""
+        change = Change()
+        change.when.append(ITEM_EXISTS if self.state.exists else ITEM_ABSENT)
         if self.share.usd_per_month is not None:
-            self._begin_counting(expression, self.share.usd_per_month, Decimal(0))
-        return expression.update(key)
+            self._begin_counting(change, self.share.usd_per_month, Decimal(0))
+        return change
 
-    def _take_place(self, expression: Expression) -> None:
-        expression.insert(calls_attribute(self.lease), self.asked.call_id)
-        expression.require_member(calls_attribute(self.lease), self.asked.call_id, present=False)
+    def _take_place(self, change: Change) -> None:
+        change.add[calls_attribute(self.lease)] = frozenset({self.asked.call_id})
+        change.when.append(Lacks(calls_attribute(self.lease), self.asked.call_id))
         for lease, calls in self._expired.items():
-            expression.remove((calls_attribute(lease),))
-            expression.require_size(calls_attribute(lease), len(calls))
+            change.remove.append(calls_attribute(lease))
+            change.when.append(HasSize(calls_attribute(lease), len(calls)))
         if self.state.active is None:
-            expression.require_presence(("active",), present=False)
-            expression.set(("active",), 1)
+            change.when.append(Absent("active"))
+            change.set["active"] = 1
         else:
-            expression.require(("active",), "<=", self._places - 1 + self._freed)
-            expression.add(("active",), 1 - self._freed)
+            change.when.append(AtMost("active", self._places - 1 + self._freed))
+            change.add["active"] = 1 - self._freed
         if self.state.old_leases_end is not None and self.state.old_leases_end <= self.now:
-            expression.set(("holds",), {})
-            expression.set(("reserved",), {})
+            change.set["holds"] = {}
+            change.set["reserved"] = {}
 
-    def _take_tokens(self, expression: Expression, cap: int) -> None:
-        count_tokens(expression, self.state, self.now, self.asked.tokens)
+    def _take_tokens(self, change: Change, cap: int) -> None:
+        count_tokens(change, self.state, self.now, self.asked.tokens)
         if self.state.slot is not None:
-            expression.require(("used",), "<=", cap - self.asked.tokens + sum(self._gone.values()))
+            change.when.append(AtMost("used", cap - self.asked.tokens + sum(self._gone.values())))
 
-    def _take_money(self, expression: Expression, budget: Decimal) -> None:
+    def _take_money(self, change: Change, budget: Decimal) -> None:
         if not self.state.counts_money_of(self.month, budget):
-            self._begin_counting(expression, budget, self.asked.usd)
+            self._begin_counting(change, budget, self.asked.usd)
         else:
-            expression.require(("month",), "=", self.month)
-            expression.require(("budget",), "=", budget)
+            change.when.append(Equals("month", self.month))
+            change.when.append(Equals("budget", budget))
             if self.asked.usd:  # a call without a price passes a spent budget
-                expression.require(("spent",), "<=", self._most_spent(budget))
-                expression.add(("spent",), self.asked.usd)
-            self._reserve_money(expression, self.asked.usd)
+                change.when.append(AtMost("spent", self._most_spent(budget)))
+                change.add["spent"] = self.asked.usd
+            self._reserve_money(change, self.asked.usd)
 
-    def _begin_counting(self, expression: Expression, budget: Decimal, usd: Decimal) -> None:
+    def _begin_counting(self, change: Change, budget: Decimal, usd: Decimal) -> None:
         if self.state.month is None:
-            expression.require_presence(("month",), present=False)
+            change.when.append(Absent("month"))
         else:
-            expression.require(("month",), "=", self.state.month)
-            expression.require(("spent",), "=", self.state.spent)
-        expression.set(("month",), self.month)
-        expression.set(("budget",), budget)
-        expression.set(("spent",), self._spent + usd)
-        self._reserve_money(expression, usd)
+            change.when.append(Equals("month", self.state.month))
+            change.when.append(Equals("spent", self.state.spent))
+        change.set["month"] = self.month
+        change.set["budget"] = budget
+        change.set["spent"] = self._spent + usd
+        self._reserve_money(change, usd)
 
-    def _reserve_money(self, expression: Expression, usd: Decimal) -> None:
+    def _reserve_money(self, change: Change, usd: Decimal) -> None:
         """Note that this call may give back ``usd``, and forget what dead workers and the last month's calls may have."""
         stale = self.state.reserved.keys() - self._reserved.keys()
         for lease in stale - {self.lease}:
-            expression.remove((money_attribute(lease),))
+            change.remove.append(money_attribute(lease))
         if self.lease in stale:
-            expression.set((money_attribute(self.lease),), money_units(usd))
+            change.set[money_attribute(self.lease)] = money_units(usd)
         elif usd:
-            expression.count(money_attribute(self.lease), money_units(usd))
+            change.add[money_attribute(self.lease)] = money_units(usd)
 
     @property
     def _reserved(self) -> dict[int, Decimal]:

@@ -9,11 +9,11 @@ from typing import Final, Protocol
 import anyio
 
 from spass.aws.attributes import Item
-from spass.aws.expression import Expression
 from spass.aws.keys import Key
 from spass.aws.leases import RENEW_SECONDS
 from spass.aws.log import write_line
-from spass.aws.table import ConditionFailed, Update
+from spass.aws.table import ConditionFailed
+from spass.aws.writes import Contains, Equals, Exists, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now
 from spass.limits.reservation import ReservationCheck
@@ -21,6 +21,7 @@ from spass.limits.shard_state import (
     MARGIN_SECONDS,
     SLOT_SECONDS,
     Caps,
+    Change,
     NoCapacity,
     OpeningBalance,
     ReservationRequest,
@@ -88,7 +89,7 @@ class Shard:
     async def _take(self, reservation: ReservationCheck) -> ShardState:
         """The item after the write that makes ``reservation``, or, where it was refused, as it is."""
         try:
-            return await self.write(reservation.update(self._key))
+            return await self.write(reservation.change())
         except ConditionFailed as failed:
             return self.remember(failed.item)
 
@@ -96,12 +97,17 @@ class Shard:
         """``full``. What was summed up to know it is written down, or the next call would sum it up again."""
         if reservation.opening is not None:
             with suppress(ConditionFailed, StorageUnavailable):  # somebody else has done it; the next call does it
-                await self.write(reservation.opened(self._key))
+                await self.write(reservation.opened())
         return full
 
-    async def write(self, update: Update) -> ShardState:
-        """Raises ConditionFailed and StorageUnavailable, the latter after a second try, which a hold makes harmless."""
-        return self.remember(await self._table.write(update))
+    async def write(self, change: Change) -> ShardState:
+        """Change the item and return it. The table may send the write twice: the call's name in the item makes it idempotent.
+
+        Raises:
+            ConditionFailed: the item is not as ``change`` requires.
+            StorageUnavailable: the table does not answer; whether the change took effect is unknown.
+        """
+        return self.remember(await self._table.write(change.update(self._key)))
 
     async def count_in_flight(self, max_age: float) -> int:
         now = self._clock()
@@ -135,9 +141,6 @@ class Shard:
 
     def lease(self) -> int:
         return lease_end(self._clock())
-
-    def change(self, expression: Expression) -> Update:
-        return expression.update(self._key)
 
     def remember(self, item: Item | None) -> ShardState:
         self._seen, self._seen_at = ShardState.of(item), self._clock()
@@ -173,7 +176,7 @@ class Reservation:
         refused: ShardState | None = None
         for _ in range(2):
             try:
-                await self._shard.write(self._shard.change(self._renewal(refused, lease)))
+                await self._shard.write(self._renewal(refused, lease))
             except StorageUnavailable:
                 self._log("limit_not_renewed")
                 return
@@ -191,21 +194,21 @@ class Reservation:
                 self._lease = lease
                 return
 
-    def _renewal(self, state: ShardState | None, lease: int) -> Expression:
-        expression = Expression()
-        self._release(expression, state)
-        expression.insert(calls_attribute(lease), self._asked.call_id)
+    def _renewal(self, state: ShardState | None, lease: int) -> Change:
+        change = Change()
+        self._release(change, state)
+        change.add[calls_attribute(lease)] = frozenset({self._asked.call_id})
         if self._may_give_back(state):
-            expression.count(money_attribute(lease), money_units(self._asked.usd))
-        return expression
+            change.add[money_attribute(lease)] = money_units(self._asked.usd)
+        return change
 
-    def _release(self, expression: Expression, state: ShardState | None) -> None:
+    def _release(self, change: Change, state: ShardState | None) -> None:
         """Take the call out of the calls of its lease, where it must be, and its money out of what they may give back."""
-        expression.require_member(calls_attribute(self._lease), self._asked.call_id, present=True)
-        expression.discard(calls_attribute(self._lease), self._asked.call_id)
+        change.when.append(Contains(calls_attribute(self._lease), self._asked.call_id))
+        change.discard[calls_attribute(self._lease)] = frozenset({self._asked.call_id})
         if self._may_give_back(state):
-            expression.require(("month",), "=", self._month)
-            expression.count(money_attribute(self._lease), -money_units(self._asked.usd))
+            change.when.append(Equals("month", self._month))
+            change.add[money_attribute(self._lease)] = -money_units(self._asked.usd)
 
     async def settle(self, *, tokens: int, usd: Decimal = Decimal(0)) -> None:
         """Replace what was reserved by what the call really took, and free its place. Do it once; never raise: if the table does
@@ -216,7 +219,7 @@ class Reservation:
         refused: ShardState | None = None
         for _ in range(_SETTLING_ATTEMPTS):
             try:
-                await self._shard.write(self._shard.change(self._settlement(refused, tokens, usd)))
+                await self._shard.write(self._settlement(refused, tokens, usd))
             except ConditionFailed as failed:
                 refused = self._shard.remember(failed.item)
                 lease = refused.lease_of(self._asked.call_id)
@@ -229,31 +232,31 @@ class Reservation:
                 return
         self._log("limit_not_settled")
 
-    def _settlement(self, state: ShardState | None, tokens: int, usd: Decimal) -> Expression:
+    def _settlement(self, state: ShardState | None, tokens: int, usd: Decimal) -> Change:
         """Return the write that settles the call. ``state`` is the item that refused the last try; None for the first try, which
         takes bucket and month of the reservation for unchanged."""
         caps = self._shard.share
-        expression = Expression()
-        self._release(expression, state)
-        expression.add(("active",), -1)
+        change = Change()
+        self._release(change, state)
+        change.add["active"] = -1
         if caps.tokens_per_minute is not None:
-            self._settle_tokens(expression, state, tokens - self._asked.tokens)
+            self._settle_tokens(change, state, tokens - self._asked.tokens)
         if caps.usd_per_month is not None and usd != self._asked.usd and (state is None or state.month == self._month):
             if not self._may_give_back(state):
-                expression.require(("month",), "=", self._month)
-            expression.add(("spent",), usd - self._asked.usd)
-        return expression
+                change.when.append(Equals("month", self._month))
+            change.add["spent"] = usd - self._asked.usd
+        return change
 
-    def _settle_tokens(self, expression: Expression, state: ShardState | None, more: int) -> None:
+    def _settle_tokens(self, change: Change, state: ShardState | None, more: int) -> None:
         """Count the tokens beyond the reservation in the current bucket, since the window may have lost the reservation's own, or
         is about to. Give unused ones back to the bucket that holds them: any other one would let through more than the cap."""
         if more > 0:
-            count_tokens(expression, state or self._shard.seen, self._shard.now, more)
+            count_tokens(change, state or self._shard.seen, self._shard.now, more)
         elif more < 0 and (state is None or self._slot in state.window):
-            bucket = ("window", str(self._slot))
-            expression.require_presence(bucket, present=True)
-            expression.add(bucket, more)
-            expression.add(("used",), more)
+            bucket = f"window.{self._slot}"
+            change.when.append(Exists(bucket))
+            change.add[bucket] = more
+            change.add["used"] = more
 
     def _may_give_back(self, state: ShardState | None) -> bool:
         """Tell whether the item counts what the call reserved of the month's money: it forgets that with the month.

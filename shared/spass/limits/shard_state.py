@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, Literal, NamedTuple, Self, cast
 
-from spass.aws.attributes import Item
-from spass.aws.expression import Expression
+from spass.aws.attributes import Item, Value
+from spass.aws.keys import Key
 from spass.aws.leases import LEASE_SECONDS
+from spass.aws.writes import Absent, AllOf, Condition, Equals, Update
 
 SLOT_SECONDS: Final = 5
 SLOTS: Final = 13
@@ -134,26 +135,43 @@ class ShardState:
         return {slot: tokens for slot, tokens in self.window.items() if slot <= now // SLOT_SECONDS - SLOTS}
 
 
-def count_tokens(expression: Expression, state: ShardState, now: float, tokens: int) -> None:
+@dataclass(slots=True)
+class Change:
+    """The parts of one update, as they are put together."""
+
+    set: dict[str, Value] = field(default_factory=dict)
+    add: dict[str, Value] = field(default_factory=dict)
+    discard: dict[str, frozenset[str]] = field(default_factory=dict)
+    remove: list[str] = field(default_factory=list)
+    when: list[Condition] = field(default_factory=list)
+
+    def update(self, key: Key) -> Update:
+        """Return the update of the item under ``key``."""
+        return Update(
+            key, set=self.set, add=self.add, discard=self.discard, remove=tuple(self.remove), when=AllOf(tuple(self.when))
+        )
+
+
+def count_tokens(change: Change, state: ShardState, now: float, tokens: int) -> None:
     """Add ``tokens`` to the current bucket, and remove the buckets that have left the window."""
     slot = state.current_slot(now)
     if state.slot is None:
-        expression.require_presence(("slot",), present=False)
-        expression.set(("window",), {str(slot): tokens})
-        expression.set(("used",), tokens)
-        expression.set(("slot",), slot)
+        change.when.append(Absent("slot"))
+        change.set["window"] = {str(slot): tokens}
+        change.set["used"] = tokens
+        change.set["slot"] = slot
         return
     expired = state.expired_buckets(now)
-    expression.require(("slot",), "=", state.slot)
-    expression.add(("used",), tokens - sum(expired.values()))
+    change.when.append(Equals("slot", state.slot))
+    change.add["used"] = tokens - sum(expired.values())
     if slot == state.slot:
-        expression.add(("window", str(slot)), tokens)
+        change.add[f"window.{slot}"] = tokens
     else:
-        expression.set(("slot",), slot)
-        expression.set(("window", str(slot)), tokens)
+        change.set["slot"] = slot
+        change.set[f"window.{slot}"] = tokens
     for old, held in expired.items():
-        expression.remove(("window", str(old)))
-        expression.require(("window", str(old)), "=", held)
+        change.remove.append(f"window.{old}")
+        change.when.append(Equals(f"window.{old}", held))
 
 
 def calls_attribute(lease: int) -> str:

@@ -20,10 +20,10 @@ from typing import Final
 
 import anyio
 
-from spass.aws.expression import Expression
 from spass.aws.keys import Key
 from spass.aws.table import ConditionFailed
 from spass.aws.tasks import run_concurrently
+from spass.aws.writes import Exists, Update
 from spass.core.errors import StorageUnavailable
 from spass.limits.shard import LimitTable, Reservation, Shard, renew_while_running
 from spass.limits.shard_state import Caps, NoCapacity, ReservationRequest
@@ -160,11 +160,8 @@ async def forget_spending(table: LimitTable, partition: Callable[[int], Key]) ->
     """
 
     async def forget(number: int) -> None:
-        expression = Expression()
-        expression.require_presence(("budget",), present=True)
-        expression.remove(("budget",))
         with suppress(ConditionFailed):
-            await table.write(expression.update(partition(number)))
+            await table.write(Update(partition(number), remove=("budget",), when=Exists("budget")))
 
     await run_concurrently([forget(number) for number in range(_MOST_SHARDS)])
 

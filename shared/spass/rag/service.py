@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import cast
 
-from spass.aws.beside import Beside
+from spass.aws.swap import Participant
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound
 from spass.core.ids import DocumentId, IndexId
@@ -42,25 +42,25 @@ class Rag:
         scope: Scope,
         index_id: IndexId,
         documents: Sequence[NewDocument],
-        beside: Beside[WriteAnswer] | None = None,
+        participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer:
         """Make ``documents`` all that the index holds; it is created if absent. What stands
-        ``beside`` takes effect in the same transaction, and only while ``if_match`` holds.
+        ``participant`` takes effect in the same transaction, and only while ``if_match`` holds.
 
         Raises:
             IndexChanged: ``if_match`` does not hold; nothing was changed.
             InvalidRequest, TooManyDocuments, DocumentTooLarge, DuplicateDocumentId: over a limit; nothing was called or changed.
             UpstreamError: the embedding model answered no usable vectors; nothing was changed.
         """
-        return await self._writer.replace(scope, index_id, documents, beside, if_match)
+        return await self._writer.replace(scope, index_id, documents, participant, if_match)
 
     async def append(
         self,
         scope: Scope,
         index_id: IndexId,
         documents: Sequence[NewDocument],
-        beside: Beside[WriteAnswer] | None = None,
+        participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer:
         """Add ``documents``, each in place of the one with its id; else as ``replace``.
@@ -68,7 +68,7 @@ class Rag:
         Raises:
             EmbeddingModelMismatch: the index was built with another model or dimension.
         """
-        return await self._writer.append(scope, index_id, documents, beside, if_match)
+        return await self._writer.append(scope, index_id, documents, participant, if_match)
 
     async def list(self, scope: Scope, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> IndexPage:
         """See ``IndexCatalog.list``."""
@@ -79,10 +79,10 @@ class Rag:
         return await self._catalog.describe(scope, index_id)
 
     async def delete_index(
-        self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None, if_match: IfMatch | None = None
+        self, scope: Scope, index_id: IndexId, participant: Participant[bool] | None = None, if_match: IfMatch | None = None
     ) -> bool:
         """See ``IndexDeleter.delete_index``."""
-        return await self._deleter.delete_index(scope, index_id, beside, if_match)
+        return await self._deleter.delete_index(scope, index_id, participant, if_match)
 
     async def documents(
         self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = DEFAULT_LIMIT
@@ -116,22 +116,22 @@ class Rag:
         index_id: IndexId,
         document_id: DocumentId,
         patch: DocumentPatch,
-        beside: Beside[Document] | None = None,
+        participant: Participant[Document] | None = None,
         if_match: IfMatch | None = None,
     ) -> Document:
         """See ``Patcher.patch``."""
-        return await self._patcher.patch(scope, index_id, document_id, patch, beside, if_match)
+        return await self._patcher.patch(scope, index_id, document_id, patch, participant, if_match)
 
     async def delete_document(
         self,
         scope: Scope,
         index_id: IndexId,
         document_id: DocumentId,
-        beside: Beside[bool] | None = None,
+        participant: Participant[bool] | None = None,
         if_match: IfMatch | None = None,
     ) -> bool:
         """See ``IndexDeleter.delete_document``."""
-        return await self._deleter.delete_document(scope, index_id, document_id, beside, if_match)
+        return await self._deleter.delete_document(scope, index_id, document_id, participant, if_match)
 
     async def query(
         self,

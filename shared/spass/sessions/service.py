@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spass.aws import keys
-from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer
-from spass.aws.leases import LeaseLost
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Put, Write
+from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, create
+from spass.aws.writes import ITEM_ABSENT, Put
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import SessionArchived, SessionNotFound
@@ -54,18 +52,11 @@ class Sessions:
             StorageUnavailable: throttled or unreachable through all retries.
         """
         store, session = scope.store, await self._new(scope, agent, options)
-        head = keys.session_head(store.tenant, session.id)
-        writes: list[Write] = [
-            Put(head, session.attributes(), ITEM_ABSENT),
+        writes = [
+            Put(keys.session_head(store.tenant, session.id), session.attributes(), ITEM_ABSENT),
             Put(keys.user_session(store.tenant, session.user, agent, session.id), session.entry()),
         ]
-        if claim is not None:
-            writes.append(await claim.completion(StoredAnswer(session.wire(), {})))
-        try:
-            await store.table.transact(writes, token=session.id)
-        except TransactionFailed:
-            if await store.table.get(head) is None:
-                raise LeaseLost("Another try of this request has taken over; try again.", retry_after=1) from None
+        await create(store, writes, token=session.id, claim=claim, answer=StoredAnswer(session.wire(), {}))
         return session
 
     async def page(self, scope: Scope, agent: AgentName, cursor: str | None, limit: int) -> SessionPage:

@@ -1,23 +1,17 @@
 """The notes that a tenant keeps: lines of the setting ``memory``, to which tools add."""
 
-import asyncio
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
-from spass.aws.attributes import Item, Value
-from spass.aws.beside import Beside
+from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
-from spass.aws.commit_marker import commit
 from spass.aws.keys import tenant_config
-from spass.aws.table import ABSENT, Condition, Put, Update, Write
-from spass.core.errors import InvalidRequest, StorageUnavailable
+from spass.aws.swap import Participant, Swap, swap
+from spass.aws.writes import ITEM_ABSENT, Equals, Update
+from spass.core.errors import InvalidRequest
 from spass.core.time import Deadline
 from spass.tenancy.config import MAX_MEMORY_BYTES
 from spass.tenancy.stored_settings import version_of
-
-_LONGEST_PAUSE: Final = 0.1  # seconds between two tries, full jitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,39 +37,29 @@ def append_line(memory: str | None, note: str) -> str:
 
 
 async def append(
-    store: TenantStore, note: str, memory_of: Callable[[Item | None], str | None], beside: Beside[NoteResult], deadline: Deadline
+    store: TenantStore,
+    note: str,
+    memory_of: Callable[[Item | None], str | None],
+    participant: Participant[NoteResult],
+    deadline: Deadline,
 ) -> tuple[NoteResult, Item]:
-    """Adds ``note`` to the memory that is in force by the tenant's item (``memory_of``), on condition that the item is still what
-    was read. Answers the item after it, too.
+    """Add ``note`` to the memory that is in force by the tenant's item (``memory_of``), on condition that the item is still what
+    was read. Return the item after it, too.
 
     Raises:
         as ``Cascade.remember``.
     """
-    while True:
-        before = await _item(store)
-        memory = append_line(memory_of(before), note)
-        noted = NoteResult(len(memory.encode()))
-        after: Item = {**(before or {}), "memory": memory, "version": version_of(before or {}) + 1}
-        failures = await commit(store, [_swap(store, before, after), *await beside.writes(noted)])
-        if not failures:
-            return noted, after
-        if failures.keys() - {0}:
-            raise beside.refused()
-        if not deadline.remaining():
-            raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)
-        await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 (jitter)
-
-
-def _swap(store: TenantStore, before: Item | None, after: Mapping[str, Value]) -> Write:
     where = tenant_config(store.tenant)
-    changed = {key: after[key] for key in ("memory", "version")}
-    if before is None:
-        return Put(where, changed, ABSENT)
-    unchanged = Condition("#version = :before", {}, {":before": version_of(before)})
-    names = {f"#{key}": key for key in changed}
-    values = {f":{key}": value for key, value in changed.items()}
-    return Update(where, f"SET {', '.join(f'#{key} = :{key}' for key in changed)}", names, values, unchanged)
+    after: Item = {}
 
+    async def attempt() -> Swap[NoteResult]:
+        nonlocal after
+        before = await store.table.get(where)
+        memory = append_line(memory_of(before), note)
+        version = version_of(before or {})
+        changed: Item = {"memory": memory, "version": version + 1}
+        after = {**(before or {}), **changed}
+        unchanged = ITEM_ABSENT if before is None else Equals("version", version)
+        return Swap(NoteResult(len(memory.encode())), Update(where, set=changed, when=unchanged))
 
-async def _item(store: TenantStore) -> Item | None:
-    return await store.table.get(tenant_config(store.tenant))
+    return await swap(store, attempt, deadline, participant), after

@@ -20,8 +20,8 @@ from spass.tenancy.stored_settings import KEYS, SettingRules, StoredSettings, se
 
 if TYPE_CHECKING:
     from spass.aws.attributes import Item
-    from spass.aws.beside import Beside
     from spass.aws.clients import TenantStore
+    from spass.aws.swap import Participant
     from spass.tenancy.memory_notes import NoteResult
 
 FRESH_SECONDS: Final = 30.0
@@ -141,14 +141,16 @@ class Cascade:
             raise
         return self._learn(store.tenant, item, asked)
 
-    async def remember(self, store: "TenantStore", note: str, beside: "Beside[NoteResult]", deadline: Deadline) -> "NoteResult":
-        """Adds ``note``, one line, to the memory that is in force, together with the writes ``beside`` it. In this process it is
-        there from now on. Of two who write at once neither loses the other's note.
+    async def remember(
+        self, store: "TenantStore", note: str, participant: "Participant[NoteResult]", deadline: Deadline
+    ) -> "NoteResult":
+        """Add ``note``, one line, to the memory that is in force, in one transaction with the participant's writes. This process
+        reads it from now on. Two concurrent writers do not lose each other's notes.
 
         Raises:
             InvalidRequest: the memory has no room for it.
             StorageUnavailable: the table does not answer, or the deadline passed among too many other writers.
-            SpassError: what ``beside`` says when one of its conditions does not hold.
+            SpassError: the participant's refusal.
         """
         from spass.tenancy.memory_notes import append
 
@@ -157,7 +159,7 @@ class Cascade:
 
         asked = self._clock()
         try:
-            noted, item = await append(store, note, memory_of, beside, deadline)
+            noted, item = await append(store, note, memory_of, participant, deadline)
         except (StorageUnavailable, asyncio.CancelledError):
             self._doubt(store.tenant)
             raise

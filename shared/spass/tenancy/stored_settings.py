@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ValidationError
 
 from spass.aws.attributes import Item, Value
 from spass.aws.keys import tenant_config
-from spass.aws.table import Update
+from spass.aws.writes import Update
 from spass.core.errors import InvalidRequest
 from spass.core.ids import TenantId
 from spass.core.messages import Json
@@ -88,18 +88,13 @@ class SettingRules:
 
 
 def settings_update(tenant: TenantId, changes: Mapping[str, Json], checked: TenantDefaults) -> Update:
-    """The one write that makes ``changes``, which were ``checked``: null clears, whatever is not named stays."""
-    names = {f"#s{number}": key for number, key in enumerate(changes)}
-    values: dict[str, Value] = {":one": 1}
-    sets, cleared = [], []
-    for name, key in names.items():
-        if changes[key] is None:
-            cleared.append(name)
-        else:
-            values[f":{name[1:]}"] = _attribute(getattr(checked, key))
-            sets.append(f"{name} = :{name[1:]}")
-    parts = [f"SET {', '.join(sets)}" if sets else "", f"REMOVE {', '.join(cleared)}" if cleared else "", "ADD #version :one"]
-    return Update(tenant_config(tenant), " ".join(filter(None, parts)), {**names, "#version": "version"}, values)
+    """Return the write that makes ``changes``, which were ``checked``: null clears, whatever is not named stays."""
+    return Update(
+        tenant_config(tenant),
+        set={key: _attribute(getattr(checked, key)) for key, value in changes.items() if value is not None},
+        remove=tuple(key for key, value in changes.items() if value is None),
+        add={"version": 1},
+    )
 
 
 def _attribute(value: bool | int | str | Decimal | tuple[str, ...]) -> Value:

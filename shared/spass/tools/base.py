@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar, Final, Protocol
 
-from spass.aws.beside import Beside
+from spass.aws.swap import Participant
 from spass.calls.scope import Scope
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json, ToolSpec
@@ -72,7 +72,7 @@ class KnowledgeEditor(KnowledgeReader, Protocol):
         scope: Scope,
         index_id: IndexId,
         documents: Sequence[NewDocument],
-        beside: Beside[WriteAnswer] | None = None,
+        participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer: ...
 
@@ -81,7 +81,7 @@ class KnowledgeEditor(KnowledgeReader, Protocol):
         scope: Scope,
         index_id: IndexId,
         documents: Sequence[NewDocument],
-        beside: Beside[WriteAnswer] | None = None,
+        participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer: ...
 
@@ -91,7 +91,7 @@ class KnowledgeEditor(KnowledgeReader, Protocol):
         index_id: IndexId,
         document_id: DocumentId,
         patch: DocumentPatch,
-        beside: Beside[Document] | None = None,
+        participant: Participant[Document] | None = None,
         if_match: IfMatch | None = None,
     ) -> Document: ...
 
@@ -100,12 +100,12 @@ class KnowledgeEditor(KnowledgeReader, Protocol):
         scope: Scope,
         index_id: IndexId,
         document_id: DocumentId,
-        beside: Beside[bool] | None = None,
+        participant: Participant[bool] | None = None,
         if_match: IfMatch | None = None,
     ) -> bool: ...
 
     async def delete_index(
-        self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None, if_match: IfMatch | None = None
+        self, scope: Scope, index_id: IndexId, participant: Participant[bool] | None = None, if_match: IfMatch | None = None
     ) -> bool: ...
 
 

@@ -71,7 +71,7 @@ class ConfirmedOperation:
 @dataclass(frozen=True, slots=True)
 class TokenRedemption:
     """The use of a token, which takes effect together with the write that it confirms, and with what is to ``keep`` its result (a
-    ``Beside``). ``state`` is the entity tag of what the preview showed; empty if the preview binds to nothing."""
+    ``Participant``). ``state`` is the entity tag of what the preview showed; empty if the preview binds to nothing."""
 
     token: keys.Key
     state: str = ""
@@ -81,7 +81,7 @@ class TokenRedemption:
         kept = await self.keep(to_result(written)) if self.keep else ()
         return [Delete(self.token, ITEM_EXISTS), *kept]
 
-    def refused(self) -> SpassError:
+    def refusal(self) -> SpassError:
         return _token_invalid()
 
 

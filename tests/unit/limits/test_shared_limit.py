@@ -11,10 +11,10 @@ from moto import mock_aws
 
 from bench.meter import bytes_of_item
 from spass.aws.attributes import Item, Value, attribute_of
-from spass.aws.expression import Expression
 from spass.aws.keys import Key, backend_limit
 from spass.aws.shared_table import SharedTable
-from spass.aws.table import ConditionFailed, Update
+from spass.aws.table import ConditionFailed
+from spass.aws.writes import ITEM_ABSENT, Update
 from spass.core.errors import StorageUnavailable
 from spass.limits.shard_state import MAX_CALLS_PER_SHARD
 from spass.limits.shared_limit import (
@@ -624,7 +624,6 @@ async def test_a_renewal_whose_reply_is_lost_keeps_the_place_and_settles_it(tabl
 
 async def test_an_item_of_an_earlier_release_goes_on_counting_and_forgets_its_calls_with_their_leases(table: LimitTable) -> None:
     world = LimitHarness(table, Caps(1000, 2, Decimal(10)), spent="0")
-    start = Expression()
     slot = int(world.time // 5)
     stored: dict[str, Value] = {
         "holds": {"old": int(world.time) + 50},
@@ -636,10 +635,7 @@ async def test_an_item_of_an_earlier_release_goes_on_counting_and_forgets_its_ca
         "budget": 10,
         "spent": Decimal(4),
     }
-    for name, value in stored.items():
-        start.set((name,), value)
-    start.require_presence(("pk",), present=False)
-    await table.write(start.update(KEY))
+    await table.write(Update(KEY, set=stored, when=ITEM_ABSENT))
     await world.let_in(400, "6")
     assert (await world.refused(1)).by == "tokens"
     assert (await world.refused(0, "0.1")).by == "reserved"

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from spass.aws.attributes import Item
-from spass.aws.table import Update
+from spass.aws.writes import Update
 from spass.core.errors import (
     InvalidRequest,
     RateLimited,

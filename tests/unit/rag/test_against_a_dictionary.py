@@ -206,7 +206,7 @@ def test_a_step_that_others_overtake_is_as_if_it_came_after_them(
             await agree(harness, rival, model, "ab", 5)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spass.rag.write.swap._MAX_BACKOFF_SECONDS", 0)
+        patch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
         if dead_in_objects:
             patch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", 0)
         asyncio.run(run())

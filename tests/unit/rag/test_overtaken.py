@@ -20,7 +20,7 @@ SEGMENT_OBJECTS = 5
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.write.swap._MAX_BACKOFF_SECONDS", 0)
+    monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
 
 
 async def test_its_rows_are_put_once_however_often_it_is_overtaken(harness: RagHarness, index: IndexId) -> None:

@@ -331,7 +331,7 @@ scripts = st.lists(
 def small(patch: pytest.MonkeyPatch, *, merging: bool, bitmaps_in_objects: bool) -> None:
     """Everything that takes thousands of rows, with a few: a job merges any two segments, an append up to four rows (if
     ``merging``, else none), six segments crowd an index, and four things retired are all that it remembers."""
-    patch.setattr("spass.rag.write.swap._MAX_BACKOFF_SECONDS", 0)
+    patch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
     patch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 4 if merging else 1)
     patch.setattr("spass.rag.write.merge_policy._MANY_SMALL_SEGMENTS", 2)
     patch.setattr("spass.rag.write.merge_policy._MANY_SEGMENTS", 1)

@@ -1,19 +1,21 @@
 """A table in memory as tenants see it, whose replicas lag: the item of the settings, alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from spass.aws.attributes import Item, Value
+from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.job_targets import NO_JOB_TARGETS
 from spass.aws.jobs import TenantJobs
 from spass.aws.keys import Key, tenant_config
 from spass.aws.objects import TenantObjects
-from spass.aws.table import ConditionFailed, TenantTable, Update, Write
+from spass.aws.table import ConditionFailed, TenantTable, Write
 from spass.aws.uploads import TenantUploads
+from spass.aws.writes import Update
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
+from tests.simulated.evaluation import apply
 
 TENANT = TenantId("acme")
 
@@ -58,37 +60,16 @@ class LaggingTable(TenantTable):
         return self.row.as_of(self.row.clock.now - (0.0 if consistent else self.lag()))
 
     async def write(self, write: Write) -> Item | None:
-        """An update as ``change_of`` writes it: SET, REMOVE, ADD #version."""
+        """Apply an update as ``change_of`` makes it."""
         assert isinstance(write, Update)
         if self.silent:
             raise StorageUnavailable("The table does not answer.")
         if write.key != tenant_config(TENANT):  # an item of a limit, which nothing was counted in
             raise ConditionFailed(None)
-        assert write.condition is None
-        item: Item = dict(self.row.as_of(self.row.clock.now) or {})
-        for clause, names in _clauses(write.expression):
-            for name in names:
-                if clause == "SET":
-                    left, right = name.split(" = ")
-                    item[write.names[left]] = write.values[right]
-                elif clause == "REMOVE":
-                    item.pop(write.names[name], None)
-        version: Value = item.get("version", 0)
-        assert isinstance(version, int)
-        item["version"] = version + 1
+        assert write.when is None
+        item = apply(write, self.row.as_of(self.row.clock.now))
         self.row.history.append((self.row.clock.now, item))
         return dict(item)
-
-
-def _clauses(expression: str) -> list[tuple[str, Sequence[str]]]:
-    found: list[tuple[str, Sequence[str]]] = []
-    for word in ("SET", "REMOVE", "ADD"):
-        _, keyword, rest = expression.partition(f"{word} ")
-        if keyword:
-            for other in (" REMOVE ", " ADD "):
-                rest = rest.partition(other)[0]
-            found.append((word, rest.split(", ")))
-    return found
 
 
 def store_over(table: TenantTable) -> TenantStore:

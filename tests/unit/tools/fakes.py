@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from spass.aws.attributes import Item
-from spass.aws.beside import Beside
 from spass.aws.clients import TenantStore
 from spass.aws.job_targets import NO_JOB_TARGETS
 from spass.aws.jobs import TenantJobs
 from spass.aws.keys import Key
 from spass.aws.objects import TenantObjects
+from spass.aws.swap import Participant
 from spass.aws.table import Put, TenantTable, Write
 from spass.aws.uploads import TenantUploads
 from spass.calls.scope import Scope
@@ -111,7 +111,7 @@ class ReadOnlyKnowledge:
         scope: Scope,
         index_id: IndexId,
         documents: Sequence[NewDocument],
-        beside: Beside[WriteAnswer] | None = None,
+        participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer:
         raise read_only_knowledge()
@@ -121,7 +121,7 @@ class ReadOnlyKnowledge:
         scope: Scope,
         index_id: IndexId,
         documents: Sequence[NewDocument],
-        beside: Beside[WriteAnswer] | None = None,
+        participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer:
         raise read_only_knowledge()
@@ -132,7 +132,7 @@ class ReadOnlyKnowledge:
         index_id: IndexId,
         document_id: DocumentId,
         patch: DocumentPatch,
-        beside: Beside[Document] | None = None,
+        participant: Participant[Document] | None = None,
         if_match: IfMatch | None = None,
     ) -> Document:
         raise read_only_knowledge()
@@ -142,13 +142,13 @@ class ReadOnlyKnowledge:
         scope: Scope,
         index_id: IndexId,
         document_id: DocumentId,
-        beside: Beside[bool] | None = None,
+        participant: Participant[bool] | None = None,
         if_match: IfMatch | None = None,
     ) -> bool:
         raise read_only_knowledge()
 
     async def delete_index(
-        self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None, if_match: IfMatch | None = None
+        self, scope: Scope, index_id: IndexId, participant: Participant[bool] | None = None, if_match: IfMatch | None = None
     ) -> bool:
         raise read_only_knowledge()
 

@@ -122,7 +122,7 @@ async def test_a_token_is_good_once(scope: Scope) -> None:
     with pytest.raises(ConfirmTokenInvalid):
         await confirmations.redeem(scope, PATCH, token)
     assert second == first
-    assert isinstance(second.refused(), ConfirmTokenInvalid)
+    assert isinstance(second.refusal(), ConfirmTokenInvalid)
 
 
 @pytest.mark.parametrize(("seconds", "good"), [(0, True), (59, True), (60, True), (61, False), (100_000, False)])

@@ -136,7 +136,7 @@ class Advance:
             raise index_replaced()
         return [self._part(), self._upload(answer.generation), *while_newest(self.store, self.record)]
 
-    def refused(self) -> SpassError:
+    def refusal(self) -> SpassError:
         return Overtaken("The batch was overtaken.")
 
     def alone(self) -> Sequence[Write]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from spass.aws.beside import Beside
+from spass.aws.swap import Participant
 from spass.calls.scope import Scope
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now, now_s
@@ -22,7 +22,7 @@ class IndexDeleter:
     cache: ObjectCache
 
     async def delete_index(
-        self, scope: Scope, index_id: IndexId, beside: Beside[bool] | None = None, if_match: IfMatch | None = None
+        self, scope: Scope, index_id: IndexId, participant: Participant[bool] | None = None, if_match: IfMatch | None = None
     ) -> bool:
         """Delete an index and all its documents; False if there was none.
 
@@ -36,14 +36,14 @@ class IndexDeleter:
             tombstone = Manifest(updated_at=now())
             return NextVersion(True, before.next_version(tombstone, retired=[before.generation], at=now_s()))
 
-        return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)
+        return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
 
     async def delete_document(
         self,
         scope: Scope,
         index_id: IndexId,
         document_id: DocumentId,
-        beside: Beside[bool] | None = None,
+        participant: Participant[bool] | None = None,
         if_match: IfMatch | None = None,
     ) -> bool:
         """Delete one document; False, and no new version, if it was not there.
@@ -64,4 +64,4 @@ class IndexDeleter:
             retired = garbage_paths(before.generation, before.segments, segments)
             return NextVersion(True, before.next_version(after, retired=retired, at=now_s()))
 
-        return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)
+        return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)

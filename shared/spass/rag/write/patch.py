@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spass.aws.beside import Beside
+from spass.aws.swap import Participant
 from spass.calls.scope import Scope
 from spass.core.errors import DocumentNotFound
 from spass.core.ids import DocumentId, IndexId
@@ -38,7 +38,7 @@ class Patcher:
         index_id: IndexId,
         document_id: DocumentId,
         patch: DocumentPatch,
-        beside: Beside[Document] | None = None,
+        participant: Participant[Document] | None = None,
         if_match: IfMatch | None = None,
     ) -> Document:
         """The document as it stands after ``patch``. What another writer made of it meanwhile is patched, not overwritten: its
@@ -67,7 +67,7 @@ class Patcher:
             after = before.next_version(before.with_segments(segments, now()), retired=retired, at=now_s())
             return NextVersion(_patch_result(addition.new, found[document_id]), after)
 
-        return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)
+        return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
 
 
 @dataclass(slots=True)

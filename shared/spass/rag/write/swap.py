@@ -1,21 +1,18 @@
 """Making the next version of an index: plan it on the version in force, swap it in, and start over when another writer was
 faster."""
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from spass.aws.beside import Beside
 from spass.aws.clients import TenantStore
-from spass.aws.commit_marker import commit
-from spass.aws.idempotency import Claim, StoredAnswer
+from spass.aws.idempotency import Claim, StoredAnswer, taken_over
 from spass.aws.keys import rag_manifest
-from spass.aws.leases import LeaseLost
 from spass.aws.objects import ObjectMissing
-from spass.aws.table import Write
+from spass.aws.swap import Participant, Swap
+from spass.aws.swap import swap as compare_and_swap
+from spass.aws.writes import Write
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.ids import IndexId, random_suffix
 from spass.core.jobs import MergeSegments
@@ -29,7 +26,6 @@ A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
 
 _MAX_STALE_READS: Final = 2  # a plan that meets a missing object is made anew once
-_MAX_BACKOFF_SECONDS: Final = 0.25  # seconds between two plans, full jitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +38,19 @@ class NextVersion(Generic[A_co]):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """How an Idempotency-Key's answer is kept with the write: for whose ``claim``, and what headers belong to the answer by
-    then."""
+    """A participant of a write that keeps its answer under an Idempotency-Key's ``claim``, with the ``headers`` of that
+    moment."""
 
     claim: Claim
     headers: Callable[[], Mapping[str, str]] = dict
 
     async def writes(self, answer: WriteAnswer, /) -> Sequence[Write]:
-        """The write that keeps the answer's body."""
+        """Return the write that keeps the answer's body."""
         return [await self.claim.completion(StoredAnswer(answer.body(), self.headers()))]
 
-    def refused(self) -> SpassError:
-        return LeaseLost("Another try of this request has taken over; try again.", retry_after=1)
+    def refusal(self) -> SpassError:
+        """Return the error of a try whose claim has passed to another one."""
+        return taken_over()
 
 
 async def read_manifest(store: TenantStore, index: IndexId) -> Manifest:
@@ -66,55 +63,50 @@ async def swap(
     index: IndexId,
     deadline: Deadline,
     plan: Callable[[Manifest, str], Awaitable[NextVersion[A]]],
-    beside: Beside[A] | None = None,
+    participant: Participant[A] | None = None,
     if_match: IfMatch | None = None,
 ) -> A:
-    """Carry out ``plan``: given the version in force and a new name for this try, it puts what objects it needs and answers a
-    step. The version and the writes ``beside`` it take effect together. When another writer swapped first, the plan is made anew
-    on what is now in force; what it had put before is left to the sweep.
+    """Carry out ``plan``: given the version in force and a new name for this attempt, it puts the objects that it needs and
+    returns a step. The version and the participant's writes take effect together. When another writer swapped first, the plan is
+    made again on what is now in force; the objects of the lost attempt are left to the sweep.
 
-    The precondition ``if_match`` is checked on the very version that the swap replaces, at each try.
+    The precondition ``if_match`` is checked on the very version that the swap replaces, at each attempt.
 
-    A step that changes nothing writes only what goes with it, on condition that the version is still in force. When a write
-    leaves a merge due, a job is asked for.
+    A step that changes nothing writes only the participant's writes, on condition that the version is still in force. When a
+    write leaves a merge due, a job is asked for.
 
     Raises:
         StorageUnavailable: the table or bucket does not answer, or the deadline passed among too many other writers.
         IndexChanged: ``if_match`` does not hold; nothing was changed.
-        SpassError: what ``beside`` says when one of its conditions does not hold.
+        SpassError: the participant's refusal.
     """
-    stale_reads = 0
-    while True:
+    merge = False
+
+    async def attempt() -> Swap[A]:
+        nonlocal merge
+        before, step = await _plan_next(store, index, plan, if_match)
+        merge = step.after is not None and step.after.version > before.version and merge_due(step.after)
+        if step.after is None:
+            return Swap(step.answer, unchanged_check(store.tenant, index, before))
+        return Swap(step.answer, swap_write(store.tenant, index, before, step.after))
+
+    answer = await compare_and_swap(store, attempt, deadline, participant)
+    if merge:
+        await _request_merge(store, index)
+    return answer
+
+
+async def _plan_next(
+    store: TenantStore, index: IndexId, plan: Callable[[Manifest, str], Awaitable[NextVersion[A]]], if_match: IfMatch | None
+) -> tuple[Manifest, NextVersion[A]]:
+    """Return the version in force and what ``plan`` makes of it."""
+    for _ in range(_MAX_STALE_READS):
         before = await read_manifest(store, index)
-        name = random_suffix()
-        try:
+        with suppress(ObjectMissing):  # swept since the version was read: the next version needs it no more
             if if_match is not None:
                 await if_match.check(store, index, before)
-            step = await plan(before, name)
-        except ObjectMissing:
-            stale_reads += 1
-            if stale_reads >= _MAX_STALE_READS:
-                raise StorageUnavailable("The index is changing; try again.", retry_after=1) from None
-            continue
-        stale_reads = 0
-        if step.after is None and beside is None:
-            return step.answer
-        swapped = (
-            swap_write(store.tenant, index, before, step.after) if step.after else unchanged_check(store.tenant, index, before)
-        )
-        writes: list[Write] = [swapped]
-        if beside is not None:
-            writes += await beside.writes(step.answer)
-        failures = await commit(store, writes)
-        if not failures:
-            if step.after is not None and step.after.version > before.version and merge_due(step.after):
-                await _request_merge(store, index)
-            return step.answer
-        if beside is not None and failures.keys() - {0}:
-            raise beside.refused()
-        if not deadline.remaining():
-            raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)
-        await asyncio.sleep(random.uniform(0, _MAX_BACKOFF_SECONDS))  # noqa: S311 (jitter)
+            return before, await plan(before, random_suffix())
+    raise StorageUnavailable("The index is changing; try again.", retry_after=1)
 
 
 async def _request_merge(store: TenantStore, index: IndexId) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from spass.aws.beside import Beside
+from spass.aws.swap import Participant
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, new_id
 from spass.core.time import now, now_s
@@ -32,7 +32,7 @@ class Writer:
         scope: Scope,
         index_id: IndexId,
         documents: Sequence[NewDocument],
-        beside: Beside[WriteAnswer] | None = None,
+        participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer:
         """Make ``documents`` all that the index holds, under a new generation; the index is created if absent.
@@ -51,14 +51,14 @@ class Writer:
             retired = [before.generation] if before.exists else []
             return self._step(index_id, before, after, retired, new, replaced=before.doc_count)
 
-        return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)
+        return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
 
     async def append(
         self,
         scope: Scope,
         index_id: IndexId,
         documents: Sequence[NewDocument],
-        beside: Beside[WriteAnswer] | None = None,
+        participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer:
         """Add ``documents``, each in place of the one with its id; the index is created if absent.
@@ -82,7 +82,7 @@ class Writer:
             retired = garbage_paths(before.generation, before.segments, segments)
             return self._step(index_id, before, after.with_segments(segments, now()), retired, new, replaced=len(found))
 
-        return await swap(scope.store, index_id, scope.deadline, plan, beside, if_match)
+        return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
 
     async def _embed(self, scope: Scope, documents: Sequence[NewDocument]) -> EmbeddedDocuments:
         return EmbeddedDocuments(documents, await self._embedder.embed(scope, [document.text for document in documents]))

@@ -33,7 +33,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """No append merges anything, four segments of one tier are enough, and one dead row makes a segment rotten."""
     monkeypatch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 1)
     monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 1)
-    monkeypatch.setattr("spass.rag.write.swap._MAX_BACKOFF_SECONDS", 0)
+    monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
 
 
 class RecordingJobs(TenantJobs):

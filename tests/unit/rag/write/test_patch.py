@@ -28,7 +28,7 @@ A = DocumentId("a")
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.write.swap._MAX_BACKOFF_SECONDS", 0)
+    monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
 
 
 async def begun(harness: RagHarness, index: IndexId) -> Document:

@@ -101,7 +101,7 @@ class OnceCompanion:
         self.answers.append(answer)
         return [Put(self.key, {"answer": str(answer)}, ABSENT)]
 
-    def refused(self) -> SpassError:
+    def refusal(self) -> SpassError:
         return ConfirmTokenInvalid("used up")
 
     async def took_place(self) -> bool:

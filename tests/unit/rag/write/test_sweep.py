@@ -29,7 +29,7 @@ A_DAY_ON = ORPHAN_SECONDS + 60
 @pytest.fixture(autouse=True)
 def dead_rows_in_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", 0)
-    monkeypatch.setattr("spass.rag.write.swap._MAX_BACKOFF_SECONDS", 0)
+    monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
 
 
 async def swept(harness: RagHarness, after: int) -> SweepResult:

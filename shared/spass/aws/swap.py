@@ -1,0 +1,72 @@
+"""Compare-and-swap: plan a change on the version in force, write it if that version still is, else plan again."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+from spass.aws.clients import TenantStore
+from spass.aws.commit_marker import commit
+from spass.aws.table import Write
+from spass.aws.writes import Check, Put, Update
+from spass.core.errors import SpassError, StorageUnavailable
+from spass.core.time import Deadline
+
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
+A_contra = TypeVar("A_contra", contravariant=True)
+
+_MAX_BACKOFF_SECONDS: Final = 0.25  # seconds between two attempts, full jitter
+
+
+@dataclass(frozen=True, slots=True)
+class Swap(Generic[A_co]):
+    """One attempt: ``answer`` is true once ``write`` has taken effect, whose condition is that the version which was read is
+    still in force. A ``Check`` changes nothing."""
+
+    answer: A_co
+    write: Put | Update | Check
+
+
+class Participant(Protocol[A_contra]):
+    """Another party's writes in a transaction: a confirm token that is consumed, an idempotent answer that is kept."""
+
+    async def writes(self, answer: A_contra, /) -> Sequence[Write]:
+        """Return the writes that join the transaction that makes ``answer`` true."""
+        ...
+
+    def refusal(self) -> SpassError:
+        """Return the error to raise when a condition of these writes does not hold. The transaction did not take effect."""
+        ...
+
+
+async def swap(
+    store: TenantStore,
+    plan: Callable[[], Awaitable[Swap[A]]],
+    deadline: Deadline,
+    participant: Participant[A] | None = None,
+) -> A:
+    """Commit what ``plan`` makes of the version in force, together with the participant's writes, and return its answer. When
+    another writer was faster, plan again.
+
+    Raises:
+        StorageUnavailable: the table does not answer, or the deadline passed among too many other writers.
+        SpassError: what ``plan`` raises, or the participant's refusal.
+    """
+    while True:
+        attempt = await plan()
+        if participant is None:
+            if isinstance(attempt.write, Check):
+                return attempt.answer
+            writes: Sequence[Write] = (attempt.write,)
+        else:
+            writes = (attempt.write, *await participant.writes(attempt.answer))
+        failures = await commit(store, writes)
+        if not failures:
+            return attempt.answer
+        if participant is not None and failures.keys() - {0}:
+            raise participant.refusal()
+        if not deadline.remaining():
+            raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)
+        await asyncio.sleep(random.uniform(0, _MAX_BACKOFF_SECONDS))  # noqa: S311 (jitter)
