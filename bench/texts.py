@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
+from spass.calls.answer_redaction import AnswerRedactor
 from spass.calls.defence import sanitize_request
-from spass.calls.leaks import AnswerRedactor
 from spass.core.messages import Message, Role
 from spass.llm.types import ChatDelta, ChatRequest
-from spass.redaction.detector import SecretSet
+from spass.redaction.redactor import Redactor
 
 ALPHABET: Final = (
     *("a", "1", "é", "中", "क", "ب", "ᠠ", "😀", "❤", "\U0001f3f4", "\u0301", "©", "#", "\u20e3", "ˆ", "‹", "＜", "｜", "▁"),
@@ -27,14 +27,14 @@ ALPHABET: Final = (
     *("<s>", "<|a", "<d", "</data", "[/", "\nHuman:", "\\n", "\\u0041", "://", "sk-", "eyJ", "AKIA", "aws ", "Bearer "),
     *("-----BEGIN PRIVATE KEY-----", "AccountKey=", "0a"),
 )
-"""One character of every class that the defence or the scrubbing treats in its own way, and beginnings of what they look for."""
+"""One character of every class that the defence or the redaction treats in its own way, and beginnings of what they look for."""
 
 USUAL: Final = {
     "plain words": "Plain words in a row. ",
     "umlauts and quotes": "Schöne „Wörter“ in Folge. ",
     "JSON": '{"a": ["b c", 1.5]}, ',
 }
-SECRETS: Final = SecretSet.of(["wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"], ["00" * 32] * 8)
+REDACTOR: Final = Redactor(["00" * 32] * 8, (), lambda: ["wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"])
 _PROBE: Final = 10_000
 
 
@@ -43,19 +43,19 @@ def defend_message(role: Role, text: str) -> None:
     sanitize_request(ChatRequest("m", (Message(role, f"{text[:-1]}x", tool_call_id="c"),)))
 
 
-def scrub_answer(piece: int, text: str) -> None:
-    """Scrub an answer that comes in pieces of so many characters."""
-    scrubber = AnswerRedactor(lambda: SECRETS)
+def redact_answer(piece: int, text: str) -> None:
+    """Redact an answer that comes in pieces of so many characters."""
+    redactor = AnswerRedactor(REDACTOR)
     for start in range(0, len(text), piece):
-        scrubber.passed(ChatDelta(text[start : start + piece]))
-    scrubber.rest()
+        redactor.feed(ChatDelta(text[start : start + piece]))
+    redactor.flush()
 
 
 WORKS: Final[Mapping[str, Callable[[str], None]]] = {
     "a user's message": partial(defend_message, Role.USER),
     "a tool's answer": partial(defend_message, Role.TOOL),
-    "a model's answer, whole": partial(scrub_answer, 10**7),
-    "a model's answer in pieces of 8": partial(scrub_answer, 8),
+    "a model's answer, whole": partial(redact_answer, 10**7),
+    "a model's answer in pieces of 8": partial(redact_answer, 8),
 }
 
 

@@ -17,7 +17,7 @@ from functions.workers import ingest_step, jobs
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, Provider, ToolCallDelta
-from spass.redaction import text as hidden
+from spass.redaction import text as redaction
 from spass.tenancy.config import BackendConfig
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply, ScriptedProvider
 from tests.functions.test_ingest_workers import messages, put
@@ -71,12 +71,12 @@ SURFACES: Mapping[str, Send] = {**CHATS, **EMBEDS}
 def planted_gateway(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
     """A gateway that knows the secrets that are told by being known."""
     give_credentials(monkeypatch)
-    hidden.reload_environment()
+    redaction.reload_environment()
     sha = [hashlib.sha256(token.encode()).hexdigest() for token in ("sibling-token", TOKEN)]
     config = CONFIG.replace(sha[0], sha[1]).replace("provider: ollama", "provider: openai")
     gateway.services.settings.config.write_text(config)
     yield gateway
-    hidden.reload_environment()
+    redaction.reload_environment()
 
 
 def routed_to(gateway: Gateway, upstream: Upstream, provider: str = "openai") -> None:

@@ -1,4 +1,4 @@
-"""The one way to call a model: allow-list, depth, admission, defence, router, scrubbing, cost, audit, in this order, wherever the
+"""The one way to call a model: allow-list, depth, admission, defence, router, redaction, cost, audit, in this order, wherever the
 call starts."""
 
 import asyncio
@@ -9,10 +9,10 @@ from decimal import Decimal
 from typing import Final, Literal
 
 from spass.calls.admission import Admission
+from spass.calls.answer_redaction import AnswerRedactor, redactor_of
 from spass.calls.defence import count_request_characters, sanitize_request
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import estimate_tokens, expected_usage
-from spass.calls.leaks import Redactor
 from spass.calls.recorder import Recorder
 from spass.calls.scope import MAX_CALLER_DEPTH, Scope
 from spass.calls.worker_thread import run_in_worker_thread
@@ -24,6 +24,7 @@ from spass.llm.types import ChatDelta, ChatRequest, EmbeddingReply, ReplyBuilder
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.metering.pricing import price
+from spass.redaction.redactor import Redactor
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.settings import Cascade
 
@@ -40,12 +41,12 @@ class Calls:
         cascade: Cascade,
         *,
         admission: Admission | None = None,
-        leaks: Redactor | None = None,
+        redactor: Redactor | None = None,
     ) -> None:
         self._config = config
         self._router = router
         self._admission = admission or Admission(cascade)
-        self._leaks = leaks or Redactor(config, router.keys)
+        self._redactor = redactor or redactor_of(config, router.keys)
 
     def chat(self, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """The answer in pieces. The last piece holds no text but the finish reason, the usage (estimated where the provider said
@@ -75,11 +76,11 @@ class Calls:
             await admitted.settle(_NOTHING, Cost())
             raise
         recorder = Recorder(scope, CallKind.CHAT, model=model.name, admitted=admitted)
-        heard, scrubber = ReplyBuilder(), self._leaks.answer_redactor()
+        heard, redacted = ReplyBuilder(), AnswerRedactor(self._redactor)
         status, cost = audit.FAILED, Cost()
 
         def passed(delta: ChatDelta) -> ChatDelta:
-            return scrubber.passed(harmless.heard(delta))
+            return redacted.feed(harmless.heard(delta))
 
         routed = self._router.chat(harmless.request, recorder.context.with_expected(expected))
         try:
@@ -88,14 +89,14 @@ class Calls:
                     heard.add(delta)
                     if said := _without_totals(await run_in_worker_thread(_characters(delta), passed, delta)):
                         yield said
-            if said := _without_totals(scrubber.rest()):
+            if said := _without_totals(redacted.flush()):
                 yield said
             status = audit.OK
         except SpassError as error:
             status = error.code
-            if said := _without_totals(scrubber.rest()):
+            if said := _without_totals(redacted.flush()):
                 yield said
-            raise self._leaks.redact_error(error) from None
+            raise self._redactor.redact_error(error) from None
         except (GeneratorExit, asyncio.CancelledError):
             status = audit.CANCELLED
             raise
@@ -128,7 +129,7 @@ class Calls:
             status = audit.OK
         except SpassError as error:
             status = error.code
-            raise self._leaks.redact_error(error) from None
+            raise self._redactor.redact_error(error) from None
         except asyncio.CancelledError:
             status = audit.CANCELLED
             raise

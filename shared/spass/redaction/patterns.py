@@ -138,3 +138,56 @@ PRIVATE_KEY: Final = re.compile(r"-----BEGIN (?:[A-Z0-9]{2,12} ){0,2}PRIVATE KEY
 _KEY_LINES: Final = r"(?:\s|\\[nr]|[A-Za-z0-9+/=:,-])"
 PRIVATE_KEY_LINES: Final = re.compile(rf"{PRIVATE_KEY.pattern}(?:{_KEY_LINES}*?-----END [A-Z0-9 ]*-----|{_KEY_LINES}*)")
 """Both, in a text of which only its words count."""
+
+PLACES: Final = tuple(
+    map(
+        re.compile,
+        (
+            r"\barn:aws[\w-]*:[^\s\"'<>,]+",
+            r"(?i)\b[a-z][a-z0-9+.-]{1,20}://[^\s\"'<>]+",
+            r"(?i)(?<![a-z0-9.-])[a-z0-9.-]+\.(?:amazonaws\.com|api\.aws|on\.aws)(?:\.cn)?\b[^\s\"'<>,]*",
+            r"(?<![\w.])/(?:var|opt|tmp|home|root|usr|etc|mnt|srv|app|private|Users|Library|proc|dev)/[^\s\"'<>,:;)]+",
+            r"(?<![\w.@+/-])(?:[\w.@+-]*/)+[\w.@+-]+\.(?:py|pyc|so|ya?ml|env|pem|key)\b",
+            r"\b[A-Za-z]:\\[^\s\"'<>]+",
+        ),
+    ),
+)
+"""ARNs, URLs, hosts of AWS and paths of files."""
+
+# Top-level domains, and the names that private networks use as such. Prose may have a word directly after a full stop, and a path
+# of fields has a name there, so a domain that is also a word counts only after two dots.
+_TOP_LEVEL_DOMAINS: Final = (
+    "ai|app|arpa|au|aws|biz|br|ca|cc|ch|cloud|cluster|cn|com|corp|cz|de|dev|dk|edu|es|eu|fi|fr|gg|gov|gr|home|host|ie|il|info"
+    "|internal|intra|intranet|io|jp|kr|lan|local|localdomain|localhost|mil|mx|net|nl|nz|online|org|pl|pt|ru|se|sg|site|svc"
+    "|systems|tech|tr|tv|tw|uk|xyz|za"
+)
+_WORDLIKE_DOMAINS: Final = "at|be|co|fm|hk|in|is|it|ly|me|network|no|page|run|sh|so|test|to|us"
+
+_NAMED_KEY: Final = AWS_SECRET_NAME.pattern.removesuffix(r"\Z") + AWS_SECRET.pattern
+_HEX: Final = "[0-9a-fA-F]{1,4}"
+PROVIDER_TEXT: Final[tuple[str | re.Pattern[str], ...]] = (
+    r"(?s)Traceback \(most recent call last\).*",
+    PRIVATE_KEY_LINES,
+    _NAMED_KEY,
+    CREDENTIAL,
+    r"(?i)\b[a-z][a-z0-9+.-]*://\S+",  # URLs
+    r"\barn:[\w:/.*-]+",
+    r"(?i)\bbearer\s+\S+",
+    r"\beyJ[-_A-Za-z0-9]{5,}(?:\.[-_A-Za-z0-9]*)*",  # JSON Web Tokens
+    r"\b(?:AKIA|ASIA|AROA|AIDA|ABIA|ACCA)[A-Z0-9]{8,}",
+    # keys that nothing but a key begins like; half masked ones too
+    r"\b(?:sk-|[spr]k_(?:live|test)_|xai-|gsk_|hf_|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AIza)[-_A-Za-z0-9*.]{4,}",
+    r"\b(?:sk|pk|rk|org|proj|key)[-_][-_A-Za-z0-9*.]*[0-9*][-_A-Za-z0-9*.]{3,}",
+    r"(?<![\w-])\w[\w-]*\*{3,}[\w*-]*",  # any other half masked key
+    r"\b[A-Za-z]:\\[^\s'\"]*(?: [^\s'\"\\]+\\[^\s'\"]*)*",  # paths of Windows, its shares
+    r"\\\\[\w.$-]+\\[^\s'\"]*",
+    r"\[[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(?:%\w+)?\](?::\d+)?",  # IPv6
+    rf"(?<![\w:.])(?:{_HEX}(?::{_HEX}){{7}}|{_HEX}(?::{_HEX})*::(?:{_HEX}(?::{_HEX})*)?|::{_HEX}(?::{_HEX})*)(?![\w:])",
+    r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b",
+    r"(?i)(?<![\w.-])[a-z][a-z0-9.-]*:(?:80|443|[1-9]\d{3,4})(?!\w)(?:/\S*)?",  # hosts
+    rf"(?i)(?<![\w.-])(?:[a-z0-9-]+\.)+(?:{_TOP_LEVEL_DOMAINS})\b(?![\w-])(?::\d+)?(?:/\S*)?",
+    rf"(?i)(?<![\w.-])(?:[a-z0-9-]+\.){{2,}}(?:{_WORDLIKE_DOMAINS})\b(?![\w-])(?::\d+)?(?:/\S*)?",
+    r"(?<![\w/.<#])(?:~|\.{1,2})?/(?:[\w@-]|\.\w)[\w.@-]*(?:/[\w.@-]*)*",  # paths
+)
+"""What a provider's own message may hold: secrets, also half masked ones, and every host, address and path.
+Most are text, which ``re`` compiles at first use: a process that starts must not wait for them."""

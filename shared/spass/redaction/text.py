@@ -1,4 +1,4 @@
-"""What is ours and goes to nobody: the last look at what leaves in an error or in the log, whatever wrote it."""
+"""Redact texts that leave in an error or in the log."""
 
 import os
 import re
@@ -7,11 +7,14 @@ from functools import cache, lru_cache
 from typing import Final
 
 from spass.core.messages import Json
-from spass.redaction.patterns import CREDENTIAL, LOGIN, PRIVATE_KEY_LINES
+from spass.redaction.patterns import CREDENTIAL, LOGIN, PLACES, PRIVATE_KEY_LINES, PROVIDER_TEXT
 
-_GONE: Final = "[…]"
-_SHORTEST: Final = 8
-_NAMES: Final = (
+REDACTED: Final = "[…]"
+"""Replaces a secret."""
+MAX_PROVIDER_CHARACTERS: Final = 500
+CREDENTIAL_VARIABLES: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
+_DEPLOYMENT_VARIABLES: Final = (
     "SPASS_TABLE",
     "SPASS_BUCKET",
     "SPASS_QUEUE",
@@ -19,21 +22,12 @@ _NAMES: Final = (
     "SPASS_COMPACTION_QUEUE",
     "SPASS_COMPACTION_MACHINE",
 )
-_CREDENTIALS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-_PLACES: Final = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\barn:aws[\w-]*:[^\s\"'<>,]+",
-        r"(?i)\b[a-z][a-z0-9+.-]{1,20}://[^\s\"'<>]+",
-        r"(?i)(?<![a-z0-9.-])[a-z0-9.-]+\.(?:amazonaws\.com|api\.aws|on\.aws)(?:\.cn)?\b[^\s\"'<>,]*",
-        r"(?<![\w.])/(?:var|opt|tmp|home|root|usr|etc|mnt|srv|app|private|Users|Library|proc|dev)/[^\s\"'<>,:;)]+",
-        r"(?<![\w.@+/-])(?:[\w.@+-]*/)+[\w.@+-]+\.(?:py|pyc|so|ya?ml|env|pem|key)\b",
-        r"\b[A-Za-z]:\\[^\s\"'<>]+",
-    )
-)
-_LONG: Final = re.compile(r"[A-Za-z0-9_.+/=:@~%?&-]{20,}")
-_ORDINARY: Final = re.compile(r"[a-z]{3}_[0-9a-z]{26}|\d{4}-\d\d-\d\dT[\d:.]{8,15}Z")
-# A text without any of these holds no place and no private key.
+_SHORTEST_VALUE: Final = 8  # characters of an environment variable's value
+_LONG_SECRET: Final = 12  # characters
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f\x80-\x9f]+")
+_LONG_RUN: Final = re.compile(r"[A-Za-z0-9_.+/=:@~%?&-]{20,}")
+_ID_OR_TIME: Final = re.compile(r"[a-z]{3}_[0-9a-z]{26}|\d{4}-\d\d-\d\dT[\d:.]{8,15}Z")
+# A text without any of these holds neither a place nor a private key.
 _SIGN: Final = re.compile(
     r"arn:aws|://|PRIVATE KEY|amazonaws|:\\|\.(?:aws|py|so|ya?ml|env|pem|key)"
     r"|/(?:var|opt|tmp|home|root|usr|etc|mnt|srv|app|private|Users|Library|proc|dev)/"
@@ -41,64 +35,76 @@ _SIGN: Final = re.compile(
 
 
 def redact(text: str) -> str:
-    """``text`` without credentials, ARNs, URLs, hosts of AWS, paths of files, and names of what the deployment made."""
+    """Return ``text`` without credentials, ARNs, URLs, hosts of AWS, paths of files and names of the deployment's resources."""
     text = redact_environment(text)
     if not _is_suspect(text):
         return text
-    for pattern in (PRIVATE_KEY_LINES, LOGIN, CREDENTIAL, *_PLACES):
-        text = pattern.sub(_GONE, text)
+    for pattern in (PRIVATE_KEY_LINES, LOGIN, CREDENTIAL, *PLACES):
+        text = pattern.sub(REDACTED, text)
     return text
+
+
+def redact_provider_text(text: str, *, secrets: Sequence[str] = ()) -> str:
+    """Return a provider's message on one line of at most 500 characters, without keys, URLs, hosts, addresses, paths, ARNs and
+    ``secrets``."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        # A short secret does not count inside a word: a host may be called "gpu".
+        literal = re.escape(secret)
+        text = re.sub(literal if len(secret) >= _LONG_SECRET else rf"(?<!\w){literal}(?!\w)", REDACTED, text, flags=re.IGNORECASE)
+    text = redact_environment(text[: MAX_PROVIDER_CHARACTERS * 4])
+    for pattern in PROVIDER_TEXT:
+        text = re.sub(pattern, REDACTED, text)
+    text = _CONTROLS.sub(" ", text).encode(errors="replace").decode().strip()
+    return text if len(text) <= MAX_PROVIDER_CHARACTERS else text[: MAX_PROVIDER_CHARACTERS - 1] + "…"
 
 
 def redact_environment(text: str) -> str:
-    """``text`` without this process's credentials and the names of what the deployment made."""
-    for value in _values():
-        text = text.replace(value, _GONE)
+    """Return ``text`` without this process's credentials and the names of the deployment's resources."""
+    for value in _environment_values():
+        text = text.replace(value, REDACTED)
     return text
 
 
-def redact_json(value: Json, hide: Callable[[str], str] = redact) -> Json:
-    """The same for every text in ``value``, names of members included."""
+def redact_json(value: Json, redact: Callable[[str], str] = redact) -> Json:
+    """Return ``value`` with every text in it redacted, names of members included."""
     match value:
         case str():
-            return hide(value)
+            return redact(value)
         case list():
-            return [redact_json(part, hide) for part in value]
+            return [redact_json(part, redact) for part in value]
         case dict():
-            return redact_members(value, hide)
+            return redact_members(value, redact)
         case _:
             return value
 
 
-def redact_members(value: Mapping[str, Json], hide: Callable[[str], str] = redact) -> dict[str, Json]:
-    """The same for an object."""
-    return {hide(name): redact_json(part, hide) for name, part in value.items()}
+def redact_members(value: Mapping[str, Json], redact: Callable[[str], str] = redact) -> dict[str, Json]:
+    """Return the object ``value`` redacted as by ``redact_json``."""
+    return {redact(name): redact_json(part, redact) for name, part in value.items()}
 
 
 def needs_no_redaction(text: str) -> bool:
-    """Whether ``redact`` would change nothing; quick where that is so."""
-    return not (_is_suspect(text) or any(value in text for value in _values()))
+    """Return True if ``redact`` would not change ``text``. Quick, as the log asks for every line."""
+    return not (_is_suspect(text) or any(value in text for value in _environment_values()))
+
+
+def reload_environment() -> None:
+    """Read the environment variables anew at the next use, after they were changed."""
+    _environment_values.cache_clear()
 
 
 def _is_suspect(text: str) -> bool:
     if _SIGN.search(text):
         return True
-    return any(not _ORDINARY.fullmatch(run) and _holds_credential(run) for run in _LONG.findall(text))
+    return any(not _ID_OR_TIME.fullmatch(run) and _holds_credential(run) for run in _LONG_RUN.findall(text))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=512)  # lines of the log repeat the same names and routes
 def _holds_credential(run: str) -> bool:
-    """Lines of the log say the same names and routes time and again."""
     return CREDENTIAL.search(run) is not None
 
 
 @cache
-def _values() -> Sequence[str]:
-    """What the environment of this process says of its credentials and of what the deployment has made."""
-    found = map(os.environ.get, (*_NAMES, *_CREDENTIALS))
-    return sorted((value for value in found if value and len(value) >= _SHORTEST), key=len, reverse=True)
-
-
-def reload_environment() -> None:
-    """The environment has changed."""
-    _values.cache_clear()
+def _environment_values() -> Sequence[str]:
+    found = map(os.environ.get, (*_DEPLOYMENT_VARIABLES, *CREDENTIAL_VARIABLES))
+    return sorted((value for value in found if value and len(value) >= _SHORTEST_VALUE), key=len, reverse=True)

@@ -79,7 +79,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(known, InternalError | StorageUnavailable):
         write_line(failure_line(known, exchange.request_id))
     services: Services = request.app.state.services
-    return error_response(known, exchange.request_id, headers, hide=services.hide)
+    return error_response(known, exchange.request_id, headers, redact=services.redact)
 
 
 def _allowed(request: Request) -> list[str]:

@@ -71,23 +71,23 @@ def http_error_type(error: SpassError) -> HttpErrorType:
     )
 
 
-def envelope(error: SpassError, request_id: RequestId, hide: Callable[[str], str] = redact) -> dict[str, Json]:
+def envelope(error: SpassError, request_id: RequestId, redact: Callable[[str], str] = redact) -> dict[str, Json]:
     """The body of every failure, its texts as ``redact`` leaves them."""
-    details = redact_members(error.details, hide)
-    message = hide(error.message)
+    details = redact_members(error.details, redact)
+    message = redact(error.message)
     if isinstance(error, InvalidRequest) and "errors" not in details:
-        details["errors"] = [_only_report(error, message, hide)]
+        details["errors"] = [_only_report(error, message, redact)]
     body: dict[str, Json] = {
         "code": error.code,
         "message": message,
         "type": http_error_type(error).type,
-        "param": error.param and hide(error.param),
+        "param": error.param and redact(error.param),
         "details": details,
     }
     return {"error": body, "request_id": request_id}
 
 
-def _only_report(error: InvalidRequest, message: str, hide: Callable[[str], str]) -> dict[str, Json]:
+def _only_report(error: InvalidRequest, message: str, redact: Callable[[str], str]) -> dict[str, Json]:
     """Return the entry of ``details.errors`` for an error that validation did not find."""
     param = error.param
     if param is None:
@@ -98,7 +98,7 @@ def _only_report(error: InvalidRequest, message: str, hide: Callable[[str], str]
         loc = ["query", param]
     else:
         loc = ["body", *(int(part) if part.isdecimal() else part for part in param.split("."))]
-    return {"loc": [hide(part) if isinstance(part, str) else part for part in loc], "message": message, "type": error.code}
+    return {"loc": [redact(part) if isinstance(part, str) else part for part in loc], "message": message, "type": error.code}
 
 
 def error_response(
@@ -106,7 +106,7 @@ def error_response(
     request_id: RequestId,
     headers: Mapping[str, str] | None = None,
     *,
-    hide: Callable[[str], str] = redact,
+    redact: Callable[[str], str] = redact,
 ) -> Response:
     """The whole answer to a request that failed with ``error``."""
     extra = dict(headers or {})
@@ -119,7 +119,7 @@ def error_response(
         retry_after = 1.0
     if retry_after is not None:
         extra["Retry-After"] = str(max(1, math.ceil(retry_after)))
-    return json_response(envelope(error, request_id, hide), status=http_error_type(error).status, headers=extra)
+    return json_response(envelope(error, request_id, redact), status=http_error_type(error).status, headers=extra)
 
 
 def from_validation(error: RequestValidationError) -> InvalidRequest:

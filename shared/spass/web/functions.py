@@ -122,7 +122,7 @@ def _without_trace(kind: str) -> Exception:
 
 def _problems(error: Exception) -> dict[str, Json]:
     """What is wrong with a file of the operator's: its name, the line and what."""
-    from spass.redaction.provider_text import redact_provider_text
+    from spass.redaction.text import redact_provider_text
     from spass.tenancy.yaml_source import ConfigError
 
     if not isinstance(error, ConfigError):

@@ -128,11 +128,11 @@ async def stream_idempotently(
         ClientDisconnect: the client left before it, and has named no key.
     """
     if exchange.idempotent is None:
-        return await stream_response(chunks(), exchange.request_id, hide=exchange.services.hide, client=client)
+        return await stream_response(chunks(), exchange.request_id, redact=exchange.services.redact, client=client)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
     if isinstance(claim, StoredAnswer):
         return await stream_response(_as_async(replay(claim.body)), exchange.request_id, headers={REPLAYED_HEADER: "true"})
-    return await stream_response(_record_stream(claim, chunks, collect), exchange.request_id, hide=exchange.services.hide)
+    return await stream_response(_record_stream(claim, chunks, collect), exchange.request_id, redact=exchange.services.redact)
 
 
 async def _as_async(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:

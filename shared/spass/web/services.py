@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from spass.agents.registry import AgentRegistry
     from spass.aws.clients import Aws
     from spass.aws.provider_keys import ProviderKeys
-    from spass.calls.leaks import Redactor
     from spass.calls.pipeline import Calls
     from spass.calls.scope import Scope
     from spass.completions.service import Completions
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from spass.rag.ingest.uploads import Uploads
     from spass.rag.service import Rag
     from spass.rag.write.delete import IndexDeleter
+    from spass.redaction.redactor import Redactor
     from spass.sessions.compaction.jobs import CompactionJobs
     from spass.sessions.compaction.steps import CompactionSteps
     from spass.sessions.compaction.summary import Summarizer
@@ -140,19 +140,19 @@ class Services:
     def calls(self) -> "Calls":
         from spass.calls.pipeline import Calls
 
-        return Calls(self.config, self.router, self.cascade, leaks=self.leaks)
+        return Calls(self.config, self.router, self.cascade, redactor=self.redactor)
 
     @cached_property
-    def leaks(self) -> "Redactor":
-        from spass.calls.leaks import Redactor
+    def redactor(self) -> "Redactor":
+        from spass.calls.answer_redaction import redactor_of
 
-        return Redactor(self.config, lambda: self.router.keys() if "router" in self.__dict__ else ())
+        return redactor_of(self.config, lambda: self.router.keys() if "router" in self.__dict__ else ())
 
-    def hide(self, text: str) -> str:
-        """What may stand of ``text`` in an error. Before the first caller is known, no words of a caller stand in any."""
+    def redact(self, text: str) -> str:
+        """Return the text of an error without secrets. Before the configuration is read, an error holds no words of a caller."""
         from spass.redaction.text import redact
 
-        return self.leaks.hide(text) if "config" in self.__dict__ else redact(text)
+        return self.redactor.redact(text) if "config" in self.__dict__ else redact(text)
 
     @cached_property
     def completions(self) -> "Completions":

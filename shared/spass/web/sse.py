@@ -35,7 +35,7 @@ async def stream_response(
     request_id: RequestId,
     *,
     headers: Mapping[str, str] | None = None,
-    hide: Callable[[str], str] = redact,
+    redact: Callable[[str], str] = redact,
     client: Receive | None = None,
 ) -> StreamingResponse:
     """The chunks, each an event, and ``[DONE]``.
@@ -55,7 +55,7 @@ async def stream_response(
     if not running.events:
         await running.result()
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})}
-    return _EventStream(render_events(running, request_id, hide=hide), headers, running if client else None)
+    return _EventStream(render_events(running, request_id, redact=redact), headers, running if client else None)
 
 
 async def _wait_for_first(work: EventTask[Chunk], client: Receive) -> None:
@@ -106,7 +106,7 @@ async def render_events(
     request_id: RequestId,
     *,
     keep_alive: float = KEEP_ALIVE_SECONDS,
-    hide: Callable[[str], str] = redact,
+    redact: Callable[[str], str] = redact,
 ) -> AsyncIterator[bytes]:
     """The bytes of the stream. Silence is filled with comments; work that breaks ends it with an ``error`` and no ``[DONE]``."""
     sent = 0
@@ -123,7 +123,7 @@ async def render_events(
     except SpassError as error:
         if isinstance(error, InternalError | StorageUnavailable):
             write_line(failure_line(error, request_id))
-        yield _event(envelope(error, request_id, hide))
+        yield _event(envelope(error, request_id, redact))
     except asyncio.CancelledError:  # the server stops, or the client has left
         yield _event(
             envelope(InternalError("The gateway was stopped before the answer ended. Send the request again."), request_id)

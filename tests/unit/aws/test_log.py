@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spass.aws.log import capture_library_logs, failure_line, write_line
-from spass.redaction import text as hidden
+from spass.redaction import text as redaction
 from tests.unit.calls.planted_secrets import KNOWN, SECRETS, SHAPED, give_credentials, leaked_kinds
 
 ROUGHLY_ALL = " ".join(SECRETS.values()) + " /var/task/app.py arn:aws:s3:::private-bucket https://models.internal/x"
@@ -69,10 +69,10 @@ def test_this_process_credentials_and_the_deployments_names_are_taken_out(
     give_credentials(monkeypatch)
     monkeypatch.setenv("SPASS_TABLE", "stack-Table-1ABC")
     monkeypatch.setenv("SPASS_BUCKET", "stack-bucket-2def")
-    hidden.reload_environment()
+    redaction.reload_environment()
     write_line({"a": "stack-Table-1ABC is throttled", "b": ["s3 stack-bucket-2def"], "c": KNOWN["process secret key"]})
     monkeypatch.undo()
-    hidden.reload_environment()
+    redaction.reload_environment()
     assert lines(capsys) == [{"a": "[…] is throttled", "b": ["s3 […]"], "c": "[…]"}]
 
 
@@ -90,13 +90,13 @@ def test_this_process_credentials_and_the_deployments_names_are_taken_out(
     ],
 )
 def test_a_place_in_a_text_is_taken_out(text: str) -> None:
-    assert hidden.redact(f"It failed at {text} today") == "It failed at […] today"
+    assert redaction.redact(f"It failed at {text} today") == "It failed at […] today"
 
 
 @pytest.mark.parametrize("piece", ["a.", "a-b/", "/", "PRIVATE KEY "])
 def test_a_long_text_is_looked_through_in_time_that_grows_with_its_length(piece: str) -> None:
     started = time.process_time()
-    hidden.redact("://" + piece * 50_000)
+    redaction.redact("://" + piece * 50_000)
     assert time.process_time() - started < 2
 
 
@@ -111,7 +111,7 @@ def test_a_long_text_is_looked_through_in_time_that_grows_with_its_length(piece:
     ],
 )
 def test_what_helps_stays(text: str) -> None:
-    assert hidden.redact(text) == text
+    assert redaction.redact(text) == text
 
 
 def test_of_an_exception_its_type_its_cause_and_the_place_are_said() -> None:

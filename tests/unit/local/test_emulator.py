@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 from local.emulator import StackOutputs
-from spass.redaction import text as hidden
+from spass.redaction import text as redaction
 from spass.web.services import Settings
 
 STORES = StackOutputs(*(f"spass-local-{field.name}-1ABC" for field in fields(StackOutputs)))
@@ -16,10 +16,10 @@ STORES = StackOutputs(*(f"spass-local-{field.name}-1ABC" for field in fields(Sta
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in STORES.variables().items():
         monkeypatch.setenv(name, value)
-    hidden.reload_environment()
+    redaction.reload_environment()
     yield
     monkeypatch.undo()
-    hidden.reload_environment()
+    redaction.reload_environment()
 
 
 def test_the_gateway_knows_each_of_them_by_its_own_name() -> None:
@@ -34,4 +34,4 @@ def test_the_gateway_knows_each_of_them_by_its_own_name() -> None:
 def test_none_of_their_names_is_shown_to_anybody() -> None:
     told = " ".join(STORES.variables().values())
     assert "spass-local" in told
-    assert "spass-local" not in hidden.redact_environment(told)
+    assert "spass-local" not in redaction.redact_environment(told)

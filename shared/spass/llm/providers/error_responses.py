@@ -26,7 +26,7 @@ from spass.llm.errors import (
     BackendTooDeep,
     BackendUnavailable,
 )
-from spass.redaction.provider_text import redact_provider_text
+from spass.redaction.text import redact_provider_text
 
 _TIMED_OUT: Final = frozenset({504, 524})  # 524 is Cloudflare's
 _TRANSIENT: Final = frozenset({408, 409, 425})

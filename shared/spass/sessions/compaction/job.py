@@ -20,7 +20,7 @@ from spass.core.ids import AgentName, JobId, RequestId, SessionId, SummaryId, Us
 from spass.core.messages import Json
 from spass.core.time import Timestamp, epoch_s
 from spass.metering.pricing import decimal_text
-from spass.redaction.provider_text import redact_provider_text
+from spass.redaction.text import redact_provider_text
 from spass.sessions.compaction.types import CompactionPlan
 from spass.tenancy.strict_body import StrictBody
 

@@ -11,7 +11,7 @@ import httpx
 from pydantic import Field
 
 from spass.core.messages import Json
-from spass.redaction.provider_text import redact_provider_text
+from spass.redaction.text import redact_provider_text
 from spass.tools.base import ToolError
 
 Language: TypeAlias = Annotated[

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spass.redaction.provider_text import MAX_MESSAGE_CHARACTERS, redact_provider_text
+from spass.redaction.text import MAX_PROVIDER_CHARACTERS, redact_provider_text
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_helps_the_caller_stays(words: str) -> None:
 
 def test_a_long_or_many_lined_message_becomes_one_short_line() -> None:
     assert redact_provider_text("a\r\nb\x00c") == "a b c"
-    assert len(redact_provider_text("word " * 1000)) == MAX_MESSAGE_CHARACTERS
+    assert len(redact_provider_text("word " * 1000)) == MAX_PROVIDER_CHARACTERS
 
 
 def test_of_a_stack_trace_nothing_is_left() -> None:

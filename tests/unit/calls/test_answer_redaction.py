@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.calls.leaks import MAX_HELD_CHARACTERS, AnswerRedactor, Redactor
+from spass.calls.answer_redaction import AnswerRedactor, redactor_of
 from spass.core.errors import UpstreamRejected
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import ChatDelta, ChatReply, ToolCallDelta, collect_deltas
+from spass.redaction.redactor import Redactor
+from spass.redaction.stream import MAX_HELD_CHARACTERS
 from spass.tenancy.config import GatewayConfig
 from tests.unit.calls.planted_secrets import PLACED, PROVIDER_KEY, SECRETS, TOKEN, give_credentials, identifying_parts
 
@@ -67,8 +69,8 @@ ORDINARY: Mapping[str, str] = {
 }
 
 
-def leaks(keys: Sequence[str] = (PROVIDER_KEY,)) -> Redactor:
-    return Redactor(CONFIG, lambda: keys)
+def redactor(keys: Sequence[str] = (PROVIDER_KEY,)) -> Redactor:
+    return redactor_of(CONFIG, lambda: keys)
 
 
 @pytest.fixture(autouse=True)
@@ -78,9 +80,9 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def heard(deltas: Iterable[ChatDelta], made: AnswerRedactor | None = None) -> ChatReply:
     """What a client has at the end."""
-    scrubber = made or leaks().answer_redactor()
-    passed = [scrubber.passed(delta) for delta in deltas]
-    return collect_deltas([*passed, scrubber.rest()])
+    answer_redactor = made or AnswerRedactor(redactor())
+    passed = [answer_redactor.feed(delta) for delta in deltas]
+    return collect_deltas([*passed, answer_redactor.flush()])
 
 
 def said(text: str, cuts: Iterable[int] = ()) -> str:
@@ -153,10 +155,10 @@ def test_in_small_pieces_it_is_taken_out_the_same(kind: str, size: int) -> None:
 
 @KINDS
 def test_no_piece_of_a_stream_shows_more_than_may_be_the_start_of_a_word(kind: str) -> None:
-    scrubber = leaks().answer_redactor()
+    answer_redactor = AnswerRedactor(redactor())
     given = ""
     for character in f"It is {SECRETS[kind]}":
-        given += scrubber.passed(ChatDelta(character)).content
+        given += answer_redactor.feed(ChatDelta(character)).content
         assert not shows(given, kind)
 
 
@@ -257,24 +259,24 @@ def test_nothing_is_lost_or_added_where_there_is_no_secret(text: str, cuts: list
 
 @pytest.mark.parametrize("first", ["Hello", "The", " And", "I", "Grüße", "你好", "42", "{", '"', "\n"])
 def test_the_first_piece_of_an_answer_shows_at_once(first: str) -> None:
-    assert leaks().answer_redactor().passed(ChatDelta(first)).content == ("Hell" if first == "Hello" else first)
+    assert AnswerRedactor(redactor()).feed(ChatDelta(first)).content == ("Hell" if first == "Hello" else first)
 
 
 def test_words_show_as_soon_as_they_have_ended() -> None:
-    scrubber = leaks().answer_redactor()
-    shown = [scrubber.passed(ChatDelta(piece)).content for piece in ("Under", "stand", "ing is", " goodness", ". Bye")]
+    answer_redactor = AnswerRedactor(redactor())
+    shown = [answer_redactor.feed(ChatDelta(piece)).content for piece in ("Under", "stand", "ing is", " goodness", ". Bye")]
     assert shown == ["Unde", "", "rstanding is", " good", "ness. Bye"]
-    assert scrubber.rest().content == ""
+    assert answer_redactor.flush().content == ""
 
 
 def test_of_a_run_without_end_no_more_than_a_thousand_characters_wait() -> None:
-    scrubber = leaks().answer_redactor()
+    answer_redactor = AnswerRedactor(redactor())
     sent = given_on = 0
     for _ in range(2000):
         sent += 50
-        given_on += len(scrubber.passed(ChatDelta("aB3" * 16 + "xy")).content)
+        given_on += len(answer_redactor.feed(ChatDelta("aB3" * 16 + "xy")).content)
         assert sent - given_on <= MAX_HELD_CHARACTERS
-    assert given_on + len(scrubber.rest().content) == sent
+    assert given_on + len(answer_redactor.flush().content) == sent
 
 
 def test_after_a_long_secret_the_answer_goes_on() -> None:
@@ -305,16 +307,16 @@ def test_figures_pass() -> None:
 
 def test_keys_that_come_into_use_later_are_known_to_the_next_answer() -> None:
     keys: list[str] = []
-    made = Redactor(CONFIG, lambda: keys)
-    assert heard([ChatDelta(PROVIDER_KEY)], made.answer_redactor()).message.content == PROVIDER_KEY
+    made = redactor_of(CONFIG, lambda: keys)
+    assert heard([ChatDelta(PROVIDER_KEY)], AnswerRedactor(made)).message.content == PROVIDER_KEY
     keys.append(PROVIDER_KEY)
-    assert PROVIDER_KEY not in heard([ChatDelta(PROVIDER_KEY)], made.answer_redactor()).message.content
+    assert PROVIDER_KEY not in heard([ChatDelta(PROVIDER_KEY)], AnswerRedactor(made)).message.content
 
 
 def test_a_word_that_stands_in_for_a_key_is_none() -> None:
-    made = leaks(["stand-in", "test", ""])
+    made = redactor(["stand-in", "test", ""])
     assert (
-        heard([ChatDelta("The offline stand-in is a test.")], made.answer_redactor()).message.content
+        heard([ChatDelta("The offline stand-in is a test.")], AnswerRedactor(made)).message.content
         == "The offline stand-in is a test."
     )
 
@@ -322,7 +324,7 @@ def test_a_word_that_stands_in_for_a_key_is_none() -> None:
 @KINDS
 def test_an_error_of_a_call_loses_secrets_and_names_of_ours(kind: str) -> None:
     message = f"bad request: {SECRETS[kind]} at https://internal.example/x in /var/task/app.py"
-    error = leaks().redact_error(UpstreamRejected(message, param="model"))
+    error = redactor().redact_error(UpstreamRejected(message, param="model"))
     assert isinstance(error, UpstreamRejected)
     assert error.param == "model"
     assert not shows(error.message, kind)
@@ -339,12 +341,12 @@ def test_an_error_of_a_call_loses_secrets_and_names_of_ours(kind: str) -> None:
 @pytest.mark.parametrize("size", [4, 10**6], ids=["in pieces", "whole"])
 def test_time_grows_with_the_length_and_no_faster(text: str, size: int) -> None:
     def seconds(times: int) -> float:
-        scrubber, long = leaks().answer_redactor(), text * times
+        answer_redactor, long = AnswerRedactor(redactor()), text * times
         pieces = [ChatDelta(part) for part in _cut(long, range(size, len(long), size))]
         started = time.process_time()
         for piece in pieces:
-            scrubber.passed(piece)
-        scrubber.rest()
+            answer_redactor.feed(piece)
+        answer_redactor.flush()
         return time.process_time() - started
 
     best = min(seconds(1) for _ in range(3))

@@ -14,7 +14,7 @@ from spass.tenancy.config import BackendConfig, LlmConfig
 from spass.web.errors import envelope
 from tests.unit.calls.planted_secrets import BATCHES, PROVIDER_KEY, give_credentials, leaked_kinds, text_with_secrets
 from tests.unit.calls.provider_failures import FAILURES, HOST, PLACES
-from tests.unit.calls.test_leaks import leaks
+from tests.unit.calls.test_answer_redaction import redactor
 from tests.unit.llm.scripted_upstream import CLASSES, QUESTION, Upstream, backend, context
 
 
@@ -33,7 +33,7 @@ def asked(provider: str, upstream: Upstream, *, stream: bool) -> str:
             async for _ in router.chat(ChatRequest("small", (QUESTION,), stream=stream), sent):
                 pass
         except SpassError as error:
-            return json.dumps(envelope(leaks().redact_error(error), RequestId("req_1")))
+            return json.dumps(envelope(redactor().redact_error(error), RequestId("req_1")))
         except (RuntimeError, KeyError):  # the edge answers these without their words
             return ""
         finally:

@@ -1,0 +1,63 @@
+"""Redact the streamed answers of models."""
+
+from collections.abc import Callable, Collection
+from functools import cached_property
+
+from spass.llm.backends import key_variables
+from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.redaction.detector import SecretSet
+from spass.redaction.redactor import Redactor
+from spass.redaction.stream import StreamRedactor, redact_secrets
+from spass.tenancy.config import GatewayConfig
+
+
+def redactor_of(config: GatewayConfig, keys: Callable[[], Collection[str]]) -> Redactor:
+    """Return the redactor of a gateway. ``keys`` returns the provider keys that are in use."""
+    tokens = [token.sha256 for tenant in config.tenants for token in tenant.tokens]
+    return Redactor(tokens, key_variables(config.llm.backends), keys)
+
+
+class AnswerRedactor:
+    """Redact the deltas of one answer. The deltas returned have the same text, however the provider cuts the answer."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._arguments: dict[int, StreamRedactor] = {}
+
+    @cached_property
+    def _secrets(self) -> SecretSet:
+        # Read at the first delta: the provider key of this answer may have come into use after ``__init__``.
+        return self._redactor.secrets()
+
+    @cached_property
+    def _content(self) -> StreamRedactor:
+        return StreamRedactor(self._secrets)
+
+    @cached_property
+    def _refusal(self) -> StreamRedactor:
+        return StreamRedactor(self._secrets)
+
+    def feed(self, delta: ChatDelta) -> ChatDelta:
+        """Return what may leave after ``delta``, which may be a delta without text."""
+        content = self._content.feed(delta.content) if delta.content else ""
+        refusal = self._refusal.feed(delta.refusal) if delta.refusal else ""
+        calls = tuple(filter(_has_content, map(self._feed_call, delta.tool_calls))) if delta.tool_calls else ()
+        return ChatDelta(content, calls, delta.finish_reason, delta.usage, delta.cost_usd, refusal)
+
+    def flush(self) -> ChatDelta:
+        """Return the held text when the answer has ended."""
+        held = ((index, text.flush()) for index, text in self._arguments.items())
+        calls = tuple(ToolCallDelta(index, arguments=arguments) for index, arguments in held if arguments)
+        return ChatDelta(self._content.flush(), calls, refusal=self._refusal.flush())
+
+    def _feed_call(self, call: ToolCallDelta) -> ToolCallDelta:
+        arguments = ""
+        if call.arguments:
+            arguments = self._arguments.setdefault(call.index, StreamRedactor(self._secrets)).feed(call.arguments)
+        identity = redact_secrets(self._secrets, call.id) if call.id else call.id
+        name = redact_secrets(self._secrets, call.name) if call.name else call.name
+        return ToolCallDelta(call.index, identity, name, arguments)
+
+
+def _has_content(call: ToolCallDelta) -> bool:
+    return bool(call.arguments) or call.id is not None or call.name is not None
