@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from spass.core.messages import FinishReason, Role, TokenUsage
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, ToolCallDelta
-from tests.functions.gateway import Gateway, Reply, Script
+from spass.testing.model import ScriptedModel
+from tests.functions.gateway import Gateway, Reply
 from tests.functions.state_machine import StateMachinePlayer
 
 PLAIN: Final = "/a1/agents/plain/sessions"
@@ -24,7 +25,7 @@ def text_deltas(text: str, finish: FinishReason = FinishReason.STOP) -> Deltas:
 
 
 @dataclass
-class SummaryScript(Script):
+class SummaryScript(ScriptedModel):
     """The model of agents is ``small``, as ever; that of summaries is ``dear``, and writes or fails as told. Asked to calculate,
     an agent's model calls its tool."""
 
@@ -32,14 +33,14 @@ class SummaryScript(Script):
     summaries: list[ChatRequest] = field(default_factory=list)
     gate: asyncio.Event | None = None
 
-    async def answer(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         if request.model != "dear":
             last = request.messages[-1]
             if last.role is Role.USER and last.content.startswith("Calculate"):
                 call = ToolCallDelta(0, "call_1", "calculator", '{"expression": "6*7"}')
                 yield ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS, usage=STOPPED)
                 return
-            async for delta in super().answer(request, context):
+            async for delta in super().chat(request, context):
                 yield delta
             return
         self.summaries.append(request)
@@ -57,7 +58,7 @@ class CompactionHarness:
 
     gateway: Gateway
     machine: StateMachinePlayer
-    script: SummaryScript
+    model: SummaryScript
 
     def session(self, turns: int = 3, keep: int = 2, agent: str = "plain", **settings: object) -> str:
         """One in which ``question 0`` and so on were asked."""

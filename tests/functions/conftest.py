@@ -33,9 +33,9 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway
 
 @pytest.fixture
 def harness(gateway: Gateway) -> CompactionHarness:
-    script = SummaryScript()
-    gateway.script, gateway.services = script, ScriptedServices(gateway.services.settings, script)
-    harness = CompactionHarness(gateway, StateMachinePlayer(gateway), script)
+    model = SummaryScript()
+    gateway.model, gateway.services = model, ScriptedServices(gateway.services.settings, model)
+    harness = CompactionHarness(gateway, StateMachinePlayer(gateway), model)
     config = {"compact_summary_model": "dear"}
     assert gateway.send("PUT", "/v1/tenant/config", body=config, token="demo-admin-token").status == 200
     return harness

@@ -8,8 +8,8 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +24,10 @@ from starlette.types import Message
 from infra.routes import ROUTES, Route
 from spass.aws.clients import Aws
 from spass.aws.job_targets import JobTargets
-from spass.core.messages import FinishReason, Json, TokenUsage
+from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
+from spass.testing.model import ScriptedModel
 from spass.web.edge import normal_path
 from spass.web.functions import LambdaFunction, lambda_handler, stream_app
 from spass.web.services import Services, Settings
@@ -74,58 +74,12 @@ AGENTS = {
 }
 
 
-@dataclass
-class Script:
-    """What the model says: ``chat`` to every request, in two pieces; or ``failure``. An embedding counts letters."""
-
-    chat: str = "Hello there."
-    failure: Exception | None = None
-    during: Callable[[], Awaitable[None]] | None = None
-    pause: float = 0
-    requests: list[ChatRequest] = field(default_factory=list)
-    contexts: list[CallContext] = field(default_factory=list)
-    embedded: list[str] = field(default_factory=list)
-
-    async def answer(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        self.requests.append(request)
-        self.contexts.append(context)
-        if self.during:
-            await self.during()
-        if self.failure:
-            raise self.failure
-        middle = len(self.chat) // 2
-        yield ChatDelta(self.chat[:middle])
-        await asyncio.sleep(self.pause)
-        yield ChatDelta(self.chat[middle:], finish_reason=FinishReason.STOP, usage=TokenUsage(10, 5))
-
-    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        if self.failure:
-            raise self.failure
-        self.embedded += request.texts
-        rows = [[1.0 + sum(ord(letter) % 8 == place for letter in text) for place in range(8)] for text in request.texts]
-        return EmbeddingReply(pack_rows(rows), len(rows), 8, TokenUsage(len(rows)))
-
-
-@dataclass(frozen=True)
-class ScriptedProvider:
-    script: Script
-
-    def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        return self.script.answer(request, context)
-
-    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        return await self.script.embed(request, context)
-
-    async def aclose(self) -> None:
-        return
-
-
 class ScriptedServices(Services):
     """The services of a process, but that its models say what a test wrote."""
 
-    def __init__(self, settings: Settings, script: Script) -> None:
+    def __init__(self, settings: Settings, model: ScriptedModel) -> None:
         super().__init__(settings)
-        self._script = script
+        self._model = model
 
     @cached_property
     def aws(self) -> Aws:
@@ -133,7 +87,7 @@ class ScriptedServices(Services):
 
     @cached_property
     def router(self) -> Router:
-        return Router(self.config.llm, self.config.models, lambda _: None, provider_of=lambda *_: ScriptedProvider(self._script))
+        return Router(self.config.llm, self.config.models, lambda _: None, provider_of=lambda *_: self._model)
 
 
 @cache
@@ -190,8 +144,8 @@ class Gateway:
     """Sends requests to the functions that API Gateway would pick."""
 
     def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
-        self.script = Script()
-        self.services = ScriptedServices(write_operators_files(folder), self.script)
+        self.model = ScriptedModel()
+        self.services = ScriptedServices(write_operators_files(folder), self.model)
         self._loop = loop
         self._functions: dict[str, Any] = {}
 

@@ -38,15 +38,15 @@ def fails(gateway: Gateway, *, agent: Sequence[Exception] = (), summary: Excepti
     coming = list(agent)
 
     async def during() -> None:
-        asked_by_agent = gateway.script.requests[-1].messages[0].content == "Answer."
-        gateway.script.failure = (coming.pop(0) if coming else None) if asked_by_agent else summary
+        asked_by_agent = gateway.model.requests[-1].messages[0].content == "Answer."
+        gateway.model.failure = (coming.pop(0) if coming else None) if asked_by_agent else summary
 
-    gateway.script.during = during
+    gateway.model.before = during
 
 
 def test_the_answer_says_where_the_session_goes_on_and_what_it_all_cost(gateway: Gateway) -> None:
     session = full_session(gateway)
-    gateway.script.requests.clear()
+    gateway.model.requests.clear()
     reply = say(gateway, session, "And then?")
     compaction: dict[str, Any] = reply.json["compaction"]
     successor = reply.json["session_id"]
@@ -54,7 +54,7 @@ def test_the_answer_says_where_the_session_goes_on_and_what_it_all_cost(gateway:
     assert (compaction["source_session_id"], compaction["successor_session_id"]) == (session, successor)
     assert compaction["summary_id"].startswith("sum_")
     assert said_of_compaction(reply) == {"SPASS-Compacted-From": session, "SPASS-Session-Id": successor}
-    calls = len(gateway.script.requests)
+    calls = len(gateway.model.requests)
     assert calls > 1
     assert reply.headers["spass-cost-sub-calls"] == str(calls)
     assert contents(gateway, successor) == [

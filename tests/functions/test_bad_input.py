@@ -122,7 +122,7 @@ def test_no_body_does_harm(gateway: Gateway, session: str, name: str) -> None:
             assert 400 <= reply.status < 500, (path, reply)
             assert len(reply.text) < 20_000, path
     assert gateway.stored() == before
-    assert gateway.script.requests == []
+    assert gateway.model.requests == []
 
 
 def test_no_header_does_harm(gateway: Gateway, session: str) -> None:
@@ -230,11 +230,11 @@ def test_an_empty_name_is_refused_by_name(gateway: Gateway, method: str, target:
 def test_texts_that_say_nothing_or_far_too_much_are_refused(
     gateway: Gateway, session: str, path: str, body: object, param: str
 ) -> None:
-    embedded = len(gateway.script.embedded)
+    embedded = len(gateway.model.embedded)
     method, _, path = path.rpartition(" ")
     reply = gateway.send(method or "POST", path, body=body, token="demo-admin-token")
     assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", param)
-    assert len(gateway.script.embedded) == embedded
+    assert len(gateway.model.embedded) == embedded
 
 
 def test_the_fields_of_documents_are_spelled_one_way(gateway: Gateway) -> None:
@@ -289,11 +289,11 @@ def test_a_patch_that_cannot_be_is_refused_where_it_is_wrong(
 def test_a_query_that_cannot_be_is_refused_before_anything_is_embedded(
     gateway: Gateway, session: str, change: Mapping[str, Any], param: str
 ) -> None:
-    embedded = len(gateway.script.embedded)
+    embedded = len(gateway.model.embedded)
     reply = gateway.send("POST", "/a1/rag/indices/notes/query", body={"query": "x", **change})
     assert (reply.code, reply.json["error"]["param"]) == ("invalid_request", param)
     assert reply.json["error"]["details"]["errors"][0]["loc"] == ["body", param]
-    assert len(gateway.script.embedded) == embedded
+    assert len(gateway.model.embedded) == embedded
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ call gateways."""
 
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from spass.core.ids import TenantId
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.providers.openai import OpenAi
 from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
+from spass.llm.types import ChatDelta, ToolCallDelta
 from spass.metering.usage import UsageQuery, usage
 from spass.tenancy.config import BackendConfig
 from tests.functions.gateway import CONFIG, Gateway, Reply, route_of
@@ -35,30 +35,20 @@ Shape = list[tuple[str, Any]]
 class RecordingGateway:
     """A gateway whose model answers turn by turn and which remembers with which headers it was asked."""
 
-    def __init__(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.turns: deque[Sequence[ChatDelta]] = deque()
-        self.headers: list[tuple[str, str]] = []
-        embed = gateway.script.embed
+        gateway.model.contexts.clear()
+        gateway.model.script = lambda request, context: self.turns.popleft() if self.turns else ANSWERS
 
-        async def answer(request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-            self._note(context)
-            for delta in self.turns.popleft() if self.turns else ANSWERS:
-                yield delta
-
-        async def recording_gateway(request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-            self._note(context)
-            return await embed(request, context)
-
-        monkeypatch.setattr(gateway.script, "answer", answer)
-        monkeypatch.setattr(gateway.script, "embed", recording_gateway)
-
-    def _note(self, context: CallContext) -> None:
-        self.headers.append((context.headers["SPASS-Caller-Depth"], context.headers["SPASS-Parent-Request-Id"]))
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        asked = (context.headers for context in self.gateway.model.contexts)
+        return [(headers["SPASS-Caller-Depth"], headers["SPASS-Parent-Request-Id"]) for headers in asked]
 
     def ask(self, target: str, body: object, *turns: Sequence[ChatDelta], **headers: str) -> Reply:
         self.turns.extend(turns)
-        self.headers.clear()
+        self.gateway.model.contexts.clear()
         reply = self.gateway.send(
             "POST", target, body=body, headers={name.replace("_", "-"): text for name, text in headers.items()}
         )
@@ -82,12 +72,12 @@ def flat(calls: Any) -> list[Any]:
 
 
 @pytest.fixture
-def recording_gateway(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> RecordingGateway:
+def recording_gateway(gateway: Gateway) -> RecordingGateway:
     tools = "defaults: {embedding_model: mini-embed, tools_enabled_default: [rag_query]}"
     gateway.services.settings.config.write_text(CONFIG.replace("defaults: {embedding_model: mini-embed}", tools))
     notes = {"documents": [{"id": "a", "text": "The gate was built in 1791."}]}
     assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=notes).status == 200
-    return RecordingGateway(gateway, monkeypatch)
+    return RecordingGateway(gateway)
 
 
 TURN: Shape = [("chat", []), ("rag_query", [("embedding", [])]), ("chat", [])]

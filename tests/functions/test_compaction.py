@@ -25,17 +25,17 @@ def test_the_answer_is_what_came_of_it(harness: CompactionHarness) -> None:
     assert answer["source_session_id"] == session != answer["successor_session_id"]
     assert (answer["summary_text"], answer["summary_model"]) == (SUMMARY, "dear"), "whatever models the token may use"
     assert (answer["compacted_message_count"], answer["kept_message_count"]) == (4, 2)
-    assert len(harness.script.summaries) == 1
+    assert len(harness.model.summaries) == 1
 
 
 def test_what_it_cost_stands_in_the_headers_the_audit_and_the_usage(harness: CompactionHarness) -> None:
     harness.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": "small"}, token="demo-admin-token")
     session = harness.session()
     before = harness.gateway.send("GET", "/v1/usage").json["total"]
-    harness.script.requests.clear()
+    harness.model.requests.clear()
     reply = harness.compact(session)
     assert reply.status == 200
-    assert len(harness.script.requests) == 1
+    assert len(harness.model.requests) == 1
     said = {name: reply.headers[f"spass-cost-{name}"] for name in ("usd", "eur", "source", "sub-calls")}
     assert said == {"usd": "0.00002", "eur": "0.00001", "source": "catalog", "sub-calls": "1"}
     looked_at = harness.job(reply.json["job_id"])
@@ -89,7 +89,7 @@ def test_the_source_keeps_every_message_and_the_successor_goes_on_word_for_word(
     assert not {message["id"] for message in follower} & {message["id"] for message in before}
     reply = harness.say(successor, "And then?")
     assert (reply.status, reply.json["session_id"], reply.json["message"]["seq"]) == (200, successor, 5)
-    sent = [message.content for message in harness.script.requests[-1].messages]
+    sent = [message.content for message in harness.model.requests[-1].messages]
     assert sent == ["Answer.", first["content"], "question 2", "Hello there.", "And then?"]
 
 
@@ -108,7 +108,7 @@ def test_no_tool_call_is_cut_from_its_result(harness: CompactionHarness) -> None
 
 def test_what_the_summary_model_reads_is_the_conversation_and_no_system_prompt(harness: CompactionHarness) -> None:
     harness.compacted(harness.session())
-    (request,) = harness.script.summaries
+    (request,) = harness.model.summaries
     read = "\n".join(message.content for message in request.messages)
     assert "question 0" in read
     assert "question 1" in read
@@ -120,7 +120,7 @@ def test_what_the_summary_model_reads_is_the_conversation_and_no_system_prompt(h
 @pytest.mark.parametrize("masked", [True, False])
 def test_the_mask_decides_what_the_summary_model_is_told(harness: CompactionHarness, masked: bool) -> None:
     harness.compacted(harness.session(compact_observation_mask=masked))
-    (request,) = harness.script.summaries
+    (request,) = harness.model.summaries
     told = request.messages[0].content.lower()
     assert ("greetings" in told) == masked
     assert ("open questions" in told) == masked
@@ -150,12 +150,12 @@ def test_who_does_not_wait_is_told_where_to_look(harness: CompactionHarness) -> 
 def test_a_job_that_takes_longer_than_a_client_waits_goes_on(harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route, "WAIT_SECONDS", 0.2)
     session = harness.session()
-    harness.script.gate = asyncio.Event()
+    harness.model.gate = asyncio.Event()
     reply = harness.compact(session)
     job = reply.json["job_id"]
     assert (reply.status, reply.json["status"]) == (202, "running")
     assert harness.job(job).json["status"] == "running"
-    harness.script.gate.set()
+    harness.model.gate.set()
     harness.machine.go_on()
     assert harness.job(job).json["status"] == "succeeded"
 

@@ -15,7 +15,7 @@ def chain_of(harness: CompactionHarness, members: int) -> list[str]:
     """Sessions, each compacted into the next."""
     chain = [harness.session()]
     while len(chain) < members:
-        harness.script.summary = text_deltas(f"Summary {len(chain)}.")
+        harness.model.summary = text_deltas(f"Summary {len(chain)}.")
         chain.append(harness.compacted(chain[-1]))
         harness.say(chain[-1], f"question {len(chain) + 1}")
     return chain
@@ -66,7 +66,7 @@ def test_the_lineage_is_told_from_everywhere_in_it(harness: CompactionHarness) -
 
 def test_a_summary_takes_the_earlier_one_in_and_is_not_nested(harness: CompactionHarness) -> None:
     chain = chain_of(harness, 3)
-    read = harness.script.summaries[-1].messages[-1].content
+    read = harness.model.summaries[-1].messages[-1].content
     assert "Summary 1." in read
     assert "compaction summary from session" not in read
     first = harness.messages(chain[2])[0]["content"]
@@ -111,7 +111,7 @@ def test_the_job_outlives_what_it_made(harness: CompactionHarness) -> None:
 
 def test_a_session_whose_compaction_failed_can_be_deleted(harness: CompactionHarness) -> None:
     session = harness.session()
-    harness.script.summary = BackendError("Down.")
+    harness.model.summary = BackendError("Down.")
     assert harness.compact(session).code == "summary_failed"
     assert harness.gateway.send("DELETE", f"{PLAIN}/{session}").json == {"deleted": True}
     assert harness.gateway.send("GET", PLAIN).json["sessions"] == []

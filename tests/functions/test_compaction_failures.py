@@ -46,7 +46,7 @@ FAILURES: Final[Mapping[str, Deltas | Exception]] = {
 def test_a_summary_that_fails_changes_nothing_and_the_session_goes_on(harness: CompactionHarness, name: str) -> None:
     session = harness.session()
     before = harness.seen(session)
-    harness.script.summary = FAILURES[name]
+    harness.model.summary = FAILURES[name]
     failed = harness.compact(session)
     assert (failed.status, failed.code) == (502, "summary_failed"), failed
     job = harness.job(failed.json["error"]["details"]["job_id"]).json
@@ -54,14 +54,14 @@ def test_a_summary_that_fails_changes_nothing_and_the_session_goes_on(harness: C
     assert job["finished_at"] is not None
     assert harness.seen(session) == before
     assert harness.say(session, "And then?").status == 200
-    harness.script.summary = text_deltas(SUMMARY)
+    harness.model.summary = text_deltas(SUMMARY)
     assert harness.compact(session).status == 200
 
 
 def test_a_provider_without_room_now_fails_the_summary_and_says_when_to_come_back(harness: CompactionHarness) -> None:
     session = harness.session()
     before = harness.seen(session)
-    harness.script.summary = BackendRateLimited("Busy.", retry_after=7)
+    harness.model.summary = BackendRateLimited("Busy.", retry_after=7)
     failed = harness.compact(session)
     assert (failed.status, failed.code) == (502, "summary_failed")
     assert failed.json["error"]["details"]["reason"] == "rate_limited"
@@ -73,7 +73,7 @@ def test_a_provider_without_room_now_fails_the_summary_and_says_when_to_come_bac
 
 def test_who_did_not_wait_finds_the_failure_in_the_job(harness: CompactionHarness) -> None:
     session = harness.session()
-    harness.script.summary = BackendError("Down.")
+    harness.model.summary = BackendError("Down.")
     reply = harness.compact(session, ASYNC)
     harness.machine.go_on()
     job = harness.job(reply.json["job_id"])
@@ -91,7 +91,7 @@ def test_a_key_gives_the_first_answer_again(harness: CompactionHarness) -> None:
     assert harness.compact(session).code == "session_archived"
     reused = harness.compact(session, KEY, raw=b"{}")
     assert (reused.status, reused.code) == (422, "idempotency_key_reused")
-    assert len(harness.script.summaries) == 1
+    assert len(harness.model.summaries) == 1
 
 
 def test_a_key_keeps_that_a_client_does_not_wait(harness: CompactionHarness) -> None:
@@ -106,9 +106,9 @@ def test_a_key_keeps_that_a_client_does_not_wait(harness: CompactionHarness) -> 
 
 def test_a_failure_is_not_kept(harness: CompactionHarness) -> None:
     session = harness.session()
-    harness.script.summary = text_deltas("")
+    harness.model.summary = text_deltas("")
     assert harness.compact(session, KEY).code == "summary_failed"
-    harness.script.summary = text_deltas(SUMMARY)
+    harness.model.summary = text_deltas(SUMMARY)
     assert harness.compact(session, KEY).status == 200
 
 
@@ -125,7 +125,7 @@ def test_a_key_sent_many_times_at_once_compacts_once(harness: CompactionHarness)
     answers = [reply.json for reply in replies if reply.status == 200]
     assert answers
     assert all(answer == answers[0] for answer in answers)
-    assert len(harness.script.summaries) == 1
+    assert len(harness.model.summaries) == 1
     assert len(gateway.send("GET", PLAIN).json["sessions"]) == 2
 
 
@@ -140,4 +140,4 @@ def test_without_a_key_many_at_once_compact_once_too(harness: CompactionHarness)
     gateway._loop.run_until_complete(at_once())
     assert sorted(reply.status for reply in replies) == [200, *[409] * 5]
     assert {reply.code for reply in replies} <= {None, "compaction_in_progress", "session_busy", "session_archived"}
-    assert len(harness.script.summaries) == 1
+    assert len(harness.model.summaries) == 1

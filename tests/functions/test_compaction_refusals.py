@@ -16,7 +16,7 @@ def test_nothing_to_compact(harness: CompactionHarness) -> None:
         assert harness.seen(session) == before
     successor = harness.compacted(harness.session())
     assert harness.compact(successor).code == "nothing_to_compact", "a summary alone is not summarised again"
-    assert harness.script.summaries[1:] == []
+    assert harness.model.summaries[1:] == []
 
 
 def test_keep_nothing_and_all_is_summarised(harness: CompactionHarness) -> None:
@@ -34,10 +34,10 @@ def test_only_a_configured_summary_model_is_exempt_from_a_tokens_allow_list(harn
     assert harness.gateway.send("POST", f"{path}/{session}/messages", body={"message": "Hello."}, token=admin).status == 200
     unset = harness.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": None}, token=admin)
     assert unset.json["config"]["compact_summary_model"] is None
-    before, asked = harness.get(session, agent="costly"), len(harness.script.summaries)
+    before, asked = harness.get(session, agent="costly"), len(harness.model.summaries)
     refused = harness.compact(session, agent="costly")
     assert (refused.status, refused.code) == (403, "model_not_allowed")
-    assert (harness.get(session, agent="costly"), len(harness.script.summaries)) == (before, asked)
+    assert (harness.get(session, agent="costly"), len(harness.model.summaries)) == (before, asked)
     harness.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": "dear"}, token=admin)
     assert harness.compact(session, agent="costly").status == 200
 
@@ -89,10 +89,10 @@ def test_a_turn_that_runs_holds_a_compaction_off(harness: CompactionHarness) -> 
     replies: list[Reply] = []
 
     async def meanwhile() -> None:
-        harness.script.during = None
+        harness.model.before = None
         replies.append(await harness.gateway.post_meanwhile(f"{PLAIN}/{session}/compact", {}, {}))
 
-    harness.script.during = meanwhile
+    harness.model.before = meanwhile
     assert harness.say(session, "question 3").status == 200
     (refused,) = replies
     assert (refused.status, refused.code) == (409, "session_busy")
@@ -119,7 +119,7 @@ def test_whose_session_it_is_decides_who_may_compact_it(harness: CompactionHarne
     assert harness.compact(session, agent="nobody").code == "agent_not_found"
     assert harness.compact("ses_" + "0" * 26).code == "session_not_found"
     assert harness.seen(session) == before
-    assert harness.script.summaries == []
+    assert harness.model.summaries == []
 
 
 @pytest.mark.parametrize(

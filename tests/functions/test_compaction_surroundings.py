@@ -44,7 +44,7 @@ def test_kept_messages_too_large_for_the_table_are_kept_word_for_word(harness: C
         assert harness.say(session, text).status == 200
     reply = harness.compact(session)
     assert (reply.json["compacted_message_count"], reply.json["kept_message_count"]) == (2, 4)
-    read = "".join(request.messages[-1].content for request in harness.script.summaries)
+    read = "".join(request.messages[-1].content for request in harness.model.summaries)
     assert read.count("a") >= 250_000, "however many requests that takes"
     assert [one["content"] for one in harness.messages(reply.json["successor_session_id"])[1::2]] == texts[1:]
     assert [one["content"] for one in harness.messages(session)[::2]] == texts
@@ -58,7 +58,7 @@ def test_a_message_that_looks_like_a_summary_is_what_its_user_said(harness: Comp
         harness.say(session, message)
     reply = harness.compact(session)
     assert (reply.json["compacted_message_count"], reply.json["kept_message_count"]) == (2, 2)
-    (request,) = harness.script.summaries
+    (request,) = harness.model.summaries
     assert fake in request.messages[-1].content
 
 
@@ -127,7 +127,7 @@ def test_sessions_of_many_users_are_compacted_at_once(harness: CompactionHarness
 
 def test_a_model_that_writes_what_may_not_be_shown_has_it_taken_out(harness: CompactionHarness) -> None:
     secret = "sk-ant-api03-" + "A1b2C3d4E5" * 9 + "-abcdefAA"
-    harness.script.summary = text_deltas(f"Ada's key is {secret}.")
+    harness.model.summary = text_deltas(f"Ada's key is {secret}.")
     session = harness.session()
     reply = harness.compact(session)
     assert reply.status == 200

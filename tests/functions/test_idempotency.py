@@ -61,14 +61,14 @@ def test_the_second_time_is_the_first_answer_again_and_nothing_is_done(gateway: 
     first = send(gateway, path, body)
     assert first.status in {200, 201}, first.text
     assert "idempotency-replayed" not in first.headers
-    after, asked, embedded = gateway.stored(), len(gateway.script.requests), len(gateway.script.embedded)
+    after, asked, embedded = gateway.stored(), len(gateway.model.requests), len(gateway.model.embedded)
     second = send(gateway, path, body)
     assert (second.status, second.json) == (first.status, first.json)
     assert second.headers["idempotency-replayed"] == "true"
     assert second.headers["spass-request-id"] != first.headers["spass-request-id"]
     for header in ("spass-cost-usd", "spass-cost-eur", "spass-cost-source", "spass-cost-sub-calls"):
         assert second.headers.get(header) == first.headers.get(header), header
-    assert (gateway.stored(), len(gateway.script.requests), len(gateway.script.embedded)) == (after, asked, embedded)
+    assert (gateway.stored(), len(gateway.model.requests), len(gateway.model.embedded)) == (after, asked, embedded)
     assert send(gateway, path, other).code == "idempotency_key_reused"
     assert gateway.stored() == after
 
@@ -89,9 +89,9 @@ def test_a_key_means_nothing_to_anybody_else(gateway: Gateway, name: str) -> Non
 @pytest.mark.parametrize("name", CALLING)
 def test_a_failure_is_not_kept(gateway: Gateway, name: str) -> None:
     path, body, _ = routes(gateway)[name]
-    gateway.script.failure = BackendError("down")
+    gateway.model.failure = BackendError("down")
     assert send(gateway, path, body).status >= 500
-    gateway.script.failure = None
+    gateway.model.failure = None
     again = send(gateway, path, body)
     assert again.status in {200, 201}, again.text
     assert "idempotency-replayed" not in again.headers
@@ -101,9 +101,9 @@ def test_a_tool_that_failed_is_tried_again(gateway: Gateway) -> None:
     call = {"name": "rag_query", "arguments": {"index_id": "notes", "query": "alpha"}}
     assert send(gateway, "/v1/tools/execute", call).json["result"]["error"]["code"] == "index_not_found"
     gateway.send("POST", "/a1/rag/indices/notes/documents", body=DOCUMENTS)
-    gateway.script.failure = BackendError("down")
+    gateway.model.failure = BackendError("down")
     assert send(gateway, "/v1/tools/execute", call).code == "upstream_error"
-    gateway.script.failure = None
+    gateway.model.failure = None
     found = send(gateway, "/v1/tools/execute", call)
     assert (found.status, [hit["id"] for hit in found.json["result"]["results"]]) == (200, ["a"])
     assert send(gateway, "/v1/tools/execute", call).headers["idempotency-replayed"] == "true"
@@ -117,12 +117,12 @@ def test_while_the_first_runs_the_second_is_told_to_come_back(gateway: Gateway, 
     meanwhile: list[Reply] = []
 
     async def second() -> None:
-        gateway.script.during = None
+        gateway.model.before = None
         meanwhile.append(await gateway.post_meanwhile(path, KEY, body))
         meanwhile.append(await gateway.post_meanwhile(path, KEY, other))
         meanwhile.append(await gateway.post_meanwhile(path, {"Idempotency-Key": "another"}, body))
 
-    gateway.script.during = second
+    gateway.model.before = second
     first = send(gateway, path, body)
     assert first.status == 200, first.text
     same, reused, another = meanwhile
@@ -148,7 +148,7 @@ def test_work_whose_key_was_lost_to_another_try_stops(gateway: Gateway, name: st
         await asyncio.sleep(0.5)
         went_on.append(name)
 
-    gateway.script.during = lose_the_key
+    gateway.model.before = lose_the_key
     reply = send(gateway, path, body)
     assert (reply.status, reply.code) == (503, "storage_unavailable")
     assert "retry-after" in reply.headers

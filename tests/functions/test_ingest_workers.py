@@ -69,10 +69,10 @@ def test_a_file_sent_by_its_form_is_found_by_a_query(gateway: Gateway, queue: Wo
 
 def test_only_messages_that_shall_come_again_are_named(gateway: Gateway, queue: WorkerFunction) -> None:
     good, bad = (put(f"uploads/demo/{index}/a.txt", b"Text.") for index in ("good", "bad"))
-    gateway.script.failure = BackendUnavailable("down")
+    gateway.model.failure = BackendUnavailable("down")
     event = messages("no json", put("uploads/nobody/books/a.txt", b"Text."), good, put("uploads/demo/books/a.exe", b"MZ"), bad)
     assert invoke(queue, event) == {"batchItemFailures": [{"itemIdentifier": "m2"}, {"itemIdentifier": "m4"}]}
-    gateway.script.failure = None
+    gateway.model.failure = None
     assert invoke(queue, event) == {"batchItemFailures": []}
     assert gateway.send("GET", "/a1/rag/indices/good").json["doc_count"] == 1
 
@@ -81,7 +81,7 @@ def test_a_bug_met_by_one_message_is_not_the_next_ones(
     gateway: Gateway, queue: WorkerFunction, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken, good = (put(f"uploads/demo/{index}/a.txt", b"Text.") for index in ("broken", "good"))
-    gateway.script.failure = ZeroDivisionError("secret")
+    gateway.model.failure = ZeroDivisionError("secret")
     assert invoke(queue, messages(broken, receives=5)) == {"batchItemFailures": [{"itemIdentifier": "m0"}]}
     said = capsys.readouterr().out
     assert "job_failed" in said
@@ -89,7 +89,7 @@ def test_a_bug_met_by_one_message_is_not_the_next_ones(
     assert "secret" not in said
     (upload,) = gateway.send("GET", "/a1/rag/indices/broken/uploads").json["uploads"]
     assert (upload["status"], upload["errors"][0]["code"]) == ("failed", "internal_error")
-    gateway.script.failure = None
+    gateway.model.failure = None
     assert invoke(queue, messages(good, broken)) == {"batchItemFailures": []}
     assert gateway.send("GET", "/a1/rag/indices/broken").json["doc_count"] == 1
 

@@ -29,7 +29,7 @@ def test_a_message_without_anything_to_see_is_refused_before_a_model_is_asked(
     reply = gateway.send("POST", target, body=body)
     assert (reply.status, reply.code) == (400, "input_refused")
     assert reply.json["error"]["details"] == {"reason": "nothing_visible"}
-    assert gateway.script.requests == []
+    assert gateway.model.requests == []
 
 
 def test_a_refused_turn_leaves_its_session_as_it_was(gateway: Gateway) -> None:
@@ -39,11 +39,11 @@ def test_a_refused_turn_leaves_its_session_as_it_was(gateway: Gateway) -> None:
     assert gateway.send("POST", messages, body={"message": f"Hello{TAGS}"}).status == 200
     kept = gateway.send("GET", messages).json["messages"]
     assert [message["content"] for message in kept] == [f"Hello{TAGS}", "Hello there."]
-    assert [request.messages[-1].content for request in gateway.script.requests] == ["Hello"]
+    assert [request.messages[-1].content for request in gateway.model.requests] == ["Hello"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_marks_that_a_model_repeats_reach_no_caller(gateway: Gateway, monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+def test_marks_that_a_model_repeats_reach_no_caller(gateway: Gateway, stream: bool) -> None:
     async def answer(request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         assert request.messages[-1].content == '<data mark="ˆ">DasˆTorˆ\n  steht.</data>'
         for piece in ("Dasˆ", "Torˆ", "\n  steht."):
@@ -52,7 +52,7 @@ def test_marks_that_a_model_repeats_reach_no_caller(gateway: Gateway, monkeypatc
         yield ChatDelta(tool_calls=(ToolCallDelta(0, arguments='  steht."}'),))
         yield ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(1, 1))
 
-    monkeypatch.setattr(gateway.script, "answer", answer)
+    gateway.model.script = answer
     call = {"id": "c1", "type": "function", "function": {"name": "keep", "arguments": "{}"}}
     body = said("What stands there?")
     body["messages"] += [

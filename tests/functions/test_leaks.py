@@ -19,7 +19,7 @@ from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, Provider, ToolCallDelta
 from spass.redaction import text as redaction
 from spass.tenancy.config import BackendConfig
-from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply, ScriptedProvider
+from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
 from tests.functions.test_ingest_workers import messages, put
 from tests.unit.calls.planted_secrets import (
     BATCHES,
@@ -144,9 +144,7 @@ def test_what_a_caller_sent_is_not_shown_to_it_where_it_is_a_secret(
 
 
 @pytest.mark.parametrize("surface", CHATS)
-def test_what_a_model_says(
-    planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, surface: str
-) -> None:
+def test_what_a_model_says(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], surface: str) -> None:
     said = "Here: " + " and ".join(SECRETS.values()) + " that was all."
 
     async def answer(_: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDelta, None]:
@@ -154,8 +152,8 @@ def test_what_a_model_says(
             yield ChatDelta(said[at : at + 7])
         yield ChatDelta(finish_reason=FinishReason.STOP, usage=TokenUsage(1, 1))
 
-    route(planted_gateway, lambda _, __: ScriptedProvider(planted_gateway.script))
-    monkeypatch.setattr(planted_gateway.script, "answer", answer)
+    route(planted_gateway, lambda _, __: planted_gateway.model)
+    planted_gateway.model.script = answer
     reply = CHATS[surface](planted_gateway)
     assert reply.status == 200
     if surface == "stream":
@@ -174,7 +172,7 @@ def test_what_a_model_says(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_a_model_writes_into_the_call_of_a_callers_tool(
-    planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stream: bool
+    planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], stream: bool
 ) -> None:
     arguments = json.dumps({"text": list(SECRETS.values())})
 
@@ -184,8 +182,8 @@ def test_what_a_model_writes_into_the_call_of_a_callers_tool(
             yield ChatDelta(tool_calls=(ToolCallDelta(0, arguments=arguments[at : at + 5]),))
         yield ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(1, 1))
 
-    route(planted_gateway, lambda _, __: ScriptedProvider(planted_gateway.script))
-    monkeypatch.setattr(planted_gateway.script, "answer", answer)
+    route(planted_gateway, lambda _, __: planted_gateway.model)
+    planted_gateway.model.script = answer
     tools = [{"type": "function", "function": {"name": "note", "parameters": {"type": "object"}}}]
     reply = planted_gateway.send("POST", "/v1/chat/completions", body=CHAT | {"tools": tools, "stream": stream})
     assert reply.status == 200
@@ -250,7 +248,7 @@ STORED: Mapping[str, Send] = {
 def test_what_the_table_and_the_bucket_say_as_they_fail(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
-    route(planted_gateway, lambda _, __: ScriptedProvider(planted_gateway.script))
+    route(planted_gateway, lambda _, __: planted_gateway.model)
     for surface, send in STORED.items():
         for batch in share(failure, surface):
             error = STORAGE[failure](text_with_secrets(batch))
@@ -265,10 +263,8 @@ def test_what_the_table_and_the_bucket_say_as_they_fail(
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["at once", "after a piece"])
-def test_a_bug_of_ours(
-    planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, begun: bool
-) -> None:
-    route(planted_gateway, lambda _, __: ScriptedProvider(planted_gateway.script))
+def test_a_bug_of_ours(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], begun: bool) -> None:
+    route(planted_gateway, lambda _, __: planted_gateway.model)
     for surface, send in CHATS.items():
         for batch in share(surface):
 
@@ -277,7 +273,7 @@ def test_a_bug_of_ours(
                     yield ChatDelta("Well ")
                 raise LookupError(words, PATH) from ValueError(words)
 
-            monkeypatch.setattr(planted_gateway.script, "answer", answer)
+            planted_gateway.model.script = answer
             reply = send(planted_gateway)
             assert "internal_error" in reply.text
             assert_clean(reply, capsys, batch, surface)
@@ -318,7 +314,7 @@ def test_names_of_members_do_not_come_back_where_they_are_secrets(
 
 
 def test_headers_of_a_request_stand_in_no_line_of_the_log(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    route(planted_gateway, lambda _, __: ScriptedProvider(planted_gateway.script))
+    route(planted_gateway, lambda _, __: planted_gateway.model)
     for kind, secret in SHAPED.items():
         headers = {"X-Anything": secret, "User-Agent": secret}
         reply = planted_gateway.send("POST", "/v1/chat/completions", body=CHAT, headers=headers)
@@ -359,9 +355,7 @@ def test_a_step_that_meets_a_bug(planted_gateway: Gateway, capsys: pytest.Captur
     assert_clean(None, capsys, BATCHES[0])
 
 
-def test_the_work_of_a_client_that_went_away(
-    planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_work_of_a_client_that_went_away(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     batch = BATCHES[0]
 
     async def answer(_: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDelta, None]:
@@ -369,6 +363,6 @@ def test_the_work_of_a_client_that_went_away(
         await asyncio.sleep(0.05)
         raise LookupError(text_with_secrets(batch))
 
-    monkeypatch.setattr(planted_gateway.script, "answer", answer)
+    planted_gateway.model.script = answer
     planted_gateway.leave("/v1/chat/completions", {}, CHAT | {"stream": True})
     assert_clean(None, capsys, batch)

@@ -1,7 +1,7 @@
 """GET …/lineage, and what lineage_search is where nobody is in a session."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import FinishReason, Role
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, ToolCallDelta
 from spass.sessions import lineage
-from tests.functions.gateway import Gateway, Script, ScriptedServices
+from tests.functions.gateway import Gateway
 from tests.unit.sessions.session_chains import ChainBuilder
 
 SESSION = "/a1/agents/plain/sessions/{}"
@@ -67,21 +67,18 @@ def test_a_summary_is_told_letter_by_letter(gateway: Gateway, chains: ChainBuild
     assert summary["text"] == text
 
 
-class ForgetfulScript(Script):
-    """Says nothing of what was said in a summary, and looks for it when it is asked."""
-
-    async def answer(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        offered = {tool.name for tool in request.tools}
-        if "lineage_search" in offered and request.messages[-1].role is Role.USER and "zebra" in request.messages[-1].content:
-            call = ToolCallDelta(0, "call_1", "lineage_search", '{"query": "zebra"}')
-            yield ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS)
-        else:
-            yield ChatDelta("They talked.", finish_reason=FinishReason.STOP)
+def forgetful(request: ChatRequest, _: CallContext) -> Sequence[ChatDelta]:
+    """Say nothing of what was said in a summary, and look for it when asked."""
+    offered = {tool.name for tool in request.tools}
+    if "lineage_search" in offered and request.messages[-1].role is Role.USER and "zebra" in request.messages[-1].content:
+        call = ToolCallDelta(0, "call_1", "lineage_search", '{"query": "zebra"}')
+        return [ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS)]
+    return [ChatDelta("They talked.", finish_reason=FinishReason.STOP)]
 
 
 def test_an_agent_finds_what_was_compacted_in_this_very_turn_and_before(gateway: Gateway) -> None:
     (gateway.services.settings.agents / "forgetful.yaml").write_text("name: forgetful\nmodel: small\ntools: [lineage_search]\n")
-    gateway.services = ScriptedServices(gateway.services.settings, ForgetfulScript())
+    gateway.model.script = forgetful
     path = "/a1/agents/forgetful/sessions"
     first = gateway.send("POST", path, body={"compact_strategy": "auto", "compact_keep_last_n": 0}).json["id"]
 

@@ -41,9 +41,9 @@ def test_no_line_holds_a_token_a_word_of_a_user_or_a_name_of_ours(gateway: Gatew
     gateway.send("GET", f"/a1/rag/indices/{said}")
     gateway.send("GET", "/v1/models", token=said)
     gateway.send("POST", "/a1/agents/plain/chat", raw=f'{{"{said}'.encode())
-    gateway.script.failure = BackendError(said)
+    gateway.model.failure = BackendError(said)
     gateway.send("POST", "/a1/agents/plain/chat", body={"message": said})
-    gateway.script.failure = KeyError(said)
+    gateway.model.failure = KeyError(said)
     broken = gateway.send("POST", "/a1/agents/plain/chat", body={"message": said})
     assert (broken.status, broken.code) == (500, "internal_error")
     assert said not in broken.text
@@ -88,7 +88,7 @@ def test_costs_are_said_even_if_the_request_failed_after_them(gateway: Gateway) 
     async def fails() -> None:
         raise BackendError("down")
 
-    gateway.script.during = fails
+    gateway.model.before = fails
     reply = gateway.send("POST", "/a1/agents/reading/chat", body={"message": "a"})
     assert reply.status == 502
     assert reply.headers["spass-cost-usd"] == "0.000001"

@@ -66,7 +66,7 @@ def test_a_single_shot_answers_and_says_what_it_cost(gateway: Gateway) -> None:
 def test_an_agent_of_a_model_outside_the_tokens_list_is_refused_before_anything_happens(gateway: Gateway) -> None:
     assert gateway.send("POST", "/a1/agents/costly/chat", body={"message": "x"}).code == "model_not_allowed"
     assert gateway.stored() == {}
-    assert gateway.script.requests == []
+    assert gateway.model.requests == []
 
 
 def test_a_session_remembers_and_its_history_is_whole(gateway: Gateway) -> None:
@@ -76,7 +76,7 @@ def test_a_session_remembers_and_its_history_is_whole(gateway: Gateway) -> None:
     second = ok(gateway.send("POST", f"{at}/messages", body={"message": "two"}))
     assert (first["message"]["seq"], second["message"]["seq"]) == (2, 4)
     assert second["session_id"] == created["id"]
-    said = [message.content for message in gateway.script.requests[-1].messages]
+    said = [message.content for message in gateway.model.requests[-1].messages]
     assert said == ["Answer.", "one", "Hello there.", "two"]
     history = ok(gateway.send("GET", f"{at}/messages"))
     assert [message["seq"] for message in history["messages"]] == [1, 2, 3, 4]
@@ -133,16 +133,16 @@ def test_an_index_is_written_read_searched_and_deleted(gateway: Gateway) -> None
 def test_a_patch_pays_for_a_new_text_and_for_nothing_else(gateway: Gateway) -> None:
     ok(gateway.send("POST", f"{NOTES}/documents", body=DOCUMENTS))
     before = ok(gateway.send("GET", f"{NOTES}/documents/b"))
-    embedded = len(gateway.script.embedded)
+    embedded = len(gateway.model.embedded)
     for body in ({"metadata": {"n": 2}}, {"text": "beta"}, {"text": "beta", "metadata": {"n": 3}}):
         reply = gateway.send("PATCH", f"{NOTES}/documents/b", body=body)
         assert ok(reply)["text"] == "beta"
         assert "spass-cost-sub-calls" not in reply.headers
-    assert len(gateway.script.embedded) == embedded
+    assert len(gateway.model.embedded) == embedded
     reply = gateway.send("PATCH", f"{NOTES}/documents/b", body={"text": "delta"})
     patched = ok(reply)
     assert reply.headers["spass-cost-sub-calls"] == "1"
-    assert gateway.script.embedded[embedded:] == ["delta"]
+    assert gateway.model.embedded[embedded:] == ["delta"]
     assert (patched["text"], patched["metadata"], patched["created_at"]) == ("delta", {"n": 3}, before["created_at"])
     assert patched["updated_at"] > before["updated_at"]
     assert ok(gateway.send("GET", f"{NOTES}/documents/b")) == patched
@@ -174,7 +174,7 @@ def test_an_agent_with_an_index_reads_it_before_it_answers(gateway: Gateway) -> 
     ok(gateway.send("POST", f"{NOTES}/documents", body=DOCUMENTS))
     reply = gateway.send("POST", "/a1/agents/reading/chat", body={"message": "beta"})
     ok(reply)
-    assert any("beta" in message.content and message.content != "beta" for message in gateway.script.requests[-1].messages)
+    assert any("beta" in message.content and message.content != "beta" for message in gateway.model.requests[-1].messages)
     assert reply.headers["spass-cost-sub-calls"] == "2"
 
 
@@ -251,7 +251,7 @@ def test_an_index_of_another_model_is_read_and_curated_but_takes_no_vectors(gate
     ):
         reply = other.send(method, path, body=body)
         assert (reply.status, reply.code) == (409, "embedding_model_mismatch"), path
-    assert other.script.embedded == []
+    assert other.model.embedded == []
     assert ok(other.send("GET", f"{NOTES}/documents/a"))["text"] == "alpha"
     assert ok(other.send("PATCH", f"{NOTES}/documents/a", body={"metadata": {"n": 0}}))["metadata"] == {"n": 0}
     assert ok(other.send("DELETE", f"{NOTES}/documents/a")) == {"deleted": True}

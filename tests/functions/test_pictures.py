@@ -23,7 +23,7 @@ def test_a_picture_reaches_the_model_where_it_stood(gateway: Gateway, url: str, 
     body = {**chat({"type": "text", "text": "What is"}, picture(url), {"type": "text", "text": "this?"}), "stream": stream}
     assert gateway.send("POST", "/v1/chat/completions", body=body).status == 200
     expected = Message(Role.USER, "What is\nthis?", parts=("What is", Image(url, "low"), "this?"))
-    assert gateway.script.requests[-1].messages[-1] == expected
+    assert gateway.model.requests[-1].messages[-1] == expected
 
 
 def test_what_is_no_picture_is_named_without_showing_it(gateway: Gateway) -> None:
@@ -34,7 +34,7 @@ def test_what_is_no_picture_is_named_without_showing_it(gateway: Gateway) -> Non
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_no_backend_has_is_the_callers_to_change(gateway: Gateway, stream: bool) -> None:
-    gateway.script.failure = BackendUnsupported("Bedrock fetches no pictures; send them as data: URLs.", param="messages")
+    gateway.model.failure = BackendUnsupported("Bedrock fetches no pictures; send them as data: URLs.", param="messages")
     reply = gateway.send("POST", "/v1/chat/completions", body={**chat(picture("https://example.com/a")), "stream": stream})
     assert (reply.status, reply.code, reply.json["error"]["param"]) == (400, "invalid_request", "messages")
     assert "data: URLs" in reply.json["error"]["message"]

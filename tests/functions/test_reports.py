@@ -122,7 +122,7 @@ def test_a_reset_gives_no_spent_budget_back(gateway: Gateway) -> None:
     refused = gateway.send("POST", "/v1/chat/completions", body=CHAT)
     assert (refused.status, refused.code) == (429, "budget_exceeded")
     assert int(refused.headers["retry-after"]) > 0
-    assert len(gateway.script.requests) == 1
+    assert len(gateway.model.requests) == 1
 
 
 def test_the_calls_of_a_request_are_told_by_its_id(gateway: Gateway) -> None:
@@ -148,7 +148,7 @@ def test_a_call_stands_below_the_call_that_it_was_made_for(gateway: Gateway) -> 
 
 
 def test_a_call_that_failed_is_told_with_its_code(gateway: Gateway) -> None:
-    gateway.script.failure = BackendError("down")
+    gateway.model.failure = BackendError("down")
     failed = gateway.send("POST", "/v1/chat/completions", body=CHAT)
     (call,) = gateway.send("GET", f"/v1/audit/{failed.headers['spass-request-id']}").json["calls"]
     assert (call["status"], call["kind"]) == (failed.code, "chat")

@@ -5,7 +5,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from spass.calls.datamark import NOTE, remove_marks
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta, pack_rows
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, ToolCallDelta, pack_rows
 from tests.functions.gateway import CONFIG, Gateway, Reply, write_operators_files
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ Plan = Callable[[Sequence[Turn]], list[ChatRequest]]
 
 
 @pytest.fixture
-def plan(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def plan(gateway: Gateway) -> Plan:
     """Switches tools on and makes the model say one thing after the other, which may depend on what it is asked; returns what it
     will have been asked."""
     gateway.services.settings.config.write_text(CONFIG.replace(NO_TOOLS, TOOLS))
@@ -44,13 +44,12 @@ def plan(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Plan:
     def planned(turns: Sequence[Turn]) -> list[ChatRequest]:
         asked: list[ChatRequest] = []
 
-        async def answer(request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        def answer(request: ChatRequest, _: CallContext) -> Sequence[ChatDelta]:
             asked.append(request)
             turn = turns[len(asked) - 1]
-            for delta in turn(request) if callable(turn) else turn:
-                yield delta
+            return turn(request) if callable(turn) else turn
 
-        monkeypatch.setattr(gateway.script, "answer", answer)
+        gateway.model.script = answer
         return asked
 
     return planned
@@ -178,13 +177,8 @@ BROKEN = {
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
-def test_vectors_that_are_none_reach_no_caller(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], EmbeddingReply], encoding: str
-) -> None:
-    async def embed(request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        return broken(len(request.texts))
-
-    monkeypatch.setattr(gateway.script, "embed", embed)
+def test_vectors_that_are_none_reach_no_caller(gateway: Gateway, broken: Callable[[int], EmbeddingReply], encoding: str) -> None:
+    gateway.model.vectors = lambda request: broken(len(request.texts))
     body = {"model": "mini-embed", "input": ["a", "b"], "encoding_format": encoding}
     reply = gateway.send("POST", "/v1/embeddings", body=body)
     assert (reply.status, reply.code) == (502, "upstream_error")

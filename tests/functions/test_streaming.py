@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spass.core.messages import FinishReason
 from spass.llm.errors import BackendError
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import Gateway, Reply
@@ -37,10 +38,16 @@ def test_a_stream_is_the_answer_in_pieces_and_ends_with_its_cost(gateway: Gatewa
     assert usage["cost_details"] == {"eur": "0.00001", "usd": "0.00002", "source": "catalog", "sub_calls": 1}
 
 
+async def slow_answer(_: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDelta, None]:
+    yield ChatDelta("Hello ")
+    await asyncio.sleep(0.2)
+    yield ChatDelta("there.", finish_reason=FinishReason.STOP)
+
+
 def test_what_is_refused_is_refused_before_the_stream(gateway: Gateway) -> None:
     reply = gateway.send("POST", "/v1/chat/completions", body=BODY | {"model": "dear"})
     assert (reply.status, reply.code) == (403, "model_not_allowed")
-    gateway.script.failure = BackendError("down")
+    gateway.model.failure = BackendError("down")
     reply = gateway.send("POST", "/v1/chat/completions", body=BODY)
     assert (reply.status, reply.code) == (502, "upstream_error")
     reply = gateway.send("POST", "/v1/chat/completions", body=BODY, headers={"SPASS-Augment": "all=off"})
@@ -56,22 +63,22 @@ def test_a_stream_with_a_key_is_kept_and_streamed_again(gateway: Gateway) -> Non
     assert text(chunks(again)) == text(first)
     assert chunks(again)[0]["id"] == first[0]["id"]
     assert chunks(again)[-1]["usage"] == first[-1]["usage"]
-    assert len(gateway.script.requests) == 1
+    assert len(gateway.model.requests) == 1
     other = gateway.send("POST", "/v1/chat/completions", body=BODY | {"stream": False}, headers=key)
     assert other.code == "idempotency_key_reused"
 
 
 def test_a_stream_that_failed_is_not_kept(gateway: Gateway) -> None:
     key = {"Idempotency-Key": "k"}
-    gateway.script.failure = BackendError("down")
+    gateway.model.failure = BackendError("down")
     assert gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key).status == 502
-    gateway.script.failure = None
+    gateway.model.failure = None
     assert text(chunks(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))) == "Hello there."
 
 
 def test_a_client_that_leaves_a_stream_finds_the_whole_answer_under_its_key(gateway: Gateway) -> None:
     key = {"Idempotency-Key": "k"}
-    gateway.script.pause = 0.2
+    gateway.model.script = slow_answer
     seen = gateway.leave("/v1/chat/completions", key, BODY)
     assert b"[DONE]" not in b"".join(message.get("body", b"") for message in seen)
     again = gateway.send(
@@ -79,13 +86,11 @@ def test_a_client_that_leaves_a_stream_finds_the_whole_answer_under_its_key(gate
     )
     assert again.headers["idempotency-replayed"] == "true"
     assert text(chunks(again)) == "Hello there."
-    assert len(gateway.script.requests) == 1
+    assert len(gateway.model.requests) == 1
 
 
 @pytest.mark.parametrize("words", [[], ["Well "]], ids=["before the first word", "after it"])
-def test_a_client_that_leaves_a_stream_without_a_key_ends_it(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, words: list[str]
-) -> None:
+def test_a_client_that_leaves_a_stream_without_a_key_ends_it(gateway: Gateway, words: list[str]) -> None:
     leaves, read_on = asyncio.Event(), False
 
     async def answer(_: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDelta, None]:
@@ -97,7 +102,7 @@ def test_a_client_that_leaves_a_stream_without_a_key_ends_it(
         read_on = True
         yield ChatDelta("too late")
 
-    monkeypatch.setattr(gateway.script, "answer", answer)
+    gateway.model.script = answer
     seen = gateway.leave("/v1/chat/completions", {}, BODY, when=leaves)
     assert not read_on
     assert b"[DONE]" not in b"".join(message.get("body", b"") for message in seen)
@@ -109,7 +114,7 @@ def test_a_client_that_leaves_a_stream_without_a_key_ends_it(
 def test_a_client_that_leaves_a_turn_finds_its_answer_in_the_history(gateway: Gateway) -> None:
     session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
     at = f"/a1/agents/plain/sessions/{session}/messages"
-    gateway.script.pause = 0.2
+    gateway.model.script = slow_answer
     gateway.leave(at, {}, {"message": "Hi"})
     said = [message["content"] for message in gateway.send("GET", at).json["messages"]]
     assert said == ["Hi", "Hello there."]

@@ -85,7 +85,7 @@ def test_another_process_hears_of_it_too(gateway: Gateway, tmp_path: Any) -> Non
     gateway.send("PUT", PATH, token=ADMIN, body={"system_prompt": "Answer in verse."})
     other = gateway.reconfigured(tmp_path / "other", "usd_to_eur: 0.5", "usd_to_eur: 0.5")
     other.send("POST", "/v1/chat/completions", body=CHAT)
-    assert "Answer in verse." in str(other.script.requests[-1].messages[0].content)
+    assert "Answer in verse." in str(other.model.requests[-1].messages[0].content)
 
 
 def test_an_admins_next_request_meets_the_change_in_whatever_process_and_others_within_a_minute(

@@ -33,9 +33,10 @@ from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Session, decode_session
+from spass.testing.model import ScriptedModel
 from spass.web.app import create_app
 from spass.web.services import Services
-from tests.functions.gateway import Script, ScriptedServices, write_operators_files
+from tests.functions.gateway import ScriptedServices, write_operators_files
 from tests.simulated.aws import PLACES, SimulatedAws
 from tests.simulated.dynamodb import MemoryDynamoDB
 from tests.simulated.s3 import MemoryS3
@@ -107,7 +108,7 @@ class StepFailed(Exception):
 
 
 class SimulatedDeployment(SimulatedAws):
-    """The gateway's functions and what runs them. ``script`` is what models say. Where it is not ``played``, messages lie in
+    """The gateway's functions and what runs them. ``model`` answers for all models. Where it is not ``played``, messages lie in
     their queue."""
 
     played = True
@@ -115,8 +116,8 @@ class SimulatedDeployment(SimulatedAws):
     def __init__(self, folder: Path) -> None:
         super().__init__(self.clock)
         self.points = CallFaults()
-        self.script = Script("Ada moves to Berlin on 3 May.")
-        self.services = ScriptedServices(write_operators_files(folder), self.script)
+        self.model = ScriptedModel("Ada moves to Berlin on 3 May.")
+        self.services = ScriptedServices(write_operators_files(folder), self.model)
         self.services.aws = self
         self.services.compaction_jobs = CompactionJobs(self.clock)
         self.services.compaction_steps = CompactionSteps(self.services.summarizer, self.clock)

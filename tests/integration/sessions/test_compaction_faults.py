@@ -88,7 +88,7 @@ class Case:
             return None
         successor = await self.deployment.head(source.successor_session_id)
         opening, *kept = await self.deployment.history(successor.id)
-        assert opening.message.content == f"[compaction summary from session {source.id}] {self.deployment.script.chat}"
+        assert opening.message.content == f"[compaction summary from session {source.id}] {self.deployment.model.script}"
         assert [(one.message, one.created_at) for one in kept] == [(one.message, one.created_at) for one in self.before[-KEPT:]]
         assert (source.hold, successor.hold) == (None, None)
         return successor

@@ -1,6 +1,6 @@
 """An engine over the real pipeline, router and tools; only the provider is scripted."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spass.agents.engine import Engine
@@ -9,9 +9,10 @@ from spass.calls.pipeline import Calls
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
 from spass.llm.errors import BackendError
 from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
-from spass.tenancy.config import BackendConfig, GatewayConfig
+from spass.llm.types import ChatDelta, ToolCallDelta
+from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
+from spass.testing.model import Answer, ScriptedModel
 from spass.tools.toolbox import Toolbox
 from tests.unit.tools.fakes import FakeKnowledge
 
@@ -24,62 +25,39 @@ CONFIG = GatewayConfig.model_validate(
 )
 
 
-@dataclass(slots=True)
-class ScriptedProvider:
-    """Says ``answers`` in their order; a ``BackendError`` among them is raised. Streams word by word when asked to; a delta is
-    said as it is."""
-
-    answers: list[Message | ChatDelta | BackendError] = field(default_factory=list)
-    asked: list[ChatRequest] = field(default_factory=list)
-    contexts: list[CallContext] = field(default_factory=list)
-
-    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        self.asked.append(request)
-        self.contexts.append(context)
-        answer = self.answers.pop(0)
-        if isinstance(answer, BackendError):
-            raise answer
-        if isinstance(answer, ChatDelta):
-            yield answer
-            return
-        pieces = answer.content.split(" ") if request.stream else [answer.content]
-        for at, piece in enumerate(pieces):
-            yield ChatDelta(piece if at == 0 else f" {piece}")
-        calls = tuple(ToolCallDelta(at, call.id, call.name, call.arguments) for at, call in enumerate(answer.tool_calls))
-        reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
-        yield ChatDelta(tool_calls=calls, finish_reason=reason, usage=TokenUsage(10, 5))
-
-    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        raise AssertionError("nothing here embeds")
-
-    async def aclose(self) -> None:
-        pass
+def spoken(answer: Message | ChatDelta | BackendError, *, stream: bool) -> Answer:
+    """Return a message word by word if it is streamed; a delta and a failure as they are."""
+    if not isinstance(answer, Message):
+        return answer if isinstance(answer, BackendError) else [answer]
+    pieces = answer.content.split(" ") if stream else [answer.content]
+    words = [ChatDelta(piece if at == 0 else f" {piece}") for at, piece in enumerate(pieces)]
+    calls = tuple(ToolCallDelta(at, call.id, call.name, call.arguments) for at, call in enumerate(answer.tool_calls))
+    reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
+    return [*words, ChatDelta(tool_calls=calls, finish_reason=reason, usage=TokenUsage(10, 5))]
 
 
 @dataclass(slots=True)
 class EngineHarness:
-    """Everything a turn needs."""
+    """Everything a turn needs. The model gives ``answers`` in their order."""
 
-    provider: ScriptedProvider
     shelf: FakeKnowledge
-    engine: Engine
+    answers: list[Message | ChatDelta | BackendError] = field(default_factory=list)
+    model: ScriptedModel = field(init=False)
+    engine: Engine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model = ScriptedModel(lambda request, _: spoken(self.answers.pop(0), stream=request.stream))
+        router = Router(CONFIG.llm, CONFIG.models, lambda name: "key", provider_of=lambda *_: self.model)
+        cascade = Cascade(CONFIG)
+        self.engine = Engine(Calls(CONFIG, router, cascade), Toolbox(self.shelf, cascade), self.shelf, cascade)
 
     def will_say(self, *answers: Message | ChatDelta | BackendError) -> None:
-        self.provider.answers += answers
+        self.answers += answers
 
 
 def make_engine_harness() -> EngineHarness:
-    provider = ScriptedProvider()
-    shelf = FakeKnowledge(
-        {("demo", "berlin-info"): ["Das Brandenburger Tor wurde 1791 gebaut.", "Der Tiergarten hat 210 Hektar."]}
-    )
-
-    def provider_of(backend: BackendConfig, key: str | None) -> ScriptedProvider:
-        return provider
-
-    router = Router(CONFIG.llm, CONFIG.models, lambda name: "key", provider_of=provider_of)
     return EngineHarness(
-        provider, shelf, Engine(Calls(CONFIG, router, Cascade(CONFIG)), Toolbox(shelf, Cascade(CONFIG)), shelf, Cascade(CONFIG))
+        FakeKnowledge({("demo", "berlin-info"): ["Das Brandenburger Tor wurde 1791 gebaut.", "Der Tiergarten hat 210 Hektar."]})
     )
 
 

@@ -17,8 +17,8 @@ from spass.core.errors import ContextLengthExceeded, ModelNotAllowed, SessionBus
 from spass.core.events import Event, InferenceStarted, Token, TurnFinished, TurnStarted, collect
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendBadRequest, BackendContextLength
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from tests.unit.agents.engine_harness import EngineHarness, ScriptedProvider, agent, contents, says
+from spass.llm.types import ChatDelta
+from tests.unit.agents.engine_harness import EngineHarness, agent, contents, says
 from tests.unit.tools.fakes import scope_for, table_of
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ async def test_the_model_hears_the_system_prompt_the_history_and_the_message(har
     history = [Message(Role.USER, "Ich mag Tennis."), Message(Role.ASSISTANT, "Notiert.")]
     spec = agent(temperature=0.3, max_tokens=99)
     outcome = collect([event async for event in harness.engine.run(scope, spec, history, "Was mag ich?")])
-    (request,) = harness.provider.asked
+    (request,) = harness.model.requests
     assert contents(request.messages) == [
         ("system", "Be brief."),
         ("user", "Ich mag Tennis."),
@@ -50,14 +50,14 @@ async def test_the_model_hears_the_system_prompt_the_history_and_the_message(har
 async def test_an_agent_without_a_system_prompt_sends_none(harness: EngineHarness, scope: Scope, prompt: str) -> None:
     harness.will_say(says("Hi."))
     collect([event async for event in harness.engine.run(scope, agent(system_prompt=prompt), (), "Hi")])
-    assert contents(harness.provider.asked[0].messages) == [("user", "Hi")]
+    assert contents(harness.model.requests[0].messages) == [("user", "Hi")]
 
 
 async def test_an_empty_answer_of_the_past_is_not_sent_again(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("Hi."))
     history = [Message(Role.USER, "a"), Message(Role.ASSISTANT, "")]
     collect([event async for event in harness.engine.run(scope, agent(), history, "b")])
-    assert contents(harness.provider.asked[0].messages)[1:] == [("user", "a"), ("user", "b")]
+    assert contents(harness.model.requests[0].messages)[1:] == [("user", "a"), ("user", "b")]
 
 
 async def test_a_tenant_says_how_many_passages_where_the_agent_does_not(harness: EngineHarness, scope: Scope) -> None:
@@ -71,7 +71,7 @@ async def test_what_is_retrieved_stands_before_the_message_as_data_and_in_no_eve
     harness.will_say(says("1791."))
     spec = agent(rag_index="berlin-info", rag_top_k=1)
     outcome = collect([event async for event in harness.engine.run(scope, spec, (), "Wann wurde das Tor gebaut?")])
-    system, context, question = harness.provider.asked[0].messages
+    system, context, question = harness.model.requests[0].messages
     assert context.role is Role.USER
     assert context.content.startswith("<data ")
     assert '<document id="d1">' in remove_marks(context.content)
@@ -88,7 +88,7 @@ async def test_an_index_that_is_absent_or_somebody_elses_adds_nothing(harness: E
     harness.will_say(says("Weiß nicht."))
     spec = agent(rag_index="berlin-info" if tenant == "other" else "nowhere")
     collect([event async for event in harness.engine.run(scope_for(tenant), spec, (), "Wann?")])
-    assert contents(harness.provider.asked[0].messages) == [("system", "Be brief."), ("user", "Wann?")]
+    assert contents(harness.model.requests[0].messages) == [("system", "Be brief."), ("user", "Wann?")]
 
 
 async def test_a_long_message_is_searched_for_by_its_beginning(harness: EngineHarness, scope: Scope) -> None:
@@ -105,7 +105,7 @@ async def test_a_tool_runs_in_the_callers_tenant_and_every_call_leaves_one_recor
     spec = agent(tools=["rag_query", "calculator"])
     outcome = collect([event async for event in harness.engine.run(scope, spec, (), "Beides?")])
     assert [record.name for record in outcome.tool_calls] == ["rag_query", "calculator"]
-    assert [tool.name for tool in harness.provider.asked[0].tools] == ["rag_query", "calculator"]
+    assert [tool.name for tool in harness.model.requests[0].tools] == ["rag_query", "calculator"]
     assert harness.shelf.asked == [("demo", "berlin-info", "Tor", 5)]
     table = table_of(scope)
     assert sorted(table.audited("tool"), key=str) == [("calculator", "ok"), ("rag_query", "ok")]
@@ -138,7 +138,7 @@ async def test_a_tool_name_made_up_is_sent_back_in_a_form_that_providers_take(
 ) -> None:
     harness.will_say(says("", (name, "{}")), says("Never mind."))
     outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "?")])
-    (call,) = harness.provider.asked[1].messages[2].tool_calls
+    (call,) = harness.model.requests[1].messages[2].tool_calls
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call.name)
     assert json.loads(outcome.messages[1].content)["error"]["code"] == "tool_not_found"
 
@@ -146,7 +146,7 @@ async def test_a_tool_name_made_up_is_sent_back_in_a_form_that_providers_take(
 async def test_in_the_last_call_tools_are_named_but_may_not_be_called(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("", ("calculator", '{"expression": "1"}')), says("Eins."))
     outcome = collect([event async for event in harness.engine.run(scope, agent(tools=["calculator"], max_turns=2), (), "?")])
-    first, last = harness.provider.asked
+    first, last = harness.model.requests
     assert (first.tool_choice, last.tool_choice) == (None, "none")
     assert last.tools == first.tools
     assert outcome.finish_reason is FinishReason.STOP
@@ -155,7 +155,7 @@ async def test_in_the_last_call_tools_are_named_but_may_not_be_called(harness: E
 async def test_the_model_is_asked_for_a_stream_and_a_stream_collected_is_the_reply(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("one moment please", ("calculator", '{"expression": "6*7"}')), says("it is forty two"))
     events = [event async for event in harness.engine.run(scope, agent(tools=["calculator"]), (), "?")]
-    assert [request.stream for request in harness.provider.asked] == [True, True]
+    assert [request.stream for request in harness.model.requests] == [True, True]
     tokens = [event.text for event in events if isinstance(event, Token)]
     assert len(tokens) > 2
     assert "".join(tokens) == "one moment pleaseit is forty two"
@@ -178,7 +178,7 @@ async def test_sub_calls_stand_one_deeper(harness: EngineHarness, depth: int) ->
     """A request as deep as may arrive still gets its answer; a gateway that it calls in turn refuses."""
     harness.will_say(says("Hi."))
     collect([event async for event in harness.engine.run(scope_for(depth=depth), agent(), (), "Hi")])
-    assert harness.provider.contexts[0].headers["SPASS-Caller-Depth"] == str(depth + 1)
+    assert harness.model.contexts[0].headers["SPASS-Caller-Depth"] == str(depth + 1)
 
 
 async def test_what_can_be_refused_is_refused_before_anything_is_written(harness: EngineHarness) -> None:
@@ -245,7 +245,7 @@ async def test_a_conversation_too_long_for_the_provider_is_sent_again_with_a_sho
     harness.will_say(TOO_LONG, says("Hi."))
     shorten_history = CountingShortener(SHORT)
     events = [event async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=shorten_history)]
-    first, second = (contents(request.messages) for request in harness.provider.asked)
+    first, second = (contents(request.messages) for request in harness.model.requests)
     assert first == [("system", "Be brief."), ("user", "old"), ("assistant", "older"), ("user", "?")]
     assert second == [("system", "Be brief."), ("assistant", "in short"), ("user", "?")]
     assert [type(event).__name__ for event in events if not isinstance(event, Token)] == [
@@ -266,16 +266,16 @@ async def test_relief_after_a_tool_runs_no_tool_twice_and_holds_for_the_rest_of_
     outcome = collect([event async for event in harness.engine.run(scope, spec, LONG, "?", shorten_history=shorten_history)])
     assert [message.role for message in outcome.messages] == [Role.ASSISTANT, Role.TOOL] * 2 + [Role.ASSISTANT]
     assert (outcome.turns, len(outcome.tool_calls), shorten_history.asked) == (3, 2, 1)
-    beginnings = [[message.content for message in request.messages[1:3]] for request in harness.provider.asked]
+    beginnings = [[message.content for message in request.messages[1:3]] for request in harness.model.requests]
     assert beginnings == [["old", "older"], ["old", "older"], ["in short", "?"], ["in short", "?"]]
-    assert [len(request.messages) for request in harness.provider.asked] == [4, 6, 5, 7]
+    assert [len(request.messages) for request in harness.model.requests] == [4, 6, 5, 7]
 
 
 async def test_what_was_retrieved_stays_in_the_shorter_conversation(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(TOO_LONG, says("1791."))
     spec = agent(rag_index="berlin-info", rag_top_k=1)
     collect([event async for event in harness.engine.run(scope, spec, LONG, "Wann?", shorten_history=CountingShortener(SHORT))])
-    _, shorter, context, question = harness.provider.asked[1].messages
+    _, shorter, context, question = harness.model.requests[1].messages
     assert (shorter.content, context.data, question.content) == ("in short", True, "Wann?")
 
 
@@ -287,7 +287,7 @@ async def test_a_conversation_that_stays_too_long_fails_the_turn_and_relief_is_a
     shorten_history = CountingShortener(shorter)
     with pytest.raises(ContextLengthExceeded):
         collect([event async for event in harness.engine.run(scope, agent(), LONG, "?", shorten_history=shorten_history)])
-    assert (shorten_history.asked, len(harness.provider.asked)) == (1, 2 if shorter else 1)
+    assert (shorten_history.asked, len(harness.model.requests)) == (1, 2 if shorter else 1)
 
 
 async def test_without_relief_a_conversation_too_long_fails_the_turn(harness: EngineHarness, scope: Scope) -> None:
@@ -296,14 +296,8 @@ async def test_without_relief_a_conversation_too_long_fails_the_turn(harness: En
         await chat(harness.engine, scope, agent(), "?")
 
 
-async def test_what_was_said_already_is_not_said_again(
-    harness: EngineHarness, scope: Scope, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def breaks_off(self: ScriptedProvider, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        yield ChatDelta("Once upon ")
-        raise TOO_LONG
-
-    monkeypatch.setattr(ScriptedProvider, "chat", breaks_off)
+async def test_what_was_said_already_is_not_said_again(harness: EngineHarness, scope: Scope) -> None:
+    harness.model.script = [ChatDelta("Once upon "), TOO_LONG]
     shorten_history = CountingShortener(SHORT)
     events: list[Event] = []
     with pytest.raises(SpassError):

@@ -1,8 +1,9 @@
 """A model that says what a test wrote for it, behind the real router, and a store in memory."""
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import Any, Final
 
 import boto3
 from moto import mock_aws
@@ -16,10 +17,11 @@ from spass.calls.scope import Scope
 from spass.core.ids import RequestId, TenantId, UserId
 from spass.core.messages import TokenUsage
 from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
-from spass.tenancy.config import BackendConfig, GatewayConfig
+from spass.llm.types import ChatDelta, EmbeddingReply, EmbeddingRequest, pack_rows
+from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
+from spass.testing.model import Answer, Script, ScriptedModel
 from tests.simulated.memory import MemoryAws
 
 CONFIG = GatewayConfig.model_validate(
@@ -48,57 +50,28 @@ CONFIG = GatewayConfig.model_validate(
 )
 
 
-@dataclass
-class ScriptedProvider:
-    """Yields ``deltas``, then raises ``failure`` if there is one. ``sent``: each request reaches the model whole. Remembers what
-    it was asked, and whether it was closed."""
+HELLO: Final = (ChatDelta("Hello."),)
 
-    deltas: Sequence[ChatDelta] = (ChatDelta("Hello."),)
-    failure: BaseException | None = None
-    sent: bool = False
-    embedding_tokens: int = 2
-    fail_embedding_call: int | None = None
-    before_each_request: Callable[[], object] = lambda: None
-    before_each: Callable[[], object] = lambda: None
-    requests: list[ChatRequest] = field(default_factory=list)
-    embeddings: list[EmbeddingRequest] = field(default_factory=list)
-    contexts: list[CallContext] = field(default_factory=list)
-    closed: int = 0
 
-    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        self.requests.append(request)
-        self.contexts.append(context)
-        context.attempt.sent = self.sent
-        self.before_each_request()
-        try:
-            for delta in self.deltas:
-                self.before_each()
-                yield delta
-            if self.failure is not None:
-                raise self.failure
-        finally:
-            self.closed += 1
+def scripted_model(script: Answer | Script = HELLO, **fields: Any) -> ScriptedModel:
+    """Return a model that says "Hello." and nothing else, unless told otherwise, and embeds in three dimensions."""
+    return ScriptedModel(script, **{"vectors": vectors_of(2), **fields})
 
-    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        context.attempt.sent = self.sent
-        if self.failure is not None and len(self.embeddings) == (self.fail_embedding_call or 0):
-            raise self.failure
-        self.embeddings.append(request)
-        self.contexts.append(context)
+
+def vectors_of(tokens: int) -> Callable[[EmbeddingRequest], EmbeddingReply]:
+    """Return what embeds a text as its length, for so many tokens."""
+
+    def embed(request: EmbeddingRequest) -> EmbeddingReply:
         rows = [(float(len(text)), 1.0, 0.5) for text in request.texts]
-        return EmbeddingReply(pack_rows(rows), len(rows), 3, TokenUsage(self.embedding_tokens * len(rows)))
+        return EmbeddingReply(pack_rows(rows), len(rows), 3, TokenUsage(tokens * len(rows)))
 
-    async def aclose(self) -> None:
-        pass
+    return embed
 
-    def calls(self, config: GatewayConfig = CONFIG, admission: Admission | None = None) -> Calls:
-        """The pipeline in front of this model."""
 
-        def provider_of(backend: BackendConfig, key: str | None) -> ScriptedProvider:
-            return self
-
-        router = Router(config.llm, config.models, lambda _: None, provider_of=provider_of)
-        return Calls(config, router, Cascade(config), admission=admission)
+def calls_of(model: ScriptedModel, config: GatewayConfig = CONFIG, admission: Admission | None = None) -> Calls:
+    """Return the pipeline in front of ``model``."""
+    router = Router(config.llm, config.models, lambda _: None, provider_of=lambda *_: model)
+    return Calls(config, router, Cascade(config), admission=admission)
 
 
 def memory_store(tenant: TenantId) -> TenantStore:

@@ -28,7 +28,8 @@ from spass.llm.errors import BackendTimeout, BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.metering.usage import reset, spending_of_month
 from spass.tenancy.settings import Cascade, TenantSettings
-from tests.unit.calls.scripted_provider import CONFIG, ScriptedProvider, make_scope
+from spass.testing.model import ScriptedModel
+from tests.unit.calls.scripted_provider import CONFIG, calls_of, make_scope, scripted_model, vectors_of
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +63,7 @@ class AdmissionHarness:
 
     store: TenantStore
     limits: Limits = field(default_factory=Limits)
-    provider: ScriptedProvider = field(default_factory=ScriptedProvider)
+    provider: ScriptedModel = field(default_factory=scripted_model)
     now: float = NOON
     slept: list[float] = field(default_factory=list)
     on_sleep: Callable[[], Awaitable[None]] | None = None
@@ -72,7 +73,7 @@ class AdmissionHarness:
 
     def worker(self) -> Calls:
         """One more process."""
-        return self.provider.calls(admission=Admission(self.limits, clock=lambda: self.now, sleep=self._sleep))
+        return calls_of(self.provider, admission=Admission(self.limits, clock=lambda: self.now, sleep=self._sleep))
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -84,7 +85,7 @@ class AdmissionHarness:
         self, *, takes: TokenUsage = MILLION, answer: int = 1, model: str = "small", by: Calls | None = None
     ) -> ChatReply:
         """A chat that may be ``answer`` tokens long and really ``takes`` so many."""
-        self.provider.deltas = [ChatDelta(finish_reason=FinishReason.STOP, usage=takes)]
+        self.provider.script = [ChatDelta(finish_reason=FinishReason.STOP, usage=takes)]
         chat = (by or self.calls).chat(make_scope(self.store), question(answer, model))
         return collect_deltas([delta async for delta in chat])
 
@@ -154,7 +155,7 @@ async def test_a_moment_is_waited_for(harness: AdmissionHarness) -> None:
 
 async def test_work_that_nobody_waits_for_waits_until_the_minute_has_passed(harness: AdmissionHarness) -> None:
     harness.limits.tokens, harness.limits.budget = 100, "0.1"
-    harness.provider.embedding_tokens = 40
+    harness.provider.vectors = vectors_of(40)
     job = Scope.for_job(harness.store, Deadline.after(600), route="ingest")
     for _ in range(3):
         await harness.calls.embed(job, ["a" * 160, "b" * 160])
@@ -172,11 +173,11 @@ async def test_what_a_call_really_took_takes_the_place_of_what_was_reserved(harn
 
 
 async def test_tokens_a_minute_bind_calls_that_outlast_the_minute(harness: AdmissionHarness) -> None:
-    def pass_time() -> None:
+    async def pass_time() -> None:
         harness.now += 90
 
     harness.limits.tokens = 1000
-    harness.provider.before_each = pass_time
+    harness.provider.before = pass_time
     for _ in range(3):
         await harness.ask(answer=28, takes=TokenUsage(2, 33_000))
         error = await refused(harness, RateLimited, answer=28)
@@ -189,7 +190,6 @@ async def test_a_call_that_generated_nothing_gives_everything_back(harness: Admi
     harness.limits.tokens, harness.limits.budget = 1000, "0.001"
     harness.provider.failure = BackendUnavailable("down")
     for _ in range(3):
-        harness.provider.deltas = []
         with pytest.raises(UpstreamError):
             _ = [delta async for delta in harness.calls.chat(make_scope(harness.store), question(answer=600))]
     harness.provider.failure = None
@@ -199,7 +199,7 @@ async def test_a_call_that_generated_nothing_gives_everything_back(harness: Admi
 
 async def test_a_call_whose_answer_is_lost_is_settled_as_it_was_reserved(harness: AdmissionHarness) -> None:
     harness.limits.tokens, harness.limits.budget = 1200, "0.002"
-    harness.provider.deltas, harness.provider.failure = [], BackendTimeout("late")
+    harness.provider.failure = BackendTimeout("late")
     harness.provider.sent = True
     with pytest.raises(UpstreamError):
         _ = [delta async for delta in harness.calls.chat(make_scope(harness.store), question(answer=600))]
@@ -242,7 +242,7 @@ async def test_money_that_a_call_under_way_may_give_back_is_asked_for_again_soon
     harness: AdmissionHarness,
 ) -> None:
     harness.limits.budget = "0.001"
-    harness.provider.deltas = [ChatDelta("Hello. "), ChatDelta("Bye.", usage=TokenUsage(2, 8))]
+    harness.provider.script = [ChatDelta("Hello. "), ChatDelta("Bye.", usage=TokenUsage(2, 8))]
     under_way = harness.calls.chat(make_scope(harness.store), question(answer=600))
     await anext(under_way)
     error = await refused(harness, BudgetExceeded, answer=600)
@@ -251,7 +251,7 @@ async def test_money_that_a_call_under_way_may_give_back_is_asked_for_again_soon
     assert 1 <= error.retry_after <= 5
     job = Scope.for_job(harness.store, Deadline.after(600), route="ingest")
     harness.on_sleep = lambda: under_way.aclose()
-    harness.provider.embedding_tokens = 1
+    harness.provider.vectors = vectors_of(1)
     await harness.calls.embed(job, ["a" * 8000] * 4)
     assert len(harness.slept) == 1
 
@@ -295,11 +295,11 @@ async def test_a_budget_that_is_new_counts_what_the_month_has_cost_so_far(harnes
 
 
 async def test_a_budget_that_was_off_for_a_while_counts_what_was_spent_meanwhile(store: TenantStore) -> None:
-    cascade, provider = Cascade(CONFIG), ScriptedProvider()
-    calls = provider.calls(admission=Admission(cascade))
+    cascade, provider = Cascade(CONFIG), scripted_model()
+    calls = calls_of(provider, admission=Admission(cascade))
 
     async def ask() -> None:
-        provider.deltas = [ChatDelta(finish_reason=FinishReason.STOP, usage=MILLION)]
+        provider.script = [ChatDelta(finish_reason=FinishReason.STOP, usage=MILLION)]
         collect_deltas([delta async for delta in calls.chat(make_scope(store), question(1))])
 
     for budget in (2, None, 2):
@@ -327,7 +327,7 @@ async def test_a_model_without_a_price_reserves_no_money_and_is_counted_with_wha
     harness: AdmissionHarness,
 ) -> None:
     harness.limits.budget = "1"
-    harness.provider.deltas = [ChatDelta("Dear.", usage=TokenUsage(1, 1), cost_usd=Decimal(5))]
+    harness.provider.script = [ChatDelta("Dear.", usage=TokenUsage(1, 1), cost_usd=Decimal(5))]
     _ = [delta async for delta in harness.calls.chat(make_scope(harness.store), question(100, "unpriced"))]
     await refused(harness, BudgetExceeded)
 
@@ -348,7 +348,7 @@ async def test_a_spent_budget_lets_through_what_has_no_price(harness: AdmissionH
 async def test_embeddings_take_part(harness: AdmissionHarness) -> None:
     harness.limits.tokens = 100
     scope = make_scope(harness.store)
-    harness.provider.embedding_tokens = 40
+    harness.provider.vectors = vectors_of(40)
     await harness.calls.embed(scope, ["a" * 160, "b" * 160])
     with pytest.raises(RateLimited):
         await harness.calls.embed(scope, ["c" * 160])

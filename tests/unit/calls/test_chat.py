@@ -22,15 +22,16 @@ from spass.core.errors import (
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendBadRequest, BackendTimeout, BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, ToolCallDelta, collect_deltas
-from tests.unit.calls.scripted_provider import CONFIG, ScriptedProvider, at_depth, audit_of, make_scope
+from spass.testing.model import ScriptedModel, in_turn
+from tests.unit.calls.scripted_provider import CONFIG, at_depth, audit_of, calls_of, make_scope, scripted_model
 
 pytestmark = pytest.mark.anyio
 
 QUESTION = ChatRequest("small", (Message(Role.USER, "What is it, then?"),))
 
 
-async def ask(provider: ScriptedProvider, store: TenantStore, request: ChatRequest = QUESTION) -> ChatReply:
-    return collect_deltas([delta async for delta in provider.calls().chat(make_scope(store), request)])
+async def ask(provider: ScriptedModel, store: TenantStore, request: ChatRequest = QUESTION) -> ChatReply:
+    return collect_deltas([delta async for delta in calls_of(provider).chat(make_scope(store), request)])
 
 
 @pytest.mark.parametrize(
@@ -39,37 +40,35 @@ async def ask(provider: ScriptedProvider, store: TenantStore, request: ChatReque
 async def test_a_model_that_cannot_be_called_is_refused_before_anything_is_asked(
     store: TenantStore, model: str, refusal: type[Exception]
 ) -> None:
-    provider = ScriptedProvider()
+    provider = scripted_model()
     scope = make_scope(store, allowed=["small", "mini-embed"])
     with pytest.raises(refusal):
-        provider.calls().chat(scope, ChatRequest(model, QUESTION.messages))
+        calls_of(provider).chat(scope, ChatRequest(model, QUESTION.messages))
     assert provider.requests == []
     assert await audit_of(store) == []
 
 
 async def test_work_three_calls_deep_calls_no_further(store: TenantStore) -> None:
-    provider = ScriptedProvider()
+    provider = scripted_model()
     with pytest.raises(RecursionDepthExceeded):
-        provider.calls().chat(at_depth(make_scope(store), 3), QUESTION)
-    deltas = [delta async for delta in provider.calls().chat(at_depth(make_scope(store), 2), QUESTION)]
+        calls_of(provider).chat(at_depth(make_scope(store), 3), QUESTION)
+    deltas = [delta async for delta in calls_of(provider).chat(at_depth(make_scope(store), 2), QUESTION)]
     assert deltas
     assert provider.contexts[0].headers["SPASS-Caller-Depth"] == "3"
 
 
 async def test_the_answer_ends_with_reason_usage_and_cost_and_no_piece_of_text_is_lost(store: TenantStore) -> None:
-    provider = ScriptedProvider(
-        [
-            ChatDelta("He"),
-            ChatDelta("llo"),
-            ChatDelta(tool_calls=(ToolCallDelta(0, "call_1", "add", "{}"),)),
-            ChatDelta("!", finish_reason=FinishReason.LENGTH, usage=TokenUsage(1000, 2000)),
-        ]
-    )
+    pieces = [
+        ChatDelta("He"),
+        ChatDelta("llo"),
+        ChatDelta(tool_calls=(ToolCallDelta(0, "call_1", "add", "{}"),)),
+        ChatDelta("!", finish_reason=FinishReason.LENGTH, usage=TokenUsage(1000, 2000)),
+    ]
     scope = make_scope(store)
-    deltas = [delta async for delta in provider.calls().chat(scope, QUESTION)]
+    deltas = [delta async for delta in calls_of(scripted_model(pieces)).chat(scope, QUESTION)]
     assert deltas[-1] == ChatDelta(finish_reason=FinishReason.LENGTH, usage=TokenUsage(1000, 2000), cost_usd=Decimal("0.0035"))
     assert all(delta.finish_reason is None and delta.usage is None for delta in deltas[:-1])
-    assert collect_deltas(deltas).message == collect_deltas(provider.deltas).message
+    assert collect_deltas(deltas).message == collect_deltas(pieces).message
     assert (scope.tally.total.usd, scope.tally.total.eur) == (Decimal("0.0035"), Decimal("0.00315"))
     assert (scope.tally.total.source, scope.tally.total.sub_calls) == (CostSource.CATALOG, 1)
 
@@ -78,15 +77,15 @@ async def test_a_failed_try_stands_in_the_log_under_the_clients_request(
     store: TenantStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UpstreamError):
-        await ask(ScriptedProvider([], BackendUnavailable("down", status=503)), store)
+        await ask(scripted_model(BackendUnavailable("down", status=503)), store)
     tried, call = map(json.loads, capsys.readouterr().out.splitlines())
     assert tried.items() >= {"request_id": "req_outer", "backend": "scripted", "status": 503}.items()
     assert call.items() >= {"event": "call", "outer_request_id": "req_outer", "status": "upstream_error"}.items()
 
 
 async def test_the_record_is_kept_before_the_answer_ends_and_says_everything_but_the_text(store: TenantStore) -> None:
-    provider = ScriptedProvider([ChatDelta("secret answer", usage=TokenUsage(10, 5), finish_reason=FinishReason.STOP)])
-    async for delta in provider.calls().chat(make_scope(store), QUESTION):
+    provider = scripted_model([ChatDelta("secret answer", usage=TokenUsage(10, 5), finish_reason=FinishReason.STOP)])
+    async for delta in calls_of(provider).chat(make_scope(store), QUESTION):
         if delta.finish_reason is not None:
             break
     (record,) = await audit_of(store)
@@ -115,7 +114,7 @@ async def test_the_record_is_kept_before_the_answer_ends_and_says_everything_but
 
 
 async def test_tokens_that_nobody_counted_are_estimated_and_marked_so(store: TenantStore) -> None:
-    reply = await ask(ScriptedProvider([ChatDelta("12345")]), store)
+    reply = await ask(scripted_model([ChatDelta("12345")]), store)
     assert reply.usage == TokenUsage(5, 2)  # 17 and 5 characters
     (record,) = await audit_of(store)
     assert record["usage_estimated"] is True
@@ -133,7 +132,7 @@ async def test_what_a_provider_did_not_count_is_estimated_and_priced(
     store: TenantStore, said: TokenUsage, counted: TokenUsage
 ) -> None:
     scope = make_scope(store)
-    calls = ScriptedProvider([ChatDelta("12345", usage=said, cost_usd=Decimal(0))]).calls()
+    calls = calls_of(scripted_model([ChatDelta("12345", usage=said, cost_usd=Decimal(0))]))
     deltas = [delta async for delta in calls.chat(scope, QUESTION)]
     assert deltas[-1].usage == counted
     (record,) = await audit_of(store)
@@ -145,13 +144,13 @@ async def test_what_a_provider_did_not_count_is_estimated_and_priced(
 async def test_a_cost_that_was_said_before_the_text_is_not_that_of_the_answer(store: TenantStore) -> None:
     scope = make_scope(store)
     begun = ChatDelta("a", usage=TokenUsage(7, 1), cost_usd=Decimal("0.000001"))
-    calls = ScriptedProvider([begun, ChatDelta("b" * 4000, finish_reason=FinishReason.STOP)]).calls()
+    calls = calls_of(scripted_model([begun, ChatDelta("b" * 4000, finish_reason=FinishReason.STOP)]))
     _ = [delta async for delta in calls.chat(scope, QUESTION)]
     assert (scope.tally.total.usd, scope.tally.total.source) == (Decimal("0.001505"), CostSource.CATALOG)
 
 
 async def test_an_empty_answer_that_is_counted_as_none_is_no_estimate(store: TenantStore) -> None:
-    await ask(ScriptedProvider([ChatDelta(usage=TokenUsage(30), cost_usd=Decimal(0))]), store)
+    await ask(scripted_model([ChatDelta(usage=TokenUsage(30), cost_usd=Decimal(0))]), store)
     (record,) = await audit_of(store)
     assert (record["completion_tokens"], record["cost_usd"], record["cost_source"]) == (0, "0", "upstream")
     assert "usage_estimated" not in record
@@ -163,7 +162,7 @@ LATE = BackendTimeout("late")
 @pytest.mark.parametrize("failure", [LATE, BackendUnavailable("gone"), asyncio.CancelledError()])
 async def test_a_lost_answer_counts_as_it_was_reserved(store: TenantStore, failure: BaseException) -> None:
     scope = make_scope(store)
-    calls = ScriptedProvider([], failure, sent=True).calls()
+    calls = calls_of(scripted_model(failure, sent=True))
     with pytest.raises((UpstreamError, asyncio.CancelledError)):
         _ = [delta async for delta in calls.chat(scope, replace(QUESTION, max_tokens=100))]
     (record,) = await audit_of(store)
@@ -174,18 +173,11 @@ async def test_a_lost_answer_counts_as_it_was_reserved(store: TenantStore, failu
 
 async def test_lost_answers_before_one_that_comes_are_part_of_its_usage_and_cost(store: TenantStore) -> None:
     config = CONFIG.model_copy(update={"llm": CONFIG.llm.model_copy(update={"retries": 3, "retry_base_delay": 0})})
-    provider = ScriptedProvider([], BackendUnavailable("gone"), sent=True)
-    scope, tries = make_scope(store), 0
-
-    def third_answers() -> None:
-        nonlocal tries
-        tries += 1
-        if tries == 3:
-            provider.deltas, provider.failure = [ChatDelta("Well.", usage=TokenUsage(7, 3), cost_usd=Decimal("0.5"))], None
-
-    provider.before_each_request = third_answers
+    gone = BackendUnavailable("gone")
+    third = [ChatDelta("Well.", usage=TokenUsage(7, 3), cost_usd=Decimal("0.5"))]
+    provider, scope = scripted_model(in_turn([gone, gone, third]), sent=True), make_scope(store)
     request = replace(QUESTION, max_tokens=100)
-    last = [delta async for delta in provider.calls(config).chat(scope, request)][-1]
+    last = [delta async for delta in calls_of(provider, config).chat(scope, request)][-1]
     assert (last.usage, last.lost) == (TokenUsage(17, 203), TokenUsage(10, 200))
     (record,) = await audit_of(store)
     assert (record["attempts"], record["prompt_tokens"], record["completion_tokens"]) == (3, 17, 203)
@@ -195,40 +187,36 @@ async def test_lost_answers_before_one_that_comes_are_part_of_its_usage_and_cost
 
 async def test_a_stream_that_breaks_after_a_lost_answer_counts_both(store: TenantStore) -> None:
     config = CONFIG.model_copy(update={"llm": CONFIG.llm.model_copy(update={"retries": 1, "retry_base_delay": 0})})
-    provider = ScriptedProvider([], BackendUnavailable("gone"), sent=True)
-
-    def second_begins() -> None:
-        provider.deltas = [ChatDelta("12345678")] if len(provider.requests) == 2 else []
-
-    provider.before_each_request = second_begins
+    gone = BackendUnavailable("gone")
+    provider = scripted_model(in_turn([gone, [ChatDelta("12345678"), gone]]), sent=True)
     with pytest.raises(UpstreamError):
-        _ = [delta async for delta in provider.calls(config).chat(make_scope(store), replace(QUESTION, max_tokens=100))]
+        _ = [delta async for delta in calls_of(provider, config).chat(make_scope(store), replace(QUESTION, max_tokens=100))]
     (record,) = await audit_of(store)
     assert (record["prompt_tokens"], record["completion_tokens"]) == (10, 102)
 
 
 async def test_a_refusal_is_passed_on_and_its_tokens_count(store: TenantStore) -> None:
-    reply = await ask(ScriptedProvider([ChatDelta(refusal="I can"), ChatDelta(refusal="not.")]), store)
+    reply = await ask(scripted_model([ChatDelta(refusal="I can"), ChatDelta(refusal="not.")]), store)
     assert (reply.message.content, reply.refusal, reply.usage) == ("", "I cannot.", TokenUsage(5, 3))
 
 
 async def test_a_price_said_by_the_provider_wins_and_a_missing_one_counts_as_nothing(store: TenantStore) -> None:
     scope = make_scope(store)
-    said = ScriptedProvider([ChatDelta("a", cost_usd=Decimal("0.25"))])
-    assert [delta async for delta in said.calls().chat(scope, QUESTION)][-1].cost_usd == Decimal("0.25")
+    said = scripted_model([ChatDelta("a", cost_usd=Decimal("0.25"))])
+    assert [delta async for delta in calls_of(said).chat(scope, QUESTION)][-1].cost_usd == Decimal("0.25")
     assert scope.tally.total.source is CostSource.UPSTREAM
-    unknown = ScriptedProvider([ChatDelta("a")])
+    unknown = scripted_model([ChatDelta("a")])
     unpriced = ChatRequest("unpriced", QUESTION.messages)
-    assert [delta async for delta in unknown.calls().chat(scope, unpriced)][-1].cost_usd is None
+    assert [delta async for delta in calls_of(unknown).chat(scope, unpriced)][-1].cost_usd is None
     assert (scope.tally.total.source, scope.tally.total.sub_calls) == (CostSource.NONE, 2)
     assert scope.tally.total.usd == Decimal("0.25")
 
 
 async def test_a_call_that_fails_at_once_is_recorded_and_costs_nothing(store: TenantStore) -> None:
     scope = make_scope(store)
-    provider = ScriptedProvider([], BackendUnavailable("down"))
+    provider = scripted_model(BackendUnavailable("down"))
     with pytest.raises(UpstreamError):
-        await anext(provider.calls().chat(scope, QUESTION))
+        await anext(calls_of(provider).chat(scope, QUESTION))
     (record,) = await audit_of(store)
     assert (record["status"], record["prompt_tokens"], record["cost_usd"]) == ("upstream_error", 0, "0")
     assert "usage_estimated" not in record  # that there were none is known
@@ -236,7 +224,7 @@ async def test_a_call_that_fails_at_once_is_recorded_and_costs_nothing(store: Te
 
 
 async def test_a_call_that_breaks_off_is_recorded_with_what_it_took(store: TenantStore) -> None:
-    provider = ScriptedProvider([ChatDelta("12345678")], BackendUnavailable("gone"))
+    provider = scripted_model([ChatDelta("12345678"), BackendUnavailable("gone")])
     with pytest.raises(UpstreamError):
         await ask(provider, store)
     (record,) = await audit_of(store)
@@ -244,16 +232,16 @@ async def test_a_call_that_breaks_off_is_recorded_with_what_it_took(store: Tenan
 
 
 async def test_what_was_heard_before_a_stream_breaks_is_said_to_its_last_letter_before_the_error(store: TenantStore) -> None:
-    provider = ScriptedProvider([ChatDelta("abcdefgh")], BackendUnavailable("gone"))
+    provider = scripted_model([ChatDelta("abcdefgh"), BackendUnavailable("gone")])
     said: list[str] = []
     with pytest.raises(UpstreamError):
-        async for delta in provider.calls().chat(make_scope(store), QUESTION):
+        async for delta in calls_of(provider).chat(make_scope(store), QUESTION):
             said.append(delta.content)
     assert "".join(said) == "abcdefgh"
-    provider.deltas = [ChatDelta("The key is sk-proj-0123456789abcdef0123")]
+    provider.script = [ChatDelta("The key is sk-proj-0123456789abcdef0123"), BackendUnavailable("gone")]
     said.clear()
     with pytest.raises(UpstreamError):
-        async for delta in provider.calls().chat(make_scope(store), QUESTION):
+        async for delta in calls_of(provider).chat(make_scope(store), QUESTION):
             said.append(delta.content)
     assert "".join(said).startswith("The key is ")
     assert "0123" not in "".join(said)
@@ -261,7 +249,7 @@ async def test_what_was_heard_before_a_stream_breaks_is_said_to_its_last_letter_
 
 async def test_a_model_without_backend_is_recorded_with_no_attempt(store: TenantStore) -> None:
     with pytest.raises(NoBackendAvailable):
-        await ask(ScriptedProvider(), store, ChatRequest("unserved", QUESTION.messages))
+        await ask(scripted_model(), store, ChatRequest("unserved", QUESTION.messages))
     (record,) = await audit_of(store)
     assert record["status"] == "no_backend_available"
     assert "attempts" not in record
@@ -270,15 +258,15 @@ async def test_a_model_without_backend_is_recorded_with_no_attempt(store: Tenant
 async def test_a_providers_words_reach_the_caller_without_its_secrets(store: TenantStore) -> None:
     words = "bad key sk-live-0123456789 at https://api.internal/v1 arn:aws:iam::123456789012:role/x in /etc/keys/openai"
     with pytest.raises(UpstreamRejected) as caught:
-        await ask(ScriptedProvider([], BackendBadRequest(words)), store)
+        await ask(scripted_model(BackendBadRequest(words)), store)
     for secret in ("sk-live", "api.internal", "123456789012", "/etc/keys"):
         assert secret not in caught.value.message
     assert caught.value.__cause__ is None
 
 
 async def test_an_answer_given_up_closes_the_provider_and_is_recorded_once(store: TenantStore) -> None:
-    provider = ScriptedProvider([ChatDelta("1234"), ChatDelta("5678")])
-    answer = provider.calls().chat(make_scope(store), QUESTION)
+    provider = scripted_model([ChatDelta("1234"), ChatDelta("5678")])
+    answer = calls_of(provider).chat(make_scope(store), QUESTION)
     await anext(answer)
     await answer.aclose()
     assert provider.closed == 1
@@ -290,7 +278,7 @@ async def test_a_cancelled_call_is_recorded_once(store: TenantStore) -> None:
     started = asyncio.Event()
 
     async def run() -> None:
-        answer = ScriptedProvider([ChatDelta("1234")]).calls().chat(make_scope(store), QUESTION)
+        answer = calls_of(scripted_model([ChatDelta("1234")])).chat(make_scope(store), QUESTION)
         try:
             async for _ in answer:
                 started.set()
@@ -308,7 +296,7 @@ async def test_a_cancelled_call_is_recorded_once(store: TenantStore) -> None:
 
 
 async def test_a_call_cancelled_inside_the_provider_is_recorded(store: TenantStore) -> None:
-    provider = ScriptedProvider([ChatDelta("x")], asyncio.CancelledError())
+    provider = scripted_model([ChatDelta("x"), asyncio.CancelledError()])
     with pytest.raises(asyncio.CancelledError):
         await ask(provider, store)
     (record,) = await audit_of(store)

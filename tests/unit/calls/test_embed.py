@@ -7,15 +7,16 @@ import pytest
 from spass.aws.clients import TenantStore
 from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, UpstreamError
 from spass.llm.errors import BackendUnavailable
-from tests.unit.calls.scripted_provider import ScriptedProvider, audit_of, make_scope
+from spass.llm.types import EmbeddingReply, EmbeddingRequest
+from tests.unit.calls.scripted_provider import audit_of, calls_of, make_scope, scripted_model, vectors_of
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_vectors_come_in_the_order_of_the_texts_however_many_turns_it_takes(store: TenantStore) -> None:
-    provider = ScriptedProvider()
+    provider = scripted_model()
     texts = ["x" * (number % 7 + 1) for number in range(150)]
-    reply = await provider.calls().embed(make_scope(store), texts)
+    reply = await calls_of(provider).embed(make_scope(store), texts)
     assert [row[0] for row in reply.rows()] == [len(text) for text in texts]
     assert (reply.count, reply.dimensions, reply.usage.prompt_tokens) == (150, 3, 300)
     assert [len(request.texts) for request in provider.embeddings] == [32, 32, 32, 32, 22]
@@ -23,7 +24,7 @@ async def test_vectors_come_in_the_order_of_the_texts_however_many_turns_it_take
 
 async def test_many_turns_are_one_call_on_the_bill_and_in_the_audit(store: TenantStore) -> None:
     scope = make_scope(store)
-    await ScriptedProvider().calls().embed(scope, ["x"] * 150)
+    await calls_of(scripted_model()).embed(scope, ["x"] * 150)
     (record,) = await audit_of(store)
     assert (record["kind"], record["model"], record["attempts"]) == ("embedding", "mini-embed", 5)
     assert record["prompt_tokens"] == 300
@@ -31,7 +32,7 @@ async def test_many_turns_are_one_call_on_the_bill_and_in_the_audit(store: Tenan
 
 
 async def test_the_allow_list_holds_for_the_configured_model_as_for_a_named_one(store: TenantStore) -> None:
-    calls = ScriptedProvider().calls()
+    calls = calls_of(scripted_model())
     scope = make_scope(store, allowed=["small"])
     assert (await calls.embed(make_scope(store, allowed=["mini-embed"]), ["x"])).count == 1
     for named in (None, "mini-embed"):
@@ -45,22 +46,29 @@ async def test_the_allow_list_holds_for_the_configured_model_as_for_a_named_one(
 
 async def test_what_a_failed_call_has_used_up_stays_on_the_bill(store: TenantStore) -> None:
     scope = make_scope(store)
-    provider = ScriptedProvider(failure=BackendUnavailable("down"), fail_embedding_call=1)
+    provider = scripted_model()
+
+    def fail_second(request: EmbeddingRequest) -> EmbeddingReply:
+        if len(provider.embeddings) == 2:
+            raise BackendUnavailable("down")
+        return vectors_of(2)(request)
+
+    provider.vectors = fail_second
     with pytest.raises(UpstreamError):
-        await provider.calls().embed(scope, ["x"] * 64)
+        await calls_of(provider).embed(scope, ["x"] * 64)
     (record,) = await audit_of(store)
     assert (record["status"], record["prompt_tokens"], record["attempts"]) == ("upstream_error", 64, 2)
     assert scope.tally.total.sub_calls == 1
 
 
 async def test_uncounted_tokens_are_estimated(store: TenantStore) -> None:
-    reply = await ScriptedProvider(embedding_tokens=0).calls().embed(make_scope(store), ["12345", "1"])
+    reply = await calls_of(scripted_model(vectors=vectors_of(0))).embed(make_scope(store), ["12345", "1"])
     assert reply.usage.prompt_tokens == 3
 
 
 async def test_no_texts_are_no_call(store: TenantStore) -> None:
-    provider = ScriptedProvider()
-    reply = await provider.calls().embed(make_scope(store), [])
+    provider = scripted_model()
+    reply = await calls_of(provider).embed(make_scope(store), [])
     assert (reply.count, reply.dimensions, reply.data) == (0, 3, b"")
     assert provider.embeddings == []
     assert await audit_of(store) == []
@@ -69,7 +77,7 @@ async def test_no_texts_are_no_call(store: TenantStore) -> None:
 async def test_vectors_that_were_paid_for_and_lost_are_counted(store: TenantStore) -> None:
     scope = make_scope(store)
     with pytest.raises(UpstreamError):
-        await ScriptedProvider(failure=BackendUnavailable("gone"), sent=True).calls().embed(scope, ["x" * 400])
+        await calls_of(scripted_model(failure=BackendUnavailable("gone"), sent=True)).embed(scope, ["x" * 400])
     (record,) = await audit_of(store)
     assert (record["prompt_tokens"], record["usage_estimated"]) == (100, True)
     assert Decimal(str(record["cost_usd"])) == scope.tally.total.usd == Decimal("0.00001")

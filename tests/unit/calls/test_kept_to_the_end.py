@@ -17,7 +17,7 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ChatRequest
 from spass.metering.usage import UsageQuery, usage
-from tests.unit.calls.scripted_provider import ScriptedProvider, audit_of, make_scope
+from tests.unit.calls.scripted_provider import audit_of, calls_of, make_scope, scripted_model
 from tests.unit.metering.ledger import LedgerHarness
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ async def test_the_last_piece_of_a_stream_waits_for_the_account(store: TenantSto
     pieces: list[ChatDelta] = []
 
     async def listen() -> None:
-        async for delta in ScriptedProvider(ANSWER).calls().chat(make_scope(store), QUESTION):
+        async for delta in calls_of(scripted_model(ANSWER)).chat(make_scope(store), QUESTION):
             pieces.append(delta)
 
     with inject(gate := Gate()):
@@ -90,7 +90,7 @@ async def test_a_table_that_fails_takes_no_answer_away(
     gate = Gate(then=fault)
     gate.opened.set()
     with inject(gate):
-        pieces = [delta async for delta in ScriptedProvider(ANSWER).calls().chat(make_scope(store), QUESTION)]
+        pieces = [delta async for delta in calls_of(scripted_model(ANSWER)).chat(make_scope(store), QUESTION)]
     assert (pieces[-1].usage, pieces[-1].finish_reason) == (TokenUsage(10, 5), FinishReason.STOP)
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [event["event"] for event in events] == logged
@@ -105,7 +105,7 @@ async def test_a_caller_that_is_cancelled_while_the_account_is_written_waits_for
     books = LedgerHarness.opened()
 
     async def listen() -> None:
-        async for _ in ScriptedProvider(ANSWER).calls().chat(make_scope(books.store), QUESTION):
+        async for _ in calls_of(scripted_model(ANSWER)).chat(make_scope(books.store), QUESTION):
             pass
 
     with inject(gate := Gate(then=fault)):
@@ -126,7 +126,7 @@ async def test_a_cancelled_scope_of_anyio_waits_too(store: TenantStore) -> None:
         async with anyio.create_task_group() as group:
 
             async def listen() -> None:
-                async for _ in ScriptedProvider(ANSWER).calls().chat(make_scope(store), QUESTION):
+                async for _ in calls_of(scripted_model(ANSWER)).chat(make_scope(store), QUESTION):
                     pass
 
             group.start_soon(listen)
@@ -138,12 +138,12 @@ async def test_a_cancelled_scope_of_anyio_waits_too(store: TenantStore) -> None:
 
 async def test_what_broke_off_after_tokens_is_paid_and_on_the_bill(store: TenantStore) -> None:
     scope = make_scope(store)
-    broken = ScriptedProvider([ChatDelta("12345678")], BackendUnavailable("gone"))
+    broken = scripted_model([ChatDelta("12345678"), BackendUnavailable("gone")])
     with pytest.raises(UpstreamError):
-        _ = [delta async for delta in broken.calls().chat(scope, QUESTION)]
-    failed = ScriptedProvider([], BackendUnavailable("down"))
+        _ = [delta async for delta in calls_of(broken).chat(scope, QUESTION)]
+    failed = scripted_model(BackendUnavailable("down"))
     with pytest.raises(UpstreamError):
-        _ = [delta async for delta in failed.calls().chat(scope, QUESTION)]
+        _ = [delta async for delta in calls_of(failed).chat(scope, QUESTION)]
     total = scope.tally.total
     assert (total.sub_calls, total.source) == (1, CostSource.CATALOG), "what failed before it began weakens no source"
     assert f"{total.usd:f}" == "0.0000055"  # 5 tokens asked and 2 said
@@ -153,7 +153,7 @@ async def test_what_broke_off_after_tokens_is_paid_and_on_the_bill(store: Tenant
 
 async def test_an_answer_given_up_is_paid_and_on_the_bill(store: TenantStore) -> None:
     scope = make_scope(store)
-    answer = ScriptedProvider(ANSWER).calls().chat(scope, QUESTION)
+    answer = calls_of(scripted_model(ANSWER)).chat(scope, QUESTION)
     await anext(answer)
     await answer.aclose()
     assert (scope.tally.total.sub_calls, scope.tally.total.source) == (1, CostSource.CATALOG)

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -25,8 +24,9 @@ from spass.llm.errors import BackendUnavailable
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, NamedTool, ToolCallDelta
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
+from spass.testing.model import Deltas, ScriptedModel
 from spass.tools.toolbox import Toolbox
-from tests.unit.calls.scripted_provider import CONFIG, ScriptedProvider, audit_of, make_scope
+from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope
 from tests.unit.tools.fakes import FakeKnowledge, scope_for, table_of
 
 pytestmark = pytest.mark.anyio
@@ -37,24 +37,18 @@ WITH_TOOLS = GatewayConfig.model_validate(
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 
 
-@dataclass
-class Model(ScriptedProvider):
+class Model(ScriptedModel):
     """Gives ``turns`` one after the other, and the last of them for ever; an exception among the deltas is raised."""
 
-    turns: Sequence[Sequence[ChatDelta | Exception]] = ()
-    asked: list[ChatRequest] = field(default_factory=list)
+    def __init__(self, turns: Sequence[Sequence[ChatDelta | Exception]] = ()) -> None:
+        super().__init__(self._turn)
+        self.turns = turns
 
-    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        self.asked.append(request)
-        self.contexts.append(context)
-        for delta in self.turns[min(len(self.asked), len(self.turns)) - 1]:
-            if isinstance(delta, Exception):
-                raise delta
-            yield delta
-        yield ChatDelta(usage=TokenUsage(10, 5))
+    def _turn(self, _: ChatRequest, __: CallContext) -> Deltas:
+        return [*self.turns[min(len(self.requests), len(self.turns)) - 1], ChatDelta(usage=TokenUsage(10, 5))]
 
     def completions(self, config: GatewayConfig = WITH_TOOLS) -> Completions:
-        return Completions(self.calls(config), config, Cascade(config), lambda: Toolbox(FakeKnowledge(), Cascade(config)))
+        return Completions(calls_of(self, config), config, Cascade(config), lambda: Toolbox(FakeKnowledge(), Cascade(config)))
 
 
 def says(text: str) -> list[ChatDelta]:
@@ -111,7 +105,7 @@ async def test_a_tool_of_the_gateway_is_run_and_its_result_read_by_the_model(sto
     answer = await model.completions().complete(scope, chat())
     assert message_of(answer) == {"role": "assistant", "content": "It is 42.", "refusal": None}
     assert reason_of(answer) == "stop"
-    first, second = model.asked
+    first, second = model.requests
     assert names_offered(first) == names_offered(second) == ["calculator", "rag_query"]
     *_, asked, told = second.messages
     assert [call.name for call in asked.tool_calls] == ["calculator"]
@@ -136,7 +130,7 @@ async def test_usage_cost_and_sub_calls_are_those_of_all_calls_and_each_leaves_i
 async def test_a_callers_tool_is_left_to_the_caller(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator"), calling("weather", arguments='{"city": "Bonn"}', text="Let me look.")])
     answer = await both(model, make_scope(store), tools=[WEATHER])
-    assert names_offered(model.asked[0]) == ["weather", "calculator", "rag_query"]
+    assert names_offered(model.requests[0]) == ["weather", "calculator", "rag_query"]
     function = {"name": "weather", "arguments": '{"city": "Bonn"}'}
     assert message_of(answer)["tool_calls"] == [{"id": "call_weather_0", "type": "function", "function": function}]
     assert (message_of(answer)["content"], reason_of(answer)) == ("Let me look.", "tool_calls")
@@ -150,7 +144,7 @@ async def test_of_a_mixed_answer_the_caller_gets_its_own_calls_and_nothing_else_
         ("call_weather_1", "weather"),
         ("call_weather_3", "weather"),
     ]
-    assert len(model.asked) == 1
+    assert len(model.requests) == 1
     assert {record["kind"] for record in await audit_of(store)} == {"chat"}
 
 
@@ -175,7 +169,7 @@ async def test_rounds_of_the_callers_tools_and_of_the_gateways_alternate_in_one_
         results = [{"role": "tool", "tool_call_id": call["id"], "content": f"sunny {call['id']}"} for call in calls]
         messages += [said, *results]
     assert messages[-1]["content"] == "Sunny, and 42."
-    shapes = [[(message.role.value, len(message.tool_calls)) for message in asked.messages] for asked in model.asked]
+    shapes = [[(message.role.value, len(message.tool_calls)) for message in asked.messages] for asked in model.requests]
     asking, answered = [("user", 0)], [("assistant", 1), ("tool", 0)]
     assert [_without_notes(shape) for shape in shapes] == [
         asking,
@@ -183,9 +177,9 @@ async def test_rounds_of_the_callers_tools_and_of_the_gateways_alternate_in_one_
         [*asking, *answered, *answered],  # the gateway's round, in this request alone
         [*asking, *answered, ("assistant", 2), ("tool", 0), ("tool", 0)],
     ]
-    told = [remove_marks(message.content) for message in model.asked[-1].messages if message.role is Role.TOOL]
+    told = [remove_marks(message.content) for message in model.requests[-1].messages if message.role is Role.TOOL]
     assert told == ["sunny call_weather_0", "sunny call_weather_0", "sunny call_weather_1"]
-    assert {tuple(names_offered(asked)) for asked in model.asked} == {("weather", "calculator", "rag_query")}
+    assert {tuple(names_offered(asked)) for asked in model.requests} == {("weather", "calculator", "rag_query")}
 
 
 def _without_notes(shape: list[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -202,7 +196,7 @@ async def test_a_callers_tool_that_had_the_name_of_one_of_the_gateways_leaves_it
     messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "about 40"}]
     answer = await service.complete(scope, chat(messages=messages))
     assert message_of(answer)["content"] == "42"
-    told = [remove_marks(message.content) for message in model.asked[-1].messages if message.role is Role.TOOL]
+    told = [remove_marks(message.content) for message in model.requests[-1].messages if message.role is Role.TOOL]
     assert (told[0], json.loads(told[1])["result"]) == ("about 40", 42)
 
 
@@ -225,7 +219,7 @@ async def test_a_callers_tool_takes_the_place_of_the_gateways_of_that_name(store
     mine = {"type": "function", "function": {"name": "calculator", "description": "Mine."}}
     model = Model(turns=[calling("calculator")])
     answer = await both(model, make_scope(store), tools=[mine])
-    assert [(tool.name, tool.description == "Mine.") for tool in model.asked[0].tools] == [
+    assert [(tool.name, tool.description == "Mine.") for tool in model.requests[0].tools] == [
         ("calculator", True),
         ("rag_query", False),
     ]
@@ -238,7 +232,7 @@ async def test_a_callers_tool_takes_the_place_of_the_gateways_of_that_name(store
 async def test_a_caller_who_says_what_to_call_is_obeyed_and_offered_nothing_else(store: TenantStore, choice: object) -> None:
     model = Model(turns=[calling("weather")])
     await both(model, make_scope(store), tools=[WEATHER], tool_choice=choice)
-    (asked,) = model.asked
+    (asked,) = model.requests
     assert names_offered(asked) == ["weather"]
     assert asked.tool_choice == (choice if isinstance(choice, str) else NamedTool("weather"))
 
@@ -246,14 +240,14 @@ async def test_a_caller_who_says_what_to_call_is_obeyed_and_offered_nothing_else
 async def test_a_caller_without_tools_who_wants_none_called_gets_none(store: TenantStore) -> None:
     model = Model(turns=[says("Hello.")])
     await both(model, make_scope(store), tool_choice="none")
-    assert model.asked[0].tools == ()
+    assert model.requests[0].tools == ()
 
 
 async def test_everything_else_that_was_asked_for_holds_for_every_call(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator"), says("42")])
     fields = {"temperature": 0.5, "seed": 7, "stop": ["END"], "parallel_tool_calls": False, "max_completion_tokens": 50}
     await model.completions().complete(make_scope(store), chat(**fields, tool_choice="auto", tools=[WEATHER]))
-    for asked in model.asked:
+    for asked in model.requests:
         assert (asked.temperature, asked.seed, asked.stop, asked.max_tokens) == (0.5, 7, ("END",), 50)
         assert (asked.extra, asked.tool_choice) == ({"parallel_tool_calls": False}, "auto")
 
@@ -270,7 +264,7 @@ async def test_text_is_streamed_before_the_tools_are_run(store: TenantStore) -> 
     async for chunk in model.completions().stream(make_scope(store), chat(stream=True)):
         choices += cast("list[Any]", chunk["choices"])
         if choices[-1]["delta"].get("content"):
-            calls_by_then.append(len(model.asked))
+            calls_by_then.append(len(model.requests))
     assert sorted(set(calls_by_then)) == [1, 2]
     assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
     assert sum("role" in choice["delta"] for choice in choices) == 1
@@ -282,14 +276,14 @@ async def test_an_answer_in_json_is_that_of_the_last_call_alone(store: TenantSto
     model = Model(turns=[calling("calculator", text="Let me see."), says('{"it": 42}')])
     answer = await both(model, make_scope(store), response_format=wanted)
     assert json.loads(message_of(answer)["content"]) == {"it": 42}
-    assert [request.response_format and request.response_format["type"] for request in model.asked] == [kind, kind]
+    assert [request.response_format and request.response_format["type"] for request in model.requests] == [kind, kind]
 
 
 async def test_a_tool_that_nobody_offered_is_answered_by_the_gateway(store: TenantStore) -> None:
     model = Model(turns=[calling("launch.rockets"), says("I cannot.")])
     answer = await both(model, make_scope(store), tools=[WEATHER])
     assert message_of(answer)["content"] == "I cannot."
-    *_, asked, told = model.asked[1].messages
+    *_, asked, told = model.requests[1].messages
     assert asked.tool_calls[0].name == "launch_rockets"  # as every provider takes it back
     assert json.loads(remove_marks(told.content))["error"]["code"] == "tool_not_found"
 
@@ -297,21 +291,21 @@ async def test_a_tool_that_nobody_offered_is_answered_by_the_gateway(store: Tena
 async def test_a_tool_outside_the_tenants_list_does_not_exist_for_the_model(store: TenantStore) -> None:
     model = Model(turns=[calling("current_datetime", arguments="{}"), says("No idea.")])
     await model.completions().complete(make_scope(store), chat())
-    assert json.loads(remove_marks(model.asked[1].messages[-1].content))["error"]["code"] == "tool_not_found"
+    assert json.loads(remove_marks(model.requests[1].messages[-1].content))["error"]["code"] == "tool_not_found"
 
 
 async def test_a_bad_call_is_told_to_the_model_who_may_do_better(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator", arguments='{"formula": 1'), calling("calculator"), says("42")])
     assert message_of(await both(model, make_scope(store)))["content"] == "42"
-    assert json.loads(remove_marks(model.asked[1].messages[-1].content))["error"]["code"] == "invalid_arguments"
+    assert json.loads(remove_marks(model.requests[1].messages[-1].content))["error"]["code"] == "invalid_arguments"
 
 
 async def test_the_last_call_may_call_no_tool_and_one_that_does_ends_as_cut_off(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator", text="Once more.")])
     answer = await both(model, make_scope(store))
-    assert len(model.asked) == MAX_MODEL_CALLS
-    assert [request.tool_choice for request in model.asked] == [None] * (MAX_MODEL_CALLS - 1) + ["none"]
-    assert {tuple(names_offered(request)) for request in model.asked} == {("calculator", "rag_query")}
+    assert len(model.requests) == MAX_MODEL_CALLS
+    assert [request.tool_choice for request in model.requests] == [None] * (MAX_MODEL_CALLS - 1) + ["none"]
+    assert {tuple(names_offered(request)) for request in model.requests} == {("calculator", "rag_query")}
     assert (reason_of(answer), "tool_calls" in message_of(answer)) == ("length", False)
     usage: Any = answer["usage"]
     assert usage["cost_details"]["sub_calls"] == MAX_MODEL_CALLS
@@ -321,7 +315,7 @@ async def test_a_call_that_was_cut_off_is_not_run(store: TenantStore) -> None:
     cut = [*calling("calculator", arguments='{"expr', text="So")[:-1], ChatDelta(finish_reason=FinishReason.LENGTH)]
     model = Model(turns=[cut])
     answer = await both(model, make_scope(store))
-    assert (len(model.asked), reason_of(answer), message_of(answer)["content"]) == (1, "length", "So")
+    assert (len(model.requests), reason_of(answer), message_of(answer)["content"]) == (1, "length", "So")
     assert "tool_calls" not in message_of(answer)
 
 
@@ -336,7 +330,7 @@ async def test_what_is_asked_for_at_once_is_bounded(store: TenantStore) -> None:
     model = Model(turns=[calling(*["calculator"] * 40), says("42, mostly.")])
     answer = await model.completions().complete(make_scope(store), chat())
     assert message_of(answer)["content"] == "42, mostly."
-    told = [json.loads(remove_marks(message.content)) for message in model.asked[1].messages if message.role is Role.TOOL]
+    told = [json.loads(remove_marks(message.content)) for message in model.requests[1].messages if message.role is Role.TOOL]
     assert [result.get("error", {}).get("code") for result in told] == [None] * 32 + ["too_many_tool_calls"] * 8
 
 
@@ -345,7 +339,7 @@ async def test_a_call_names_as_many_tools_as_a_provider_takes_the_callers_first(
     mine = [{"type": "function", "function": {"name": f"mine_{number}"}} for number in range(own)]
     model = Model(turns=[says("Hello.")])
     await both(model, make_scope(store), tools=mine)
-    named = names_offered(model.asked[0])
+    named = names_offered(model.requests[0])
     assert named == [*(f"mine_{number}" for number in range(own)), *["calculator", "rag_query"][:room]]
 
 
@@ -353,14 +347,14 @@ async def test_a_tool_for_which_there_was_no_room_does_not_exist_for_the_model(s
     mine = [{"type": "function", "function": {"name": f"mine_{number}"}} for number in range(127)]
     model = Model(turns=[calling("rag_query"), says("No idea.")])
     await model.completions().complete(make_scope(store), chat(tools=mine))
-    assert json.loads(remove_marks(model.asked[1].messages[-1].content))["error"]["code"] == "tool_not_found"
+    assert json.loads(remove_marks(model.requests[1].messages[-1].content))["error"]["code"] == "tool_not_found"
 
 
 async def test_switched_off_there_are_none(store: TenantStore) -> None:
     model, off = Model(turns=[says("Hello.")]), Augment(server_tools=False)
     await model.completions().complete(make_scope(store), chat(), off)
     assert [chunk async for chunk in model.completions().stream(make_scope(store), chat(stream=True), off)]
-    assert [request.tools for request in model.asked] == [(), ()]
+    assert [request.tools for request in model.requests] == [(), ()]
 
 
 async def test_a_tenants_own_list_replaces_that_of_the_process(store: TenantStore) -> None:
@@ -368,7 +362,7 @@ async def test_a_tenants_own_list_replaces_that_of_the_process(store: TenantStor
     config = GatewayConfig.model_validate(WITH_TOOLS.model_dump() | {"tenants": [tenant, {"id": "other", "defaults": {}}]})
     model = Model(turns=[says("Hello.")])
     await model.completions(config).complete(make_scope(store), chat())
-    assert names_offered(model.asked[0]) == ["current_datetime"]
+    assert names_offered(model.requests[0]) == ["current_datetime"]
 
 
 async def test_without_tools_nothing_is_made_and_the_model_is_asked_what_the_caller_asked(store: TenantStore) -> None:
@@ -376,10 +370,10 @@ async def test_without_tools_nothing_is_made_and_the_model_is_asked_what_the_cal
         raise AssertionError("no tenant has tools")
 
     model = Model(turns=[says("Hello.")])
-    service = Completions(model.calls(), CONFIG, Cascade(CONFIG), made)
+    service = Completions(calls_of(model), CONFIG, Cascade(CONFIG), made)
     service.prepare()
     await service.complete(make_scope(store), chat(tools=[WEATHER]))
-    assert model.asked == [chat(tools=[WEATHER]).chat_request()]
+    assert model.requests == [chat(tools=[WEATHER]).chat_request()]
 
 
 def test_tools_are_made_beforehand_where_any_tenant_has_some() -> None:
@@ -391,7 +385,7 @@ def test_tools_are_made_beforehand_where_any_tenant_has_some() -> None:
 
     tenant = {"id": "acme", "defaults": {"tools_enabled_default": ["calculator"]}}
     config = GatewayConfig.model_validate(CONFIG.model_dump() | {"tenants": [tenant]})
-    Completions(Model().calls(config), config, Cascade(config), make).prepare()
+    Completions(calls_of(Model(), config), config, Cascade(config), make).prepare()
     assert made == [True]
 
 
@@ -400,7 +394,7 @@ async def test_tools_act_for_the_callers_tenant_and_user() -> None:
     shelf = FakeKnowledge({("demo", "notes"): ["Bonn is a town."]})
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "Bonn?"}'), says("A town.")])
     await Completions(
-        model.calls(WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(shelf, Cascade(WITH_TOOLS))
+        calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(shelf, Cascade(WITH_TOOLS))
     ).complete(scope, chat())
     assert shelf.asked == [("demo", "notes", "Bonn?", 5)]
     assert table_of(scope).audited("tool") == [("rag_query", "ok")]
@@ -421,9 +415,9 @@ async def test_a_store_that_fails_under_a_tool_fails_the_request() -> None:
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "x"}'), says("Hm.")])
     with pytest.raises(StorageUnavailable):
         await Completions(
-            model.calls(WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(Broken(), Cascade(WITH_TOOLS))
+            calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(Broken(), Cascade(WITH_TOOLS))
         ).complete(scope_for(), chat())
-    assert len(model.asked) == 1
+    assert len(model.requests) == 1
 
 
 async def test_who_leaves_while_tools_run_ends_them(store: TenantStore) -> None:
@@ -438,7 +432,9 @@ async def test_who_leaves_while_tools_run_ends_them(store: TenantStore) -> None:
                 ended.set()
 
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "x"}'), says("Hm.")])
-    service = Completions(model.calls(WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(Slow(), Cascade(WITH_TOOLS)))
+    service = Completions(
+        calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(Slow(), Cascade(WITH_TOOLS))
+    )
     task = asyncio.create_task(service.complete(make_scope(store), chat()))
     await started.wait()
     task.cancel()
@@ -480,8 +476,8 @@ def test_whatever_the_model_does_stream_and_answer_agree_and_the_conversation_st
     named = {tool["function"]["name"] for tool in own if isinstance(tool["function"], dict)}
     assert {call["function"]["name"] for call in message_of(answer).get("tool_calls", ())} <= named
     usage: Any = answer["usage"]
-    assert (usage["prompt_tokens"], usage["cost_details"]["sub_calls"]) == (10 * len(model.asked), len(model.asked))
-    for request in model.asked:
+    assert (usage["prompt_tokens"], usage["cost_details"]["sub_calls"]) == (10 * len(model.requests), len(model.requests))
+    for request in model.requests:
         check_tool_answers([_wire(message) for message in request.messages])
 
 

@@ -18,7 +18,8 @@ from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ToolCallDelta
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
-from tests.unit.calls.scripted_provider import CONFIG, ScriptedProvider, audit_of, make_scope
+from spass.testing.model import ScriptedModel
+from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope, scripted_model
 
 pytestmark = pytest.mark.anyio
 
@@ -35,8 +36,8 @@ def no_toolbox() -> NoReturn:
     raise AssertionError("no tenant has tools of the gateway")
 
 
-def completions(provider: ScriptedProvider) -> Completions:
-    return Completions(provider.calls(), CONFIG, Cascade(CONFIG), no_toolbox)
+def completions(provider: ScriptedModel) -> Completions:
+    return Completions(calls_of(provider), CONFIG, Cascade(CONFIG), no_toolbox)
 
 
 def chat(**fields: Any) -> ChatCompletionRequest:
@@ -48,7 +49,7 @@ def embeddings(**fields: Any) -> EmbeddingsRequest:
 
 
 async def test_a_blocking_answer_is_the_stream_collected(store: TenantStore) -> None:
-    service = completions(ScriptedProvider(ANSWER))
+    service = completions(scripted_model(ANSWER))
     blocking = await service.complete(make_scope(store), chat())
     streamed = collect_chunks([chunk async for chunk in service.stream(make_scope(store), chat(stream=True))])
     for answer in (blocking, streamed):
@@ -66,7 +67,7 @@ async def test_a_blocking_answer_is_the_stream_collected(store: TenantStore) -> 
 
 
 async def test_a_stream_may_take_longer_than_a_blocking_answer_and_costs_the_same_request(store: TenantStore) -> None:
-    provider, scope = ScriptedProvider(ANSWER), make_scope(store)
+    provider, scope = scripted_model(ANSWER), make_scope(store)
     service = completions(provider)
     await service.complete(scope, chat())
     assert [chunk async for chunk in service.stream(scope, chat(stream=True))]
@@ -76,7 +77,7 @@ async def test_a_stream_may_take_longer_than_a_blocking_answer_and_costs_the_sam
 
 
 async def test_refusals_come_before_the_stream_begins(store: TenantStore) -> None:
-    service = completions(ScriptedProvider())
+    service = completions(scripted_model())
     with pytest.raises(ModelNotFound):
         await anext(service.stream(make_scope(store), chat(model="absent", stream=True)))
     with pytest.raises(ModelNotAllowed):
@@ -85,13 +86,13 @@ async def test_refusals_come_before_the_stream_begins(store: TenantStore) -> Non
 
 
 async def test_a_model_that_fails_at_once_yields_no_chunk(store: TenantStore) -> None:
-    service = completions(ScriptedProvider([], BackendUnavailable("down")))
+    service = completions(scripted_model(BackendUnavailable("down")))
     with pytest.raises(UpstreamError):
         await anext(service.stream(make_scope(store), chat(stream=True)))
 
 
 async def test_a_stream_given_up_closes_the_model_and_is_audited(store: TenantStore) -> None:
-    provider = ScriptedProvider(ANSWER)
+    provider = scripted_model(ANSWER)
     stream = completions(provider).stream(make_scope(store), chat(stream=True))
     await anext(stream)
     await stream.aclose()
@@ -101,7 +102,7 @@ async def test_a_stream_given_up_closes_the_model_and_is_audited(store: TenantSt
 
 
 async def test_embeddings_come_as_numbers_or_as_the_same_numbers_in_base64(store: TenantStore) -> None:
-    service = completions(ScriptedProvider())
+    service = completions(scripted_model())
     numbers = await service.embed(make_scope(store), embeddings(input=["a", "bb"]))
     encoded = await service.embed(make_scope(store), embeddings(input=["a", "bb"], encoding_format="base64", dimensions=3))
     assert numbers["data"] == [
@@ -115,7 +116,7 @@ async def test_embeddings_come_as_numbers_or_as_the_same_numbers_in_base64(store
 
 
 async def test_embeddings_obey_the_allow_list_and_keep_their_dimensions(store: TenantStore) -> None:
-    service = completions(ScriptedProvider())
+    service = completions(scripted_model())
     with pytest.raises(ModelNotAllowed):
         await service.embed(make_scope(store, allowed=["small"]), embeddings())
     with pytest.raises(InvalidRequest, match="3 dimensions"):
@@ -125,7 +126,7 @@ async def test_embeddings_obey_the_allow_list_and_keep_their_dimensions(store: T
 
 
 async def test_more_than_256_texts_are_refused_with_the_setting_that_allows_them(store: TenantStore) -> None:
-    provider = ScriptedProvider()
+    provider = scripted_model()
     service = completions(provider)
     await service.embed(make_scope(store), embeddings(input=["a"] * 256))
     with pytest.raises(InvalidRequest, match=r"257 texts; this gateway takes at most 256 .* limits\.embedding_inputs") as caught:
@@ -136,8 +137,8 @@ async def test_more_than_256_texts_are_refused_with_the_setting_that_allows_them
 
 async def test_as_many_texts_as_the_setting_allows_are_split_for_the_provider_and_answered_in_order(store: TenantStore) -> None:
     config = GatewayConfig.model_validate({**CONFIG.model_dump(exclude_unset=True), "limits": {"embedding_inputs": 2048}})
-    provider = ScriptedProvider()
-    service = Completions(provider.calls(config), config, Cascade(config), no_toolbox)
+    provider = scripted_model()
+    service = Completions(calls_of(provider, config), config, Cascade(config), no_toolbox)
     answer = await service.embed(make_scope(store), embeddings(input=["a" * (1 + number % 97) for number in range(2048)]))
     data: Any = answer["data"]
     assert [(entry["index"], entry["embedding"][0]) for entry in data] == [(number, 1 + number % 97) for number in range(2048)]

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 
 from spass.aws.keys import backend_limit
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
@@ -15,28 +14,31 @@ from spass.llm.retries import Timing
 from spass.llm.router import ChatStream, Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
+from spass.testing.model import ScriptedModel
 from tests.unit.aws.memory_table import MemoryTable
 
 BEGIN = 1_800_000_000.0
 """The wall clock when the loop's shows 0: it begins a bucket of a window."""
 
 
-@dataclass
-class Model:
-    """What stands behind a backend: takes ``seconds`` to each answer of ``usage``, or fails. It keeps the times of its calls."""
+class Model(ScriptedModel):
+    """What stands behind a backend: takes ``seconds`` to each answer of ``usage``, or fails; ``breaks`` after the first token. It
+    keeps the times of its calls."""
 
-    seconds: float = 0.0
-    usage: TokenUsage | None = None
-    failures: list[BackendError] = field(default_factory=list)
-    began: list[float] = field(default_factory=list)
-    active: int = 0
-    most_active: int = 0
-    breaks: BackendError | None = None  # after the first token
-    sent: bool = False  # each request reaches it whole
+    def __init__(self) -> None:
+        super().__init__(self._answer, vectors=self._vectors)
+        self.seconds = 0.0
+        self.usage: TokenUsage | None = None
+        self.failures: list[BackendError] = []
+        self.breaks: BackendError | None = None
+        self.began: list[float] = []
+        self.active = self.most_active = 0
 
-    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        context.attempt.sent = self.sent
-        await self._begin()
+    async def _answer(self, _: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        await asyncio.sleep(0)
+        self._begin_call()
+        self.active += 1
+        self.most_active = max(self.most_active, self.active)
         try:
             yield ChatDelta("Hel")
             if self.breaks:
@@ -46,21 +48,14 @@ class Model:
         finally:
             self.active -= 1
 
-    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        await self._begin()
-        self.active -= 1
+    def _vectors(self, request: EmbeddingRequest) -> EmbeddingReply:
+        self._begin_call()
         return EmbeddingReply(pack_rows([[1.0]] * len(request.texts)), len(request.texts), 1, self.usage or TokenUsage())
 
-    async def aclose(self) -> None:
-        pass
-
-    async def _begin(self) -> None:
-        await asyncio.sleep(0)
+    def _begin_call(self) -> None:
         self.began.append(asyncio.get_running_loop().time())
         if self.failures:
             raise self.failures.pop(0)
-        self.active += 1
-        self.most_active = max(self.most_active, self.active)
 
 
 class RouterFleet:

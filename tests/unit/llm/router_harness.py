@@ -1,8 +1,6 @@
 """A router over scripted backends, with a clock that only sleep and answers move."""
 
-from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -15,58 +13,48 @@ from spass.llm.retries import Timing
 from spass.llm.router import ChatStream, EmbeddingResult, Router, RoutingRecord
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
+from spass.testing.model import Deltas, ScriptedModel
 
 BUSY = BackendUnavailable("busy", status=503)
 HELLO = (ChatDelta("Hel"), ChatDelta("lo", finish_reason=FinishReason.STOP))
 
 EXPECTED = TokenUsage(10, 100)
 
-Outcome = BackendError | Sequence[ChatDelta | BackendError] | EmbeddingReply
+Outcome = BackendError | Deltas | EmbeddingReply
 
 
-@dataclass
-class ScriptedProvider:
-    """A provider that gives ``outcomes`` in their order, the last one for ever. Each try takes ``seconds``; ``sent``: its request
-    reaches the model whole."""
+class ScriptedProvider(ScriptedModel):
+    """A model that gives ``outcomes`` in their order, the last one for ever. Each try takes ``seconds`` of the world's time."""
 
-    harness: "RouterHarness"
-    outcomes: list[Outcome]
-    seconds: float = 0.0
-    sent: bool = False
-    models: list[str] = field(default_factory=list)
-    requests: list[ChatRequest] = field(default_factory=list)
-    closed: int = 0
+    def __init__(self, harness: "RouterHarness", outcomes: list[Outcome]) -> None:
+        super().__init__(lambda *_: self._next(), vectors=lambda _: self._embedded())
+        self.harness = harness
+        self.outcomes = outcomes
+        self.seconds = 0.0
 
-    def _next(self, model: str) -> Outcome:
-        self.models.append(model)
-        self.harness.time += self.seconds
-        return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+    @property
+    def models(self) -> list[str]:
+        """The model's name at each try."""
+        return [*(request.model for request in self.requests), *(request.model for request in self.embeddings)]
 
-    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        self.requests.append(request)
-        context.attempt.sent = self.sent
-        outcome = self._next(request.model)
-        if isinstance(outcome, BackendError):
-            raise outcome
+    async def aclose(self) -> None:
+        self.closed += 1
+
+    def _next(self) -> Deltas | BackendError:
+        outcome = self._outcome()
         assert not isinstance(outcome, EmbeddingReply)
-        try:
-            for delta in outcome:
-                if isinstance(delta, BackendError):
-                    raise delta
-                yield delta
-        finally:
-            self.closed += 1
+        return outcome
 
-    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        context.attempt.sent = self.sent
-        outcome = self._next(request.model)
+    def _embedded(self) -> EmbeddingReply:
+        outcome = self._outcome()
         if isinstance(outcome, BackendError):
             raise outcome
         assert isinstance(outcome, EmbeddingReply)
         return outcome
 
-    async def aclose(self) -> None:
-        self.closed += 1
+    def _outcome(self) -> Outcome:
+        self.harness.time += self.seconds
+        return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
 
 
 def then(*outcomes: Outcome) -> list[Outcome]:

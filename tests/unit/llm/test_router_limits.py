@@ -227,7 +227,7 @@ async def test_whoever_is_cancelled_leaves_place_and_tokens() -> None:
     assert (harness.used(), harness.held()) == (51, 0)
 
 
-async def test_whoever_is_cancelled_before_an_answer_begins_leaves_what_it_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_is_cancelled_before_an_answer_begins_leaves_what_it_reserved() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 1})
 
     async def thinks(_: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
@@ -235,7 +235,7 @@ async def test_whoever_is_cancelled_before_an_answer_begins_leaves_what_it_reser
         await asyncio.sleep(100)
         yield ChatDelta("Well.")
 
-    monkeypatch.setattr(harness.models["a"], "chat", thinks)
+    harness.models["a"].script = thinks
     asking = asyncio.create_task(harness.say(100))
     await asyncio.sleep(1)
     asking.cancel()

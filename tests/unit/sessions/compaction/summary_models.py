@@ -1,26 +1,21 @@
 """Summary models that do what a test says, and the conversations that they are shown."""
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable
+from typing import Any, Final
 
 from spass.calls.pipeline import Calls
 from spass.core.messages import FinishReason, Message, Role, ToolCall
 from spass.llm import errors as llm
 from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
+from spass.llm.types import ChatDelta, ChatRequest, ToolCallDelta
 from spass.sessions.compaction.summary import Summarizer
-from spass.tenancy.config import BackendConfig, GatewayConfig
+from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
+from spass.testing.model import Answer, ScriptedModel
 
 WINDOWS: Final = {"tiny": 300, "small": 700, "roomy": 8000, "vast": 1_000_000}
 """Summary models, and how many tokens they take."""
-
-Written: TypeAlias = Sequence[ChatDelta] | BaseException
-"""What a model answers, or how it fails; an exception behind deltas breaks the answer off."""
-
-Writes: TypeAlias = Callable[[ChatRequest], "Written | tuple[Sequence[ChatDelta], BaseException]"]
 
 
 def config(summary_model: str | None = "small", **defaults: Any) -> GatewayConfig:
@@ -45,10 +40,10 @@ def said(text: str, reason: FinishReason = FinishReason.STOP) -> list[ChatDelta]
 _CALL: Final = ToolCallDelta(0, "call_1", "calculator", "{}")
 SECRET: Final = "sk-live-0123456789abcdef"
 
-FAILURES: Final[dict[str, tuple[Written | tuple[Sequence[ChatDelta], BaseException], str]]] = {
+FAILURES: Final[dict[str, tuple[Answer, str]]] = {
     "no answer in time": (llm.BackendTimeout(SECRET), "upstream_error"),
     "not reachable": (llm.BackendUnavailable(SECRET), "upstream_error"),
-    "breaks off": ((said("The beginning of"), llm.BackendUnavailable(SECRET)), "upstream_error"),
+    "breaks off": ([*said("The beginning of"), llm.BackendUnavailable(SECRET)], "upstream_error"),
     "refuses our key": (llm.BackendAuthError(SECRET), "upstream_error"),
     "refuses the request": (llm.BackendBadRequest(SECRET), "upstream_rejected"),
     "has not what is asked for": (llm.BackendUnsupported(SECRET, param="messages"), "invalid_request"),
@@ -103,53 +98,13 @@ def merges(request: ChatRequest) -> bool:
     return any("summary" in line for line in material(request))
 
 
-@dataclass
-class SummaryModel:
-    """A provider that does what ``writes`` says, after ``before`` if there is such a thing. It remembers what it was asked, and
-    how many of its answers ended or were given up."""
-
-    writes: Writes
-    before: Callable[[ChatRequest], Awaitable[None]] | None = None
-    requests: list[ChatRequest] = field(default_factory=list)
-    ended: int = 0
-
-    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        self.requests.append(request)
-        try:
-            if self.before is not None:
-                await self.before(request)
-            match self.writes(request):
-                case BaseException() as failure:
-                    raise failure
-                case (deltas, BaseException() as failure):
-                    for delta in _deltas(deltas):
-                        yield delta
-                    raise failure
-                case deltas:
-                    for delta in _deltas(deltas):
-                        yield delta
-        finally:
-            self.ended += 1
-
-    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        raise NotImplementedError
-
-    async def aclose(self) -> None:
-        pass
-
-    def summarizer(self, config: GatewayConfig) -> Summarizer:
-        """The real pipeline before this model."""
-
-        def provider_of(backend: BackendConfig, key: str | None) -> SummaryModel:
-            return self
-
-        cascade = Cascade(config)
-        router = Router(config.llm, config.models, lambda _: None, provider_of=provider_of)
-        return Summarizer(Calls(config, router, cascade), cascade, config)
+def summarizer_over(model: ScriptedModel, config: GatewayConfig) -> Summarizer:
+    """Return a summarizer over the real pipeline in front of ``model``."""
+    cascade = Cascade(config)
+    router = Router(config.llm, config.models, lambda _: None, provider_of=lambda *_: model)
+    return Summarizer(Calls(config, router, cascade), cascade, config)
 
 
-def _deltas(written: object) -> Iterable[ChatDelta]:
-    assert isinstance(written, list | tuple)
-    for delta in written:
-        assert isinstance(delta, ChatDelta)
-        yield delta
+def summary_model(writes: Callable[[ChatRequest], Answer]) -> ScriptedModel:
+    """Return a model that answers each request as ``writes`` says."""
+    return ScriptedModel(lambda request, _: writes(request))

@@ -21,7 +21,7 @@ from spass.sessions.session import CreateSession, Session
 from spass.sessions.turn import CommittedTurn, ShortenHistory
 from spass.tenancy.settings import Cascade
 from tests.unit.calls.scripted_provider import make_scope
-from tests.unit.sessions.compaction.summary_models import FAILURES, SummaryModel, config, said
+from tests.unit.sessions.compaction.summary_models import FAILURES, config, said, summarizer_over, summary_model
 
 pytestmark = pytest.mark.anyio
 
@@ -39,8 +39,8 @@ class SessionSetup:
     answers: list[CommittedTurn] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.model = SummaryModel(lambda _: self.does)
-        self.summarizer = self.model.summarizer(CONFIG)
+        self.model = summary_model(lambda _: self.does)
+        self.summarizer = summarizer_over(self.model, CONFIG)
         self.sessions = Sessions(Cascade(CONFIG), lambda: self.summarizer)
         self.scope: Scope = make_scope(self.store)
 

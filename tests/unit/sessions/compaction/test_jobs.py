@@ -55,7 +55,7 @@ def error_of(answer: httpx.Response | None, status: int, code: str) -> Any:
 
 def slow(deployment: SimulatedDeployment, seconds: float) -> None:
     """The model takes its time."""
-    deployment.script.during = lambda: asyncio.sleep(seconds)
+    deployment.model.before = lambda: asyncio.sleep(seconds)
 
 
 async def test_a_compaction_is_waited_for_and_answered_whole(deployment: SimulatedDeployment) -> None:
@@ -69,7 +69,7 @@ async def test_a_compaction_is_waited_for_and_answered_whole(deployment: Simulat
         "source_session_id": session,
         "successor_session_id": source.successor_session_id,
         "summary_id": successor.summary_id,
-        "summary_text": deployment.script.chat,
+        "summary_text": deployment.model.script,
         "summary_model": "small",
         "compacted_message_count": 8,
         "kept_message_count": 4,
@@ -259,7 +259,7 @@ async def test_a_ticket_is_kept_with_its_status_and_its_place(deployment: Simula
 async def test_a_summary_that_failed_leaves_the_session_free_and_as_it_was(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     head, before = await deployment.head(session), await deployment.history(session)
-    deployment.script.failure = UpstreamError("Connection to http://10.0.0.7:8080/v1 refused by llm.internal.example.com.")
+    deployment.model.failure = UpstreamError("Connection to http://10.0.0.7:8080/v1 refused by llm.internal.example.com.")
     answer = await deployment.compact(session, {"Idempotency-Key": "k"})
     error = error_of(answer, 502, "summary_failed")
     job = json_of(await deployment.send("GET", f"/a1/jobs/{error['details']['job_id']}"), 200)
@@ -268,12 +268,12 @@ async def test_a_summary_that_failed_leaves_the_session_free_and_as_it_was(deplo
     assert not {"10.0.0.7", "internal"} & set(job["error"]["message"].replace("/", " ").split())
     assert (await deployment.head(session), await deployment.history(session)) == (head, before)
     assert deployment.failed_executions == []
-    deployment.script.failure = None
+    deployment.model.failure = None
     assert json_of(await deployment.compact(session, {"Idempotency-Key": "k"}), 200)["job_id"] != job["id"]
 
 
 async def test_who_waited_is_told_when_to_come_back(deployment: SimulatedDeployment) -> None:
-    deployment.script.failure = RateLimited("The provider is busy.", retry_after=40)
+    deployment.model.failure = RateLimited("The provider is busy.", retry_after=40)
     answer = await deployment.compact(await deployment.session())
     error_of(answer, 429, "rate_limited")
     assert answer is not None
@@ -313,10 +313,10 @@ async def test_a_session_that_follows_another_is_compacted_again_and_folds_the_s
     with deployment.quiet():
         shorter = Put(keys.session_head("demo", successor), {**head.attributes(), "compact_keep_last_n": 4})  # type: ignore[arg-type]
         await deployment.store.table.write(shorter)
-    deployment.script.chat = "Ada lives in Berlin."
+    deployment.model.script = "Ada lives in Berlin."
     second = json_of(await deployment.compact(successor), 200)
     assert (second["compacted_message_count"], second["kept_message_count"]) == (5, 4)
-    asked = str(deployment.script.requests[-1].messages[-1].content)
+    asked = str(deployment.model.requests[-1].messages[-1].content)
     assert "Ada moves to Berlin on 3 May." in asked
     assert "[compaction summary from session" not in asked
 
@@ -335,7 +335,7 @@ async def test_the_call_stands_in_the_audit_of_the_request_that_asked_for_it(dep
         "req_elsewhere",
         "/a1/agents/{name}/sessions/{session_id}/compact",
     )
-    (context,) = deployment.script.contexts
+    (context,) = deployment.model.contexts
     assert context.headers == {"SPASS-Caller-Depth": "2", "SPASS-Parent-Request-Id": call["request_id"]}
 
 

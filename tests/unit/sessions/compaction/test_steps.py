@@ -94,7 +94,7 @@ async def test_the_session_is_held_from_the_request_to_the_commit(deployment: Si
 async def test_the_hold_outlives_a_long_summary(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     job = await asked(deployment, session)
-    deployment.script.during = lambda: asyncio.sleep(4 * LEASE_SECONDS)
+    deployment.model.before = lambda: asyncio.sleep(4 * LEASE_SECONDS)
     summarising = asyncio.create_task(deployment.step("summarise", job))
     for _ in range(12):
         await asyncio.sleep(20)
@@ -102,21 +102,21 @@ async def test_the_hold_outlives_a_long_summary(deployment: SimulatedDeployment)
         assert hold is not None
         assert hold.live(deployment.clock())
     await summarising
-    assert await drafts(deployment) == [deployment.script.chat]
+    assert await drafts(deployment) == [deployment.model.script]
 
 
 async def test_a_summary_is_made_once(deployment: SimulatedDeployment) -> None:
     job = await asked(deployment, await deployment.session())
     await deployment.step("summarise", job)
     await deployment.step("summarise", job)
-    assert len(deployment.script.requests) == 1
+    assert len(deployment.model.requests) == 1
     await deployment.step("commit", job)
     assert await drafts(deployment) == []
 
 
 async def test_a_summary_is_to_be_written_while_its_step_may_run(deployment: SimulatedDeployment) -> None:
     await deployment.step("summarise", await asked(deployment, await deployment.session()))
-    (context,) = deployment.script.contexts
+    (context,) = deployment.model.contexts
     assert 0 < context.deadline.remaining() <= STEP_SECONDS
 
 
@@ -127,7 +127,7 @@ async def test_the_model_is_the_one_that_was_set_a_moment_ago(deployment: Simula
     assert earlier.compact_summary_model != "dear"
     job = await asked(deployment, await deployment.session())
     await deployment.step("summarise", job)
-    assert [request.model for request in deployment.script.requests] == ["dear"]
+    assert [request.model for request in deployment.model.requests] == ["dear"]
 
 
 async def test_the_budget_is_the_one_that_was_set_a_moment_ago(deployment: SimulatedDeployment) -> None:
@@ -139,7 +139,7 @@ async def test_the_budget_is_the_one_that_was_set_a_moment_ago(deployment: Simul
     failure = (await job_of(deployment, job)).failure
     assert failure is not None
     assert failure.code == "budget_exceeded"
-    assert deployment.script.requests == []
+    assert deployment.model.requests == []
 
 
 async def test_a_try_that_could_not_keep_its_summary_stands_on_the_bill(deployment: SimulatedDeployment) -> None:
@@ -163,14 +163,14 @@ async def test_a_try_that_could_not_keep_its_summary_stands_on_the_bill(deployme
 
 async def test_a_failed_job_tells_what_its_summaries_cost(deployment: SimulatedDeployment) -> None:
     job = await asked(deployment, await deployment.session())
-    deployment.script.chat = ""
+    deployment.model.script = ""
     await deployment.step("summarise", job)
     found = await job_of(deployment, job)
     assert (found.status, found.cost.sub_calls) == ("failed", 1)
 
 
 async def test_a_failed_job_that_could_not_let_its_session_go_does_so_with_the_next_try(deployment: SimulatedDeployment) -> None:
-    deployment.script.chat = ""
+    deployment.model.script = ""
     for _ in range(2):  # the first one also asks for the tenant's settings
         job = await asked(deployment, await deployment.session())
         deployment.points = CallFaults()
@@ -301,7 +301,7 @@ async def test_a_job_that_is_ended_while_it_is_summarised_stays_so(deployment: S
     async def ended() -> None:
         await deployment.step("fail", job)
 
-    deployment.script.during = ended
+    deployment.model.before = ended
     await deployment.step("summarise", job)
     assert (await job_of(deployment, job)).status == "failed"
     assert (await deployment.head(session)).hold is None
@@ -369,11 +369,11 @@ async def test_a_renewal_that_fails_stops_a_summary_and_the_next_try_makes_it(de
             await release_hold(deployment.store, session, job)
         await asyncio.sleep(LEASE_SECONDS)
 
-    deployment.script.during = lost
+    deployment.model.before = lost
     with pytest.raises(StepFailed):
         await deployment.step("summarise", job)
     assert await drafts(deployment) == []
-    deployment.script.during = None
+    deployment.model.before = None
     await deployment.step("summarise", job)
     await deployment.step("commit", job)
     assert (await job_of(deployment, job)).status == "succeeded"

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,19 +14,19 @@ from spass.calls.scope import Scope
 from spass.core.errors import ModelNotAllowed
 from spass.core.messages import FinishReason, Message, Role
 from spass.llm import errors as llm
-from spass.llm.types import ChatDelta, ChatRequest
+from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.sessions.compaction.summary import MAX_SUMMARY_CHARACTERS
+from spass.testing.model import Answer, ScriptedModel
 from tests.unit.calls.scripted_provider import audit_of, make_scope
 from tests.unit.sessions.compaction.summary_models import (
-    SummaryModel,
-    Writes,
-    Written,
     config,
     conversation,
     instruction,
     material,
     merges,
     said,
+    summarizer_over,
+    summary_model,
 )
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ LONG = conversation(40)
 
 
 async def summary_of(
-    model: SummaryModel,
+    model: ScriptedModel,
     scope: Scope,
     messages: Sequence[Message],
     *,
@@ -44,19 +44,19 @@ async def summary_of(
     earlier: str | None = None,
     masked: bool = True,
 ) -> str:
-    summarizer = model.summarizer(config(by))
+    summarizer = summarizer_over(model, config(by))
     return (await summarizer.summarise(scope, messages, earlier=earlier, masked=masked, otherwise="own")).text
 
 
-def numbered() -> Writes:
+def numbered() -> Callable[[ChatRequest], Answer]:
     """A model that writes how often it was asked."""
     asked = iter(range(1, 10_000))
     return lambda _: said(f"Summary {next(asked)}.")
 
 
 async def test_a_short_conversation_is_summarised_by_one_call(store: TenantStore) -> None:
-    model = SummaryModel(lambda _: said(" Ana has 300 Euro.\n"))
-    summary = await model.summarizer(config()).summarise(
+    model = summary_model(lambda _: said(" Ana has 300 Euro.\n"))
+    summary = await summarizer_over(model, config()).summarise(
         make_scope(store), SHORT, earlier="Ana moves.", masked=True, otherwise="own"
     )
     assert (summary.text, summary.model) == ("Ana has 300 Euro.", "small")
@@ -70,7 +70,7 @@ async def test_a_short_conversation_is_summarised_by_one_call(store: TenantStore
 
 
 async def test_the_mask_says_what_to_leave_out_and_without_it_nothing_does(store: TenantStore) -> None:
-    model = SummaryModel(lambda _: said("Ana."))
+    model = summary_model(lambda _: said("Ana."))
     await summary_of(model, make_scope(store), SHORT, masked=True)
     await summary_of(model, make_scope(store), SHORT, masked=False)
     masked, raw = model.requests
@@ -82,30 +82,32 @@ async def test_the_mask_says_what_to_leave_out_and_without_it_nothing_does(store
 
 
 async def test_a_model_that_takes_no_temperature_is_asked_without(store: TenantStore) -> None:
-    def write(request: ChatRequest) -> Written:
+    def write(request: ChatRequest) -> Answer:
         if request.temperature is not None:
             return llm.BackendBadRequest("Unsupported value: 'temperature' does not support 0 with this model.")
         return said("Part.")
 
-    model = SummaryModel(write)
+    model = summary_model(write)
     assert await summary_of(model, make_scope(store), conversation(200)) == "Part."
     refused = [request for request in model.requests if request.temperature is not None]
     assert 1 <= len(refused) <= 4, "those that were under way when the first was refused"
 
 
 async def test_a_model_that_thinks_until_it_is_cut_off_is_given_twice_the_room(store: TenantStore) -> None:
-    def write(request: ChatRequest) -> Written:
+    def write(request: ChatRequest) -> Answer:
         assert request.max_tokens is not None
         return said("<think>Ana has", FinishReason.LENGTH) if request.max_tokens < 6000 else said("<think>Well.</think>Ana.")
 
-    model = SummaryModel(write)
+    model = summary_model(write)
     assert await summary_of(model, make_scope(store), conversation(200), by="vast") == "Ana."
     assert [request.max_tokens for request in model.requests] == [4096, 8192]
 
 
 async def test_a_tenant_without_a_summary_model_takes_the_agents(store: TenantStore) -> None:
-    model = SummaryModel(lambda _: said("Ana."))
-    summary = await model.summarizer(config(None)).summarise(make_scope(store), SHORT, earlier=None, masked=True, otherwise="own")
+    model = summary_model(lambda _: said("Ana."))
+    summary = await summarizer_over(model, config(None)).summarise(
+        make_scope(store), SHORT, earlier=None, masked=True, otherwise="own"
+    )
     assert summary.model == "own"
     assert model.requests[0].model == "own"
 
@@ -114,8 +116,8 @@ async def test_a_tenant_without_a_summary_model_takes_the_agents(store: TenantSt
 async def test_without_a_configured_summary_model_a_token_has_only_the_models_it_may_use(
     store: TenantStore, otherwise: str | None
 ) -> None:
-    model = SummaryModel(lambda _: said("Ana."))
-    work = model.summarizer(config(None)).summarise(
+    model = summary_model(lambda _: said("Ana."))
+    work = summarizer_over(model, config(None)).summarise(
         make_scope(store, allowed=["small"]), SHORT, earlier=None, masked=True, otherwise=otherwise
     )
     with pytest.raises(ModelNotAllowed, match="compact_summary_model"):
@@ -125,7 +127,7 @@ async def test_without_a_configured_summary_model_a_token_has_only_the_models_it
 
 async def test_the_calls_are_in_the_audit_and_on_the_bill_whatever_the_token_may_use(store: TenantStore) -> None:
     scope = make_scope(store, allowed=["nothing"])
-    model = SummaryModel(numbered())
+    model = summary_model(numbered())
     before = len(await audit_of(store))
     await summary_of(model, scope, LONG)
     records = (await audit_of(store))[before:]
@@ -139,7 +141,7 @@ async def test_the_calls_are_in_the_audit_and_on_the_bill_whatever_the_token_may
 async def test_what_does_not_fit_is_summarised_in_parts_and_they_together_with_the_earlier_summary(
     store: TenantStore,
 ) -> None:
-    model = SummaryModel(numbered())
+    model = summary_model(numbered())
     text = await summary_of(model, make_scope(store), conversation(20), earlier="Ana moves.")
     parts, (last,) = model.requests[:-1], model.requests[-1:]
     assert len(parts) > 1
@@ -156,15 +158,15 @@ async def test_what_does_not_fit_is_summarised_in_parts_and_they_together_with_t
 async def test_parts_stay_in_their_order_whichever_is_done_first(store: TenantStore) -> None:
     others = asyncio.Event()
 
-    async def before(request: ChatRequest) -> None:
-        if merges(request):
-            return
-        if first_turn(request) == 0:
-            await others.wait()
-        else:
-            others.set()
+    async def write(request: ChatRequest, _: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        if not merges(request):
+            if first_turn(request) == 0:
+                await others.wait()
+            else:
+                others.set()
+        yield said("Whole." if merges(request) else f"From turn {first_turn(request)}.")[0]
 
-    model = SummaryModel(lambda request: said("Whole." if merges(request) else f"From turn {first_turn(request)}."), before)
+    model = ScriptedModel(write)
     assert await summary_of(model, make_scope(store), LONG) == "Whole."
     turns = [int(line["summary"].removeprefix("From turn ").rstrip(".")) for line in material(model.requests[-1])]
     assert turns == sorted(turns)
@@ -177,14 +179,14 @@ def first_turn(request: ChatRequest) -> int:
 
 
 async def test_summaries_of_parts_that_do_not_fit_either_are_summarised_in_parts_again(store: TenantStore) -> None:
-    model = SummaryModel(lambda request: said("x" * 200))
+    model = summary_model(lambda request: said("x" * 200))
     assert await summary_of(model, make_scope(store), conversation(60), by="small") == "x" * 200
     assert sum(map(merges, model.requests)) > 2
     assert len(material(model.requests[-1])) > 1
 
 
 async def test_an_earlier_summary_larger_than_the_window_is_cut_too(store: TenantStore) -> None:
-    model = SummaryModel(lambda request: said("short"))
+    model = summary_model(lambda request: said("short"))
     assert await summary_of(model, make_scope(store), SHORT, by="tiny", earlier="fact " * 1200) == "short"
 
 
@@ -204,12 +206,12 @@ def test_every_request_fits_the_window_and_every_summary_its_bound(
         words = int(instruction(request).split("at most ")[1].split(" ")[0])
         return said("x" * 12 * words)  # the longest that is taken
 
-    model = SummaryModel(write)
+    model = summary_model(write)
     gateway = config("tiny")
     gateway = gateway.model_copy(
         update={"models": tuple(one.model_copy(update={"context_window": window}) for one in gateway.models)}
     )
-    work = model.summarizer(gateway).summarise(
+    work = summarizer_over(model, gateway).summarise(
         make_scope(store), messages, earlier="fact " * earlier or None, masked=masked, otherwise="own"
     )
     text = asyncio.run(work).text
@@ -220,13 +222,13 @@ def test_every_request_fits_the_window_and_every_summary_its_bound(
 
 
 async def test_a_huge_message_never_meets_the_input_defences_bound(store: TenantStore) -> None:
-    model = SummaryModel(lambda _: said("Long."))
+    model = summary_model(lambda _: said("Long."))
     assert await summary_of(model, make_scope(store), [Message(Role.USER, "word " * 500_000)], by="vast") == "Long."
     assert len(model.requests) == 4
 
 
 async def test_the_stated_bound_does_not_grow_with_the_window(store: TenantStore) -> None:
-    model = SummaryModel(lambda _: said("Ana."))
+    model = summary_model(lambda _: said("Ana."))
     for name in ("roomy", "vast"):
         await summary_of(model, make_scope(store), SHORT, by=name)
     assert [("at most 500 words" in instruction(request)) for request in model.requests] == [True, True]
@@ -236,7 +238,7 @@ async def test_the_stated_bound_does_not_grow_with_the_window(store: TenantStore
 @pytest.mark.parametrize("first", [said("word " * 2000), said("cut o", FinishReason.LENGTH), said("", FinishReason.LENGTH)])
 async def test_an_answer_that_is_too_long_is_asked_for_once_more_and_shorter(store: TenantStore, first: list[ChatDelta]) -> None:
     answers = iter([first, said("Short.")])
-    model = SummaryModel(lambda _: next(answers))
+    model = summary_model(lambda _: next(answers))
     assert await summary_of(model, make_scope(store), SHORT) == "Short."
     longer, shorter = (int(instruction(request).split("at most ")[1].split(" ")[0]) for request in model.requests)
     assert shorter == longer // 2
@@ -244,17 +246,17 @@ async def test_an_answer_that_is_too_long_is_asked_for_once_more_and_shorter(sto
 
 
 async def test_what_cannot_be_seen_is_not_kept(store: TenantStore) -> None:
-    model = SummaryModel(lambda _: said("\u200bAna\u2060 moves.\u202e \n"))
+    model = summary_model(lambda _: said("\u200bAna\u2060 moves.\u202e \n"))
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
 
 
 async def test_what_a_model_only_thought_is_not_kept(store: TenantStore) -> None:
-    model = SummaryModel(lambda _: said("<think>\nWho is Ana?\n</think>\n\nAna moves."))
+    model = summary_model(lambda _: said("<think>\nWho is Ana?\n</think>\n\nAna moves."))
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
 
 
 async def test_it_is_the_last_word_that_counts_not_how_it_comes(store: TenantStore) -> None:
-    model = SummaryModel(lambda _: [ChatDelta("Ana "), ChatDelta("moves."), ChatDelta(finish_reason=FinishReason.STOP)])
+    model = summary_model(lambda _: [ChatDelta("Ana "), ChatDelta("moves."), ChatDelta(finish_reason=FinishReason.STOP)])
     assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
 
 
@@ -265,7 +267,7 @@ async def test_cancelled_it_leaves_no_call_under_way(store: TenantStore) -> None
         asked.set()
         return said("Part.")
 
-    model = SummaryModel(wait)
+    model = summary_model(wait)
     scope = make_scope(store)
     work = asyncio.create_task(summary_of(model, scope, LONG))
     await asked.wait()
@@ -274,7 +276,7 @@ async def test_cancelled_it_leaves_no_call_under_way(store: TenantStore) -> None
         await work
     begun = len(model.requests)
     await asyncio.sleep(0)
-    assert (model.ended, len(model.requests)) == (begun, begun)
+    assert (model.closed, len(model.requests)) == (begun, begun)
 
 
 async def test_the_work_stands_where_it_was_asked_for(store: TenantStore) -> None:

@@ -1,7 +1,6 @@
 """Whatever a summary model does wrong, there is no summary, and one error says so; what is not its fault passes as it is."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,17 +20,18 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm import errors as llm
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.testing.model import Answer, ScriptedModel
 from tests.unit.calls.scripted_provider import at_depth, audit_of, make_scope
 from tests.unit.sessions.compaction.summary_models import (
     FAILURES,
     SECRET,
-    SummaryModel,
-    Written,
     config,
     conversation,
     material,
     merges,
     said,
+    summarizer_over,
+    summary_model,
 )
 
 pytestmark = pytest.mark.anyio
@@ -74,9 +74,9 @@ async def test_a_model_that_fails_fails_the_summary(
         failed += 1
         return failure
 
-    model = SummaryModel(write)
+    model = summary_model(write)
     with pytest.raises(SpassError) as raised:
-        await model.summarizer(config()).summarise(
+        await summarizer_over(model, config()).summarise(
             make_scope(store), situation.messages, earlier=situation.earlier, masked=True, otherwise="own"
         )
     assert type(raised.value) is SummaryFailed
@@ -84,32 +84,34 @@ async def test_a_model_that_fails_fails_the_summary(
     assert SECRET not in raised.value.message
     assert "small" in raised.value.message
     assert failed >= (2 if reason == "too_long" else 1)
-    assert model.ended == len(model.requests)
+    assert model.closed == len(model.requests)
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
 async def test_a_failure_ends_the_calls_beside_it(store: TenantStore, failing: int) -> None:
-    model = SummaryModel(lambda _: llm.BackendBadRequest("no") if len(model.requests) == failing else said("Fine."))
+    model = summary_model(lambda _: llm.BackendBadRequest("no") if len(model.requests) == failing else said("Fine."))
     with pytest.raises(SummaryFailed):
-        await model.summarizer(config()).summarise(
+        await summarizer_over(model, config()).summarise(
             make_scope(store), conversation(300), earlier=None, masked=True, otherwise="own"
         )
     assert len(model.requests) < 16
-    assert model.ended == len(model.requests)
+    assert model.closed == len(model.requests)
 
 
 async def test_a_request_that_the_provider_finds_too_long_is_halved(store: TenantStore) -> None:
     """Its window may be smaller than the catalogue says."""
     really = 900
 
-    def write(request: ChatRequest) -> Written:
+    def write(request: ChatRequest) -> Answer:
         if sum(len(message.content) for message in request.messages) > really + 700:
             return llm.BackendContextLength("too long")
         return said("Part.")
 
-    model = SummaryModel(write)
+    model = summary_model(write)
     messages = conversation(40)
-    work = model.summarizer(config("roomy")).summarise(make_scope(store), messages, earlier="Ana.", masked=False, otherwise="own")
+    work = summarizer_over(model, config("roomy")).summarise(
+        make_scope(store), messages, earlier="Ana.", masked=False, otherwise="own"
+    )
     assert (await work).text == "Part."
     heard = [r for r in model.requests if not merges(r) and sum(len(m.content) for m in r.messages) <= really + 700]
     questions = sorted(line["user"] for request in heard for line in material(request) if "user" in line)
@@ -121,13 +123,15 @@ async def test_a_request_of_which_the_provider_reads_only_the_beginning_is_asked
     """Ollama cuts off what does not fit its ``num_ctx``, and says so only by the tokens that it counts."""
     window = 4096
 
-    def write(request: ChatRequest) -> Written:
+    def write(request: ChatRequest) -> Answer:
         tokens = sum(len(message.content) for message in request.messages) // 4
         return [ChatDelta("Part.", finish_reason=FinishReason.STOP, usage=TokenUsage(min(tokens, window), 2))]
 
-    model = SummaryModel(write)
+    model = summary_model(write)
     messages = conversation(1000, 40)
-    work = model.summarizer(config("vast")).summarise(make_scope(store), messages, earlier=None, masked=True, otherwise="own")
+    work = summarizer_over(model, config("vast")).summarise(
+        make_scope(store), messages, earlier=None, masked=True, otherwise="own"
+    )
     assert (await work).text == "Part."
     heard = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 <= window]
     told = {line["user"] for request in heard for line in material(request) if "user" in line}
@@ -135,32 +139,20 @@ async def test_a_request_of_which_the_provider_reads_only_the_beginning_is_asked
     assert len(model.requests) - len(heard) == 1
 
 
-@dataclass
-class LosesFirst(SummaryModel):
-    """A model whose first answer is lost."""
-
-    lost: bool = False
-
-    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        if not self.lost:
-            self.lost = context.attempt.sent = True
-            raise llm.BackendUnavailable("gone")
-        async with aclosing(super().chat(request, context)) as deltas:
-            async for delta in deltas:
-                yield delta
-
-
 async def test_tokens_of_a_lost_try_do_not_hide_that_only_the_beginning_was_read(store: TenantStore) -> None:
     window = 4096
 
-    def write(request: ChatRequest) -> Written:
+    def write(request: ChatRequest, context: CallContext) -> Answer:
+        if len(model.requests) == 1:
+            context.attempt.sent = True
+            return llm.BackendUnavailable("gone")
         tokens = sum(len(message.content) for message in request.messages) // 4
         return [ChatDelta("Part.", finish_reason=FinishReason.STOP, usage=TokenUsage(min(tokens, window), 2))]
 
-    model, gateway = LosesFirst(write), config("vast")
+    model, gateway = ScriptedModel(write), config("vast")
     gateway = gateway.model_copy(update={"llm": gateway.llm.model_copy(update={"retries": 1, "retry_base_delay": 0.01})})
     messages = conversation(1000, 40)
-    await model.summarizer(gateway).summarise(make_scope(store), messages, earlier=None, masked=True, otherwise="own")
+    await summarizer_over(model, gateway).summarise(make_scope(store), messages, earlier=None, masked=True, otherwise="own")
     heard = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 <= window]
     told = {line["user"] for request in heard for line in material(request) if "user" in line}
     assert told == {message.content for message in messages if message.role is Role.USER}
@@ -172,13 +164,15 @@ async def test_a_request_that_was_cut_off_where_a_window_ends_is_asked_for_in_pa
     """What is read is then a multiple of 1024 tokens, and too near to what was sent to tell by their number."""
     window = 8192
 
-    def write(request: ChatRequest) -> Written:
+    def write(request: ChatRequest) -> Answer:
         tokens = sum(len(message.content) for message in request.messages) // 4
         return [ChatDelta("Part.", finish_reason=FinishReason.STOP, usage=TokenUsage(min(tokens, window), 2))]
 
-    model = SummaryModel(write)
+    model = summary_model(write)
     messages = conversation(200, 45)
-    work = model.summarizer(config("vast")).summarise(make_scope(store), messages, earlier=None, masked=True, otherwise="own")
+    work = summarizer_over(model, config("vast")).summarise(
+        make_scope(store), messages, earlier=None, masked=True, otherwise="own"
+    )
     assert (await work).text == "Part."
     heard = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 < window]
     told = {line["user"] for request in heard for line in material(request) if "user" in line}
@@ -187,8 +181,8 @@ async def test_a_request_that_was_cut_off_where_a_window_ends_is_asked_for_in_pa
 
 
 async def test_a_provider_that_counts_in_rough_numbers_is_no_endless_loop(store: TenantStore) -> None:
-    model = SummaryModel(lambda _: [ChatDelta("Ana.", usage=TokenUsage(4096, 2))])
-    await model.summarizer(config("vast")).summarise(
+    model = summary_model(lambda _: [ChatDelta("Ana.", usage=TokenUsage(4096, 2))])
+    await summarizer_over(model, config("vast")).summarise(
         make_scope(store), conversation(300), earlier=None, masked=True, otherwise="own"
     )
     assert len(model.requests) < 10
@@ -196,8 +190,8 @@ async def test_a_provider_that_counts_in_rough_numbers_is_no_endless_loop(store:
 
 @pytest.mark.parametrize("tokens", [0, 10, 1023])
 async def test_a_provider_that_counts_hardly_any_tokens_is_believed(store: TenantStore, tokens: int) -> None:
-    model = SummaryModel(lambda _: [ChatDelta("Ana.", usage=TokenUsage(tokens, 2))])
-    await model.summarizer(config("vast")).summarise(
+    model = summary_model(lambda _: [ChatDelta("Ana.", usage=TokenUsage(tokens, 2))])
+    await summarizer_over(model, config("vast")).summarise(
         make_scope(store), conversation(500), earlier=None, masked=True, otherwise="own"
     )
     assert len(model.requests) == 1
@@ -206,8 +200,8 @@ async def test_a_provider_that_counts_hardly_any_tokens_is_believed(store: Tenan
 async def test_a_window_that_holds_nothing_is_not_asked(store: TenantStore) -> None:
     gateway = config("tiny")
     models = tuple(one.model_copy(update={"context_window": 200}) for one in gateway.models)
-    model = SummaryModel(lambda _: said("Ana."))
-    work = model.summarizer(gateway.model_copy(update={"models": models}))
+    model = summary_model(lambda _: said("Ana."))
+    work = summarizer_over(model, gateway.model_copy(update={"models": models}))
     with pytest.raises(SummaryFailed) as raised:
         await work.summarise(make_scope(store), conversation(1), earlier=None, masked=True, otherwise="own")
     assert raised.value.details["reason"] == "context_length_exceeded"
@@ -215,9 +209,9 @@ async def test_a_window_that_holds_nothing_is_not_asked(store: TenantStore) -> N
 
 
 async def test_a_conversation_for_which_a_window_is_far_too_small_costs_nothing(store: TenantStore) -> None:
-    model = SummaryModel(lambda _: said("Ana."))
+    model = summary_model(lambda _: said("Ana."))
     with pytest.raises(SummaryFailed) as raised:
-        await model.summarizer(config("tiny")).summarise(
+        await summarizer_over(model, config("tiny")).summarise(
             make_scope(store), [Message(Role.USER, "word " * 40_000)], earlier=None, masked=True, otherwise="own"
         )
     assert raised.value.details["reason"] == "context_length_exceeded"
@@ -227,12 +221,12 @@ async def test_a_conversation_for_which_a_window_is_far_too_small_costs_nothing(
 async def test_a_model_that_never_gets_shorter_is_given_up(store: TenantStore) -> None:
     """It could be asked for ever: no two of its summaries fit what it really takes."""
 
-    def write(request: ChatRequest) -> Written:
+    def write(request: ChatRequest) -> Answer:
         return llm.BackendContextLength("too long") if merges(request) and len(material(request)) > 1 else said("copied " * 400)
 
-    model = SummaryModel(write)
+    model = summary_model(write)
     with pytest.raises(SummaryFailed) as raised:
-        await model.summarizer(config("roomy")).summarise(
+        await summarizer_over(model, config("roomy")).summarise(
             make_scope(store), conversation(5, 3500), earlier=None, masked=True, otherwise="own"
         )
     assert raised.value.details["reason"] == "context_length_exceeded"
@@ -241,22 +235,18 @@ async def test_a_model_that_never_gets_shorter_is_given_up(store: TenantStore) -
 
 @pytest.mark.parametrize("model_name", ["unserved", "gone"])
 async def test_a_model_that_nobody_serves_fails_the_summary(store: TenantStore, model_name: str) -> None:
-    model = SummaryModel(lambda _: said("Ana."))
+    model = summary_model(lambda _: said("Ana."))
     with pytest.raises(SummaryFailed) as raised:
-        await model.summarizer(config(None)).summarise(
+        await summarizer_over(model, config(None)).summarise(
             make_scope(store), conversation(1), earlier=None, masked=True, otherwise=model_name
         )
     assert raised.value.details["reason"] == {"unserved": "no_backend_available", "gone": "model_not_found"}[model_name]
 
 
 async def test_a_request_without_time_left_fails_the_summary(store: TenantStore) -> None:
-    scope = replace(make_scope(store), deadline=Deadline.after(0))
+    scope, model = replace(make_scope(store), deadline=Deadline.after(0)), summary_model(lambda _: said("Ana."))
     with pytest.raises(SummaryFailed) as raised:
-        await (
-            SummaryModel(lambda _: said("Ana."))
-            .summarizer(config())
-            .summarise(scope, conversation(1), earlier=None, masked=True, otherwise="own")
-        )
+        await summarizer_over(model, config()).summarise(scope, conversation(1), earlier=None, masked=True, otherwise="own")
     assert raised.value.details["reason"] == "upstream_timeout"
 
 
@@ -267,8 +257,8 @@ async def test_a_request_without_time_left_fails_the_summary(store: TenantStore)
 async def test_a_tenant_without_room_hears_so(
     store: TenantStore, limit: dict[str, Any], error: type[SpassError], turns: int
 ) -> None:
-    model = SummaryModel(lambda _: said("Ana."))
-    summarizer = model.summarizer(config(**limit))
+    model = summary_model(lambda _: said("Ana."))
+    summarizer = summarizer_over(model, config(**limit))
     with pytest.raises(error) as raised:
         for _ in range(2):  # the first call may still go, and is what the others have no room for
             await summarizer.summarise(make_scope(store), conversation(turns), earlier=None, masked=True, otherwise="own")
@@ -279,14 +269,14 @@ async def test_a_tenant_without_room_hears_so(
 
 @pytest.mark.parametrize("turns", [1, 30])
 async def test_what_is_not_the_models_fault_passes_as_it_is(store: TenantStore, turns: int) -> None:
-    async def raised(model: SummaryModel, depth: int = 0) -> type[SpassError]:
+    async def raised(model: ScriptedModel, depth: int = 0) -> type[SpassError]:
         with pytest.raises(SpassError) as raised:
-            await model.summarizer(config()).summarise(
+            await summarizer_over(model, config()).summarise(
                 at_depth(make_scope(store), depth), conversation(turns), earlier=None, masked=True, otherwise="own"
             )
         return type(raised.value)
 
-    fine = SummaryModel(lambda _: said("Ana."))
+    fine = summary_model(lambda _: said("Ana."))
     assert await raised(fine, depth=3) is RecursionDepthExceeded
     with inject(FaultPlan(Fault.THROTTLE, at=0, times=2)):
         assert await raised(fine) is StorageUnavailable
@@ -294,19 +284,19 @@ async def test_what_is_not_the_models_fault_passes_as_it_is(store: TenantStore, 
 
 
 async def test_a_provider_without_room_is_the_models_side(store: TenantStore) -> None:
-    model = SummaryModel(lambda _: llm.BackendRateLimited("slow down", retry_after=7))
+    model = summary_model(lambda _: llm.BackendRateLimited("slow down", retry_after=7))
     with pytest.raises(SummaryFailed) as raised:
-        await model.summarizer(config()).summarise(make_scope(store), conversation(1), earlier=None, masked=True, otherwise="own")
+        await summarizer_over(model, config()).summarise(
+            make_scope(store), conversation(1), earlier=None, masked=True, otherwise="own"
+        )
     assert raised.value.details["reason"] == "rate_limited"
     assert raised.value.retry_after == pytest.approx(7, abs=1)
 
 
 async def test_a_call_that_failed_is_in_the_audit_too(store: TenantStore) -> None:
-    before = len(await audit_of(store))
+    before, model = len(await audit_of(store)), summary_model(lambda _: llm.BackendBadRequest("no"))
     with pytest.raises(SummaryFailed):
-        await (
-            SummaryModel(lambda _: llm.BackendBadRequest("no"))
-            .summarizer(config())
-            .summarise(make_scope(store), conversation(1), earlier=None, masked=True, otherwise="own")
+        await summarizer_over(model, config()).summarise(
+            make_scope(store), conversation(1), earlier=None, masked=True, otherwise="own"
         )
     assert [record["status"] for record in (await audit_of(store))[before:]] == ["upstream_rejected"]

@@ -1,0 +1,108 @@
+"""A scripted model in process: a provider that the router asks in place of a real one."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from spass.core.messages import FinishReason, TokenUsage
+from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
+
+DIMENSIONS: Final = 8
+USAGE: Final = TokenUsage(10, 5)
+"""What an answer given as text takes."""
+
+Deltas: TypeAlias = Sequence[ChatDelta | BaseException]
+Answer: TypeAlias = str | Deltas | BaseException
+"""A text, which comes in two pieces; deltas, among which an exception is raised; or an exception."""
+
+Script: TypeAlias = Callable[[ChatRequest, CallContext], Answer | AsyncGenerator[ChatDelta, None]]
+
+
+def in_turn(answers: Iterable[Answer]) -> Script:
+    """Return a script that gives ``answers`` in their order, and the last one forever."""
+    left = list(answers)
+
+    def script(_: ChatRequest, __: CallContext) -> Answer:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return script
+
+
+def count_letters(request: EmbeddingRequest) -> EmbeddingReply:
+    """Embed each text as the numbers of its letters, by their code modulo 8. It takes one token a text."""
+    rows = [
+        [1.0 + sum(ord(letter) % DIMENSIONS == place for letter in text) for place in range(DIMENSIONS)] for text in request.texts
+    ]
+    return EmbeddingReply(pack_rows(rows), len(rows), DIMENSIONS, TokenUsage(len(rows)))
+
+
+@dataclass
+class ScriptedModel:
+    """A provider that answers by ``script``, which is an answer or a function, and embeds by ``vectors``.
+
+    Every call raises ``failure``, if there is one; a chat waits for ``before`` first. ``sent`` says that each request reaches
+    the model whole, so that a lost answer is billed. ``closed`` counts the answers that ended or were given up.
+    """
+
+    script: Answer | Script = "Hello there."
+    vectors: Callable[[EmbeddingRequest], EmbeddingReply] = count_letters
+    failure: BaseException | None = None
+    before: Callable[[], Awaitable[None]] | None = None
+    sent: bool = False
+    requests: list[ChatRequest] = field(default_factory=list)
+    embeddings: list[EmbeddingRequest] = field(default_factory=list)
+    contexts: list[CallContext] = field(default_factory=list)
+    closed: int = 0
+
+    @property
+    def embedded(self) -> list[str]:
+        """Return the texts of all embedding requests."""
+        return [text for request in self.embeddings for text in request.texts]
+
+    async def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        self.requests.append(request)
+        self._begin(context)
+        try:
+            if self.before is not None:
+                await self.before()
+            if self.failure is not None:
+                raise self.failure
+            answer = self.script(request, context) if callable(self.script) else self.script
+            if isinstance(answer, AsyncGenerator):
+                async with aclosing(answer):
+                    async for delta in answer:
+                        yield delta
+            else:
+                for delta in _deltas(answer):
+                    yield delta
+        finally:
+            self.closed += 1
+
+    async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
+        self.embeddings.append(request)
+        self._begin(context)
+        if self.failure is not None:
+            raise self.failure
+        return self.vectors(request)
+
+    async def aclose(self) -> None:
+        """Close nothing: there is no connection."""
+
+    def _begin(self, context: CallContext) -> None:
+        self.contexts.append(context)
+        context.attempt.sent = self.sent
+
+
+def _deltas(answer: Answer) -> Iterable[ChatDelta]:
+    if isinstance(answer, BaseException):
+        raise answer
+    if isinstance(answer, str):
+        middle = len(answer) // 2
+        yield ChatDelta(answer[:middle])
+        yield ChatDelta(answer[middle:], finish_reason=FinishReason.STOP, usage=USAGE)
+        return
+    for delta in answer:
+        if isinstance(delta, BaseException):
+            raise delta
+        yield delta
