@@ -11,8 +11,9 @@ from spass.aws.jobs import TenantJobs
 from spass.aws.keys import Key
 from spass.aws.objects import TenantObjects
 from spass.aws.swap import Participant
-from spass.aws.table import Put, TenantTable, Write
+from spass.aws.table import TenantTable, Write
 from spass.aws.uploads import TenantUploads
+from spass.aws.writes import Put
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
