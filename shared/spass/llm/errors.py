@@ -1,28 +1,29 @@
 """How a single try at a backend can fail. The router turns what remains after retries into the product's errors.
 
 BackendError
-├── BackendTimeout        no answer in time, also behind a proxy (504)
-├── BackendUnavailable     not reachable, 5xx, or a stream that broke off
-├── BackendRateLimited     429
-├── BackendAuthError         it refuses *us*: our key or our account
-│   └── BackendForbidden          it denies this request something, perhaps only the model; it says nothing about other requests
-├── BackendRequestTooLarge        this request alone is above a rate limit or our balance there; another backend may take it
-├── BackendLimitReached            our own limit of it is used up: nothing was sent
-├── BackendLimitUnknown       nobody knows whether our limit of it is used up: nothing was sent
-├── BackendUnsupported          it has no such thing as the request asks for; another backend may
+├── BackendTimeout           no answer in time, also behind a proxy (504)
+├── BackendUnavailable       not reachable, 5xx, or a stream that ended too early
+├── BackendRateLimited       429
+├── BackendAuthError         it refuses our key or our account
+│   └── BackendForbidden     it refuses this request, perhaps because of the model; other requests may succeed
+├── BackendRequestTooLarge   this request alone exceeds a rate limit or our balance there; another backend may take it
+├── BackendLimitReached      our own limit for the backend is used up: nothing was sent
+├── BackendLimitUnknown      our own limit for the backend could not be read: nothing was sent
+├── BackendUnsupported       it does not support something that the request asks for; another backend may
 └── BackendBadRequest        it refuses the request itself
-    ├── BackendContextLength   because the prompt is too long
-    ├── BackendCannotStream    because it cannot stream this answer; it may give it as a whole
-    └── BackendTooDeep         because gateways have called each other too often to get there
+    ├── BackendContextLength     the prompt is too long
+    ├── BackendCannotStream      it cannot stream this answer, but may give it whole
+    └── BackendTooDeep           too many gateways have passed the request on
 """
 
 from typing import ClassVar
 
 
 class BackendError(Exception):
-    """One try failed. ``message`` is scrubbed: it may be shown to a caller. ``retry_after`` is in seconds.
+    """One try failed.
 
-    ``retryable``: the same backend may do better a moment later.
+    ``message`` is scrubbed, so a caller may read it. ``retry_after`` is in seconds. ``retryable`` says that the same backend may
+    succeed a moment later.
     """
 
     retryable: ClassVar[bool] = True
@@ -59,7 +60,7 @@ class BackendRequestTooLarge(BackendError):
 
 
 class BackendLimitReached(BackendError):
-    """In ``room_after`` seconds there is room; or, with ``guessed``, it is worth asking again."""
+    """There is room after ``room_after`` seconds. With ``guessed`` that is an estimate."""
 
     def __init__(self, message: str, *, room_after: float, guessed: bool) -> None:
         super().__init__(message)

@@ -42,7 +42,7 @@ _STATUSES: Final = {
 
 
 class Anthropic:
-    """A provider of the Messages API at ``base_url``, with or without its ``/v1``."""
+    """Call the Messages API at ``base_url``, which may end with ``/v1``."""
 
     base_url: ClassVar[str] = "https://api.anthropic.com"
 

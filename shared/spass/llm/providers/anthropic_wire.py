@@ -24,7 +24,7 @@ from spass.llm.providers.unsupported_fields import clamp_temperature, effective_
 from spass.llm.types import ChatRequest, NamedTool
 
 DEFAULT_MAX_TOKENS: Final = 8192
-"""The format demands a limit; every current model accepts this one."""
+"""The format requires a limit; every current model accepts this one."""
 
 _NAME: Final = "Anthropic"
 _UNSUPPORTED_FIELDS: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias", "verbosity"})
@@ -38,7 +38,7 @@ _FINISH_REASONS: Final = {
 
 
 class UsagePayload(BaseModel):
-    """Token counts; in a stream each event repeats what it knows by then. A 0 says nothing."""
+    """Token counts so far. 0 means unknown."""
 
     input_tokens: Tokens = 0
     cache_creation_input_tokens: Tokens = 0
@@ -79,7 +79,7 @@ class MessagePayload(BaseModel):
 
 
 class DeltaPayload(BaseModel):
-    """What a content block, or the message, has more."""
+    """An addition to a content block or to the message."""
 
     type: str = ""
     text: str = ""
@@ -105,10 +105,10 @@ def finish_reason(stop_reason: str) -> FinishReason:
 
 
 def messages_body(request: ChatRequest) -> dict[str, Json]:
-    """The body of POST /v1/messages.
+    """Return the body of POST /v1/messages.
 
     Raises:
-        BackendUnsupported: the request asks for what the format has not.
+        BackendUnsupported: the format lacks something that the request asks for.
     """
     reject_unsupported(request, _NAME, _UNSUPPORTED_FIELDS)
     fields: dict[str, Json] = {
@@ -152,7 +152,7 @@ def _blocks(message: Message, ids: ToolCallIds) -> list[Block]:
 
 
 def _tools(request: ChatRequest) -> list[ToolSpec]:
-    """The tools; also those that only the history still speaks of, for which the format demands a definition."""
+    """Return the tools, or those that the history calls, because the format requires their definitions."""
     return list(request.tools) or tools_from_history(request.messages)
 
 

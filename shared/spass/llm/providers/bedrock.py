@@ -59,7 +59,7 @@ _INTERRUPTED: Final = frozenset({"malformed_model_output", "malformed_tool_use"}
 
 
 class Bedrock:
-    """A provider in one region of AWS."""
+    """Call Bedrock in one region of AWS."""
 
     def __init__(self, backend: BackendConfig, key: str | None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         signer = Signer("bedrock", bedrock_region(backend.base_url))
@@ -85,7 +85,7 @@ class Bedrock:
 
     @property
     def _connection(self) -> Connection:
-        """Made at the first call: a region that is missing fails calls, not the process."""
+        """Return the connection, made at the first call: a missing region must fail calls, not the process."""
         if self._opened is None:
             auth = None if self._key else _Signed(self._backend, self._signer)
             headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
@@ -144,7 +144,7 @@ class _Signed(httpx.Auth):
 
 
 class _Messages:
-    """The event stream's messages, for a connection."""
+    """Parse AWS event streams for ``Connection.stream``."""
 
     def __init__(self) -> None:
         self._decoder = EventStreamDecoder()
@@ -160,7 +160,7 @@ class _Messages:
 
 
 class _StreamReader:
-    """Turns the messages of one stream into deltas. Usage comes after the end and is said with it."""
+    """Turn the messages of one stream into deltas. Usage comes after the end, and the last delta has it."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = secrets
@@ -194,10 +194,10 @@ class _StreamReader:
         return None
 
     def end(self) -> ChatDelta:
-        """The last delta.
+        """Return the last delta.
 
         Raises:
-            BackendUnavailable: the model had not ended when its stream did.
+            BackendUnavailable: the stream ended before the model did.
         """
         if not self._stop_reason:
             raise BackendUnavailable("The provider's stream broke off before its end.")
@@ -239,13 +239,13 @@ def _check_end(stop_reason: str) -> None:
 
 
 def _signing_error(backend: BackendConfig, error: SigningFailed) -> BackendAuthError:
-    """What is missing is for the operator alone, who finds it in the log."""
+    """Return the failure of a request that cannot be signed, and log what is missing for the operator."""
     write_line({"at": now(), "level": "error", "event": "not_signed", "backend": backend.name, "reason": str(error)})
     return BackendAuthError(f"Requests to Bedrock cannot be signed: {error}.")
 
 
 def _failure_of(status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendError:
-    """The failure that an answer is. The exception's name stands in a header, behind a colon perhaps with more."""
+    """Return the failure for an error answer. A header has the exception's name, sometimes with ":" and more behind it."""
     kind = headers.get("x-amzn-errortype", "").split(":")[0]
     return _failure(kind, status, parse_error_body(body).message, wait=retry_after(headers), secrets=secrets)
 
@@ -253,7 +253,7 @@ def _failure_of(status: int, headers: Mapping[str, str], body: bytes, *, secrets
 def _failure(
     kind: str, status: int | None, message: str, *, wait: float | None = None, secrets: Sequence[str] = ()
 ) -> BackendError:
-    """The same of an exception inside a stream, which has no status of its own."""
+    """Return the failure for an exception. One inside a stream has no status of its own."""
     name = kind.lower().removesuffix("exception")
     failed = error_from_status(
         status or _STATUSES.get(name, 500), ErrorDetails(message, frozenset({name})), wait=wait, secrets=secrets

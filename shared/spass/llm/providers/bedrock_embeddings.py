@@ -1,4 +1,4 @@
-"""The embedding models on Bedrock: Amazon's Titan, which takes one text at a time, and Cohere's, which take up to 96."""
+"""Embed texts on Bedrock with Amazon's Titan (one text a request) or Cohere's models (up to 96)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -39,11 +39,11 @@ class CoherePayload(BaseModel):
 
 
 async def embed(connection: Connection, path: str, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-    """One vector per text.
+    """Return one vector per text.
 
     Raises:
         BackendAuthError: ``request.model`` is of neither family.
-        BackendError: as ever.
+        BackendError: the request failed.
     """
     if "titan-embed" in request.model:
         return await _titan(connection, path, request, context)
@@ -62,8 +62,11 @@ async def _titan(connection: Connection, path: str, request: EmbeddingRequest, c
 
 
 async def _cohere(connection: Connection, path: str, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-    """A text longer than the model reads is embedded window by window. Nobody says whether a text is a question or a document, so
-    all are embedded as documents. The tokens are counted nowhere but in a header that only some of the models send."""
+    """Embed a text that is longer than the model's window in windows, and average them.
+
+    All texts are embedded as documents, because the request does not tell questions from documents. Only some models report
+    their tokens, and only in a header, so they are not counted.
+    """
     windows = [[text] if "embed-v4" in request.model else [*_windows(text)] for text in request.texts]
     choice = _dimensions_field("output_dimension", request, choosing="embed-v4")
     pieces = (piece for text in windows for piece in text)
@@ -85,12 +88,12 @@ async def _cohere(connection: Connection, path: str, request: EmbeddingRequest, 
 
 
 def _dimensions_field(field: str, request: EmbeddingRequest, *, choosing: str) -> dict[str, int]:
-    """The dimensions, for the models that let one choose: those whose name holds ``choosing``."""
+    """Return the field for the dimensions if the model's name contains ``choosing``, else no field."""
     return {field: request.dimensions} if request.dimensions is not None and choosing in request.model else {}
 
 
 def _windows(text: str) -> Iterator[str]:
-    """``text`` in pieces of the window's size, cut between characters; an empty text is one piece."""
+    """Yield ``text`` in pieces of at most the window's bytes, cut between characters. An empty text is one piece."""
     data = text.encode(errors="replace")
     begin = 0
     while begin < len(data) or not begin:
@@ -102,7 +105,7 @@ def _windows(text: str) -> Iterator[str]:
 
 
 def _mean_direction(rows: Sequence[Row]) -> Row:
-    """The direction of the mean of ``rows``."""
+    """Return the mean of ``rows``, normalised."""
     if len(rows) == 1:
         return rows[0]
     if len({len(row) for row in rows}) > 1:

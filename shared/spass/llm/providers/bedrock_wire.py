@@ -74,7 +74,7 @@ class ToolUsePayload(BaseModel):
 
 
 class BlockPayload(BaseModel):
-    """One of what the model says; what it thinks has neither field."""
+    """A text or a tool call; reasoning has neither field."""
 
     text: str = ""
     toolUse: ToolUsePayload | None = None  # noqa: N815
@@ -122,10 +122,10 @@ def finish_reason(stop_reason: str) -> FinishReason:
 
 
 def converse_body(request: ChatRequest) -> dict[str, Json]:
-    """The body of POST /model/{id}/converse and /converse-stream.
+    """Return the body of POST /model/{id}/converse and /converse-stream.
 
     Raises:
-        BackendUnsupported: the request asks for what the format has not.
+        BackendUnsupported: the format lacks something that the request asks for.
     """
     reject_unsupported(request, _NAME, _UNSUPPORTED_FIELDS)
     reject_image_urls(request, _NAME)
@@ -152,14 +152,14 @@ def _text_block(text: str) -> Block:
 
 def _image_block(image: Image) -> Block:
     data = inline_image(image)
-    if data is None:  # ``refuse_addresses`` lets none through that has not its bytes in it
+    if data is None:  # an image/svg+xml, for example: ``reject_image_urls`` let through only data URLs
         raise BackendUnsupported("Bedrock takes no such picture.", param="messages")
     return {"image": {"format": data.format, "source": {"bytes": data.data}}}
 
 
 def _blocks(message: Message, ids: ToolCallIds) -> list[Block]:
     if message.role is Role.TOOL:
-        # A blank text is refused here too, and a result has to have one.
+        # A result must have a text, and the format refuses a blank one.
         content: list[Json] = [_text_block(message.content if message.content.strip() else _EMPTY_TEXT)]
         return [{"toolResult": {"toolUseId": ids.answered(message.tool_call_id or ""), "content": content}}]
     blocks = message_blocks(message, _text_block, _image_block)
@@ -173,8 +173,10 @@ def _blocks(message: Message, ids: ToolCallIds) -> list[Block]:
 
 
 def _blocks_as_text(message: Message, ids: ToolCallIds) -> list[Block]:
-    """The same where no tool may be called. The format cannot forbid calls, and it demands a definition of every tool that it
-    sees called; so the model is offered none, and earlier calls are told in words."""
+    """Return the blocks where no tool may be called, with earlier calls as text.
+
+    The format cannot forbid calls, and it requires a definition of every tool that the conversation calls.
+    """
     del ids
     if message.role is Role.TOOL:
         return [_text_block(f"[Result of a tool call]\n{message.content if message.content.strip() else _EMPTY_TEXT}")]

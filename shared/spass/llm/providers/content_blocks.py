@@ -1,4 +1,4 @@
-"""Conversations for formats in which user and assistant take turns and a message is a list of blocks: Anthropic's, Bedrock's."""
+"""Write conversations as Anthropic and Bedrock want them: user and assistant alternate, and a message is a list of blocks."""
 
 import json
 import re
@@ -21,21 +21,23 @@ _DATA_URL: Final = re.compile(r"data:image/(\w+);base64,(.*)", re.DOTALL)
 
 
 class InlineImage(NamedTuple):
-    """The bytes of a picture in base64, and their format: png, jpeg, gif or webp."""
+    """A picture in base64, and its format: png, jpeg, gif or webp."""
 
     format: str
     data: str
 
 
 def inline_image(image: Image) -> InlineImage | None:
-    """The picture that stands in the address itself; None if it is elsewhere."""
+    """Return the picture of a ``data:`` URL, or None for another URL."""
     found = _DATA_URL.fullmatch(image.url)
     return InlineImage(found[1], found[2]) if found else None
 
 
 def message_blocks(message: Message, text: Callable[[str], Block], picture: Callable[[Image], Block]) -> list[Block]:
-    """The texts and pictures of ``message``. A blank text is refused by these formats, and so is one of the assistant's that ends
-    the conversation in white space."""
+    """Return the texts and pictures of ``message`` as blocks.
+
+    These formats refuse a blank text, and a conversation that ends with white space of the assistant's.
+    """
     parts = message.parts or (message.content.rstrip() if message.role is Role.ASSISTANT else message.content,)
     return [picture(part) if isinstance(part, Image) else text(part) for part in parts if isinstance(part, Image) or part.strip()]
 
@@ -43,8 +45,11 @@ def message_blocks(message: Message, text: Callable[[str], Block], picture: Call
 def alternate_roles(
     messages: Sequence[Message], blocks_of: Callable[[Message, "ToolCallIds"], list[Block]], text: Callable[[str], Block]
 ) -> list[Json]:
-    """The conversation without its system messages: tool results that follow each other are one user message, and the user
-    begins, also where nobody has said anything: these formats refuse what OpenAI answers."""
+    """Return the conversation without system messages, with user and assistant in turns and the user first.
+
+    Successive tool results become one user message. An empty conversation gets a placeholder, because these formats refuse it
+    and OpenAI does not.
+    """
     turns: list[tuple[str, list[Json]]] = []
     ids = ToolCallIds()
     for message in messages:
@@ -62,16 +67,18 @@ def alternate_roles(
 
 
 class ToolCallIds:
-    """The ids of one conversation's tool calls in the letters these formats allow, and each only once: the conversation may have
-    begun with a provider that numbers the calls of every answer anew, or writes ids that differ only in what is not allowed."""
+    """Rewrite the ids of one conversation's tool calls to characters that these formats allow, each id once.
+
+    Another provider may have numbered the calls of each answer from 1, or written ids that differ only in other characters.
+    """
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
-        self._numbers: dict[str, int] = {}  # the last that was put behind a stem
-        self._open: dict[str, list[str]] = {}  # the calls of the last message that has any, as they were and as they are sent
+        self._numbers: dict[str, int] = {}  # stem -> the last number appended to it
+        self._open: dict[str, list[str]] = {}  # calls of the last message that has any: id -> rewritten ids
 
     def asked(self, calls: Sequence[ToolCall]) -> list[str]:
-        """The ids of the next message's calls."""
+        """Return the rewritten ids of the next message's calls."""
         self._open = {}
         names = [self._new(call.id) for call in calls]
         for call, name in zip(calls, names, strict=True):
@@ -79,7 +86,7 @@ class ToolCallIds:
         return names
 
     def answered(self, identity: str) -> str:
-        """The id of the call that a result names."""
+        """Return the rewritten id of the call that a result answers."""
         names = self._open.get(identity)
         return names.pop(0) if names else self._new(identity)
 
@@ -94,13 +101,15 @@ class ToolCallIds:
 
 
 def sanitize_name(name: str) -> str:
-    """A tool's name, or an id, in the letters and the length these formats allow."""
+    """Return the name of a tool, or an id, in the characters and the length that these formats allow."""
     return _DISALLOWED.sub("_", name)[:_MAX_NAME] or "_"
 
 
 def arguments_of(call: ToolCall) -> Json:
-    """The arguments as the object these formats want; what was none, or none that JSON can write again, is shown as the model
-    wrote it: else every later call of the conversation would fail."""
+    """Return the arguments as an object, as these formats want them.
+
+    Arguments that are not a JSON object are quoted, because otherwise every later call of the conversation would fail.
+    """
     try:
         return read_object(call.arguments if call.arguments.strip() else "{}", max_depth=_MAX_DEPTH)
     except InvalidJson:
@@ -108,13 +117,13 @@ def arguments_of(call: ToolCall) -> Json:
 
 
 def tools_from_history(messages: Sequence[Message]) -> list[ToolSpec]:
-    """The tools that were called, as far as one can tell."""
+    """Return definitions for the tools that were called, with any parameters."""
     names = {sanitize_name(call.name) for message in messages for call in message.tool_calls}
     return [ToolSpec(name, "", {"type": "object"}) for name in sorted(names)]
 
 
 def system_texts(request: ChatRequest) -> list[str]:
-    """All system messages, wherever they stood, and the wish for JSON where nothing but words can express it."""
+    """Return all system messages, and an instruction to write JSON where the format has no field for that."""
     texts = [message.content for message in request.messages if message.role is Role.SYSTEM]
     wanted = request.response_format or {}
     if strict_schema(request) is None and wanted.get("type") in {"json_object", "json_schema"}:
@@ -126,7 +135,9 @@ def system_texts(request: ChatRequest) -> list[str]:
 
 
 def strict_schema(request: ChatRequest) -> Mapping[str, Json] | None:
-    """The ``json_schema`` that an answer must match without fail. It is passed on, and a model that cannot promise it refuses;
-    what is not ``strict`` is asked for in words, which every model understands."""
+    """Return the ``strict`` ``json_schema`` of the request, if any, which the provider enforces or refuses.
+
+    A schema that is not strict becomes an instruction (``system_texts``), which every model understands.
+    """
     schema = (request.response_format or {}).get("json_schema")
     return schema if isinstance(schema, Mapping) and schema.get("strict") and schema.get("schema") else None

@@ -19,5 +19,5 @@ class Ollama(OpenAiCompatible):
 
     def body(self, request: ChatRequest) -> dict[str, Json]:
         reject_image_urls(request, "Ollama")
-        # It overlooks tool_choice; a model that is shown no tools calls none.
+        # Ollama ignores tool_choice, but a model without tools cannot call any.
         return super().body(replace(request, tools=()) if request.tool_choice == "none" else request)

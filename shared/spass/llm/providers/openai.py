@@ -1,4 +1,4 @@
-"""OpenAI, and any server that speaks its format at ``base_url``."""
+"""Call OpenAI, or another server that speaks its format at ``base_url``."""
 
 import re
 from typing import ClassVar, Final

@@ -1,4 +1,4 @@
-"""What every server that speaks OpenAI's format shares. A provider over it says where it lives and in what it differs."""
+"""Call servers that speak OpenAI's format. A provider is a subclass with an address and its differences."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -67,14 +67,14 @@ class OpenAiCompatible:
         self._connection = Connection(backend, self.address(), headers, key=key, transport=transport)
 
     def address(self) -> str:
-        """Where the provider is."""
+        """Return the base URL of the provider."""
         return self.backend.base_url or self.base_url
 
     def body(self, request: ChatRequest) -> dict[str, Json]:
-        """The chat request as this server wants it.
+        """Return the chat request as this server wants it.
 
         Raises:
-            BackendUnsupported: it asks for what this server has not.
+            BackendUnsupported: the server lacks something that the request asks for.
         """
         reject_unsupported(request, self.backend.provider, self.unsupported_fields)
         return chat_body(request, "max_tokens")
@@ -128,7 +128,7 @@ class OpenAiCompatible:
 
 
 def _merge_deltas(delta: ChatDelta, end: ChatDelta) -> ChatDelta:
-    """One delta that says what the two do."""
+    """Return one delta with the contents of both."""
     return ChatDelta(
         delta.content + end.content,
         delta.tool_calls + end.tool_calls,

@@ -40,7 +40,7 @@ _UNKNOWN_ERROR: Final = 502
 
 
 def _money(value: object) -> Decimal | None:
-    """A price in US dollars, plain or as ``{"usd": …}``; a price that is none is no reason to lose the answer."""
+    """Return a price in US dollars, given as a number or as ``{"usd": …}``. A wrong price must not fail a good answer."""
     if isinstance(value, dict):
         value = value.get("usd")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -64,7 +64,7 @@ class UsagePayload(BaseModel):
 
     @property
     def tokens(self) -> TokenUsage:
-        """The tokens, each 0 where it is not said. Some servers (xAI, Google) count a model's thoughts in the total alone."""
+        """Return the tokens, 0 where unknown. Some servers (xAI, Google) count reasoning only in the total."""
         written = self.total_tokens - self.prompt_tokens if self.prompt_tokens else 0
         return TokenUsage(self.prompt_tokens, max(self.completion_tokens, written))
 
@@ -96,7 +96,7 @@ class ToolCallPayload(BaseModel):
 
 
 class MessagePayload(BaseModel):
-    """A whole message or a delta of one. Servers differ in how they name the model's reasoning; some say it under both names."""
+    """A whole message or a delta of one. Servers name the reasoning in two ways; some use both."""
 
     content: str | None = None
     refusal: str | None = None
@@ -142,7 +142,7 @@ class EmbeddingPayload(BaseModel):
 
 
 def chat_body(request: ChatRequest, max_tokens_field: str) -> dict[str, Json]:
-    """The body of POST /chat/completions. Usage is asked for in a stream too: cost is counted from it."""
+    """Return the body of POST /chat/completions. A stream must report its usage, because costs are computed from it."""
     tools = [_tool(tool) for tool in request.tools]
     fields: dict[str, Json] = {
         "model": request.model,
@@ -158,7 +158,7 @@ def chat_body(request: ChatRequest, max_tokens_field: str) -> dict[str, Json]:
         "stream": request.stream or None,
         "stream_options": {"include_usage": True} if request.stream else None,
     }
-    # OpenAI refuses a word on parallel calls where there are no tools, as it does a choice.
+    # Without tools OpenAI refuses parallel_tool_calls, as it refuses tool_choice.
     extra = {name: value for name, value in request.extra.items() if tools or name != "parallel_tool_calls"}
     return {**extra, **{name: value for name, value in fields.items() if value is not None}}
 
@@ -198,7 +198,7 @@ def _tool_choice(choice: ToolChoice | None) -> Json:
 
 
 class ChatReader:
-    """Turns the payloads of one answer into deltas."""
+    """Turn the payloads of one answer into deltas."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, str], int] = {}  # the provider's index and id of a call -> our index
@@ -210,7 +210,7 @@ class ChatReader:
         self.began = False
 
     def read(self, payload: ChatPayload) -> ChatDelta | None:
-        """Return what is new in ``payload``; None if nothing is. Reasoning begins no answer: it is counted with what follows."""
+        """Return what is new in ``payload``, or None. Reasoning does not begin an answer: it is counted with the next delta."""
         self.began = True
         choice = payload.choices[0] if payload.choices else ChoicePayload()
         message = choice.message or choice.delta or MessagePayload()
@@ -227,7 +227,7 @@ class ChatReader:
         return ChatDelta(content, calls, finish, usage, payload.cost_usd, refusal, reasoning_characters=self._take_thought())
 
     def end(self) -> ChatDelta | None:
-        """What is left to say when the provider has said that it is done: half a character, a finish reason, if it gave none."""
+        """Return the last delta, or None: an incomplete character, and a finish reason if the provider gave none."""
         if not all(self._names.get(index) for index in self._numbers.values()):
             raise malformed_response("a tool call has no name")
         left = self._texts.end()
@@ -248,7 +248,7 @@ class ChatReader:
             return ToolCallDelta(
                 index, None, self._name(index, call.function.name), self._texts.arguments(index, call.function.text)
             )
-        # A new id starts a new call, also under an old index: some servers number every call 0.
+        # A new id starts a new call even under a known index: some servers number every call 0.
         index = len(self._numbers)
         identity = join_surrogates(call.id or new_id("call"))
         self._numbers[theirs, call.id or identity] = index
@@ -266,13 +266,13 @@ class ChatReader:
         if not reason:
             return None
         finish = _FINISH_REASONS.get(reason, FinishReason.STOP)
-        # Some servers, and OpenAI for a named tool, say "stop" after tool calls; who waits for results must know.
+        # Some servers, and OpenAI for a named tool, send "stop" after tool calls, but the caller must run the tools.
         self.finish_reason = FinishReason.TOOL_CALLS if finish is FinishReason.STOP and self._numbers else finish
         return self.finish_reason
 
 
 def read_embeddings(payload: EmbeddingPayload) -> EmbeddingReply:
-    """The vectors in the order of their texts, whichever form each came in."""
+    """Return the vectors in the order of their texts. Each may be numbers or base64."""
     positions = [position if vector.index is None else vector.index for position, vector in enumerate(payload.data)]
     if sorted(positions) != list(range(len(positions))):
         raise malformed_response("vectors are missing or doubled")

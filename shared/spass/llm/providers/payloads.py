@@ -1,6 +1,6 @@
-"""Provider payloads as they come, and text without halves of surrogate pairs, which nothing further on could store or send.
+"""Parse the payloads of providers, and join the halves of surrogate pairs, which could be neither stored nor sent.
 
-JSON can escape half a pair; a model that writes an emoji token by token streams it so.
+JSON can escape half a pair. A model that writes an emoji token by token streams it that way.
 """
 
 import json
@@ -18,7 +18,7 @@ _MAX_DIGITS: Final = 1000
 
 
 def _count(value: object) -> int:
-    """Return ``value`` if it can be a number of tokens, else 0, which says nothing: no count is worth a good answer."""
+    """Return ``value`` if it can be a number of tokens, else 0 (unknown): a wrong count must not fail a good answer."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if type(value) is int and 0 <= value <= _MAX_TOKENS else 0
@@ -33,27 +33,27 @@ def _text(value: object) -> str:
 
 
 LenientText = Annotated[str, BeforeValidator(_text)]
-"""Reads anything but a text as an empty one."""
+"""Text; anything else is read as the empty text."""
 
 Tokens = Annotated[int, BeforeValidator(_count)]
-"""A count of tokens as a provider says it; 0 if it says none that can be believed."""
+"""A count of tokens; 0 if the provider gives none, or an impossible one."""
 
 LenientObject: Final = BeforeValidator(_object)
-"""Reads anything but a JSON object as null."""
+"""A JSON object; anything else is read as null."""
 
 _HIGH_SURROGATES: Final = ("\ud800", "\udbff")
 
 
 def parse(model: type[P], body: str | bytes) -> P:
-    """``body`` as ``model``. Its texts may hold half surrogate pairs, for which pydantic's own reader would refuse all of it.
+    """Parse ``body`` as ``model``. Its texts may hold half a surrogate pair, which pydantic's own JSON parser rejects.
 
     Raises:
-        BackendUnavailable: it is not what the protocol says.
+        BackendUnavailable: it breaks the protocol.
     """
     try:
         return model.model_validate(_loaded(body))
     except (ValidationError, ValueError, RecursionError):
-        # Its details quote the payload, so it is not kept as the cause.
+        # The details of the error quote the payload, so it must not be the cause.
         raise malformed_response("it is not what the protocol says") from None
 
 
@@ -65,32 +65,32 @@ def _loaded(body: str | bytes) -> object:
 
 
 def join_surrogates(text: str) -> str:
-    """``text`` with its two halves of a pair as one character, and a replacement character for half a pair that stands alone."""
+    """Return ``text`` with surrogate pairs joined, and with a replacement character for each half that stands alone."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class SurrogateJoiner:
-    """The pieces of one streamed answer, cleaned: a first half at the end of a piece waits for its text's next piece."""
+    """Join surrogate pairs across the pieces of one streamed answer: a first half waits for the next piece of its text."""
 
     def __init__(self) -> None:
         self._waiting: dict[str | int, str] = {}
 
     def content(self, piece: str) -> str:
-        """What of the text can be passed on now."""
+        """Return as much of the text as is complete."""
         return self._more("content", piece)
 
     def refusal(self, piece: str) -> str:
-        """The same of a refusal."""
+        """Return as much of the refusal as is complete."""
         return self._more("refusal", piece)
 
     def arguments(self, index: int, piece: str) -> str:
-        """The same of the arguments of the tool call number ``index``."""
+        """Return as much of the arguments of tool call number ``index`` as is complete."""
         return self._more(index, piece)
 
     def end(self) -> ChatDelta | None:
-        """What is left; None if nothing is."""
+        """Return what is left at the end of the answer, or None."""
         left = {which: join_surrogates(half) for which, half in self._waiting.items() if half}
         self._waiting.clear()
         calls = tuple(ToolCallDelta(index, arguments=text) for index, text in left.items() if isinstance(index, int))

@@ -1,4 +1,4 @@
-"""Answers that a provider cannot stream."""
+"""Ask for a whole answer where a provider cannot stream it."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing

@@ -1,10 +1,8 @@
-"""What a request may ask for that not every provider has.
+"""Reject requests for fields that a provider does not support.
 
-A provider names the fields that it lacks. Who asks for one is told so before anything is sent, so that another backend that has
-it may answer; nothing is dropped in silence. A value that asks for what happens anyway (a penalty of 0) is no such wish.
-
-Not among them, and left out where a provider does not know them, because no answer means anything else without them: ``seed``
-(OpenAI itself promises a best effort only), ``user``, a message's ``name`` and a picture's ``detail``.
+Nothing is dropped silently: the request fails before it is sent, so that another backend may answer it. A value that is the
+default anyway (a penalty of 0) does not count. ``seed`` (a best effort at OpenAI too), ``user``, a message's ``name`` and a
+picture's ``detail`` are left out where a provider does not know them, because the answer means the same without them.
 """
 
 from collections.abc import Callable, Collection
@@ -41,7 +39,7 @@ _IS_REQUESTED: Final[dict[str, Callable[[ChatRequest], bool]]] = {
 
 
 def reject_unsupported(request: ChatRequest, provider: str, lacks: Collection[str]) -> None:
-    """Refuses what ``request`` asks for and ``provider`` has not.
+    """Reject ``request`` if it uses a field that ``provider`` lacks.
 
     Raises:
         BackendUnsupported: the first such field.
@@ -54,20 +52,20 @@ def reject_unsupported(request: ChatRequest, provider: str, lacks: Collection[st
 
 
 def reject_image_urls(request: ChatRequest, provider: str) -> None:
-    """Refuses pictures that the provider would have to fetch.
+    """Reject ``request`` if it has a picture that the provider would have to fetch.
 
     Raises:
-        BackendUnsupported: there is one.
+        BackendUnsupported: there is such a picture.
     """
     if _has_image_urls(request):
         raise BackendUnsupported(f"{provider} fetches no pictures; send them as data: URLs.", param="messages")
 
 
 def reasoning_effort(request: ChatRequest, provider: str) -> str | None:
-    """``reasoning_effort`` in the words of Anthropic and Bedrock.
+    """Return ``reasoning_effort`` as Anthropic and Bedrock name it.
 
     Raises:
-        BackendUnsupported: they have no word for it.
+        BackendUnsupported: they have no such level.
     """
     wanted = request.extra.get("reasoning_effort")
     if wanted is None or wanted in _EFFORTS:
@@ -78,12 +76,14 @@ def reasoning_effort(request: ChatRequest, provider: str) -> str | None:
 
 
 def clamp_temperature(request: ChatRequest) -> float | None:
-    """``temperature`` for a scale that ends at 1, where OpenAI's ends at 2. What is above is the end: as random as there is, and
-    as Anthropic's own interface for OpenAI's clients reads it (https://platform.claude.com/docs/en/api/openai-sdk). To refuse it
-    would stop an agent whose file says so at every turn, for people who cannot change the file."""
+    """Return ``temperature``, at most 1, which is the end of the provider's scale (OpenAI's ends at 2).
+
+    Anthropic's own endpoint for OpenAI's clients does the same (https://platform.claude.com/docs/en/api/openai-sdk). Rejecting
+    the value would fail every turn of an agent whose file sets it, for users who cannot change the file.
+    """
     return None if request.temperature is None else min(request.temperature, 1.0)
 
 
 def effective_top_p(request: ChatRequest) -> float | None:
-    """``top_p``, unless it is 1: that changes nothing, and newer models refuse it beside a temperature."""
+    """Return ``top_p``, or None if it is 1: that changes nothing, and newer models refuse it together with a temperature."""
     return None if request.top_p == 1 else request.top_p

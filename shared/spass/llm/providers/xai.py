@@ -1,4 +1,4 @@
-"""xAI (https://docs.x.ai). It says what each call cost."""
+"""Call xAI (https://docs.x.ai), which reports the cost of each call."""
 
 from typing import ClassVar
 
