@@ -4,12 +4,12 @@ A function that cannot read them answers nothing at all, and a deployment does n
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 from local.ollama import PROVIDER as OLLAMA
-from spass.core.messages import Json
+from spass.agents.answers import AgentSummary
 from spass.llm.backends import serves
 from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
@@ -36,7 +36,7 @@ def main() -> int:
     return 0
 
 
-def _loopback_backends(config: GatewayConfig, agents: Sequence[Mapping[str, Json]]) -> Iterator[str]:
+def _loopback_backends(config: GatewayConfig, agents: Sequence[AgentSummary]) -> Iterator[str]:
     """Name each backend that a deployed function would ask at its own loopback address, and what fails by that."""
     here = [backend for backend in config.llm.backends if _is_loopback(backend)]
     elsewhere = [backend for backend in config.llm.backends if backend not in here]
@@ -44,7 +44,7 @@ def _loopback_backends(config: GatewayConfig, agents: Sequence[Mapping[str, Json
     for backend in here:
         lost = [model.name for model in config.models if serves(backend, model.name) and model.name not in reached]
         if lost:
-            users = [*(f"agent {agent['name']}" for agent in agents if agent["model"] in lost), *_summarisers(config, lost)]
+            users = [*(f"agent {agent.name}" for agent in agents if agent.model in lost), *_summarisers(config, lost)]
             yield (
                 f"No function in AWS reaches the backend {backend.name} on this machine. What fails there: {', '.join(lost)}"
                 + (f", so {', '.join(users)}" if users else "")

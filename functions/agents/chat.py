@@ -2,6 +2,7 @@
 
 from starlette.responses import Response
 
+from spass.agents.answers import Reply
 from spass.agents.chat import chat
 from spass.agents.spec import ChatBody
 from spass.aws.idempotency import Claim
@@ -13,7 +14,7 @@ from spass.web.routing import AgentParameter, api_router
 router = api_router()
 
 
-@router.post("/a1/agents/{name}/chat")
+@router.post("/a1/agents/{name}/chat", response_model=Reply)
 async def ask_agent(name: AgentParameter, body: ChatBody, exchange: CurrentExchange) -> Response:
     """Ask an agent once. It may call its tools; it remembers nothing."""
     services = exchange.services

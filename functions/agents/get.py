@@ -1,22 +1,20 @@
 """GET /a1/agents/{name}: one agent, whole."""
 
-from starlette.responses import Response
-
+from spass.agents.answers import AgentConfig
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import AgentParameter, api_router
 
 router = api_router()
 
 
 @router.get("/a1/agents/{name}")
-async def get_agent(name: AgentParameter, exchange: CurrentExchange) -> Response:
+async def get_agent(name: AgentParameter, exchange: CurrentExchange) -> AgentConfig:
     """An agent as its file describes it, with the defaults filled in."""
     services, scope = exchange.services, exchange.scope
     spec = services.agents.get(name)
     settings = await services.cascade.effective(scope.store, fresh=scope.fresh)
-    return json_response(spec.config(settings.rag_top_k))
+    return AgentConfig.with_defaults(spec, settings.rag_top_k)
 
 
 handler = lambda_handler(router)

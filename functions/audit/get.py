@@ -1,11 +1,8 @@
 """GET /v1/audit/{request_id}: what one request led to."""
 
-from starlette.responses import Response
-
-from spass.metering.audit_tree import tree
+from spass.metering.audit_tree import Audit, tree
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import api_router
 from spass.web.usage_parameters import OuterRequestId
 
@@ -13,10 +10,10 @@ router = api_router()
 
 
 @router.get("/v1/audit/{request_id}")
-async def get_audit(request_id: OuterRequestId, exchange: CurrentExchange) -> Response:
+async def get_audit(request_id: OuterRequestId, exchange: CurrentExchange) -> Audit:
     """Every call of a model or a tool that one request made, each below the call that it was made for. Another user's request is
     404, unless the token is an admin's."""
-    return json_response(await tree(exchange.scope.store, exchange.scope.caller, request_id))
+    return await tree(exchange.scope.store, exchange.scope.caller, request_id)
 
 
 handler = lambda_handler(router)

@@ -6,9 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
+from spass.completions.answers import ChatCompletion
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.chunks import collect_chunks, replay_chunks
-from spass.web.caller import augment_of
+from spass.web.caller import AUGMENT_HEADER, augment_of
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently, stream_idempotently
@@ -18,7 +19,12 @@ from spass.web.services import Services
 router = api_router()
 
 
-@router.post("/v1/chat/completions", responses={200: {"content": {"text/event-stream": {}}}})
+@router.post(
+    "/v1/chat/completions",
+    response_model=ChatCompletion,
+    responses={200: {"content": {"text/event-stream": {}}}},
+    openapi_extra={"parameters": [AUGMENT_HEADER]},
+)
 async def complete_chat(body: ChatCompletionRequest, request: Request, exchange: CurrentExchange) -> Response:
     """A model's answer, as OpenAI's clients expect it."""
     augment = augment_of(request.headers)

@@ -3,6 +3,7 @@
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
+from spass.completions.answers import EmbeddingList
 from spass.completions.embeddings import EmbeddingsRequest
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
@@ -12,7 +13,7 @@ from spass.web.routing import api_router
 router = api_router()
 
 
-@router.post("/v1/embeddings")
+@router.post("/v1/embeddings", response_model=EmbeddingList)
 async def embed_texts(body: EmbeddingsRequest, exchange: CurrentExchange) -> Response:
     """Embed a text or several: up to 256, or as many as `limits.embedding_inputs` of gateway.yaml allows."""
 

@@ -1,22 +1,20 @@
 """GET /a1/jobs/{job_id}: how far a job has come."""
 
-from starlette.responses import Response
-
+from spass.sessions.compaction.answers import JobView
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import JobParameter, api_router
 
 router = api_router()
 
 
 @router.get("/a1/jobs/{job_id}")
-async def get_job(job_id: JobParameter, exchange: CurrentExchange) -> Response:
+async def get_job(job_id: JobParameter, exchange: CurrentExchange) -> JobView:
     """A queued job's state, what it came to, or why it failed."""
     jobs, scope = exchange.services.compaction_jobs, exchange.scope
     job = await jobs.get(scope, job_id)
     scope.tally.add(job.cost)
-    return json_response(job.wire(await jobs.result(scope, job)))
+    return JobView.of(job, await jobs.result(scope, job))
 
 
 handler = lambda_handler(router)

@@ -1,18 +1,24 @@
 """GET /healthz: the gateway answers."""
 
-from starlette.responses import Response
+from typing import Literal
 
+from spass.tenancy.response_model import ResponseModel
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import public_router
 
 router = public_router()
 
 
+class Health(ResponseModel):
+    """The gateway is up."""
+
+    status: Literal["ok"] = "ok"
+
+
 @router.get("/healthz")
-async def health() -> Response:
-    """Whether the gateway is up. It asks nobody else."""
-    return json_response({"status": "ok"})
+async def health() -> Health:
+    """Answer that the gateway is up. This calls no other service."""
+    return Health()
 
 
 handler = lambda_handler(router)

@@ -3,21 +3,20 @@
 from typing import Annotated
 
 from fastapi import Path
-from starlette.responses import Response
 
+from spass.completions.answers import Model
 from spass.completions.models import available_model
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import api_router
 
 router = api_router()
 
 
 @router.get("/v1/models/{model:path}")
-async def get_model(model: Annotated[str, Path(description="A model's name.")], exchange: CurrentExchange) -> Response:
+async def get_model(model: Annotated[str, Path(description="A model's name.")], exchange: CurrentExchange) -> Model:
     """A model that this token may name and some backend serves."""
-    return json_response(available_model(exchange.services.config, exchange.scope.caller.identity, model))
+    return available_model(exchange.services.config, exchange.scope.caller.identity, model)
 
 
 handler = lambda_handler(router)

@@ -1,21 +1,18 @@
 """GET /v1/models: the models that some backend serves, as far as the caller's token reaches."""
 
-from starlette.responses import Response
-
+from spass.completions.answers import ModelList
 from spass.completions.models import available_models
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import api_router
 
 router = api_router()
 
 
 @router.get("/v1/models")
-async def list_models(exchange: CurrentExchange) -> Response:
+async def list_models(exchange: CurrentExchange) -> ModelList:
     """The models that this token may name and some backend serves."""
-    models = available_models(exchange.services.config, exchange.scope.caller.identity)
-    return json_response({"object": "list", "data": models})
+    return available_models(exchange.services.config, exchange.scope.caller.identity)
 
 
 handler = lambda_handler(router)

@@ -3,6 +3,7 @@
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
+from spass.rag.index.answers import WriteAnswer
 from spass.rag.index.documents import WriteRequest
 from spass.rag.write.swap import Completion
 from spass.web.exchange import CurrentExchange
@@ -13,7 +14,7 @@ from spass.web.routing import IndexParameter, api_router
 router = api_router()
 
 
-@router.post("/a1/rag/indices/{index_id}/documents/append")
+@router.post("/a1/rag/indices/{index_id}/documents/append", response_model=WriteAnswer)
 async def append_documents(index_id: IndexParameter, body: WriteRequest, exchange: CurrentExchange) -> Response:
     """Add documents, each in place of the one with its id. The index is created if there is none."""
 
@@ -21,7 +22,7 @@ async def append_documents(index_id: IndexParameter, body: WriteRequest, exchang
         write = exchange.services.rag.append
         completion = Completion(claim, exchange.cost_headers) if claim else None
         answer = await write(exchange.scope, index_id, body.documents, completion)
-        return RouteResult(answer.body(), kept=True)
+        return RouteResult(answer, kept=True)
 
     return await run_idempotently(exchange, written)
 

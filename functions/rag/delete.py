@@ -1,19 +1,17 @@
 """DELETE /a1/rag/indices/{index_id}: an index and all its documents."""
 
-from starlette.responses import Response
-
+from spass.tenancy.response_model import Deletion
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import IndexParameter, api_router
 
 router = api_router()
 
 
 @router.delete("/a1/rag/indices/{index_id}")
-async def delete_index(index_id: IndexParameter, exchange: CurrentExchange) -> Response:
+async def delete_index(index_id: IndexParameter, exchange: CurrentExchange) -> Deletion:
     """Delete an index. `deleted` is false if there was none."""
-    return json_response({"deleted": await exchange.services.deleter.delete_index(exchange.scope, index_id)})
+    return Deletion(deleted=await exchange.services.deleter.delete_index(exchange.scope, index_id))
 
 
 handler = lambda_handler(router)

@@ -1,19 +1,17 @@
 """DELETE /a1/rag/indices/{index_id}/documents/{doc_id}: one document."""
 
-from starlette.responses import Response
-
+from spass.tenancy.response_model import Deletion
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import DocumentParameter, IndexParameter, api_router
 
 router = api_router()
 
 
 @router.delete("/a1/rag/indices/{index_id}/documents/{doc_id}")
-async def delete_document(index_id: IndexParameter, doc_id: DocumentParameter, exchange: CurrentExchange) -> Response:
+async def delete_document(index_id: IndexParameter, doc_id: DocumentParameter, exchange: CurrentExchange) -> Deletion:
     """Delete a document. `deleted` is false if there was none."""
-    return json_response({"deleted": await exchange.services.deleter.delete_document(exchange.scope, index_id, doc_id)})
+    return Deletion(deleted=await exchange.services.deleter.delete_document(exchange.scope, index_id, doc_id))
 
 
 handler = lambda_handler(router)

@@ -1,13 +1,9 @@
 """PATCH /a1/rag/indices/{index_id}/documents/{doc_id}: another text or other metadata for one document."""
 
-from dataclasses import asdict
-
-from starlette.responses import Response
-
+from spass.rag.index.answers import Document
 from spass.rag.index.documents import DocumentPatch
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
-from spass.web.json import json_response
 from spass.web.routing import DocumentParameter, IndexParameter, api_router
 
 router = api_router()
@@ -16,9 +12,9 @@ router = api_router()
 @router.patch("/a1/rag/indices/{index_id}/documents/{doc_id}")
 async def patch_document(
     index_id: IndexParameter, doc_id: DocumentParameter, body: DocumentPatch, exchange: CurrentExchange
-) -> Response:
+) -> Document:
     """Give a document another text, other metadata, or both. Only a new text is embedded."""
-    return json_response(asdict(await exchange.services.rag.patch(exchange.scope, index_id, doc_id, body)))
+    return await exchange.services.rag.patch(exchange.scope, index_id, doc_id, body)
 
 
 app = stream_app(router, needs=lambda services: (services.rag, services.read_keys()))

@@ -1,10 +1,9 @@
 """POST /a1/rag/indices/{index_id}/query: the documents nearest to a text."""
 
-from dataclasses import asdict
-
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
+from spass.rag.index.answers import QueryAnswer
 from spass.rag.index.documents import QueryRequest
 from spass.rag.index.filters import parse_filter
 from spass.web.exchange import CurrentExchange
@@ -15,7 +14,7 @@ from spass.web.routing import IndexParameter, api_router
 router = api_router()
 
 
-@router.post("/a1/rag/indices/{index_id}/query")
+@router.post("/a1/rag/indices/{index_id}/query", response_model=QueryAnswer)
 async def query_index(index_id: IndexParameter, body: QueryRequest, exchange: CurrentExchange) -> Response:
     """The best `top_k` documents by exact cosine similarity, best first, of those that match the filter."""
     wanted = parse_filter(body.filter) if body.filter else None
@@ -23,7 +22,7 @@ async def query_index(index_id: IndexParameter, body: QueryRequest, exchange: Cu
     async def found(_: Claim | None) -> RouteResult:
         query = exchange.services.rag.query
         answer = await query(exchange.scope, index_id, body.query, body.top_k, filter=wanted, min_score=body.min_score)
-        return RouteResult(asdict(answer))
+        return RouteResult(answer)
 
     return await run_idempotently(exchange, found)
 

@@ -3,6 +3,7 @@
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
+from spass.rag.index.answers import WriteAnswer
 from spass.rag.index.documents import WriteRequest
 from spass.rag.write.swap import Completion
 from spass.web.exchange import CurrentExchange
@@ -13,7 +14,7 @@ from spass.web.routing import IndexParameter, api_router
 router = api_router()
 
 
-@router.post("/a1/rag/indices/{index_id}/documents")
+@router.post("/a1/rag/indices/{index_id}/documents", response_model=WriteAnswer)
 async def replace_documents(index_id: IndexParameter, body: WriteRequest, exchange: CurrentExchange) -> Response:
     """Make these documents all that the index holds. It is created if there is none."""
 
@@ -21,7 +22,7 @@ async def replace_documents(index_id: IndexParameter, body: WriteRequest, exchan
         write = exchange.services.rag.replace
         completion = Completion(claim, exchange.cost_headers) if claim else None
         answer = await write(exchange.scope, index_id, body.documents, completion)
-        return RouteResult(answer.body(), kept=True)
+        return RouteResult(answer, kept=True)
 
     return await run_idempotently(exchange, written)
 

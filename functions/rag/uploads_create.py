@@ -1,11 +1,10 @@
 """POST /a1/rag/indices/{index_id}/uploads: where to send a file that is to become documents."""
 
-from dataclasses import asdict
-
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
 from spass.rag.index.documents import UploadRequest
+from spass.rag.ingest.uploads import UploadTicket
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.idempotency import RouteResult, run_idempotently
@@ -14,7 +13,7 @@ from spass.web.routing import IndexParameter, api_router
 router = api_router()
 
 
-@router.post("/a1/rag/indices/{index_id}/uploads")
+@router.post("/a1/rag/indices/{index_id}/uploads", response_model=UploadTicket)
 async def create_upload(index_id: IndexParameter, body: UploadRequest, exchange: CurrentExchange) -> Response:
     """A presigned POST: send its `fields` and then the file, as a form, to its `url`. The file's documents are appended to the
     index, which is created if there is none."""
@@ -22,7 +21,7 @@ async def create_upload(index_id: IndexParameter, body: UploadRequest, exchange:
     async def created(claim: Claim | None) -> RouteResult:
         create = exchange.services.uploads.create
         ticket = await create(exchange.scope, index_id, body.filename, body.content_type, body.size, claim)
-        return RouteResult(asdict(ticket), kept=True)
+        return RouteResult(ticket, kept=True)
 
     return await run_idempotently(exchange, created)
 

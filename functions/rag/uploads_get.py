@@ -1,21 +1,17 @@
 """GET /a1/rag/indices/{index_id}/uploads/{upload_id}: how far a file has come."""
 
-from dataclasses import asdict
-
-from starlette.responses import Response
-
+from spass.rag.ingest.uploads import Upload
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import IndexParameter, UploadParameter, api_router
 
 router = api_router()
 
 
 @router.get("/a1/rag/indices/{index_id}/uploads/{upload_id}")
-async def get_upload(index_id: IndexParameter, upload_id: UploadParameter, exchange: CurrentExchange) -> Response:
+async def get_upload(index_id: IndexParameter, upload_id: UploadParameter, exchange: CurrentExchange) -> Upload:
     """An upload's state, its progress, and what was wrong with the file."""
-    return json_response(asdict(await exchange.services.uploads.get(exchange.scope, index_id, upload_id)))
+    return await exchange.services.uploads.get(exchange.scope, index_id, upload_id)
 
 
 handler = lambda_handler(router)

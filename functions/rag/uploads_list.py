@@ -1,21 +1,17 @@
 """GET /a1/rag/indices/{index_id}/uploads: the files that were sent to an index."""
 
-from dataclasses import asdict
-
-from starlette.responses import Response
-
+from spass.rag.ingest.uploads import UploadPage
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import IndexParameter, Pagination, api_router
 
 router = api_router()
 
 
 @router.get("/a1/rag/indices/{index_id}/uploads")
-async def list_uploads(index_id: IndexParameter, page: Pagination, exchange: CurrentExchange) -> Response:
+async def list_uploads(index_id: IndexParameter, page: Pagination, exchange: CurrentExchange) -> UploadPage:
     """The uploads into an index, by id."""
-    return json_response(asdict(await exchange.services.uploads.list(exchange.scope, index_id, page.cursor, page.limit)))
+    return await exchange.services.uploads.list(exchange.scope, index_id, page.cursor, page.limit)
 
 
 handler = lambda_handler(router)

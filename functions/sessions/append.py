@@ -3,13 +3,15 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from spass.agents.answers import Reply
 from spass.agents.spec import MessageBody
 from spass.agents.turn import start_turn
 from spass.core.errors import SessionArchived
+from spass.sessions.session import Successor
 from spass.web.app import location
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
-from spass.web.idempotency import replay_response, request_for_path
+from spass.web.idempotency import at_path, replay_response
 from spass.web.json import json_response
 from spass.web.routing import AgentParameter, SessionParameter, api_router
 
@@ -18,7 +20,8 @@ router = api_router()
 
 @router.post(
     "/a1/agents/{name}/sessions/{session_id}/messages",
-    responses={308: {"description": "The session was compacted; `Location` is its successor."}},
+    response_model=Reply,
+    responses={308: {"model": Successor, "description": "The session was compacted; `Location` is its successor."}},
 )
 async def append(
     name: AgentParameter, session_id: SessionParameter, body: MessageBody, request: Request, exchange: CurrentExchange
@@ -36,14 +39,14 @@ async def append(
         context_window=services.config.model(agent.model).context_window,
         headers=exchange.cost_headers,
         idempotency=exchange.idempotent,
-        redirected=lambda successor: request_for_path(request, exchange, _path(name, successor)),
+        redirected=lambda successor: at_path(request, exchange, _path(name, successor)),
     )
     try:
         done = await turn.answer()
     except SessionArchived as archived:
         successor = await services.sessions.successor(exchange.scope, name, archived)
         target = location(request, _path(name, successor))
-        return json_response({"successor_session_id": successor}, status=308, headers={"Location": target})
+        return json_response(Successor(successor_session_id=successor), status=308, headers={"Location": target})
     return replay_response(done.answer) if done.replayed else json_response(done.answer.body, headers=done.answer.headers)
 
 

@@ -6,12 +6,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
+from spass.sessions.compaction.answers import Compaction, JobTicket
 from spass.sessions.compaction.job import CompactSession
 from spass.web.app import location
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently
-from spass.web.prefer import PREFERENCE_APPLIED, RESPOND_ASYNC, prefers
+from spass.web.prefer import PREFER_HEADER, PREFERENCE_APPLIED, RESPOND_ASYNC, prefers
 from spass.web.routing import AgentParameter, SessionParameter, api_router
 
 WAIT_SECONDS: Final = 25.0
@@ -21,7 +22,9 @@ router = api_router()
 
 @router.post(
     "/a1/agents/{name}/sessions/{session_id}/compact",
-    responses={202: {"description": "The job goes on; `Location` is where it is found."}},
+    response_model=Compaction,
+    responses={202: {"model": JobTicket, "description": "The job goes on; `Location` is where it is found."}},
+    openapi_extra={"parameters": [PREFER_HEADER]},
 )
 async def compact(
     name: AgentParameter,
@@ -46,7 +49,7 @@ async def compact(
             if result := await jobs.result(scope, job):
                 return RouteResult(result)
         headers = {"Location": location(request, f"/a1/jobs/{job.id}")} | ({PREFERENCE_APPLIED: RESPOND_ASYNC} if at_once else {})
-        return RouteResult({"job_id": job.id, "status": job.status}, headers, status=202)
+        return RouteResult(JobTicket(job_id=job.id, status=job.status), headers, status=202)
 
     return await run_idempotently(exchange, compacted)
 

@@ -3,7 +3,7 @@
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
-from spass.sessions.session import CreateSession
+from spass.sessions.session import CreateSession, SessionView
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
 from spass.web.idempotency import RouteResult, run_idempotently
@@ -12,7 +12,7 @@ from spass.web.routing import AgentParameter, api_router
 router = api_router()
 
 
-@router.post("/a1/agents/{name}/sessions", status_code=201)
+@router.post("/a1/agents/{name}/sessions", response_model=SessionView, status_code=201)
 async def create_session(name: AgentParameter, exchange: CurrentExchange, body: CreateSession | None = None) -> Response:
     """Begin a session. What is left out comes from the tenant's settings and is fixed from then on."""
     services = exchange.services
@@ -20,7 +20,7 @@ async def create_session(name: AgentParameter, exchange: CurrentExchange, body: 
 
     async def created(claim: Claim | None) -> RouteResult:
         session = await services.sessions.create(exchange.scope, name, body or CreateSession(), claim)
-        return RouteResult(session.wire(), kept=True)
+        return RouteResult(SessionView.of(session), kept=True)
 
     return await run_idempotently(exchange, created, status=201)
 

@@ -1,20 +1,18 @@
 """DELETE /a1/agents/{name}/sessions/{session_id}: a session and all its messages."""
 
-from starlette.responses import Response
-
+from spass.tenancy.response_model import Deletion
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import AgentParameter, SessionParameter, api_router
 
 router = api_router()
 
 
 @router.delete("/a1/agents/{name}/sessions/{session_id}")
-async def delete_session(name: AgentParameter, session_id: SessionParameter, exchange: CurrentExchange) -> Response:
+async def delete_session(name: AgentParameter, session_id: SessionParameter, exchange: CurrentExchange) -> Deletion:
     """Delete a session. Refused while a turn runs in it."""
     await exchange.services.sessions.delete(exchange.scope, name, session_id)
-    return json_response({"deleted": True})
+    return Deletion(deleted=True)
 
 
 handler = lambda_handler(router)

@@ -1,10 +1,8 @@
 """GET /a1/agents/{name}/sessions/{session_id}/messages: everything that was said."""
 
-from starlette.responses import Response
-
+from spass.sessions.history import HistoryPage
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import AgentParameter, Pagination, SessionParameter, api_router
 
 router = api_router()
@@ -13,10 +11,9 @@ router = api_router()
 @router.get("/a1/agents/{name}/sessions/{session_id}/messages")
 async def get_history(
     name: AgentParameter, session_id: SessionParameter, page: Pagination, exchange: CurrentExchange
-) -> Response:
+) -> HistoryPage:
     """A session's messages, oldest first, those that were compacted included and marked."""
-    found = await exchange.services.sessions.history(exchange.scope, name, session_id, page.cursor, page.limit)
-    return json_response({"messages": found.messages, "next_cursor": found.next_cursor})
+    return await exchange.services.sessions.history(exchange.scope, name, session_id, page.cursor, page.limit)
 
 
 handler = lambda_handler(router)

@@ -1,21 +1,18 @@
 """GET /a1/agents/{name}/sessions/{session_id}/lineage: the chain of compactions a session stands in."""
 
-from starlette.responses import Response
-
+from spass.sessions.lineage import Chain
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import AgentParameter, SessionParameter, api_router
 
 router = api_router()
 
 
 @router.get("/a1/agents/{name}/sessions/{session_id}/lineage")
-async def get_lineage(name: AgentParameter, session_id: SessionParameter, exchange: CurrentExchange) -> Response:
+async def get_lineage(name: AgentParameter, session_id: SessionParameter, exchange: CurrentExchange) -> Chain:
     """What a session was compacted from and what it went on as, nearest first, and the summaries of the whole chain, oldest
     first."""
-    chain = await exchange.services.lineage.chain(exchange.scope, name, session_id)
-    return json_response(chain.wire())
+    return await exchange.services.lineage.chain(exchange.scope, name, session_id)
 
 
 handler = lambda_handler(router)

@@ -1,20 +1,17 @@
 """GET /v1/tenant/config: what holds for the tenant, and who said it."""
 
-from starlette.responses import Response
-
+from spass.tenancy.settings import EffectiveConfig
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import api_router
 
 router = api_router()
 
 
 @router.get("/v1/tenant/config")
-async def get_settings(exchange: CurrentExchange) -> Response:
+async def get_settings(exchange: CurrentExchange) -> EffectiveConfig:
     """The tenant's settings in force, each with its source: the gateway's defaults, the operator's file, or the tenant itself."""
-    settings = await exchange.services.cascade.described(exchange.scope.store)
-    return json_response(settings.wire())
+    return (await exchange.services.cascade.described(exchange.scope.store)).answer()
 
 
 handler = lambda_handler(router)

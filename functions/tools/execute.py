@@ -9,6 +9,7 @@ from starlette.responses import Response
 from spass.aws.idempotency import Claim
 from spass.core.messages import Json
 from spass.tenancy.strict_body import StrictBody
+from spass.tools.answers import ToolResult
 from spass.web.exchange import CurrentExchange
 from spass.web.functions import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently
@@ -24,7 +25,7 @@ class ToolExecution(StrictBody):
     arguments: dict[str, Any] = Field(default={})
 
 
-@router.post("/v1/tools/execute")
+@router.post("/v1/tools/execute", response_model=ToolResult)
 async def execute_tool(body: ToolExecution, exchange: CurrentExchange) -> Response:
     """Run a tool and get its result. What the tool itself could not do is a result `{"error": …}` too, which no key keeps. A tool
     that changes knowledge answers first what it would change and a `confirm_token`, and does it when called again with that."""
@@ -32,7 +33,7 @@ async def execute_tool(body: ToolExecution, exchange: CurrentExchange) -> Respon
     async def executed(claim: Claim | None) -> RouteResult:
         run = exchange.services.toolbox.execute_direct
         answer = await run(exchange.scope, body.name, body.arguments, claim, exchange.cost_headers)
-        return RouteResult(answer.to_json(), kept=answer.kept, failed=answer.failed, record=answer.record)
+        return RouteResult(answer.body, kept=answer.kept, failed=answer.failed, record=answer.record)
 
     async def restored(record: Mapping[str, Json]) -> Mapping[str, Json]:
         return await exchange.services.toolbox.restored(exchange.scope, body.name, body.arguments, record)

@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, quote, unquote
 import boto3
 import httpx
 import jsonschema_rs
+from pydantic import BaseModel
 from starlette.types import Message
 
 from infra.routes import ROUTES, Route
@@ -292,6 +293,16 @@ def assert_described(route: Route, reply: Reply) -> None:
     assert reply.status >= 400 or str(reply.status) in responses
     schema = responses.get(str(reply.status), responses["default"])["content"]["application/json"]["schema"]
     jsonschema_rs.validate({**schema, "components": document["components"]}, reply.json, validate_formats=True)
+    if reply.status < 400:
+        model = _declared(route, reply.status)
+        model.model_validate_json(json.dumps(reply.json), strict=True)
+
+
+def _declared(route: Route, status: int) -> type[BaseModel]:
+    """The model that the route declares for its answers of this status."""
+    (served,) = importlib.import_module(f"functions.{route.module}").router.routes
+    model: type[BaseModel] = served.responses.get(status, {}).get("model", served.response_model)
+    return model
 
 
 @cache

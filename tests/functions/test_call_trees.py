@@ -168,8 +168,7 @@ def behind(gateway: Gateway, front: Gateway) -> None:
 
 def spent(gateway: Gateway) -> Any:
     store = gateway.services.aws.for_tenant(TenantId("demo"))
-    answer: Any = gateway._loop.run_until_complete(usage(store, UsageQuery()))
-    return answer["total"]
+    return gateway._loop.run_until_complete(usage(store, UsageQuery())).total.to_dict()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -217,7 +217,7 @@ class Gateway:
         with inject(self.schedule.process()), suppress(Crash, StorageUnavailable):
             while not to_the_end:
                 page = await self.sessions.history(self.scope(), AGENT, session, cursor, limit)
-                messages += [(str(message["id"]), str(message["content"])) for message in page.messages]
+                messages += [(str(message.id), message.content) for message in page.messages]
                 cursor = page.next_cursor
                 to_the_end = cursor is None
         self.log.readings.append(Reading(session, messages, to_the_end, began, self.schedule.now()))

@@ -1,15 +1,14 @@
 """The agents of a folder: one YAML file each, read once per process, all checked before any is used."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
+from spass.agents.answers import AgentPage, AgentSummary
 from spass.agents.spec import AgentSpec
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import AgentNotFound
-from spass.core.messages import Json
 from spass.core.text_checks import did_you_mean
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.yaml_source import ConfigError, ConfigProblem, YamlSource, load_yaml, validate
@@ -17,14 +16,6 @@ from spass.tenancy.yaml_source import ConfigError, ConfigProblem, YamlSource, lo
 _LIST: Final = "agents"  # one list for all: agents belong to no tenant
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FIX_HINT: Final = "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models"
-
-
-@dataclass(frozen=True, slots=True)
-class AgentPage:
-    """A part of the list of agents."""
-
-    agents: Sequence[Mapping[str, Json]]
-    next_cursor: str | None
 
 
 class AgentRegistry:
@@ -76,7 +67,7 @@ class AgentRegistry:
             raise AgentNotFound(f"There is no agent {_display_name(name)!r}. GET /a1/agents lists them.") from None
 
     def list(self, cursor: str | None = None, limit: int | None = None) -> AgentPage:
-        """Agents as the list of agents shows them, by name, from behind ``cursor`` on.
+        """Return at most ``limit`` agents by name, from behind ``cursor`` on.
 
         Raises:
             InvalidRequest: the cursor is not of this list.
@@ -84,7 +75,10 @@ class AgentRegistry:
         after = decode_cursor(_LIST, cursor, _NAME) if cursor is not None else ""
         names = sorted(name for name in self._agents if name > after)
         page = names[:limit]
-        return AgentPage([self._agents[name].listing for name in page], encode_cursor(_LIST, page[-1]) if page != names else None)
+        return AgentPage(
+            agents=[AgentSummary.of(self._agents[name]) for name in page],
+            next_cursor=encode_cursor(_LIST, page[-1]) if page != names else None,
+        )
 
 
 def _load(path: Path, config: GatewayConfig, tool_names: Collection[str]) -> AgentSpec:

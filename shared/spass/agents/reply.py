@@ -1,13 +1,13 @@
-"""The answer of a turn on the wire: one form for a single chat and for a session's turn."""
+"""The reply to a turn: one form for a single chat and for a session's turn."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spass.agents.answers import ExecutedCall, Reply, ReplyCompaction, ReplyMessage, ReplyUsage
 from spass.agents.spec import AgentSpec
 from spass.core.errors import SpassError
 from spass.core.events import Outcome
 from spass.core.ids import MessageId, RequestId, SessionId
-from spass.core.messages import Json, Role
 from spass.core.time import Timestamp
 
 if TYPE_CHECKING:
@@ -27,33 +27,26 @@ class MessageLocation:
 
 def render_reply(
     request_id: RequestId, agent: AgentSpec, outcome: Outcome, created_at: Timestamp, recorded: MessageLocation | None = None
-) -> dict[str, Json]:
-    """``outcome`` as the reply's JSON; without ``recorded`` it is a single chat's, which is kept nowhere."""
-    return {
-        "request_id": request_id,
-        "agent": agent.name,
-        "model": agent.model,
-        "session_id": recorded.session_id if recorded else None,
-        "message": {
-            "id": recorded.message_id if recorded else None,
-            "seq": recorded.seq if recorded else None,
-            "role": Role.ASSISTANT.value,
-            "content": outcome.content,
-            "created_at": created_at,
-        },
-        "tool_calls": [
-            {"name": call.name, "arguments": call.arguments, "result": call.result, "duration_ms": call.duration_ms}
-            for call in outcome.tool_calls
-        ],
-        "usage": {
-            "prompt_tokens": outcome.usage.prompt_tokens,
-            "completion_tokens": outcome.usage.completion_tokens,
-            "total_tokens": outcome.usage.total_tokens,
-        },
-        "turns": outcome.turns,
-        "finish_reason": outcome.finish_reason.value,
-        "compaction": _compaction(recorded.compacted) if recorded and recorded.compacted else None,
-    }
+) -> Reply:
+    """Return ``outcome`` as a reply. Without ``recorded`` it is the reply of a single chat, which no session keeps."""
+    usage, compacted = outcome.usage, recorded.compacted if recorded else None
+    return Reply(
+        request_id=request_id,
+        agent=agent.name,
+        model=agent.model,
+        session_id=recorded.session_id if recorded else None,
+        message=ReplyMessage(
+            id=recorded.message_id if recorded else None,
+            seq=recorded.seq if recorded else None,
+            content=outcome.content,
+            created_at=created_at,
+        ),
+        tool_calls=[ExecutedCall.model_validate(call, from_attributes=True) for call in outcome.tool_calls],
+        usage=ReplyUsage.model_validate(usage, from_attributes=True),
+        turns=outcome.turns,
+        finish_reason=outcome.finish_reason,
+        compaction=_compaction(compacted) if compacted else None,
+    )
 
 
 def compaction_headers(compacted: "CompactionResult | None", error: SpassError | None) -> dict[str, str]:
@@ -63,6 +56,6 @@ def compaction_headers(compacted: "CompactionResult | None", error: SpassError |
     return {"SPASS-Compaction-Error": error.code} if error is not None else {}
 
 
-def _compaction(compacted: "CompactionResult") -> dict[str, Json]:
-    made = compacted.summary
-    return {"source_session_id": made.source, "successor_session_id": made.successor, "summary_id": made.id}
+def _compaction(compacted: "CompactionResult") -> ReplyCompaction:
+    summary = compacted.summary
+    return ReplyCompaction(source_session_id=summary.source, successor_session_id=summary.successor, summary_id=summary.id)

@@ -1,13 +1,11 @@
 """One agent as its YAML file describes it, and the bodies that talk to an agent."""
 
-from collections.abc import Mapping
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from spass.agents.kinds.registry import KINDS
 from spass.core.ids import RAG_ID
-from spass.core.messages import Json
 from spass.core.text_checks import limit_bytes, reject_blank
 from spass.llm.types import MAX_OUTPUT_TOKENS
 from spass.tenancy.strict_body import StrictBody
@@ -44,15 +42,6 @@ class AgentSpec(BaseModel):
     tools: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_check_unique)] = ()
     rag_index: Annotated[str, Field(pattern=RAG_ID)] | None = None
     rag_top_k: Annotated[int, Field(ge=1, le=50)] | None = None
-
-    @property
-    def listing(self) -> Mapping[str, Json]:
-        """The agent as the list of agents shows it."""
-        return self.model_dump(include={"name", "description", "model", "kind", "tools", "rag_index"}, mode="json")
-
-    def config(self, rag_top_k: int) -> Mapping[str, Json]:
-        """The whole file, defaults filled in; ``rag_top_k`` is the tenant's, which holds where the file says none."""
-        return {**self.model_dump(mode="json"), "rag_top_k": self.rag_top_k or rag_top_k}
 
 
 class MessageBody(StrictBody):

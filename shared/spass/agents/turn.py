@@ -46,7 +46,7 @@ def start_turn(  # one turn's parts, all named
         last = made.turn.answer
         at = reply.MessageLocation(made.session.id, last.id, last.seq, made.compacted)
         body = reply.render_reply(scope.caller.request_id, agent, made.outcome, last.created_at, at)
-        return StoredAnswer(body, {**headers(), **reply.compaction_headers(made.compacted, made.compaction_error)})
+        return StoredAnswer(body.to_dict(), {**headers(), **reply.compaction_headers(made.compacted, made.compaction_error)})
 
     turn = sessions.turn(
         scope.for_agent(name, session),

@@ -1,9 +1,10 @@
-"""Answers on OpenAI's wire: a stream of chunks, and the blocking answer, which is that stream collected."""
+"""OpenAI's chat answers: a stream of chunks, and the blocking answer, which collects that stream."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Required, TypeAlias, TypedDict, cast
 
+from spass.completions.answers import ChatCompletion
 from spass.core.cost import Cost
 from spass.core.ids import new_id
 from spass.core.messages import FinishReason, Json, TokenUsage
@@ -12,8 +13,6 @@ from spass.metering.pricing import decimal_text
 
 Chunk: TypeAlias = dict[str, Json]
 """One ``chat.completion.chunk``."""
-Completion: TypeAlias = dict[str, Json]
-"""One ``chat.completion``."""
 
 
 class ChunkWriter:
@@ -88,16 +87,16 @@ def _usage(usage: TokenUsage, cost: Cost) -> Json:
     }
 
 
-def collect_chunks(chunks: Iterable[Chunk]) -> Completion:
-    """The blocking answer that a finished stream of chunks amounts to."""
-    answer: Completion = {}
+def collect_chunks(chunks: Iterable[Chunk]) -> ChatCompletion:
+    """Return the blocking answer for a finished stream of chunks."""
+    head: Chunk = {}
     texts: list[str] = []
     refusals: list[str] = []
     calls: dict[int, _Call] = {}
     reason: Json = None
     usage: Json = None
     for chunk in chunks:
-        answer = {"id": chunk["id"], "object": "chat.completion", "created": chunk["created"], "model": chunk["model"]}
+        head = {name: chunk[name] for name in ("id", "created", "model")}
         usage = chunk.get("usage")
         for choice in cast("list[dict[str, Json]]", chunk["choices"]):
             delta = cast("_Delta", choice["delta"])
@@ -108,15 +107,14 @@ def collect_chunks(chunks: Iterable[Chunk]) -> Completion:
             reason = choice["finish_reason"] or reason
     text, refusal = "".join(texts), "".join(refusals) or None
     silent = not text and (calls or refusal)
-    message: dict[str, Json] = {"role": "assistant", "content": None if silent else text, "refusal": refusal}
-    if calls:
-        message["tool_calls"] = [call.whole() for _, call in sorted(calls.items())]
-    choices: list[Json] = [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}]
-    return {**answer, "choices": choices, "usage": usage}
+    whole = [call.whole() for _, call in sorted(calls.items())]
+    message: Json = {"content": None if silent else text, "refusal": refusal, "tool_calls": whole}
+    whole_choice: Json = {"index": 0, "message": message, "finish_reason": reason}
+    return ChatCompletion.model_validate({**head, "choices": [whole_choice], "usage": usage})
 
 
-def replay_chunks(answer: Completion, *, include_usage: bool) -> Iterator[Chunk]:
-    """A kept answer as a stream again; collected, it is ``answer``."""
+def replay_chunks(answer: Mapping[str, Json], *, include_usage: bool) -> Iterator[Chunk]:
+    """Return a stored answer as a stream; collected, it is ``answer``."""
     head = {"id": answer["id"], "object": "chat.completion.chunk", "created": answer["created"], "model": answer["model"]}
     choice = cast("list[dict[str, Json]]", answer["choices"])[0]
     message = cast("dict[str, Json]", choice["message"])

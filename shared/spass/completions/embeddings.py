@@ -6,9 +6,9 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from spass.completions.answers import Embedding, EmbeddingList, EmbeddingUsage
 from spass.completions.body import Body
 from spass.core.errors import InvalidRequest
-from spass.core.messages import Json
 from spass.llm.types import EmbeddingReply
 from spass.tenancy.config import MAX_EMBEDDING_INPUTS, ModelConfig, RequestLimits
 
@@ -89,13 +89,15 @@ def check_dimensions(request: EmbeddingsRequest, model: ModelConfig) -> None:
         raise InvalidRequest(f"'{model.name}' has {model.dimensions} dimensions; they cannot be changed.", param="dimensions")
 
 
-def embeddings_response(request: EmbeddingsRequest, reply: EmbeddingReply) -> dict[str, Json]:
-    """The vectors as OpenAI sends them: numbers, or base64 of float32, little-endian."""
-    vectors: list[Json] = [*_encoded(reply)] if request.encoding_format == "base64" else [*reply.rows()]
-    data: list[Json] = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
+def embeddings_response(request: EmbeddingsRequest, reply: EmbeddingReply) -> EmbeddingList:
+    """Return the vectors as OpenAI sends them: numbers, or base64 of float32, little-endian."""
+    vectors = _encoded(reply) if request.encoding_format == "base64" else reply.rows()
     tokens = reply.usage.prompt_tokens
-    usage: Json = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return {"object": "list", "data": data, "model": request.model, "usage": usage}
+    return EmbeddingList(
+        data=[Embedding(index=index, embedding=vector) for index, vector in enumerate(vectors)],
+        model=request.model,
+        usage=EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens),
+    )
 
 
 def _encoded(reply: EmbeddingReply) -> list[str]:

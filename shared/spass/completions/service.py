@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
+from spass.completions.answers import ChatCompletion, EmbeddingList
 from spass.completions.augment import ALL_AUGMENTATIONS, Augment, add_tenant_messages
 from spass.completions.chat_request import MAX_TOOLS, ChatCompletionRequest
-from spass.completions.chunks import Chunk, ChunkWriter, Completion, collect_chunks
+from spass.completions.chunks import Chunk, ChunkWriter, collect_chunks
 from spass.completions.embeddings import EmbeddingsRequest, check_count, check_dimensions, embeddings_response
 from spass.completions.server_tools import ServerTools
-from spass.core.messages import Json
 from spass.llm.types import ChatDelta
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade, TenantSettings
@@ -59,7 +59,9 @@ class Completions:
                     for chunk in writer.end(delta.finish_reason, delta.usage, scope.tally.total):
                         yield chunk
 
-    async def complete(self, scope: Scope, request: ChatCompletionRequest, augment: Augment = ALL_AUGMENTATIONS) -> Completion:
+    async def complete(
+        self, scope: Scope, request: ChatCompletionRequest, augment: Augment = ALL_AUGMENTATIONS
+    ) -> ChatCompletion:
         """The whole answer: the stream, collected.
 
         Raises:
@@ -87,7 +89,7 @@ class Completions:
         specs = toolbox.specs(names, scope.caller.identity)
         return ServerTools(toolbox, specs) if specs else None
 
-    async def embed(self, scope: Scope, request: EmbeddingsRequest) -> dict[str, Json]:
+    async def embed(self, scope: Scope, request: EmbeddingsRequest) -> EmbeddingList:
         """One vector per text.
 
         Raises:

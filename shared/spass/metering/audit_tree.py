@@ -1,26 +1,64 @@
 """The records of one outer request as the tree that its calls are."""
 
-from typing import Final, cast
+from collections.abc import Mapping
+from typing import Final
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
+from spass.core.cost import CostSource
 from spass.core.errors import RequestNotFound
-from spass.core.ids import RequestId
-from spass.core.messages import Json
+from spass.core.ids import RequestId, TenantId
+from spass.metering.audit import CallKind
 from spass.tenancy.identity import Caller
+from spass.tenancy.response_model import Count, DateTime, DecimalText, ResponseModel
 
 MAX_RECORDS: Final = 5000
 """Of a request with more the first are shown: an answer has room for no more."""
 
-_FIELDS: Final = (
-    *("request_id", "outer_request_id", "parent_request_id", "origin_request_id", "at", "kind", "status", "latency_ms"),
-    *("token_id", "user", "agent", "session", "route", "tool", "model", "backend", "attempts", "finish_reason"),
-    *("prompt_tokens", "completion_tokens", "usage_estimated", "cost_usd", "cost_eur", "cost_source"),
-)
-"""What a record may hold. An item holds what is not empty; a client reads each, null where there is nothing."""
+
+class AuditedCall(ResponseModel):
+    """One call of a model or a tool, with those that were made for it."""
+
+    tenant: TenantId
+    request_id: str
+    outer_request_id: str
+    parent_request_id: str
+    origin_request_id: str | None
+    at: DateTime
+    kind: CallKind
+    status: str
+    latency_ms: Count
+    token_id: str
+    user: str | None
+    agent: str | None
+    session: str | None
+    route: str
+    tool: str | None
+    model: str | None
+    backend: str | None
+    attempts: Count | None
+    finish_reason: str | None
+    prompt_tokens: Count | None
+    completion_tokens: Count | None
+    usage_estimated: bool | None
+    cost_usd: DecimalText | None
+    cost_eur: DecimalText | None
+    cost_source: CostSource | None
+    calls: "list[AuditedCall]"
 
 
-async def tree(store: TenantStore, caller: Caller, request_id: RequestId) -> dict[str, Json]:
+_STORED: Final = tuple(name for name in AuditedCall.model_fields if name not in ("tenant", "calls"))
+
+
+class Audit(ResponseModel):
+    """The calls of one request. `truncated` is true if there were more than are shown."""
+
+    request_id: RequestId
+    calls: list[AuditedCall]
+    truncated: bool
+
+
+async def tree(store: TenantStore, caller: Caller, request_id: RequestId) -> Audit:
     """Return the calls that the request led to, each with those that were made for it, in time order. A call whose own parent is
     not there stands below the request itself.
 
@@ -37,13 +75,13 @@ async def tree(store: TenantStore, caller: Caller, request_id: RequestId) -> dic
         raise RequestNotFound(
             "No calls of this request are recorded for the user that SPASS-User-Id names. Records are kept for 90 days."
         )
-    roots: list[Json] = []
-    below: dict[str, list[Json]] = {}
+    roots: list[Mapping[str, object]] = []
+    below: dict[object, list[Mapping[str, object]]] = {}
     shown = items[:MAX_RECORDS]
     for item in shown:
-        below[cast(str, item["request_id"])] = []
+        below[item["request_id"]] = []
     for item in shown:
-        call = {"tenant": store.tenant, **{name: cast(Json, item.get(name)) for name in _FIELDS}}
-        siblings = below.get(cast(str, item["parent_request_id"]), roots)
-        siblings.append({**call, "calls": below[cast(str, item["request_id"])]})
-    return {"request_id": request_id, "calls": roots, "truncated": len(items) > MAX_RECORDS}
+        # An item holds what is not empty; a client reads each field, null where there is nothing.
+        call = {"tenant": store.tenant, **{name: item.get(name) for name in _STORED}, "calls": below[item["request_id"]]}
+        below.get(item["parent_request_id"], roots).append(call)
+    return Audit.model_validate({"request_id": request_id, "calls": roots, "truncated": len(items) > MAX_RECORDS})

@@ -20,9 +20,9 @@ from spass.aws.tasks import run_concurrently
 from spass.aws.writes import AllOf, Equals, Update
 from spass.core.errors import InvalidRequest
 from spass.core.ids import AgentName, TenantId
-from spass.core.messages import Json
 from spass.core.time import now
 from spass.metering.pricing import decimal_text
+from spass.tenancy.response_model import Count, DecimalText, ResponseModel
 
 KEEP_DAYS: Final = 400
 MAX_GROUPS: Final = 10_000
@@ -46,11 +46,40 @@ class UsageQuery:
     last: date | None = None
 
 
-async def usage(store: TenantStore, query: UsageQuery) -> dict[str, Json]:
-    """What the calls took, group by group and all together. A group without a key is of calls that no agent or user made.
+class UsageTotal(ResponseModel):
+    """What calls of models took."""
+
+    requests: Count
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+    cost_usd: DecimalText
+
+
+class UsageGroup(UsageTotal):
+    """What the calls of one agent, model, user or day took. `key` is null for calls that no agent or user made."""
+
+    key: str | None
+
+
+class UsageReport(ResponseModel):
+    """What calls of models took, by group and in total."""
+
+    usage: list[UsageGroup]
+    total: UsageTotal
+
+
+class Reset(ResponseModel):
+    """Whether the counters were reset."""
+
+    reset: bool
+
+
+async def usage(store: TenantStore, query: UsageQuery) -> UsageReport:
+    """Return what the calls took, by group and in total.
 
     Raises:
-        InvalidRequest: the days are none, or there are more groups than one answer may hold.
+        InvalidRequest: the last day is before the first, or there are more groups than one answer may hold.
         StorageUnavailable: the table does not answer.
     """
     first, last = _days(query)
@@ -66,7 +95,8 @@ async def usage(store: TenantStore, query: UsageQuery) -> dict[str, Json]:
 
     await _each_page(store, first, last, sum_up)
     in_order = sorted(groups.items(), key=lambda group: (group[0] is None, group[0] or ""))
-    return {"usage": [{"key": key, **one.to_json()} for key, one in in_order], "total": total.to_json()}
+    shown = [UsageGroup(key=key, **one.total().to_dict()) for key, one in in_order]
+    return UsageReport(usage=shown, total=total.total())
 
 
 async def reset(store: TenantStore, agent: AgentName | None = None) -> int:
@@ -137,14 +167,14 @@ class _Sum:
         self.completion_tokens += cast(int, row["completion_tokens"])
         self.cost += cast(int, row["cost"])
 
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "requests": self.requests,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "cost_usd": decimal_text(_usd(self.cost)),
-        }
+    def total(self) -> UsageTotal:
+        return UsageTotal(
+            requests=self.requests,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            total_tokens=self.prompt_tokens + self.completion_tokens,
+            cost_usd=decimal_text(_usd(self.cost)),
+        )
 
 
 async def _reset_row(store: TenantStore, row: Item, slots: asyncio.Semaphore) -> None:

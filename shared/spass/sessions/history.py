@@ -1,18 +1,22 @@
 """A session's history, page by page: every message it ever had, oldest first."""
 
-import json
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import WithJsonSchema
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.objects import ObjectMissing
 from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
-from spass.core.messages import Json
+from spass.core.ids import MessageId
+from spass.core.messages import Role
 from spass.core.page_size import PageSizeLimit
-from spass.sessions.record import TurnRecord, load_turns
+from spass.core.time import Timestamp
+from spass.llm.answers import FunctionCall
+from spass.sessions.record import StoredMessage, TurnRecord, load_turns, message_json
 from spass.sessions.session import Session, decode_owned_session
+from spass.tenancy.response_model import Count, DateTime, NextCursor, ResponseModel
 
 # A turn may be 350 KB in the table and megabytes in the bucket: what is read ahead of the page's end is bounded.
 _TURNS_AT_ONCE: Final = 16
@@ -20,12 +24,28 @@ _TURNS_AT_ONCE: Final = 16
 _POSITION: Final = re.compile(r"[1-9][0-9]{0,8}:[1-9][0-9]{0,8}")
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryPage:
-    """Messages as the wire has them, and the cursor of the next page if there is one."""
+class MessageView(ResponseModel):
+    """A message as a client sees it. `compacted_at` is null while the message is live."""
 
-    messages: list[dict[str, Json]]
-    next_cursor: str | None
+    id: MessageId
+    seq: Count
+    role: Annotated[Role, WithJsonSchema({"type": "string", "enum": ["user", "assistant", "tool"]})]
+    content: str
+    created_at: DateTime
+    tool_calls: list[FunctionCall]
+    tool_call_id: str | None
+    compacted_at: DateTime | None
+
+    @classmethod
+    def of(cls, stored: StoredMessage, compacted_at: Timestamp | None) -> "MessageView":
+        return cls.model_validate({**message_json(stored), "compacted_at": compacted_at})
+
+
+class HistoryPage(ResponseModel):
+    """A page of a session's messages, oldest first."""
+
+    messages: list[MessageView]
+    next_cursor: NextCursor
 
 
 async def read_history(store: TenantStore, session: Session, cursor: str | None, limit: int) -> HistoryPage:
@@ -39,23 +59,19 @@ async def read_history(store: TenantStore, session: Session, cursor: str | None,
     scope = f"messages|{store.tenant}|{session.user}|{session.id}"
     position = decode_cursor(scope, cursor, _POSITION) if cursor is not None else "1:1"
     turn_seq, seq = map(int, position.split(":"))
-    messages: list[dict[str, Json]] = []
+    messages: list[MessageView] = []
     room = PageSizeLimit()
     while turns := await _load_page(store, session, turn_seq):
         for turn in turns:
             for stored in turn.messages:
                 if stored.seq < seq:
                     continue
-                message = stored.wire(session.archived_at if stored.seq < session.compacted_before else None)
-                if len(messages) == limit or not room.takes(_message_json(message)):
-                    return HistoryPage(messages, encode_cursor(scope, f"{turn.first_seq}:{stored.seq}"))
+                message = MessageView.of(stored, session.archived_at if stored.seq < session.compacted_before else None)
+                if len(messages) == limit or not room.takes(message.to_json()):
+                    return HistoryPage(messages=messages, next_cursor=encode_cursor(scope, f"{turn.first_seq}:{stored.seq}"))
                 messages.append(message)
         turn_seq = turns[-1].next_seq
-    return HistoryPage(messages, None)
-
-
-def _message_json(message: dict[str, Json]) -> bytes:
-    return json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
+    return HistoryPage(messages=messages, next_cursor=None)
 
 
 async def _load_page(store: TenantStore, session: Session, from_seq: int) -> list[TurnRecord]:

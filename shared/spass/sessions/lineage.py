@@ -1,20 +1,21 @@
 """A session's chain: what it was compacted from, what it went on as, and the summaries in between."""
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final, Literal
+
+from pydantic import WithJsonSchema
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.ids import AgentName, SessionId, UserId
-from spass.core.messages import Json
 from spass.core.page_size import PageSizeLimit
 from spass.sessions.compaction.summary_store import read_summary
 from spass.sessions.compaction.types import SummaryRecord
-from spass.sessions.session import Session, decode_owned_session, decode_session, require_user
+from spass.sessions.session import Session, SessionView, decode_owned_session, decode_session, require_user
+from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, ResponseModel, SessionIdText, SummaryIdText
 
 MAX_MEMBERS: Final = 100
 """Of a chain, each way from the session asked for."""
@@ -29,9 +30,6 @@ class Member:
     id: SessionId
     session: Session | None
 
-    def wire(self) -> Json:
-        return self.session.wire() if self.session is not None else {"id": self.id, "deleted": True}
-
 
 @dataclass(frozen=True, slots=True)
 class LineagePath:
@@ -45,33 +43,59 @@ class LineagePath:
         return [member.session for member in self.members if member.session is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """All of a chain that one answer holds. ``summaries`` are those that its living members begin with, oldest first; where there
-    is no room for all, the newest, into which the older ones went."""
+class DeletedSession(ResponseModel):
+    """What is left of a deleted session."""
 
-    session: Session
-    backward: LineagePath
-    forward: LineagePath
-    summaries: tuple[SummaryRecord, ...]
-    truncated: bool
+    id: SessionIdText
+    deleted: Literal[True] = True
 
-    def wire(self) -> dict[str, Json]:
-        """The lineage as a client sees it."""
-        shown: dict[str, Json] = {
-            "session_id": self.session.id,
-            "backward": [member.wire() for member in self.backward.members],
-            "forward": [member.wire() for member in self.forward.members],
-            "summaries": [summary.wire() for summary in self.summaries],
-        }
-        return shown | {"truncated": True} if self.truncated else shown
+
+class SummaryView(ResponseModel):
+    """The summary that a session begins with: of the messages `first_seq` to `last_seq` of the source, both included."""
+
+    id: SummaryIdText
+    source_session_id: SessionIdText
+    successor_session_id: SessionIdText
+    text: str
+    model: str
+    created_at: DateTime
+    first_seq: Count
+    last_seq: Count
+
+    @classmethod
+    def of(cls, record: SummaryRecord) -> "SummaryView":
+        return cls(
+            id=record.id,
+            source_session_id=record.source,
+            successor_session_id=record.successor,
+            text=record.text,
+            model=record.model,
+            created_at=record.created_at,
+            first_seq=record.first_seq,
+            last_seq=record.last_seq,
+        )
+
+
+class Chain(ResponseModel):
+    """A session's chain, as much of it as one answer holds. `summaries` are those that its members begin with, oldest first. If
+    there is no room for all, they are the newest, which contain the older ones."""
+
+    session_id: SessionIdText
+    backward: list[SessionView | DeletedSession]
+    forward: list[SessionView | DeletedSession]
+    summaries: list[SummaryView]
+    truncated: Annotated[
+        bool,
+        LEAVE_OUT_IF_EMPTY,
+        WithJsonSchema({"type": "boolean", "const": True, "description": "The chain is longer."}),
+    ] = False
 
 
 class Lineage:
     """The chains of all tenants."""
 
     async def chain(self, scope: Scope, agent: AgentName, session: SessionId) -> Chain:
-        """The chain of the user's session, which may be archived.
+        """Return the chain of the user's session, which may be archived.
 
         Raises:
             SessionNotFound: absent, deleted or another user's.
@@ -83,11 +107,20 @@ class Lineage:
         backward, forward = await asyncio.gather(
             ancestors(store, asked, MAX_MEMBERS), _follow(store, user, asked.successor_session_id, _next, MAX_MEMBERS)
         )
-        members = [member.wire() for way in (backward, forward) for member in way.members]
         newest_first = [*reversed(forward.live_sessions), asked, *backward.live_sessions]
-        summaries, all_fit = await _summaries(store, newest_first, beside=members)
-        whole = backward.whole and forward.whole and all_fit
-        return Chain(asked, backward, forward, tuple(reversed(summaries)), truncated=not whole)
+        before, after = _shown(backward), _shown(forward)
+        summaries, all_fit = await _summaries(store, newest_first, beside=[*before, *after])
+        return Chain(
+            session_id=asked.id,
+            backward=before,
+            forward=after,
+            summaries=summaries[::-1],
+            truncated=not (backward.whole and forward.whole and all_fit),
+        )
+
+
+def _shown(way: LineagePath) -> list[SessionView | DeletedSession]:
+    return [DeletedSession(id=member.id) if member.session is None else SessionView.of(member.session) for member in way.members]
 
 
 async def ancestors(store: TenantStore, session: Session, most: int) -> LineagePath:
@@ -120,23 +153,21 @@ async def _follow(
 
 
 async def _summaries(
-    store: TenantStore, newest_first: Sequence[Session], *, beside: Sequence[Json]
-) -> tuple[list[SummaryRecord], bool]:
-    """The summaries that these sessions begin with, as many as fit into an answer ``beside`` its members; whether that is all."""
+    store: TenantStore, newest_first: Sequence[Session], *, beside: Sequence[ResponseModel]
+) -> tuple[list[SummaryView], bool]:
+    """Return the summaries that these sessions begin with, as many as fit into an answer ``beside`` its members, and whether that
+    is all of them."""
     begun = [(session.id, session.summary_id) for session in newest_first if session.summary_id is not None]
     room = PageSizeLimit()
-    room.takes(_json_size(beside))
-    kept: list[SummaryRecord] = []
+    room.takes(b",".join(member.to_json() for member in beside))
+    kept: list[SummaryView] = []
     for start in range(0, len(begun), _SUMMARIES_AT_ONCE):
         some = begun[start : start + _SUMMARIES_AT_ONCE]
         for record in await asyncio.gather(*(read_summary(store, session, summary) for session, summary in some)):
             if record is None:  # its session was deleted as we read
                 continue
-            if not room.takes(_json_size(record.wire())):
+            summary = SummaryView.of(record)
+            if not room.takes(summary.to_json()):
                 return kept, False
-            kept.append(record)
+            kept.append(summary)
     return kept, True
-
-
-def _json_size(shown: Json) -> bytes:
-    return json.dumps(shown, ensure_ascii=False).encode("utf-8", "replace")

@@ -29,10 +29,6 @@ class StoredMessage:
     created_at: Timestamp
     message: Message
 
-    def wire(self, compacted_at: Timestamp | None) -> dict[str, Json]:
-        """The message as the history shows it."""
-        return _message_json(self) | {"compacted_at": compacted_at}
-
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
@@ -144,7 +140,7 @@ def stored_overflow_key(item: Item) -> str | None:
 
 def _encode(record: TurnRecord) -> bytes:
     body: dict[str, Json] = {
-        "messages": [_message_json(message) for message in record.messages],
+        "messages": [message_json(message) for message in record.messages],
         "usage": [record.usage.prompt_tokens, record.usage.completion_tokens],
         "turns": record.turns,
         "finish_reason": record.finish_reason.value,
@@ -167,7 +163,8 @@ def _decode(turn_id: str, body: str | bytes) -> TurnRecord:
     )
 
 
-def _message_json(stored: StoredMessage) -> dict[str, Json]:
+def message_json(stored: StoredMessage) -> dict[str, Json]:
+    """Return the message as it is stored."""
     message = stored.message
     return {
         "id": stored.id,

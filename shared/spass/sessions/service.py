@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spass.aws import keys
@@ -17,8 +17,9 @@ from spass.core.time import timestamp
 from spass.sessions.deletion import delete_session
 from spass.sessions.held_session import Clock
 from spass.sessions.history import HistoryPage, read_history
-from spass.sessions.session import CreateSession, Session, decode_owned_session, decode_session, require_user
+from spass.sessions.session import CreateSession, Session, SessionView, decode_owned_session, decode_session, require_user
 from spass.sessions.turn import Render, Respond, Turn, TurnRequest
+from spass.tenancy.response_model import NextCursor, ResponseModel
 from spass.tenancy.settings import Cascade
 
 if TYPE_CHECKING:
@@ -27,12 +28,11 @@ if TYPE_CHECKING:
 _POSITION: Final = re.compile(r"ses_[0-9a-z]{26}")
 
 
-@dataclass(frozen=True, slots=True)
-class SessionPage:
-    """Sessions, newest first, and the cursor of the next page if there is one."""
+class SessionPage(ResponseModel):
+    """A page of the user's sessions with an agent, newest first."""
 
-    sessions: list[Session]
-    next_cursor: str | None
+    sessions: list[SessionView]
+    next_cursor: NextCursor
 
 
 class Sessions:
@@ -56,7 +56,7 @@ class Sessions:
             Put(keys.session_head(store.tenant, session.id), session.attributes(), ITEM_ABSENT),
             Put(keys.user_session(store.tenant, session.user, agent, session.id), session.entry()),
         ]
-        await create(store, writes, token=session.id, claim=claim, answer=StoredAnswer(session.wire(), {}))
+        await create(store, writes, token=session.id, claim=claim, answer=StoredAnswer(SessionView.of(session).to_dict(), {}))
         return session
 
     async def page(self, scope: Scope, agent: AgentName, cursor: str | None, limit: int) -> SessionPage:
@@ -76,8 +76,8 @@ class Sessions:
             limit=limit + 1,
             newest_first=True,
         )
-        sessions = [decode_session(item) for item in items[:limit]]
-        return SessionPage(sessions, encode_cursor(bound, sessions[-1].id) if len(items) > limit else None)
+        sessions = [SessionView.of(decode_session(item)) for item in items[:limit]]
+        return SessionPage(sessions=sessions, next_cursor=encode_cursor(bound, sessions[-1].id) if len(items) > limit else None)
 
     async def get(self, scope: Scope, agent: AgentName, session: SessionId) -> Session:
         """Raises:

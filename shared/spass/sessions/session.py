@@ -11,9 +11,9 @@ from spass.aws.attributes import Item, Value
 from spass.calls.scope import Scope
 from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
 from spass.core.ids import AgentName, SessionId, SummaryId, UserId
-from spass.core.messages import Json
 from spass.core.text_checks import reject_nul
 from spass.core.time import Timestamp
+from spass.tenancy.response_model import Count, DateTime, ResponseModel, SessionIdText
 from spass.tenancy.strict_body import StrictBody
 
 CompactStrategy = Literal["auto", "manual", "off"]
@@ -99,24 +99,6 @@ class Session:
     def live_message_count(self) -> int:
         return self.next_seq - self.compacted_before
 
-    def wire(self) -> dict[str, Json]:
-        """The session as a client sees it."""
-        return {
-            "id": self.id,
-            "agent": self.agent,
-            "title": self.title,
-            "created_at": self.created_at,
-            "updated_at": self.updated_at,
-            "message_count": self.message_count,
-            "live_message_count": self.live_message_count,
-            "compact_strategy": self.compact_strategy,
-            "compact_keep_last_n": self.compact_keep_last_n,
-            "compact_observation_mask": self.compact_observation_mask,
-            "parent_session_id": self.parent_session_id,
-            "successor_session_id": self.successor_session_id,
-            "archived_at": self.archived_at,
-        }
-
     def attributes(self) -> dict[str, Value]:
         """The head item. What is None is absent, so that conditions can ask for it."""
         attributes: dict[str, Value] = {name: getattr(self, name) for name in _FIELDS if getattr(self, name) is not None}
@@ -127,6 +109,34 @@ class Session:
     def entry(self) -> dict[str, Value]:
         """The item in its user's list: all that a list shows, so that a page costs one query."""
         return {name: value for name, value in self.attributes().items() if name != "hold"}
+
+
+class SessionView(ResponseModel):
+    """A session as a client sees it."""
+
+    id: SessionIdText
+    agent: AgentName
+    title: str | None
+    created_at: DateTime
+    updated_at: DateTime
+    message_count: Count
+    live_message_count: Count
+    compact_strategy: CompactStrategy
+    compact_keep_last_n: Count
+    compact_observation_mask: bool
+    parent_session_id: SessionIdText | None
+    successor_session_id: SessionIdText | None
+    archived_at: DateTime | None
+
+    @classmethod
+    def of(cls, session: Session) -> "SessionView":
+        return cls.model_validate(session, from_attributes=True)
+
+
+class Successor(ResponseModel):
+    """The session in which an archived one goes on."""
+
+    successor_session_id: SessionIdText
 
 
 _FIELDS: Final = tuple(name for name in Session.__dataclass_fields__ if name != "hold")

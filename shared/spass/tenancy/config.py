@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema, model_validator
 from pydantic_core import PydanticKnownError
 
 from spass.core.errors import ModelNotFound
@@ -49,6 +49,10 @@ def _registered(provider: str) -> str:
     if provider not in PROVIDERS:
         raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, PROVIDERS))})
     return provider
+
+
+def _size(limit: int) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "maxLength": limit, "description": f"At most {limit // 1024} KiB of UTF-8."})
 
 
 class _Section(BaseModel):
@@ -132,8 +136,10 @@ class TenantDefaults(_Section):
     compact_keep_last_n: Annotated[int, Field(ge=0, le=200, strict=True)] = 10
     compact_observation_mask: Annotated[bool, Field(strict=True)] = True
     compact_summary_model: Name | None = None
-    system_prompt: Annotated[str, AfterValidator(limit_bytes(MAX_SYSTEM_PROMPT_BYTES))] | None = None
-    memory: Annotated[str, AfterValidator(limit_bytes(MAX_MEMORY_BYTES))] | None = None
+    system_prompt: Annotated[str, AfterValidator(limit_bytes(MAX_SYSTEM_PROMPT_BYTES)), _size(MAX_SYSTEM_PROMPT_BYTES)] | None = (
+        None
+    )
+    memory: Annotated[str, AfterValidator(limit_bytes(MAX_MEMORY_BYTES)), _size(MAX_MEMORY_BYTES)] | None = None
     tools_enabled_default: Annotated[tuple[Name, ...], Field(max_length=_MAX_TOOLS)] = ()
     rag_top_k: Annotated[int, Field(ge=1, le=50, strict=True)] = 5
     monthly_budget_usd: Money | None = None

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import WithJsonSchema
 
 from spass.aws.keys import tenant_config, tenant_limit
 from spass.aws.log import write_line
@@ -16,7 +18,8 @@ from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
 from spass.tenancy.config import GatewayConfig, TenantDefaults
-from spass.tenancy.stored_settings import KEYS, SettingRules, StoredSettings, settings_update
+from spass.tenancy.response_model import ResponseModel
+from spass.tenancy.stored_settings import KEYS, ConfigValues, SettingRules, StoredSettings, settings_update
 
 if TYPE_CHECKING:
     from spass.aws.attributes import Item
@@ -30,11 +33,26 @@ _PAUSE_SECONDS: Final = 5.0  # after a read that failed, before the next: each t
 
 
 class SettingSource(StrEnum):
-    """Where a setting was said, weakest first."""
+    """Where a setting comes from, weakest first: the gateway's defaults, the operator's file, the tenant."""
 
     PROCESS = "process"
     YAML = "yaml"
     DB = "db"
+
+
+_SOURCES: Final = {
+    "type": "object",
+    "properties": {key: {"type": "string", "enum": [*SettingSource]} for key in KEYS},
+    "required": [*KEYS],
+    "additionalProperties": False,
+}
+
+
+class EffectiveConfig(ResponseModel):
+    """The settings in force, and where each comes from."""
+
+    config: ConfigValues
+    sources: Annotated[dict[str, SettingSource], WithJsonSchema(_SOURCES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +71,9 @@ class TenantSettings:
     tokens_per_minute: int | None
     sources: Mapping[str, SettingSource]
 
-    def wire(self) -> dict[str, Json]:
-        """``{"config": …, "sources": …}``, as ``/v1/tenant/config`` answers."""
-        config: dict[str, Json] = {key: getattr(self, key) for key in KEYS}
-        config["tools_enabled_default"] = [*self.tools_enabled_default]
-        config["monthly_budget_usd"] = _number(self.monthly_budget_usd)
-        return {"config": config, "sources": {key: self.sources[key].value for key in KEYS}}
+    def answer(self) -> EffectiveConfig:
+        config = ConfigValues.model_construct(**{key: getattr(self, key) for key in KEYS})
+        return EffectiveConfig(config=config, sources={key: self.sources[key] for key in KEYS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +239,3 @@ class Cascade:
             tokens_per_minute=said["tokens_per_minute"][1].tokens_per_minute,
             sources={key: source for key, (source, _) in said.items()},
         )
-
-
-def _number(value: Decimal | None) -> Json:
-    if value is None:
-        return None
-    return int(value) if value == value.to_integral_value() else float(value)

@@ -7,9 +7,9 @@ every change: who has seen one never goes back behind it, in whatever order repl
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BeforeValidator, PlainSerializer, ValidationError, WithJsonSchema
 
 from spass.aws.attributes import Item, Value
 from spass.aws.keys import tenant_config
@@ -19,6 +19,7 @@ from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.core.text_checks import did_you_mean
 from spass.tenancy.config import GatewayConfig, TenantDefaults, unknown_names
+from spass.tenancy.response_model import ResponseModel
 from spass.tenancy.scalars import Money
 from spass.tenancy.yaml_source import Loc, explain_error, format_loc
 
@@ -37,16 +38,42 @@ class StoredSettings:
     ignored: tuple[str, ...] = ()
 
 
-def _number(value: object) -> object:
+def _decimal(value: object) -> object:
     if isinstance(value, str | bool):
         raise ValueError("must be a number")  # noqa: TRY004 (pydantic reads ValueErrors)
-    return value
+    return Decimal(str(value)) if isinstance(value, int | float) else value
 
 
-class _Change(TenantDefaults):
-    """The settings as a body says them, in JSON's own types."""
+def _json_number(value: Decimal) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)
 
-    monthly_budget_usd: Annotated[Money | None, BeforeValidator(_number)] = None
+
+class ConfigValues(TenantDefaults):
+    """The settings of a tenant."""
+
+    model_config = ResponseModel.model_config
+
+    monthly_budget_usd: (
+        Annotated[
+            Money,
+            BeforeValidator(_decimal),
+            PlainSerializer(_json_number),
+            WithJsonSchema({"type": "number", "minimum": 0, "maximum": 10**9}),
+        ]
+        | None
+    ) = None
+
+
+class _ChangeSchema:
+    def __get_pydantic_json_schema__(self, _: object, __: object) -> dict[str, Any]:
+        known = ConfigValues.model_json_schema(mode="serialization")["properties"]
+        values = {key: schema.get("anyOf", [schema])[0] for key, schema in known.items()}
+        properties = {key: {"anyOf": [value, {"type": "null"}]} for key, value in values.items()}
+        return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+ConfigChange = Annotated[dict[str, Any], _ChangeSchema()]
+"""Some of the settings, null to clear one. ``SettingRules`` checks them, because it knows the models and the tools."""
 
 
 class SettingRules:
@@ -68,7 +95,7 @@ class SettingRules:
         ]
         said = {key: value for key, value in changes.items() if key in KEYS and value is not None}
         try:
-            change = _Change.model_validate(said)
+            change = ConfigValues.model_validate(said)
         except ValidationError as error:
             raise _invalid([*problems, *_found(error)]) from None
         problems += unknown_names(change, self._config, self._tool_names)

@@ -11,7 +11,7 @@ import hmac
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final, NewType, TypeAlias
 
 from spass.aws import keys
@@ -45,10 +45,14 @@ RecordResult: TypeAlias = Callable[[Json], Awaitable[Sequence[Write]]]
 
 
 def to_result(written: WriteResult) -> dict[str, Json]:
-    """``written`` as the HTTP route answers that does the same, if there is one."""
-    if isinstance(written, bool):
-        return {"deleted": written}
-    return written.body() if isinstance(written, WriteAnswer) else asdict(written)
+    """Return ``written`` as the HTTP route answers that does the same, if there is one."""
+    match written:
+        case bool():
+            return {"deleted": written}
+        case NoteResult():
+            return {"memory_size_bytes": written.memory_size_bytes}
+        case WriteAnswer() | Document():
+            return written.to_dict()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from spass.metering.audit import CallKind
 from spass.tenancy.identity import Identity
 from spass.tenancy.settings import Cascade
 from spass.tools import arguments as tool_arguments
+from spass.tools.answers import ToolResult
 from spass.tools.arguments import InvalidArguments
 from spass.tools.base import KnowledgeEditor, Tool, ToolContext, ToolError
 from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
@@ -62,20 +63,19 @@ _RAISED_TO_CALLERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The answer of a tool that was called directly. ``result`` is JSON that ``truncate_result`` has cut. ``kept``: it stands
-    under the
-    claim of its request already, together with what the tool changed. ``record`` is what an Idempotency-Key keeps in place of it.
+    """The answer of a tool that was called directly. ``kept``: it is already stored under the claim of its request, together with
+    what the tool changed. ``record`` is what an Idempotency-Key stores in place of it.
     """
 
-    name: str
-    result: Json
-    duration_ms: int
+    body: ToolResult
     failed: bool
     kept: bool = False
     record: StoredAnswer | None = None
 
-    def to_json(self) -> dict[str, Json]:
-        return {"name": self.name, "result": self.result, "duration_ms": self.duration_ms}
+    @property
+    def result(self) -> Json:
+        result: Json = self.body.result
+        return result
 
 
 class Toolbox:
@@ -175,8 +175,9 @@ class Toolbox:
             nonlocal kept
             if claim is None:
                 return ()
-            kept = ToolAnswer(name, truncate_result(result)[0], recorder.elapsed_ms, failed=False, kept=True)
-            return [await claim.completion(StoredAnswer(kept.to_json(), headers()))]
+            body = ToolResult(name=name, result=truncate_result(result)[0], duration_ms=recorder.elapsed_ms)
+            kept = ToolAnswer(body, failed=False, kept=True)
+            return [await claim.completion(StoredAnswer(body.to_dict(), headers()))]
 
         try:
             attempt = await self._attempt(scope, recorder, lambda: prepared, _RAISED_TO_CALLERS, keep)
@@ -187,11 +188,11 @@ class Toolbox:
         if kept is not None and not attempt.failed:
             return kept
         result, _ = truncate_result(attempt.result)
-        answer = ToolAnswer(name, result, recorder.duration_ms, attempt.failed)
+        answer = ToolAnswer(ToolResult(name=name, result=result, duration_ms=recorder.duration_ms), attempt.failed)
         if attempt.failed or not _needs_confirmation(prepared):
             return answer
         stored, expires_at = prepared.record_of(cast("Mapping[str, Json]", result))
-        return replace(answer, record=StoredAnswer({**answer.to_json(), "result": stored}, headers(), expires_at=expires_at))
+        return replace(answer, record=StoredAnswer({**answer.body.to_dict(), "result": stored}, headers(), expires_at=expires_at))
 
     async def restored(
         self, scope: Scope, name: str, arguments: Mapping[str, Json], record: Mapping[str, Json]

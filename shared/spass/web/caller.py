@@ -1,7 +1,8 @@
-"""Who asks: token, user, depth and parent, read from the headers of one request."""
+"""The caller of a request: its token, user, depth and parent, read from the headers."""
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from starlette.datastructures import Headers, QueryParams
 
@@ -23,23 +24,60 @@ from spass.tenancy.identity import Caller, Identity, Tokens
 
 _USER_ID: Final = re.compile(r"[A-Za-z0-9._@:+-]{1,128}")
 _DEPTH: Final = re.compile(r"[0-9]{1,4000}")
-_PARENT: Final = re.compile(r"[\x21-\x7e]{1,128}")
+_PARENT: Final = re.compile(r"[!-~]{1,128}")
 _AUGMENT_KEYS: Final = ("server-tools", "system-prompt", "memory")
+_FOR_A_USER: Final = "/a1/"
+
+AUGMENT_HEADER: Final = {
+    "name": "SPASS-Augment",
+    "in": "header",
+    "required": False,
+    "description": "Switches off what the gateway adds: `server-tools=off, system-prompt=off, memory=off`, any of them.",
+    "schema": {"type": "string"},
+}
+"""The header as OpenAPI describes it."""
+
+
+def acts_for_user(path: str) -> bool:
+    """Return True for the routes that need a user."""
+    return path.startswith(_FOR_A_USER)
+
+
+def headers_of(path: str) -> Sequence[dict[str, Any]]:
+    """Return the headers that ``caller_of`` reads on the route at ``path``, as OpenAPI describes them."""
+    return (
+        {
+            "name": "SPASS-User-Id",
+            "required": acts_for_user(path),
+            "description": "The user for whom the caller acts.",
+            "schema": {"type": "string", "pattern": f"^{_USER_ID.pattern}$"},
+        },
+        {
+            "name": "SPASS-Caller-Depth",
+            "description": "How many sub-calls of gateways led to this request.",
+            "schema": {"type": "integer", "minimum": 0, "maximum": MAX_CALLER_DEPTH - 1},
+        },
+        {
+            "name": "SPASS-Parent-Request-Id",
+            "description": "The request that this one is a sub-call of.",
+            "schema": {"type": "string", "pattern": f"^{_PARENT.pattern}$"},
+        },
+    )
 
 
 def caller_of(
     headers: Headers, query: QueryParams, *, tokens: Tokens, request_id: RequestId, route: str, needs_user: bool
 ) -> Caller:
-    """The caller of one request; ``needs_user`` on the routes that act for a user.
+    """Return the caller of one request. ``needs_user`` is True on the routes that act for a user.
 
-    The order is fixed, so that a request with several faults always hears of the same one: token, user, depth, parent. User and
-    parent are written down, so neither may be a token or a key that was put into the wrong header.
+    The order of the checks is fixed: token, user, depth, parent. So a request with several faults always gets the same error.
+    User and parent are stored and logged, so neither may be a token or a key that was put into the wrong header.
 
     Raises:
-        MissingToken, InvalidToken: there is no usable token.
-        UserIdRequired, UserIdInvalid, UserIdNotAllowed: the user is not said in the one allowed way.
+        MissingToken, InvalidToken: the token is missing or unknown.
+        UserIdRequired, UserIdInvalid, UserIdNotAllowed: the user is missing, malformed or named in the query.
         InvalidRequest: a header is malformed.
-        RecursionDepthExceeded: the request has come through too many of our own sub-calls.
+        RecursionDepthExceeded: too many sub-calls led to this request.
     """
     identity = _identity(headers, tokens)
     user = _user(headers, query, tokens, needs_user=needs_user)
@@ -55,10 +93,10 @@ def caller_of(
 
 
 def refuse_user_id(names: object) -> None:
-    """On routes that act for a user, only the header says who.
+    """Refuse ``user_id`` in ``names`` (a body or a query). Only the header names the user.
 
     Raises:
-        UserIdNotAllowed: ``names`` (a body or a query) says it too.
+        UserIdNotAllowed: ``names`` holds ``user_id``.
     """
     if isinstance(names, dict | QueryParams) and "user_id" in names:
         raise UserIdNotAllowed("Say the user in the header SPASS-User-Id, not as user_id.", param="user_id")
@@ -127,7 +165,7 @@ def _once(headers: Headers, name: str, form: re.Pattern[str], what: str) -> str 
 
 
 def augment_of(headers: Headers) -> Augment:
-    """``SPASS-Augment: server-tools=off, system-prompt=off, memory=off``, any of them.
+    """Parse ``SPASS-Augment: server-tools=off, system-prompt=off, memory=off``, any of them.
 
     Raises:
         InvalidAugment: a key or a value is unknown.

@@ -1,10 +1,11 @@
-"""The tree of errors on the wire: which branch is which HTTP status, and the one envelope that every failure wears."""
+"""Errors as HTTP answers: the status of each branch of the error tree, and the one envelope of all errors."""
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi.exceptions import RequestValidationError
+from pydantic import WithJsonSchema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -13,11 +14,41 @@ from spass.core.errors import InvalidRequest, SpassError, field_path, path_withi
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.redaction.text import redact, redact_members
+from spass.tenancy.response_model import ResponseModel
 from spass.web.json import json_response
+
+_REPORT_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "loc": {"type": "array", "items": {"type": ["string", "integer"]}},
+        "message": {"type": "string"},
+        "type": {"type": "string"},
+    },
+    "required": ["loc", "message", "type"],
+    "additionalProperties": False,
+}
+_DETAILS_SCHEMA: Final = {"type": "object", "properties": {"errors": {"type": "array", "items": _REPORT_SCHEMA}}}
+
+
+class ErrorBody(ResponseModel):
+    """Why the request failed. `details` depends on the code; after a failed validation, `details.errors` says where."""
+
+    code: str
+    message: str
+    type: str
+    param: str | None
+    details: Annotated[dict[str, Any], WithJsonSchema(_DETAILS_SCHEMA)]
+
+
+class Error(ResponseModel):
+    """The one envelope of all errors."""
+
+    error: ErrorBody
+    request_id: str
 
 
 class HttpErrorType(NamedTuple):
-    """What HTTP and the OpenAI SDKs call a branch of the tree."""
+    """The HTTP status of a branch of the error tree, and its type in the OpenAI SDKs."""
 
     status: int
     type: str
@@ -40,7 +71,7 @@ HTTP_ERROR_TYPES: Final[Mapping[type[SpassError], HttpErrorType]] = {
     errors.DepthExceeded: HttpErrorType(508, "invalid_request_error"),
 }
 
-# These always say when to come back, also where whoever raised them could not know.
+# These answers always have Retry-After, also where the code that raised the error did not give a time.
 _RETRY_LATER: Final = (
     errors.SessionBusy,
     errors.CompactionInProgress,
@@ -64,27 +95,27 @@ _MAX_MESSAGE: Final = 300
 
 
 def http_error_type(error: SpassError) -> HttpErrorType:
-    """The status and OpenAI type of ``error``: those of the branch it stands on."""
+    """Return the status and the OpenAI type of the branch of ``error``."""
     return next(
         (HTTP_ERROR_TYPES[branch] for branch in type(error).__mro__ if branch in HTTP_ERROR_TYPES),
         HTTP_ERROR_TYPES[errors.Internal],
     )
 
 
-def envelope(error: SpassError, request_id: RequestId, redact: Callable[[str], str] = redact) -> dict[str, Json]:
-    """The body of every failure, its texts as ``redact`` leaves them."""
+def envelope(error: SpassError, request_id: RequestId, redact: Callable[[str], str] = redact) -> Error:
+    """Return the body of the answer. ``redact`` removes secrets from its texts."""
     details = redact_members(error.details, redact)
     message = redact(error.message)
     if isinstance(error, InvalidRequest) and "errors" not in details:
         details["errors"] = [_only_report(error, message, redact)]
-    body: dict[str, Json] = {
-        "code": error.code,
-        "message": message,
-        "type": http_error_type(error).type,
-        "param": error.param and redact(error.param),
-        "details": details,
-    }
-    return {"error": body, "request_id": request_id}
+    body = ErrorBody(
+        code=error.code,
+        message=message,
+        type=http_error_type(error).type,
+        param=error.param and redact(error.param),
+        details=details,
+    )
+    return Error(error=body, request_id=request_id)
 
 
 def _only_report(error: InvalidRequest, message: str, redact: Callable[[str], str]) -> dict[str, Json]:
@@ -108,7 +139,7 @@ def error_response(
     *,
     redact: Callable[[str], str] = redact,
 ) -> Response:
-    """The whole answer to a request that failed with ``error``."""
+    """Return the whole answer to a request that failed with ``error``."""
     extra = dict(headers or {})
     if isinstance(error, errors.Unauthenticated):
         extra["WWW-Authenticate"] = "Bearer"
@@ -159,7 +190,7 @@ def route_not_found() -> errors.RouteNotFound:
 
 
 def from_http(error: HTTPException) -> SpassError:
-    """What the framework refused on its own."""
+    """Return the error for a request that the framework refused."""
     match error.status_code:
         case 404:
             return route_not_found()

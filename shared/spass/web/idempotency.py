@@ -1,4 +1,4 @@
-"""``Idempotency-Key`` at the edge: whose key it is, and an answer that is given once and then again."""
+"""``Idempotency-Key`` in HTTP: identify a request, do its work once, and answer a repetition with the stored answer."""
 
 import hashlib
 import json
@@ -18,26 +18,34 @@ from spass.aws.leases import renewing
 from spass.core.errors import InvalidRequest, SpassError
 from spass.core.messages import Json
 from spass.tenancy.identity import Caller
+from spass.tenancy.response_model import ResponseModel
 from spass.web.exchange import Exchange
 from spass.web.json import json_response
 from spass.web.sse import Chunk, stream_response
 
 REPLAYED_HEADER: Final = "Idempotency-Replayed"
-_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+_KEY: Final = re.compile(r"[!-~]{1,255}")
 
+HEADER: Final = {
+    "name": "Idempotency-Key",
+    "description": "The same key with the same body is carried out once and answered again for 24 hours.",
+    "schema": {"type": "string", "pattern": f"^{_KEY.pattern}$"},
+}
+"""The header as OpenAPI describes it."""
 
 Restore: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
-"""Makes the body of an answer out of what was kept of it."""
+"""Return the body of an answer, given the body of its record."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteResult:
-    """What a route's work came to. ``kept``: the work has written ``body`` under its claim itself, with what made it true.
-    ``failed``: it is not kept, so the same key may try again. ``status``: where it is not the route's usual one. ``record``: what
-    is kept in place of this answer.
+    """The answer to one request.
+
+    ``kept``: the work has already stored ``body`` under its claim, in the transaction of its effect. ``failed``: do not store it,
+    so that the same key may try again. ``status``: None for the route's usual one. ``record``: store this in place of ``body``.
     """
 
-    body: Mapping[str, Json]
+    body: ResponseModel
     headers: Mapping[str, str] = field(default_factory=dict)
     kept: bool = False
     failed: bool = False
@@ -46,10 +54,10 @@ class RouteResult:
 
 
 def idempotent_request(request: Request, caller: Caller, body: bytes) -> IdempotentRequest | None:
-    """The identity of a POST that names a key; None for all others.
+    """Return the identity of a POST with a key; None for all other requests.
 
     Raises:
-        InvalidRequest: the key is not one.
+        InvalidRequest: the key is malformed.
     """
     if request.method != "POST":
         return None
@@ -62,8 +70,8 @@ def idempotent_request(request: Request, caller: Caller, body: bytes) -> Idempot
     return IdempotentRequest(_digest(caller, request.method, path, values[0]), hashlib.sha256(body).hexdigest())
 
 
-def request_for_path(request: Request, exchange: Exchange, path: str) -> IdempotentRequest | None:
-    """The same request, sent to ``path`` as a client does that follows a redirect; None if it names no key."""
+def at_path(request: Request, exchange: Exchange, path: str) -> IdempotentRequest | None:
+    """Return the identity that the request has when a client follows a redirect to ``path``; None if it has no key."""
     if exchange.idempotent is None:
         return None
     digest = _digest(exchange.scope.caller, request.method, path, request.headers["idempotency-key"])
@@ -82,15 +90,14 @@ async def run_idempotently(
     status: int = 200,
     restore: Restore | None = None,
 ) -> Response:
-    """Return the answer of ``work``, or the kept one if this request was carried out before. ``restore`` makes the answer out of
-    the ``record`` that was kept of it.
+    """Do the ``work`` and return its answer, or return the stored answer if the request was carried out before. ``restore`` makes
+    the stored answer from its ``record``.
 
     Raises:
         IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
     """
     if exchange.idempotent is None:
-        answer = await work(None)
-        return json_response(answer.body, status=answer.status or status, headers=answer.headers)
+        return _response(await work(None), status)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
     if isinstance(claim, StoredAnswer):
         body = await restore(claim.body) if restore else claim.body
@@ -102,10 +109,14 @@ async def run_idempotently(
                 await release(claim)
             elif not answer.kept:
                 headers = {**answer.headers, **exchange.cost_headers()}
-                await claim.complete(answer.record or StoredAnswer(answer.body, headers, answer.status))
+                await claim.complete(answer.record or StoredAnswer(answer.body.to_dict(), headers, answer.status))
     except Exception:
         await release(claim)
         raise
+    return _response(answer, status)
+
+
+def _response(answer: RouteResult, status: int) -> Response:
     return json_response(answer.body, status=answer.status or status, headers=answer.headers)
 
 
@@ -114,18 +125,18 @@ async def stream_idempotently(
     client: Receive,
     chunks: Callable[[], AsyncGenerator[Chunk, None]],
     *,
-    collect: Callable[[Sequence[Chunk]], Mapping[str, Json]],
+    collect: Callable[[Sequence[Chunk]], ResponseModel],
     replay: Callable[[Mapping[str, Json]], Iterable[Chunk]],
 ) -> Response:
-    """The stream of ``chunks``, or a replay of the answer that an earlier one amounted to (``collect``).
+    """Return the stream of ``chunks``, or replay the stored answer of an earlier one, which ``collect`` made from its chunks.
 
-    A client that leaves, as ``client`` tells, ends the stream, unless it has named a key: then the answer is completed and kept
-    for it.
+    When the client disconnects (``client`` tells), the stream ends. With a key it goes on, so that the answer is stored for the
+    client's next try.
 
     Raises:
         IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
         SpassError: the work failed before its first chunk.
-        ClientDisconnect: the client left before it, and has named no key.
+        ClientDisconnect: the client left before the first chunk, and the request has no key.
     """
     if exchange.idempotent is None:
         return await stream_response(chunks(), exchange.request_id, redact=exchange.services.redact, client=client)
@@ -143,27 +154,27 @@ async def _as_async(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
 async def _record_stream(
     claim: Claim,
     chunks: Callable[[], AsyncGenerator[Chunk, None]],
-    collect: Callable[[Sequence[Chunk]], Mapping[str, Json]],
+    collect: Callable[[Sequence[Chunk]], ResponseModel],
 ) -> AsyncGenerator[Chunk, None]:
-    """The chunks; it ends only after their answer is kept, so that ``[DONE]`` is true."""
+    """Yield the chunks, and end only after their answer is stored: ``[DONE]`` says so."""
     seen: list[Chunk] = []
     try:
         async with renewing(claim.renew), aclosing(chunks()) as source:
             async for chunk in source:
                 seen.append(chunk)
                 yield chunk
-            await claim.complete(StoredAnswer(collect(seen), {}))
+            await claim.complete(StoredAnswer(collect(seen).to_dict(), {}))
     except Exception:
         await release(claim)
         raise
 
 
 async def release(claim: Claim) -> None:
-    """Give the claim up; if that fails too, it falls free by itself within a minute."""
+    """Release the claim. If that fails, it expires with its lease within a minute."""
     with suppress(SpassError):
         await claim.release()
 
 
 def replay_response(answer: StoredAnswer, *, status: int = 200) -> Response:
-    """A kept answer, given again."""
+    """Return the stored answer as a response."""
     return json_response(answer.body, status=answer.status or status, headers={**answer.headers, REPLAYED_HEADER: "true"})

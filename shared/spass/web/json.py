@@ -1,4 +1,4 @@
-"""JSON as HTTP carries it: strict in, UTF-8 out."""
+"""JSON in HTTP: bodies are read strictly, answers are written in UTF-8."""
 
 import json
 import re
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from spass.core.errors import InvalidRequest, PayloadTooLarge
 from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Json
+from spass.tenancy.response_model import ResponseModel
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_JSON_DEPTH: Final = 64
@@ -18,10 +19,10 @@ _dump_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separa
 
 
 async def read_body(chunks: AsyncIterable[bytes], content_length: str | None) -> bytes:
-    """The whole body.
+    """Return the whole body.
 
     Raises:
-        PayloadTooLarge: it says that it is over 4 MiB, or turns out to be.
+        PayloadTooLarge: the body, or its Content-Length, is over 4 MiB.
     """
     if content_length is not None and content_length.isdecimal() and _is_over(content_length):
         raise _too_large()
@@ -45,10 +46,10 @@ def _too_large() -> PayloadTooLarge:
 
 
 def check_content_type(value: str | None) -> None:
-    """Accepts JSON and silence.
+    """Accept a Content-Type of JSON in UTF-8, or none.
 
     Raises:
-        InvalidRequest: the body says that it is something else.
+        InvalidRequest: ``value`` is another type or charset.
     """
     if value is None:
         return
@@ -62,10 +63,10 @@ def check_content_type(value: str | None) -> None:
 
 
 def parse_object(body: bytes) -> dict[str, Json]:
-    """The one JSON object that ``body`` is.
+    """Parse ``body`` as one JSON object.
 
     Raises:
-        InvalidRequest: it is none, or not one that can be stored and written back.
+        InvalidRequest: it is not a JSON object, or it cannot be stored and written back.
     """
     if not body.strip():
         raise InvalidRequest("The body is empty; send a JSON object.")
@@ -81,10 +82,11 @@ def parse_object(body: bytes) -> dict[str, Json]:
         raise InvalidRequest(message, details={"errors": [{"loc": loc, "message": message, "type": "json_invalid"}]}) from None
 
 
-def dump(value: Json) -> bytes:
-    """``value`` as UTF-8 JSON. Text of a model that is no Unicode is answered with question marks rather than not at all."""
-    return _dump_json(value).encode("utf-8", "replace")
+def dump(value: "Json | ResponseModel") -> bytes:
+    """Return ``value`` as JSON in UTF-8. Half of a surrogate pair, which UTF-8 cannot write, becomes a question mark."""
+    return value.to_json() if isinstance(value, ResponseModel) else _dump_json(value).encode("utf-8", "replace")
 
 
-def json_response(value: Json, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(value: "Json | ResponseModel", *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the answer with ``value`` as its body."""
     return Response(dump(value), status_code=status, headers=headers, media_type="application/json")

@@ -8,11 +8,20 @@ from starlette.datastructures import Headers
 RESPOND_ASYNC: Final = "respond-async"
 PREFERENCE_APPLIED: Final = "Preference-Applied"
 
+PREFER_HEADER: Final = {
+    "name": "Prefer",
+    "in": "header",
+    "required": False,
+    "description": "`respond-async`: do not wait, answer 202 at once (RFC 7240).",
+    "schema": {"type": "string"},
+}
+"""The header as OpenAPI describes it."""
+
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"?')
 
 
 def prefers(headers: Headers, preference: str) -> bool:
-    """Whether the headers name ``preference`` (in lower case), whatever value or parameters it has."""
+    """Return True if the headers name ``preference`` (in lower case), whatever value or parameters it has."""
     # A quoted value may hold what looks like another preference.
     preferences = _QUOTED.sub("", ",".join(headers.getlist("prefer"))).split(",")
     return any(re.split("[;=]", one, maxsplit=1)[0].strip().lower() == preference for one in preferences)

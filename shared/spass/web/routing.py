@@ -1,13 +1,13 @@
-"""How a route of ours differs from FastAPI's: it knows its caller before it reads a body, and reads bodies strictly.
+"""Routes that know their caller before they read a body, and that read bodies strictly. The parameters that they share.
 
-A request with several faults always hears of the first in this order: route, method, token, user, depth, an admin's token where
-one is needed, idempotency key, body.
+A request with several faults always gets the error of the first in this order: route, method, token, user, depth, admin's token,
+idempotency key, body.
 """
 
 import re
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.routing import APIRoute
@@ -16,10 +16,11 @@ from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from spass.calls.scope import MAX_CALLER_DEPTH
 from spass.core.errors import AdminRequired, AgentNotFound, InvalidRequest, JobNotFound, SessionNotFound, UploadNotFound
 from spass.core.ids import DOCUMENT_ID, RAG_ID, AgentName, DocumentId, IndexId, JobId, SessionId, UploadId
 from spass.core.messages import Json
-from spass.web.caller import caller_of, refuse_user_id
+from spass.web.caller import acts_for_user, caller_of, refuse_user_id
 from spass.web.exchange import exchange_of
 from spass.web.idempotency import idempotent_request
 from spass.web.json import check_content_type, parse_object, read_body
@@ -27,7 +28,6 @@ from spass.web.services import services_of
 
 Handler = Callable[[Request], Coroutine[None, None, Response]]
 
-_USER_ROUTES: Final = "/a1/"
 MAX_CURSOR: Final = 4096
 AGENT_NAME: Final = "[a-zA-Z0-9_-]{1,128}"
 _AGENT: Final = re.compile(AGENT_NAME)
@@ -36,9 +36,19 @@ _JOB: Final = re.compile(r"job_[0-9a-z]{26}")
 _UPLOAD: Final = re.compile(r"upl_[0-9a-z]{26}")
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 
+_ERROR: Final = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+_ANY_ERROR: Final = {"description": "The one error envelope.", **_ERROR}
+_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    "default": _ANY_ERROR,
+    400: {"description": "A header, a parameter or the body is not valid.", **_ERROR},
+    401: {"description": "There is no token, or it is unknown.", **_ERROR},
+    508: {"description": f"The request came through {MAX_CALLER_DEPTH} gateways or more.", **_ERROR},
+}
+"""The errors of every route with a caller, as OpenAPI describes them. ``default`` stands for those of the routes themselves."""
+
 
 class _ParsedRequest(Request):
-    """A request whose body has been read."""
+    """A request with a body that was read before FastAPI sees it."""
 
     parsed: Json = None
     raw: bytes = b""
@@ -51,7 +61,7 @@ class _ParsedRequest(Request):
 
 
 class PublicRoute(APIRoute):
-    """A route that asks nobody who they are."""
+    """A route without a caller."""
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
@@ -64,7 +74,7 @@ class PublicRoute(APIRoute):
 
 
 class CallerRoute(APIRoute):
-    """A route with a caller, and an exchange that is filled in."""
+    """A route with a caller. It fills in the exchange."""
 
     admin_only: ClassVar[bool] = False
 
@@ -72,7 +82,7 @@ class CallerRoute(APIRoute):
         handle = super().get_route_handler()
         takes_body = self.body_field is not None
         body_required = takes_body and self.body_field is not None and self.body_field.field_info.is_required()
-        for_a_user = self.path.startswith(_USER_ROUTES)
+        for_a_user = acts_for_user(self.path)
 
         async def answer(request: Request) -> Response:
             exchange = exchange_of(request)
@@ -102,13 +112,13 @@ class CallerRoute(APIRoute):
 
 
 class AdminRoute(CallerRoute):
-    """A route for those who run a tenant."""
+    """A route that needs an admin's token."""
 
     admin_only = True
 
 
 def _body(raw: bytes, request: Request, *, required: bool) -> tuple[bytes, Json]:
-    """What FastAPI is given: nothing where nothing was sent and nothing is needed."""
+    """Return the body as bytes and as JSON. A body that is empty and not ``required`` is None."""
     if not raw.strip() and not required:
         return b"", None
     check_content_type(request.headers.get("content-type"))
@@ -116,7 +126,7 @@ def _body(raw: bytes, request: Request, *, required: bool) -> tuple[bytes, Json]
 
 
 def _ignored_body(raw: bytes) -> Json:
-    """A body that the route does not take, if it is an object."""
+    """Return a body that the route does not take, or None if it is not an object."""
     try:
         return parse_object(raw) if raw else None
     except InvalidRequest:
@@ -124,18 +134,19 @@ def _ignored_body(raw: bytes) -> Json:
 
 
 def api_router() -> APIRouter:
-    """A router for routes with a caller. (A body without a Content-Type is taken for JSON; ``json`` refuses the others.)"""
-    return APIRouter(route_class=CallerRoute, strict_content_type=False)
+    """Return a router for routes with a caller. A body without a Content-Type is read as JSON; ``check_content_type`` refuses
+    other types."""
+    return APIRouter(route_class=CallerRoute, strict_content_type=False, responses=_RESPONSES)
 
 
 def admin_router() -> APIRouter:
-    """A router for routes that need an admin's token."""
-    return APIRouter(route_class=AdminRoute, strict_content_type=False)
+    """Return a router for routes that need an admin's token."""
+    return APIRouter(route_class=AdminRoute, strict_content_type=False, responses=_RESPONSES)
 
 
 def public_router() -> APIRouter:
-    """A router for routes that need no token."""
-    return APIRouter(route_class=PublicRoute)
+    """Return a router for routes without a caller."""
+    return APIRouter(route_class=PublicRoute, responses={"default": _ANY_ERROR})
 
 
 async def _agent(name: Annotated[str, Path(description="An agent's name.")]) -> AgentName:
@@ -172,7 +183,7 @@ async def _upload(upload_id: Annotated[str, Path(description="An upload's id.")]
     return UploadId(upload_id)
 
 
-# What cannot be the name of something that we named is not there; what cannot be the caller's own id is not valid.
+# A malformed name of something that we named is a 404. A malformed id of the caller's own choice is a 400.
 AgentParameter = Annotated[AgentName, Depends(_agent)]
 SessionParameter = Annotated[SessionId, Depends(_session)]
 JobParameter = Annotated[JobId, Depends(_job)]
@@ -182,10 +193,10 @@ UploadParameter = Annotated[UploadId, Depends(_upload)]
 
 
 def reject_repeated(request: Request, names: Iterable[str]) -> None:
-    """Refuses a query that says the same thing twice.
+    """Refuse a query that repeats a parameter.
 
     Raises:
-        InvalidRequest: one of ``names`` stands in it several times.
+        InvalidRequest: the query holds one of ``names`` more than once.
     """
     for name in names:
         if len(request.query_params.getlist(name)) > 1:
@@ -194,14 +205,14 @@ def reject_repeated(request: Request, names: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PageParameters:
-    """Which part of a list is asked for."""
+    """The part of a list that the client asks for: at most ``limit`` entries from ``cursor`` on."""
 
     limit: int
     cursor: str | None
 
 
 def _whole_number(value: object) -> object:
-    """Python reads numbers in more ways than one: ``1.0``, ``+1``, blanks around them."""
+    """Refuse what pydantic would also read as a number: ``1.0``, ``+1``, blanks around it."""
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
         raise PydanticCustomError("whole_number", "must be a whole number from 1 to 1000")
     return value

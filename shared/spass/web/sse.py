@@ -17,7 +17,7 @@ from spass.core.event_task import EventTask
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.redaction.text import redact
-from spass.web.errors import envelope
+from spass.web.errors import Error, envelope
 from spass.web.json import dump
 
 KEEP_ALIVE_SECONDS: Final = 15.0
@@ -135,7 +135,7 @@ async def render_events(
         yield DONE
 
 
-def _event(value: Chunk) -> bytes:
+def _event(value: Chunk | Error) -> bytes:
     data = dump(value)
     for character, escaped in _LINE_ENDS:
         data = data.replace(character, escaped)

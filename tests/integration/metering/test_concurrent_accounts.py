@@ -51,7 +51,7 @@ async def records(store: TenantStore) -> list[Item]:
 
 
 async def total(store: TenantStore) -> Any:
-    answer: Any = await usage(store, UsageQuery(first=TODAY))
+    answer: Any = (await usage(store, UsageQuery(first=TODAY))).to_dict()
     return answer["total"]
 
 

@@ -15,7 +15,7 @@ from spass.core.errors import SessionNotFound, StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
 from spass.sessions import record
 from spass.sessions.service import Sessions
-from spass.sessions.session import CreateSession
+from spass.sessions.session import CreateSession, SessionView
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
@@ -83,7 +83,7 @@ async def test_a_session_is_created_once_whichever_call_goes_wrong(
     listed = (await sessions.page(scope, AGENT, None, 100)).sessions
     assert [session.id for session in listed] == sorted(map(str, made), reverse=True)
     for session in listed:
-        assert await sessions.get(scope, AGENT, session.id) == session
+        assert SessionView.of(await sessions.get(scope, AGENT, session.id)) == session
 
 
 @pytest.mark.parametrize("fault", list(Fault))

@@ -15,6 +15,7 @@ from spass.aws.leases import LEASE_SECONDS, LeaseLost
 from spass.aws.table import Delete
 from spass.core.errors import IdempotencyInProgress
 from spass.core.time import now_s
+from spass.tenancy.response_model import ResponseModel
 from spass.web import idempotency
 from spass.web.exchange import Exchange
 from spass.web.idempotency import RouteResult, run_idempotently, stream_idempotently
@@ -46,10 +47,18 @@ class _Exchange(Exchange):
         return _Scope(self._store)
 
 
+class Done(ResponseModel):
+    done: bool
+
+
+class Collected(ResponseModel):
+    chunks: int
+
+
 async def _plain(exchange: Exchange, work: Work) -> Any:
     async def answer(_: Claim | None) -> RouteResult:
         await work()
-        return RouteResult({"done": True})
+        return RouteResult(Done(done=True))
 
     return await run_idempotently(exchange, answer)
 
@@ -67,7 +76,7 @@ async def _streaming(exchange: Exchange, work: Work) -> Any:
         yield {"done": True}
 
     response = await stream_idempotently(
-        exchange, _never, chunks, collect=lambda seen: {"chunks": len(seen)}, replay=lambda _: ()
+        exchange, _never, chunks, collect=lambda seen: Collected(chunks=len(seen)), replay=lambda _: ()
     )
     body = b"".join([bytes(part) async for part in response.body_iterator])  # type: ignore[attr-defined]
     if b'"error"' in body:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from spass.agents.answers import AgentConfig
 from spass.agents.registry import AgentRegistry
 from spass.tenancy.config import load_gateway_config
 from spass.tools.registry import TOOLS
@@ -46,18 +47,18 @@ def test_no_bundled_agent_sets_what_its_model_is_not_sent(agents: AgentRegistry)
 
 
 def test_all_six_are_listed(agents: AgentRegistry) -> None:
-    assert {entry["name"] for entry in agents.list().agents} >= BUNDLED
+    assert {entry.name for entry in agents.list().agents} >= BUNDLED
 
 
 def test_the_list_shows_six_fields(agents: AgentRegistry) -> None:
-    assert {frozenset(entry) for entry in agents.list().agents} == {
+    assert {frozenset(entry.to_dict()) for entry in agents.list().agents} == {
         frozenset({"name", "description", "model", "kind", "tools", "rag_index"})
     }
 
 
 def test_the_full_config_holds_every_field_with_its_default(agents: AgentRegistry) -> None:
-    config = agents.get("berlin-rag").config(rag_top_k=7)
+    config = AgentConfig.with_defaults(agents.get("berlin-rag"), rag_top_k=7).to_dict()
     assert config["max_turns"] == 10
     assert config["rag_top_k"] == 3
     assert config["tools"] == []
-    assert agents.get("berlin-tour").config(rag_top_k=7)["rag_top_k"] == 7
+    assert AgentConfig.with_defaults(agents.get("berlin-tour"), rag_top_k=7).rag_top_k == 7

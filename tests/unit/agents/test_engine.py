@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -198,10 +199,8 @@ async def test_a_model_that_fails_fails_the_turn(harness: EngineHarness, scope: 
 
 async def test_a_chat_answers_the_whole_reply(harness: EngineHarness, scope: Scope) -> None:
     harness.will_say(says("", ("calculator", '{"expression": "6*7"}')), says("42"))
-    reply = await chat(harness.engine, scope, agent(tools=["calculator"]), "?")
+    reply: Any = (await chat(harness.engine, scope, agent(tools=["calculator"]), "?")).to_dict()
     message, calls = reply["message"], reply["tool_calls"]
-    assert isinstance(message, dict)
-    assert isinstance(calls, list)
     created_at, duration = message.pop("created_at"), calls[0].pop("duration_ms")
     assert str(created_at).endswith("Z")
     assert isinstance(duration, int)
@@ -219,7 +218,6 @@ async def test_a_chat_answers_the_whole_reply(harness: EngineHarness, scope: Sco
         "finish_reason": "stop",
         "compaction": None,
     }
-    json.dumps(reply)
 
 
 LONG = [Message(Role.USER, "old"), Message(Role.ASSISTANT, "older"), Message(Role.ASSISTANT, "")]

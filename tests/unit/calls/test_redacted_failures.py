@@ -2,7 +2,6 @@
 log."""
 
 import asyncio
-import json
 
 import pytest
 
@@ -33,7 +32,7 @@ def asked(provider: str, upstream: Upstream, *, stream: bool) -> str:
             async for _ in router.chat(ChatRequest("small", (QUESTION,), stream=stream), sent):
                 pass
         except SpassError as error:
-            return json.dumps(envelope(redactor().redact_error(error), RequestId("req_1")))
+            return envelope(redactor().redact_error(error), RequestId("req_1")).model_dump_json()
         except (RuntimeError, KeyError):  # the edge answers these without their words
             return ""
         finally:

@@ -114,7 +114,7 @@ async def test_a_tenant_that_has_nothing_to_say_adds_nothing(store: TenantStore,
 async def test_every_call_of_the_loop_is_told_the_same(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator"), calling("calculator"), says("42")])
     stream = model.completions(config()).stream(make_scope(store), chat(messages=MESSAGES, stream=True))
-    assert message_of(collect_chunks([chunk async for chunk in stream]))["content"] == "42"
+    assert message_of(collect_chunks([chunk async for chunk in stream]).to_dict())["content"] == "42"
     starts = [[message.content for message in unmarked(asked)[:4]] for asked in model.requests]
     assert starts == [[PROMPT, "Be brief.", render_memory(MEMORY), "6 * 7?"]] * 3
 

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.completions.chunks import Chunk, ChunkWriter, Completion, collect_chunks, replay_chunks
+from spass.completions.answers import ChatCompletion
+from spass.completions.chunks import Chunk, ChunkWriter, collect_chunks, replay_chunks
 from spass.core.cost import Cost, CostSource
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import ChatDelta, ToolCallDelta, collect_deltas
@@ -41,8 +42,8 @@ def chunks_of(answer: list[ChatDelta], *, include_usage: bool) -> list[Chunk]:
     return [*chunks, *writer.end(FinishReason.STOP, USAGE, COST)]
 
 
-def comparable(answer: Completion) -> Completion:
-    return {name: value for name, value in answer.items() if name not in ("id", "created")}
+def comparable(answer: ChatCompletion) -> ChatCompletion:
+    return answer.model_copy(update={"id": "", "created": 0})
 
 
 @given(deltas(), st.booleans())
@@ -58,9 +59,9 @@ def test_a_collected_stream_is_the_answer_given_in_one_piece(answer: list[ChatDe
 @given(deltas(), st.booleans())
 def test_a_replayed_answer_collects_to_itself(answer: list[ChatDelta], include_usage: bool) -> None:
     kept = collect_chunks(chunks_of(answer, include_usage=False))
-    replayed = list(replay_chunks(kept, include_usage=include_usage))
+    replayed = list(replay_chunks(kept.to_dict(), include_usage=include_usage))
     assert collect_chunks(replayed) == kept
-    assert replayed[-1]["usage"] == kept["usage"]
+    assert replayed[-1]["usage"] == kept.to_dict()["usage"]
     assert {chunk["object"] for chunk in replayed} == {"chat.completion.chunk"}
 
 
@@ -116,7 +117,7 @@ def test_a_tool_call_says_its_name_once_and_its_arguments_in_pieces() -> None:
         "refusal": None,
         "tool_calls": [{"id": "call_a", "type": "function", "function": function}],
     }
-    assert collected["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+    assert collected.to_dict()["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
     assert '"name"' not in repr(chunks[2]).replace("'", '"')
 
 
@@ -129,12 +130,12 @@ def test_a_refusal_stands_where_openai_has_it_and_not_in_the_content() -> None:
         {"refusal": "not."},
         {},
     ]
-    choices: Any = collect_chunks(chunks)["choices"]
+    choices: Any = collect_chunks(chunks).to_dict()["choices"]
     assert choices[0]["message"] == {"role": "assistant", "content": None, "refusal": "I cannot."}
 
 
 def test_an_answer_of_nothing_is_still_an_answer() -> None:
-    assert collect_chunks(chunks_of([], include_usage=False))["choices"] == [
+    assert collect_chunks(chunks_of([], include_usage=False)).to_dict()["choices"] == [
         {
             "index": 0,
             "message": {"role": "assistant", "content": "", "refusal": None},

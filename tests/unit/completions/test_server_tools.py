@@ -14,7 +14,7 @@ from spass.calls.datamark import remove_marks
 from spass.calls.scope import Scope
 from spass.completions.augment import Augment
 from spass.completions.chat_request import ChatCompletionRequest
-from spass.completions.chunks import Completion, collect_chunks, replay_chunks
+from spass.completions.chunks import collect_chunks, replay_chunks
 from spass.completions.messages import check_tool_answers
 from spass.completions.server_tools import MAX_MODEL_CALLS
 from spass.completions.service import Completions
@@ -73,25 +73,28 @@ def chat(**fields: Any) -> ChatCompletionRequest:
     return ChatCompletionRequest.model_validate({"model": "small", "messages": [{"role": "user", "content": "6 * 7?"}], **fields})
 
 
-async def both(model: Model, scope: Scope, config: GatewayConfig = WITH_TOOLS, **fields: Any) -> Completion:
+async def both(model: Model, scope: Scope, config: GatewayConfig = WITH_TOOLS, **fields: Any) -> dict[str, Any]:
     """The blocking answer, held to be the same as the stream collected, and as that replayed."""
     blocking = await model.completions(config).complete(scope, chat(**fields))
     again = Model(turns=model.turns).completions(config).stream(make_scope(scope.store), chat(stream=True, **fields))
     streamed = collect_chunks([chunk async for chunk in again])
-    assert timeless(collect_chunks(replay_chunks(streamed, include_usage=True))) == timeless(streamed) == timeless(blocking)
-    return blocking
+    assert timeless(collect_chunks(replay_chunks(streamed.to_dict(), include_usage=True)).to_dict()) == timeless(
+        streamed.to_dict()
+    )
+    assert timeless(streamed.to_dict()) == timeless(blocking.to_dict())
+    return blocking.to_dict()
 
 
-def timeless(answer: Completion) -> Completion:
+def timeless(answer: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in answer.items() if key not in ("id", "created")}
 
 
-def message_of(answer: Completion) -> Any:
+def message_of(answer: dict[str, Any]) -> Any:
     choices: Any = answer["choices"]
     return choices[0]["message"]
 
 
-def reason_of(answer: Completion) -> Any:
+def reason_of(answer: dict[str, Any]) -> Any:
     choices: Any = answer["choices"]
     return choices[0]["finish_reason"]
 
@@ -102,7 +105,7 @@ def names_offered(request: ChatRequest) -> list[str]:
 
 async def test_a_tool_of_the_gateway_is_run_and_its_result_read_by_the_model(store: TenantStore) -> None:
     model, scope = Model(turns=[calling("calculator"), says("It is 42.")]), make_scope(store)
-    answer = await model.completions().complete(scope, chat())
+    answer = (await model.completions().complete(scope, chat())).to_dict()
     assert message_of(answer) == {"role": "assistant", "content": "It is 42.", "refusal": None}
     assert reason_of(answer) == "stop"
     first, second = model.requests
@@ -115,7 +118,7 @@ async def test_a_tool_of_the_gateway_is_run_and_its_result_read_by_the_model(sto
 
 async def test_usage_cost_and_sub_calls_are_those_of_all_calls_and_each_leaves_its_record(store: TenantStore) -> None:
     model, scope = Model(turns=[calling("calculator", "calculator"), says("It is 42.")]), make_scope(store)
-    answer = await model.completions().complete(scope, chat())
+    answer = (await model.completions().complete(scope, chat())).to_dict()
     assert answer["usage"] == {
         "prompt_tokens": 20,
         "completion_tokens": 10,
@@ -151,10 +154,10 @@ async def test_of_a_mixed_answer_the_caller_gets_its_own_calls_and_nothing_else_
 async def test_the_caller_may_go_on_from_what_it_got(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator", "weather"), calling("calculator"), says("Sunny, and 42.")])
     service, scope = model.completions(), make_scope(store)
-    first = message_of(await service.complete(scope, chat(tools=[WEATHER])))
+    first = message_of((await service.complete(scope, chat(tools=[WEATHER]))).to_dict())
     results = [{"role": "tool", "tool_call_id": call["id"], "content": "sunny"} for call in first["tool_calls"]]
     messages = [{"role": "user", "content": "6 * 7?"}, first, *results]
-    answer = await service.complete(scope, chat(messages=messages, tools=[WEATHER]))
+    answer = (await service.complete(scope, chat(messages=messages, tools=[WEATHER]))).to_dict()
     assert message_of(answer)["content"] == "Sunny, and 42."
 
 
@@ -163,7 +166,7 @@ async def test_rounds_of_the_callers_tools_and_of_the_gateways_alternate_in_one_
     service, scope = model.completions(), make_scope(store)
     messages: list[Any] = [{"role": "user", "content": "6 * 7?"}]
     for answers in (1, 2, 0):
-        said = message_of(await service.complete(scope, chat(messages=messages, tools=[WEATHER])))
+        said = message_of((await service.complete(scope, chat(messages=messages, tools=[WEATHER]))).to_dict())
         calls = said.get("tool_calls", [])
         assert [call["function"]["name"] for call in calls] == ["weather"] * answers
         results = [{"role": "tool", "tool_call_id": call["id"], "content": f"sunny {call['id']}"} for call in calls]
@@ -192,9 +195,9 @@ async def test_a_callers_tool_that_had_the_name_of_one_of_the_gateways_leaves_it
     model = Model(turns=[calling("calculator"), calling("calculator"), says("42")])
     service, scope = model.completions(), make_scope(store)
     messages: list[Any] = [{"role": "user", "content": "6 * 7?"}]
-    said = message_of(await service.complete(scope, chat(messages=messages, tools=[mine])))
+    said = message_of((await service.complete(scope, chat(messages=messages, tools=[mine]))).to_dict())
     messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "about 40"}]
-    answer = await service.complete(scope, chat(messages=messages))
+    answer = (await service.complete(scope, chat(messages=messages))).to_dict()
     assert message_of(answer)["content"] == "42"
     told = [remove_marks(message.content) for message in model.requests[-1].messages if message.role is Role.TOOL]
     assert (told[0], json.loads(told[1])["result"]) == ("about 40", 42)
@@ -328,7 +331,7 @@ async def test_an_answer_that_only_says_it_calls_tools_has_come_to_its_end(store
 
 async def test_what_is_asked_for_at_once_is_bounded(store: TenantStore) -> None:
     model = Model(turns=[calling(*["calculator"] * 40), says("42, mostly.")])
-    answer = await model.completions().complete(make_scope(store), chat())
+    answer = (await model.completions().complete(make_scope(store), chat())).to_dict()
     assert message_of(answer)["content"] == "42, mostly."
     told = [json.loads(remove_marks(message.content)) for message in model.requests[1].messages if message.role is Role.TOOL]
     assert [result.get("error", {}).get("code") for result in told] == [None] * 32 + ["too_many_tool_calls"] * 8
@@ -465,12 +468,12 @@ def test_whatever_the_model_does_stream_and_answer_agree_and_the_conversation_st
     own = [WEATHER, {"type": "function", "function": {"name": "map"}}][: 2 if with_map else 1]
     fields: dict[str, Any] = {"tools": own, **({"response_format": {"type": "json_object"}} if wants_json else {})}
 
-    async def run() -> Completion:
+    async def run() -> dict[str, Any]:
         again = Model(turns=model.turns).completions().stream(scope_for(), chat(stream=True, **fields))
         streamed = collect_chunks([chunk async for chunk in again])
         blocking = await model.completions().complete(scope_for(), chat(**fields))
-        assert timeless(streamed) == timeless(blocking)
-        return blocking
+        assert timeless(streamed.to_dict()) == timeless(blocking.to_dict())
+        return blocking.to_dict()
 
     answer = asyncio.run(run())
     named = {tool["function"]["name"] for tool in own if isinstance(tool["function"], dict)}

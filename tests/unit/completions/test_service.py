@@ -52,12 +52,9 @@ async def test_a_blocking_answer_is_the_stream_collected(store: TenantStore) -> 
     service = completions(scripted_model(ANSWER))
     blocking = await service.complete(make_scope(store), chat())
     streamed = collect_chunks([chunk async for chunk in service.stream(make_scope(store), chat(stream=True))])
-    for answer in (blocking, streamed):
-        assert answer.pop("id")
-        assert answer.pop("created")
-    assert blocking == streamed
-    assert blocking["object"] == "chat.completion"
-    assert blocking["usage"] == {
+    assert streamed.model_copy(update={"id": blocking.id, "created": blocking.created}) == blocking
+    assert blocking.object == "chat.completion"
+    assert blocking.usage.to_dict() == {
         "prompt_tokens": 10,
         "completion_tokens": 5,
         "total_tokens": 15,
@@ -103,14 +100,16 @@ async def test_a_stream_given_up_closes_the_model_and_is_audited(store: TenantSt
 
 async def test_embeddings_come_as_numbers_or_as_the_same_numbers_in_base64(store: TenantStore) -> None:
     service = completions(scripted_model())
-    numbers = await service.embed(make_scope(store), embeddings(input=["a", "bb"]))
+    numbers = (await service.embed(make_scope(store), embeddings(input=["a", "bb"]))).to_dict()
     encoded = await service.embed(make_scope(store), embeddings(input=["a", "bb"], encoding_format="base64", dimensions=3))
     assert numbers["data"] == [
         {"object": "embedding", "index": 0, "embedding": [1.0, 1.0, 0.5]},
         {"object": "embedding", "index": 1, "embedding": [2.0, 1.0, 0.5]},
     ]
-    data: Any = encoded["data"]
-    assert [list(array("f", base64.b64decode(entry["embedding"]))) for entry in data] == [[1.0, 1.0, 0.5], [2.0, 1.0, 0.5]]
+    assert [list(array("f", base64.b64decode(str(entry.embedding)))) for entry in encoded.data] == [
+        [1.0, 1.0, 0.5],
+        [2.0, 1.0, 0.5],
+    ]
     assert (numbers["object"], numbers["model"]) == ("list", "mini-embed")
     assert numbers["usage"] == {"prompt_tokens": 4, "total_tokens": 4}
 
@@ -140,7 +139,7 @@ async def test_as_many_texts_as_the_setting_allows_are_split_for_the_provider_an
     provider = scripted_model()
     service = Completions(calls_of(provider, config), config, Cascade(config), no_toolbox)
     answer = await service.embed(make_scope(store), embeddings(input=["a" * (1 + number % 97) for number in range(2048)]))
-    data: Any = answer["data"]
+    data: Any = answer.to_dict()["data"]
     assert [(entry["index"], entry["embedding"][0]) for entry in data] == [(number, 1 + number % 97) for number in range(2048)]
     assert {len(request.texts) for request in provider.embeddings} == {32}
 

@@ -38,7 +38,7 @@ async def left(ledger: LedgerHarness) -> str:
 
 
 async def requests_of(ledger: LedgerHarness) -> Any:
-    answer: Any = await usage(ledger.store, UsageQuery())
+    answer: Any = (await usage(ledger.store, UsageQuery())).to_dict()
     return answer["total"]["requests"]
 
 

@@ -30,7 +30,7 @@ async def records(store: TenantStore) -> list[Item]:
 
 
 async def total(store: TenantStore) -> Any:
-    return (await usage(store, UsageQuery()))["total"]
+    return (await usage(store, UsageQuery())).total.to_dict()
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

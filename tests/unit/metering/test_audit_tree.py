@@ -49,7 +49,7 @@ def shape(calls: Any) -> Any:
 
 async def test_calls_stand_below_what_they_were_made_for_in_time_order(store: TenantStore) -> None:
     await nested(store)
-    found: Any = await tree(store, ANNA, OUTER)
+    found: Any = (await tree(store, ANNA, OUTER)).to_dict()
     assert found["request_id"] == "req_outer"
     assert shape(found["calls"]) == [("req_1", []), ("req_2", [("req_3", [])]), ("req_4", [])]
     assert found["truncated"] is False
@@ -58,7 +58,7 @@ async def test_calls_stand_below_what_they_were_made_for_in_time_order(store: Te
 async def test_a_call_says_what_its_record_says_and_nothing_of_the_table(store: TenantStore) -> None:
     record = call()
     await record_call(store, record)
-    found: Any = await tree(store, ANNA, OUTER)
+    found: Any = (await tree(store, ANNA, OUTER)).to_dict()
     said = {name: value for name, value in found["calls"][0].items() if value is not None}
     assert said == {"tenant": store.tenant, **attributes(record), "calls": []}
 
@@ -80,7 +80,7 @@ async def test_every_call_has_every_field_and_null_where_there_is_nothing_to_say
     bare = call(request_id=RequestId("req_2"), kind=CallKind.TOOL, user=None, agent=None, session=None, model=None, backend=None)
     for record in (full, bare):
         await record_call(store, record)
-    found: Any = await tree(store, caller("ada"), OUTER)
+    found: Any = (await tree(store, caller("ada"), OUTER)).to_dict()
     first, second = found["calls"]
     assert [*first] == [*second]
     assert first == {"tenant": store.tenant, **attributes(full), "calls": []}
@@ -92,7 +92,7 @@ async def test_every_call_has_every_field_and_null_where_there_is_nothing_to_say
 async def test_a_request_is_seen_by_its_user_and_by_admins(store: TenantStore, of: str | None) -> None:
     await record_call(store, call(request_id=RequestId("req_1"), user=UserId(of) if of else None))
     for sees in (caller(of), caller(of, token="another"), caller("grace", admin=True), caller(None, admin=True)):
-        assert shape((await tree(store, sees, OUTER))["calls"]) == [("req_1", [])]
+        assert shape((await tree(store, sees, OUTER)).to_dict()["calls"]) == [("req_1", [])]
     for stranger in (caller("bob"), caller(None if of else "anna")):
         with pytest.raises(RequestNotFound) as absent:
             await tree(store, stranger, RequestId("req_absent"))
@@ -103,7 +103,7 @@ async def test_a_request_is_seen_by_its_user_and_by_admins(store: TenantStore, o
 
 async def test_a_call_whose_parent_is_not_there_stands_below_the_request(store: TenantStore) -> None:
     await record_call(store, call(request_id=RequestId("req_1"), parent_request_id=RequestId("req_gone")))
-    assert shape((await tree(store, ANNA, OUTER))["calls"]) == [("req_1", [])]
+    assert shape((await tree(store, ANNA, OUTER)).to_dict()["calls"]) == [("req_1", [])]
 
 
 async def test_a_request_without_calls_is_not_found(store: TenantStore) -> None:
@@ -126,6 +126,6 @@ async def test_records_that_have_expired_are_not_shown(store: TenantStore) -> No
 async def test_of_a_request_with_very_many_calls_the_first_are_shown(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await nested(store)
     monkeypatch.setattr(audit_tree, "MAX_RECORDS", 3)
-    found: Any = await tree(store, ANNA, OUTER)
+    found: Any = (await tree(store, ANNA, OUTER)).to_dict()
     assert shape(found["calls"]) == [("req_1", []), ("req_2", [("req_3", [])])]
     assert found["truncated"] is True

@@ -116,7 +116,7 @@ class LedgerSimulation:
                     self.spent[month] = self.spent.get(month, Decimal(0)) + Decimal(cast(str, record["cost_usd"]))
 
     async def check(self) -> None:
-        answer: Any = await usage(self.ledger.store, UsageQuery(first=TODAY - timedelta(days=45)))
+        answer: Any = (await usage(self.ledger.store, UsageQuery(first=TODAY - timedelta(days=45)))).to_dict()
         found = {row["key"]: row for row in answer["usage"]}
         wanted = {agent: records for agent, records in self.shown.items() if records}
         assert found.keys() == wanted.keys()

@@ -29,12 +29,12 @@ MONTH = TODAY.isoformat()[:7]
 
 async def rows(store: TenantStore, query: UsageQuery | None = None) -> dict[Any, tuple[int, int, str]]:
     """(requests, tokens, dollars) of each group, in the order of the answer."""
-    answer: Any = await usage(store, query or UsageQuery())
+    answer: Any = (await usage(store, query or UsageQuery())).to_dict()
     return {row["key"]: (row["requests"], row["total_tokens"], row["cost_usd"]) for row in answer["usage"]}
 
 
 async def total(store: TenantStore, query: UsageQuery | None = None) -> Any:
-    answer: Any = await usage(store, query or UsageQuery())
+    answer: Any = (await usage(store, query or UsageQuery())).to_dict()
     return answer["total"]
 
 

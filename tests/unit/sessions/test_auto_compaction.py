@@ -71,8 +71,8 @@ async def head(harness: "SessionsHarness", session: SessionId) -> Session:
 
 async def said(harness: "SessionsHarness", session: SessionId) -> list[str]:
     page = await harness.sessions.history(harness.scope(), AGENT, session, None, 100)
-    assert [message["seq"] for message in page.messages] == list(range(1, len(page.messages) + 1))
-    return [str(message["content"]) for message in page.messages]
+    assert [message.seq for message in page.messages] == list(range(1, len(page.messages) + 1))
+    return [message.content for message in page.messages]
 
 
 async def sessions(harness: "SessionsHarness") -> int:

@@ -19,7 +19,7 @@ from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.lineage import Lineage
 from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.sessions.record import TurnRecord, load_turns
-from spass.sessions.session import Session
+from spass.sessions.session import Session, SessionView
 from spass.sessions.sweep import UNCOMMITTED_SECONDS, sweep_bodies
 from tests.unit.sessions.conftest import SessionsHarness
 from tests.unit.sessions.session_chains import AGENT, START, ChainBuilder, memory_store, plain_turn
@@ -73,7 +73,7 @@ async def test_a_member_goes_alone_and_the_others_stay_as_they_are(
         with pytest.raises(SessionNotFound):
             await chains.delete(doomed)
         for at_member, member in left.items():
-            lineage = (await Lineage().chain(chains.scope, AGENT, member)).wire()
+            lineage = (await Lineage().chain(chains.scope, AGENT, member)).to_dict()
             back, forth = members[:at_member][::-1], members[at_member + 1 :]
             for shown, expected in ((lineage["backward"], back), (lineage["forward"], forth)):
                 assert isinstance(shown, list)
@@ -147,8 +147,8 @@ async def whole_or_not_at_all(chains: ChainBuilder, source: SessionId) -> str:
     assert await chains.said(heir) == [f"[compaction summary from session {source}] what was said"]
     assert heir in await listed(chains)
     chain = await Lineage().chain(chains.scope, AGENT, heir)
-    assert [member.wire() for member in chain.backward.members] == [
-        {"id": source, "deleted": True} if gone else (await chains.head(source)).wire()
+    assert [member.to_dict() for member in chain.backward] == [
+        {"id": source, "deleted": True} if gone else SessionView.of(await chains.head(source)).to_dict()
     ]
     assert [summary.text for summary in chain.summaries] == ["what was said"]
     return "both" if gone else "compacted"
@@ -175,7 +175,7 @@ async def test_whatever_call_of_a_delete_fails_the_chain_is_whole_and_the_next_d
             await chains.delete(doomed)
         there = doomed in await listed(chains)
         chain = await Lineage().chain(chains.scope, AGENT, after)
-        assert [member.session is not None for member in chain.backward.members] == [there, True]
+        assert [isinstance(member, SessionView) for member in chain.backward] == [there, True]
         assert len(chain.summaries) == 1 + there
         if there:
             assert len(await chains.said(doomed)) == 5, "all or nothing"

@@ -134,7 +134,7 @@ async def begins_whole(race: Race, successor: SessionId) -> None:
     assert (heir.parent_session_id, heir.deleted_at, heir.hold) == (race.session, None, None)
     assert await race.said(successor) == [f"[compaction summary from session {race.session}] what was said"]
     chain = await Lineage().chain(race.scope, AGENT, successor)
-    assert [member.id for member in chain.backward.members] == [race.session]
+    assert [member.id for member in chain.backward] == [race.session]
     assert [summary.id for summary in chain.summaries] == [heir.summary_id]
 
 

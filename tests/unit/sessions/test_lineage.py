@@ -14,6 +14,7 @@ from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import Json
 from spass.sessions import lineage
 from spass.sessions.lineage import Lineage
+from spass.sessions.session import SessionView
 from tests.simulated.aws import SimulatedAws
 from tests.unit.sessions.session_chains import AGENT, ChainBuilder, memory_store, plain_turn
 
@@ -32,7 +33,7 @@ def chains(aws: SimulatedAws) -> ChainBuilder:
 
 
 async def lineage_of(chains: ChainBuilder, session: SessionId) -> dict[str, Json]:
-    return (await Lineage().chain(chains.scope, AGENT, session)).wire()
+    return (await Lineage().chain(chains.scope, AGENT, session)).to_dict()
 
 
 def ids(members: Json) -> list[str]:
@@ -64,8 +65,8 @@ async def test_from_each_member_the_chain_is_seen_both_ways_nearest_first(chains
     answer = await lineage_of(chains, members[at])
     assert answer == {
         "session_id": members[at],
-        "backward": [(await chains.head(member)).wire() for member in reversed(members[:at])],
-        "forward": [(await chains.head(member)).wire() for member in members[at + 1 :]],
+        "backward": [SessionView.of(await chains.head(member)).to_dict() for member in reversed(members[:at])],
+        "forward": [SessionView.of(await chains.head(member)).to_dict() for member in members[at + 1 :]],
         "summaries": answer["summaries"],
     }
     assert texts(answer) == ["summary 1", "summary 2", "summary 3"]
@@ -75,7 +76,7 @@ async def test_a_summary_says_of_what_it_is(chains: ChainBuilder) -> None:
     source = await chains.session(plain_turn("one"), plain_turn("two"), plain_turn("three"))
     successor = await chains.compact(source, "they counted", keep=2)
     (summary,) = (await Lineage().chain(chains.scope, AGENT, source)).summaries
-    assert summary.wire() == {
+    assert summary.to_dict() == {
         "id": (await chains.head(successor)).summary_id,
         "source_session_id": source,
         "successor_session_id": successor,

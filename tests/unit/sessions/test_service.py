@@ -18,7 +18,7 @@ from spass.core.ids import AgentName, SessionId
 from spass.core.time import timestamp
 from spass.sessions import history, record
 from spass.sessions.history import read_history
-from spass.sessions.session import CreateSession, Hold, HoldKind
+from spass.sessions.session import CreateSession, Hold, HoldKind, SessionView
 
 if TYPE_CHECKING:
     from tests.unit.sessions.conftest import SessionsHarness
@@ -30,7 +30,7 @@ OTHER_AGENT = AgentName("researcher")
 
 async def test_what_a_client_leaves_out_comes_from_its_tenant_and_is_fixed(harness: "SessionsHarness") -> None:
     session = await harness.sessions.create(harness.scope(), AGENT, CreateSession(compact_keep_last_n=0))
-    assert session.wire() == {
+    assert SessionView.of(session).to_dict() == {
         "id": session.id,
         "agent": "librarian",
         "title": None,
@@ -105,7 +105,7 @@ async def test_a_session_is_created_once_with_its_kept_answer(harness: "Sessions
     claim = await acquire(scope.store, request)
     assert not isinstance(claim, StoredAnswer)
     session = await harness.sessions.create(scope, AGENT, CreateSession(title="Berlin"), claim)
-    assert await acquire(scope.store, request) == StoredAnswer(session.wire(), {})
+    assert await acquire(scope.store, request) == StoredAnswer(SessionView.of(session).to_dict(), {})
     with pytest.raises(LeaseLost):
         await harness.sessions.create(scope, AGENT, CreateSession(title="Berlin"), claim)
     assert [found.id for found in (await harness.sessions.page(scope, AGENT, None, 100)).sessions] == [session.id]
@@ -123,7 +123,7 @@ async def test_a_list_is_newest_first_in_pages_and_as_true_as_the_sessions(harne
     assert [session.id for session in listed] == sorted(made, reverse=True)
     assert second.next_cursor is None
     assert [session.message_count for session in listed if session.id == made[2]] == [2]
-    assert listed == [await harness.sessions.get(harness.scope(), AGENT, session.id) for session in listed]
+    assert listed == [SessionView.of(await harness.sessions.get(harness.scope(), AGENT, session.id)) for session in listed]
 
 
 async def test_a_cursor_is_worth_nothing_to_anybody_else(harness: "SessionsHarness") -> None:
@@ -163,9 +163,18 @@ async def test_the_history_is_whole_and_in_order_whatever_the_page(
         messages += page.messages
         if (cursor := page.next_cursor) is None:
             break
-    assert [message["seq"] for message in messages] == list(range(1, 11))
-    assert [message["content"] for message in messages[:4]] == ["question 0", "answer 0", "question 1", "answer 1"]
-    assert set(messages[0]) == {"id", "seq", "role", "content", "created_at", "compacted_at", "tool_calls", "tool_call_id"}
+    assert [message.seq for message in messages] == list(range(1, 11))
+    assert [message.content for message in messages[:4]] == ["question 0", "answer 0", "question 1", "answer 1"]
+    assert set(messages[0].to_dict()) == {
+        "id",
+        "seq",
+        "role",
+        "content",
+        "created_at",
+        "compacted_at",
+        "tool_calls",
+        "tool_call_id",
+    }
 
 
 async def test_a_page_of_history_ends_at_its_weight_but_never_empty(
@@ -175,9 +184,9 @@ async def test_a_page_of_history_ends_at_its_weight_but_never_empty(
     session = await harness.create()
     await harness.say(session, "ü" * 1000, "short")
     first = await harness.sessions.history(harness.scope(), AGENT, session, None, 100)
-    assert [message["seq"] for message in first.messages] == [1]
+    assert [message.seq for message in first.messages] == [1]
     second = await harness.sessions.history(harness.scope(), AGENT, session, first.next_cursor, 100)
-    assert [message["seq"] for message in second.messages] == [2]
+    assert [message.seq for message in second.messages] == [2]
     assert second.next_cursor is None
 
 
@@ -188,13 +197,13 @@ async def test_a_page_of_history_ends_where_quotes_make_it_too_large_for_a_lambd
     read, cursor = [], None
     while True:
         page = await harness.sessions.history(harness.scope(), AGENT, session, cursor, 100)
-        body = json.dumps(page.messages, ensure_ascii=False)
+        body = page.to_json().decode()
         assert len(body) < 4 * 1024 * 1024
         assert len(json.dumps(body, ensure_ascii=False)) < 6_000_000
         read += page.messages
         if (cursor := page.next_cursor) is None:
             break
-    assert [message["seq"] for message in read] == list(range(1, 9))
+    assert [message.seq for message in read] == list(range(1, 9))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +266,7 @@ async def test_half_a_surrogate_pair_from_a_model_does_not_cost_the_turn(harness
     session = await harness.create()
     await harness.say(session, "hello", "broken \ud83d emoji")
     page = await harness.sessions.history(harness.scope(), AGENT, session, None, 100)
-    assert page.messages[1]["content"] == "broken ? emoji"
+    assert page.messages[1].content == "broken ? emoji"
 
 
 async def test_a_deleted_session_leaves_nothing_behind(harness: "SessionsHarness", monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,5 +358,5 @@ async def test_an_archived_session_names_its_successor_and_still_shows_its_histo
         await harness.say(session, "more")
     assert refused.value.details == {"successor_session_id": "ses_next"}
     messages = (await harness.sessions.history(harness.scope(), AGENT, session, None, 100)).messages
-    assert [message["compacted_at"] for message in messages] == [timestamp(harness.now)] * 2 + [None] * 2
+    assert [message.compacted_at for message in messages] == [timestamp(harness.now)] * 2 + [None] * 2
     assert (await harness.sessions.get(harness.scope(), AGENT, session)).live_message_count == 2

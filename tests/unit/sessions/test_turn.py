@@ -320,9 +320,9 @@ async def test_the_record_says_what_was_said_and_what_it_took(harness: "Sessions
     assert (turn.usage, turn.turns, turn.finish_reason) == (TokenUsage(40, 6), 2, FinishReason.LENGTH)
     assert [(run.call_id, run.name, run.duration_ms) for run in turn.tools] == [("call_1", "calculator", 7)]
     page = await harness.sessions.history(harness.scope(), AGENT, session, None, 100)
-    assert [message["role"] for message in page.messages] == ["user", "assistant", "tool", "assistant"]
-    assert page.messages[1]["tool_calls"] == [
+    assert [message.role for message in page.messages] == ["user", "assistant", "tool", "assistant"]
+    assert page.messages[1].to_dict()["tool_calls"] == [
         {"id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": '{"expression": "6*7"}'}}
     ]
-    assert page.messages[2]["tool_call_id"] == "call_1"
-    assert [message["created_at"] for message in page.messages] == [timestamp(started)] * 2 + [timestamp(started + 1)] * 2
+    assert page.messages[2].tool_call_id == "call_1"
+    assert [message.created_at for message in page.messages] == [timestamp(started)] * 2 + [timestamp(started + 1)] * 2

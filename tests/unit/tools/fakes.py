@@ -171,8 +171,11 @@ class FakeKnowledge(ReadOnlyKnowledge):
         if (tenant, index_id) not in self.texts:
             raise IndexNotFound(f"There is no index '{index_id}'.")
         found = self.texts[tenant, index_id][:top_k]
-        hits = tuple(Hit(DocumentId(f"d{n}"), text, {"source": "shelf"}, 1 - n / 10) for n, text in enumerate(found, 1))
-        return QueryAnswer(index_id, hits, 7)
+        hits = tuple(
+            Hit(id=DocumentId(f"d{n}"), text=text, metadata={"source": "shelf"}, score=1 - n / 10)
+            for n, text in enumerate(found, 1)
+        )
+        return QueryAnswer(index_id=index_id, results=hits, version=7)
 
     async def retrieve(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> Sequence[Hit]:
         try:

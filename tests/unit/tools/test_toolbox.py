@@ -183,10 +183,10 @@ async def test_a_result_is_not_lost_when_its_record_is(box: Toolbox, scope: Scop
 
 async def test_a_direct_call_answers_name_result_and_duration(box: Toolbox, scope: Scope) -> None:
     answer = await box.execute_direct(scope, "calculator", {"expression": "1+1"})
-    assert answer.to_json() == {
+    assert answer.body.to_dict() == {
         "name": "calculator",
         "result": {"expression": "1+1", "result": 2},
-        "duration_ms": answer.duration_ms,
+        "duration_ms": answer.body.duration_ms,
     }
     failed = await box.execute_direct(scope, "calculator", {"expression": "1/0"})
     assert isinstance(failed.result, dict)

@@ -1,98 +1,89 @@
-"""What the rag room answers. The fields are those of the wire."""
+"""What the rag room answers."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, WithJsonSchema
 
 from spass.core.ids import DocumentId, IndexId
-from spass.core.messages import Json
-from spass.core.time import Timestamp
 from spass.rag.index.manifest import Manifest
+from spass.tenancy.response_model import Count, DateTime, JsonObject, NextCursor, ResponseModel
 
 
-@dataclass(frozen=True, slots=True)
-class IndexSummary:
+class IndexSummary(ResponseModel):
+    """An index: its size, its embedding model and its version."""
+
     id: IndexId
-    doc_count: int
-    total_text_bytes: int
+    doc_count: Count
+    total_text_bytes: Count
     embedding_model: str
-    dimensions: int
-    version: int
-    created_at: Timestamp
-    updated_at: Timestamp
+    dimensions: Count
+    version: Count
+    created_at: DateTime
+    updated_at: DateTime
 
     @classmethod
     def of(cls, index: IndexId, manifest: Manifest) -> "IndexSummary":
         return cls(
-            index,
-            manifest.doc_count,
-            manifest.text_bytes,
-            manifest.embedding_model,
-            manifest.dimensions,
-            manifest.version,
-            manifest.created_at,
-            manifest.updated_at,
+            id=index,
+            doc_count=manifest.doc_count,
+            total_text_bytes=manifest.text_bytes,
+            embedding_model=manifest.embedding_model,
+            dimensions=manifest.dimensions,
+            version=manifest.version,
+            created_at=manifest.created_at,
+            updated_at=manifest.updated_at,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class IndexPage:
+class IndexPage(ResponseModel):
+    """A page of the tenant's indices."""
+
     indices: tuple[IndexSummary, ...]
-    next_cursor: str | None
+    next_cursor: NextCursor
 
 
-@dataclass(frozen=True, slots=True)
-class WriteAnswer:
-    """``doc_count`` documents stand after the write, ``ingested`` of them written by it; it took the place of ``replaced``
-    earlier ones (all of them when the whole index was replaced). ``generation``, the life of the index that was written to, is
-    not for the wire."""
+class WriteAnswer(ResponseModel):
+    """The index holds `doc_count` documents after the write, which wrote `ingested` of them. They replaced `replaced` earlier
+    ones: all of them, if the whole index was replaced."""
 
     index_id: IndexId
-    doc_count: int
-    ingested: int
-    replaced: int
-    version: int
-    generation: str = ""
-
-    def body(self) -> dict[str, Json]:
-        """The answer as JSON."""
-        return {
-            "index_id": self.index_id,
-            "doc_count": self.doc_count,
-            "ingested": self.ingested,
-            "replaced": self.replaced,
-            "version": self.version,
-        }
+    doc_count: Count
+    ingested: Count
+    replaced: Count
+    version: Count
+    generation: Annotated[str, Field(exclude=True)] = ""
+    """The life of the index that was written to. Clients do not see it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(ResponseModel):
+    """A document with its text and metadata."""
+
     id: DocumentId
     text: str
-    metadata: Mapping[str, Json]
-    created_at: Timestamp
-    updated_at: Timestamp
+    metadata: JsonObject
+    created_at: DateTime
+    updated_at: DateTime
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentPage:
+class DocumentPage(ResponseModel):
+    """A page of an index's documents."""
+
     documents: tuple[Document, ...]
-    next_cursor: str | None
+    next_cursor: NextCursor
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A document found. ``score`` is the cosine similarity in [-1, 1], rounded to six decimals."""
+class Hit(ResponseModel):
+    """A document that was found. `score` is the cosine similarity, rounded to six decimals."""
 
     id: DocumentId
     text: str
-    metadata: Mapping[str, Json]
-    score: float
+    metadata: JsonObject
+    score: Annotated[float, WithJsonSchema({"type": "number", "minimum": -1, "maximum": 1})]
 
 
-@dataclass(frozen=True, slots=True)
-class QueryAnswer:
-    """The best documents of ``version``, best first, equal scores in the order of ids."""
+class QueryAnswer(ResponseModel):
+    """The best documents of `version`, best first. Equal scores are in the order of ids."""
 
     index_id: IndexId
     results: tuple[Hit, ...]
-    version: int
+    version: Count

@@ -38,9 +38,9 @@ class IndexCatalog:
                 if manifest.exists:
                     found.append(IndexSummary.of(IndexId(last), manifest))
             if len(found) > limit:
-                return IndexPage(tuple(found[:limit]), encode_cursor(owner, found[limit - 1].id))
+                return IndexPage(indices=tuple(found[:limit]), next_cursor=encode_cursor(owner, found[limit - 1].id))
             if len(items) < wanted:
-                return IndexPage(tuple(found), None)
+                return IndexPage(indices=tuple(found), next_cursor=None)
 
     async def describe(self, scope: Scope, index_id: IndexId) -> IndexSummary:
         """Raises:

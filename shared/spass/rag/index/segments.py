@@ -88,7 +88,9 @@ def decode_document(line: bytes, row: IdRow) -> Document:
     """A document out of its line of docs.jsonl and its row of ids."""
     stored = json.loads(line)
     created, updated = timestamp(row.created_at / 1000), timestamp(row.updated_at / 1000)
-    return Document(DocumentId(row.id), stored["text"], stored["metadata"], created, updated)
+    return Document(
+        id=DocumentId(row.id), text=stored["text"], metadata=stored["metadata"], created_at=created, updated_at=updated
+    )
 
 
 def encode_array(array: npt.NDArray[np.float32] | npt.NDArray[np.uint64]) -> bytes:

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
+
+from pydantic import WithJsonSchema
 
 from spass.aws import keys
 from spass.aws.again import again
@@ -13,6 +15,7 @@ from spass.aws.table import Update
 from spass.core.errors import UploadNotFound
 from spass.core.ids import IndexId, RequestId, UploadId, UserId
 from spass.rag.ingest.plan import EntryError
+from spass.tenancy.response_model import ResponseModel
 
 MAX_ERRORS: Final = 100
 """So many errors of one upload are kept; all are counted."""
@@ -36,23 +39,24 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class UploadError:
-    """What is wrong with one line of a file, or with all of it."""
+class UploadError(ResponseModel):
+    """An error in one line of a file. `line` is null if it is about the whole file."""
 
-    line: int | None
+    line: Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1})] | None
     code: str
     message: str
 
     @classmethod
     def of(cls, error: EntryError) -> "UploadError":
-        return cls(error.line, error.code, error.message[:_MESSAGE_CHARACTERS])
+        return cls(line=error.line, code=error.code, message=error.message[:_MESSAGE_CHARACTERS])
 
     def attributes(self) -> dict[str, Value]:
         return {"line": self.line, "code": self.code, "message": self.message}
 
 
-ABANDONED: Final = UploadError(None, "abandoned", "The work on this file stopped without an end; upload it again.")
+ABANDONED: Final = UploadError(
+    line=None, code="abandoned", message="The work on this file stopped without an end; upload it again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ def errors_of(item: Mapping[str, Value]) -> tuple[UploadError, ...]:
 
 
 def _error_of(entry: Mapping[str, Any]) -> UploadError:
-    return UploadError(entry["line"], entry["code"], entry["message"])
+    return UploadError(line=entry["line"], code=entry["code"], message=entry["message"])
 
 
 async def read_record(store: TenantStore, index: IndexId, upload: UploadId) -> UploadRecord:

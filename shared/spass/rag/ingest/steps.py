@@ -67,7 +67,7 @@ class Steps:
         """The machine gives up: the upload has failed, until the queue is told to go on, which starts the machine anew."""
         record = await self._record()
         if record is not None:
-            error = record.trouble or UploadError(None, InternalError.code, "The work on this file failed.")
+            error = record.trouble or UploadError(line=None, code=InternalError.code, message="The work on this file failed.")
             others = await first_errors(self._store, record)
             await custody.end_failed(self._store, record, error, others, resumable=True, by_machine=True, execution_ended=True)
 

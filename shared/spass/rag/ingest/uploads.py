@@ -1,10 +1,10 @@
 """Uploads as their tenant sees them: a form to send a file with, and how far the file has come."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Annotated, Final, Protocol
 from unicodedata import category
+
+from pydantic import Field
 
 from spass.aws import keys
 from spass.aws.again import again
@@ -18,7 +18,7 @@ from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import InvalidRequest
 from spass.core.ids import IndexId, UploadId, new_id
 from spass.core.page_size import PageSizeLimit
-from spass.core.time import Deadline, Timestamp, epoch_s, now, now_s, timestamp
+from spass.core.time import Deadline, epoch_s, now, now_s, timestamp
 from spass.rag.index.documents import MAX_UPLOAD_BYTES
 from spass.rag.index.embedding_model import EmbeddingModel, check_model
 from spass.rag.index.manifest import read_manifest
@@ -28,6 +28,7 @@ from spass.rag.ingest.progress import first_errors
 from spass.rag.ingest.record import ABANDONED, MAX_ERRORS, Status, UploadError, UploadRecord, read_record, record_of
 from spass.rag.ingest.uploaded_file import upload_key
 from spass.tenancy.config import GatewayConfig, ModelConfig
+from spass.tenancy.response_model import Count, DateTime, NextCursor, ResponseModel
 
 FORM_SECONDS: Final = 3600
 DEFAULT_LIMIT: Final = 100
@@ -52,35 +53,33 @@ class Admits(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class UploadTicket:
-    """A presigned POST: the file goes to ``url`` as a form, behind ``fields``, before ``expires_at``."""
+class UploadTicket(ResponseModel):
+    """A presigned POST: send `fields` and then the file, as a form, to `url`, before `expires_at`."""
 
     upload_id: UploadId
     url: str
-    fields: Mapping[str, str]
-    expires_at: Timestamp
+    fields: Annotated[dict[str, str], Field(description="Form fields to send before the file.")]
+    expires_at: DateTime
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """An upload as the wire shows it. ``errors`` are the first hundred in the order of lines; ``line`` is None where the whole
-    file is meant."""
+class Upload(ResponseModel):
+    """An upload. `errors` are the first hundred, in the order of lines."""
 
     id: UploadId
     filename: str
     status: Status
-    bytes_done: int
-    bytes_total: int
-    documents_ingested: int
-    documents_failed: int
-    errors: Sequence[UploadError]
+    bytes_done: Count
+    bytes_total: Count
+    documents_ingested: Count
+    documents_failed: Count
+    errors: tuple[UploadError, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UploadPage:
+class UploadPage(ResponseModel):
+    """A page of the uploads into an index."""
+
     uploads: tuple[Upload, ...]
-    next_cursor: str | None
+    next_cursor: NextCursor
 
 
 class Uploads:
@@ -120,7 +119,7 @@ class Uploads:
         }
         if scope.caller.user is not None:
             attributes["user"] = scope.caller.user
-        ticket = UploadTicket(upload, form.url, form.fields, timestamp(form.expires_at))
+        ticket = UploadTicket(upload_id=upload, url=form.url, fields=dict(form.fields), expires_at=timestamp(form.expires_at))
         record = Put(keys.upload(scope.store.tenant, index_id, upload), attributes, ABSENT)
         await _keep(scope.store, upload, record, ticket, claim)
         return ticket
@@ -152,12 +151,12 @@ class Uploads:
             )
             for record in map(record_of, items):
                 upload = await _shown(scope.store, record)
-                if len(shown) == limit or not room.takes(json.dumps(asdict(upload), ensure_ascii=False).encode()):
-                    return UploadPage(tuple(shown), encode_cursor(owner, shown[-1].id))
+                if len(shown) == limit or not room.takes(upload.to_json()):
+                    return UploadPage(uploads=tuple(shown), next_cursor=encode_cursor(owner, shown[-1].id))
                 shown.append(upload)
                 last = upload.id
             if len(items) < _LISTED_AT_ONCE:
-                return UploadPage(tuple(shown), None)
+                return UploadPage(uploads=tuple(shown), next_cursor=None)
 
 
 async def abandon_stale(store: TenantStore, now_s: int, deadline: Deadline) -> int:
@@ -186,7 +185,7 @@ async def _keep(store: TenantStore, upload: UploadId, record: Put, ticket: Uploa
     writes: list[Write] = [record]
     if claim is not None:
         # A form that S3 refuses is no answer: under the same key a client then gets a new one.
-        writes.append(await claim.completion(StoredAnswer(asdict(ticket), {}, expires_at=epoch_s(ticket.expires_at))))
+        writes.append(await claim.completion(StoredAnswer(ticket.to_dict(), {}, expires_at=epoch_s(ticket.expires_at))))
     try:
         await again(lambda: store.table.transact(writes, token=upload))
     except TransactionFailed:
@@ -217,12 +216,12 @@ async def _shown(store: TenantStore, record: UploadRecord) -> Upload:
         if record.abandoned(now_s()):
             status, errors = Status.FAILED, [ABANDONED, *errors][:MAX_ERRORS]
     return Upload(
-        record.id,
-        record.filename,
-        status,
-        record.bytes_done,
-        record.bytes_total,
-        record.ingested,
-        record.failed,
-        tuple(errors),
+        id=record.id,
+        filename=record.filename,
+        status=status,
+        bytes_done=record.bytes_done,
+        bytes_total=record.bytes_total,
+        documents_ingested=record.ingested,
+        documents_failed=record.failed,
+        errors=tuple(errors),
     )

@@ -191,11 +191,11 @@ def upload_error(error: FileRefused | ObjectMissing | SpassError) -> UploadError
     """What the record says of ``error``."""
     match error:
         case FileRefused():
-            return UploadError(error.line, error.code, error.message)
+            return UploadError(line=error.line, code=error.code, message=error.message)
         case ObjectMissing():
-            return UploadError(None, "object_missing", "The file was removed before all of it was ingested.")
+            return UploadError(line=None, code="object_missing", message="The file was removed before all of it was ingested.")
         case _:
-            return UploadError(None, error.code, error.message)
+            return UploadError(line=None, code=error.code, message=error.message)
 
 
 async def finish(store: TenantStore, index: IndexId, upload: UploadId) -> UploadRecord:

@@ -77,7 +77,7 @@ class Reader:
         async def search(manifest: Manifest, objects: SegmentObjects) -> QueryAnswer:
             check_model(manifest, self._embedder.model)
             found = await find_nearest(objects, manifest.segments, question)
-            return QueryAnswer(index_id, await _hits(objects, found), manifest.version)
+            return QueryAnswer(index_id=index_id, results=await _hits(objects, found), version=manifest.version)
 
         return await self._reading(scope, index_id, manifest, search)
 
@@ -141,7 +141,7 @@ class Reader:
             rows = (live.ids.row(place.row) for place, live in places)
             documents = tuple(map(decode_document, lines[:fitting], rows))
             more = more or fitting < len(places)
-            return DocumentPage(documents, encode_cursor(owner, documents[-1].id) if more else None)
+            return DocumentPage(documents=documents, next_cursor=encode_cursor(owner, documents[-1].id) if more else None)
 
         return await self._reading(scope, index_id, await self._manifest(scope, index_id), page)
 
@@ -176,7 +176,7 @@ async def _hits(objects: SegmentObjects, found: Sequence[Neighbor]) -> tuple[Hit
 
 def _hit(found: Neighbor, line: bytes) -> Hit:
     stored = json.loads(line)
-    return Hit(DocumentId(found.id), stored["text"], stored["metadata"], found.score)
+    return Hit(id=DocumentId(found.id), text=stored["text"], metadata=stored["metadata"], score=found.score)
 
 
 async def _texts(objects: SegmentObjects, places: Sequence[RowPosition]) -> list[bytes]:

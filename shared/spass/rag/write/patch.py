@@ -126,4 +126,4 @@ def _patch_result(new: EmbeddedDocuments, found: DocumentLocation) -> Document:
     (row,) = new.rows({new.documents[0].document_id: found.stored.created_at}).ids
     (patched,) = new.documents
     created, updated = timestamp(row.created_at / 1000), timestamp(row.updated_at / 1000)
-    return Document(patched.document_id, patched.text, patched.metadata, created, updated)
+    return Document(id=patched.document_id, text=patched.text, metadata=patched.metadata, created_at=created, updated_at=updated)

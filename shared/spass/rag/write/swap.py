@@ -46,7 +46,7 @@ class Completion:
 
     async def writes(self, answer: WriteAnswer, /) -> Sequence[Write]:
         """Return the write that keeps the answer's body."""
-        return [await self.claim.completion(StoredAnswer(answer.body(), self.headers()))]
+        return [await self.claim.completion(StoredAnswer(answer.to_dict(), self.headers()))]
 
     def refusal(self) -> SpassError:
         """Return the error of a try whose claim has passed to another one."""

@@ -108,5 +108,12 @@ class Writer:
         replaced: int,
     ) -> NextVersion[WriteAnswer]:
         next_ = before.next_version(after, retired=retired, at=now_s())
-        answer = WriteAnswer(index_id, next_.doc_count, len(new.documents), replaced, next_.version, next_.generation)
+        answer = WriteAnswer(
+            index_id=index_id,
+            doc_count=next_.doc_count,
+            ingested=len(new.documents),
+            replaced=replaced,
+            version=next_.version,
+            generation=next_.generation,
+        )
         return NextVersion(answer, next_)

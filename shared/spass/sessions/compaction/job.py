@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Literal, Self, cast
 
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
@@ -24,7 +24,7 @@ from spass.redaction.text import redact_provider_text
 from spass.sessions.compaction.types import CompactionPlan
 from spass.tenancy.strict_body import StrictBody
 
-JOB_KIND: Final = "compaction"
+JOB_KIND: Final[Literal["compaction"]] = "compaction"
 JOB_SECONDS: Final = 3600
 """How long a job may take. One that has not ended by then never will."""
 JOB_TTL_SECONDS: Final = 30 * 24 * 3600
@@ -156,32 +156,6 @@ class Job:
         if self.failure is not None:
             every["failure"] = asdict(self.failure)
         return {name: value for name, value in every.items() if value is not None}
-
-    def wire(self, result: Mapping[str, Json] | None) -> dict[str, Json]:
-        """The job as a client sees it; ``result`` is what it came to, if it did."""
-        failure = self.failure
-        return {
-            "id": self.id,
-            "kind": JOB_KIND,
-            "status": self.status.value,
-            "created_at": self.created_at,
-            "finished_at": self.finished_at,
-            "result": result,
-            "error": {"code": failure.code, "message": failure.message} if failure else None,
-        }
-
-    def result(self, summary_text: str | None) -> dict[str, Json]:
-        """What a compaction that took place came to."""
-        return {
-            "job_id": self.id,
-            "source_session_id": self.plan.source,
-            "successor_session_id": self.plan.successor,
-            "summary_id": self.plan.summary,
-            "summary_text": summary_text,
-            "summary_model": self.model,
-            "compacted_message_count": self.compacted,
-            "kept_message_count": self.kept,
-        }
 
 
 def decode_job(item: Item) -> Job:

@@ -6,7 +6,6 @@ queue. What dies in between leaves a hold that expires by itself and a record of
 
 import asyncio
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -22,8 +21,8 @@ from spass.calls.scope import Scope
 from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, SpassError, StorageUnavailable
 from spass.core.ids import AgentName, JobId, SessionId, new_id
 from spass.core.jobs import CompactSession
-from spass.core.messages import Json
 from spass.core.time import timestamp
+from spass.sessions.compaction.answers import Compaction
 from spass.sessions.compaction.failure import RETRIES_EXHAUSTED, TIMED_OUT, fail_job
 from spass.sessions.compaction.job import JOB_SECONDS, Job, JobStatus, Requester, read_job
 from spass.sessions.compaction.planning import plan_compaction
@@ -107,8 +106,8 @@ class CompactionJobs:
                 found = await self.get(scope, job.id)
         return found
 
-    async def result(self, scope: Scope, job: Job) -> Mapping[str, Json] | None:
-        """What the job came to; None if it has not succeeded. Its text is null when the successor has been deleted since.
+    async def result(self, scope: Scope, job: Job) -> Compaction | None:
+        """Return the compaction; None if the job has not succeeded.
 
         Raises:
             StorageUnavailable: throttled or unreachable through all retries.
@@ -116,7 +115,16 @@ class CompactionJobs:
         if job.status is not JobStatus.SUCCEEDED:
             return None
         summary = await read_summary(scope.store, job.plan.successor, job.plan.summary)
-        return job.result(summary.text if summary is not None else None)
+        return Compaction(
+            job_id=job.id,
+            source_session_id=job.plan.source,
+            successor_session_id=job.plan.successor,
+            summary_id=job.plan.summary,
+            summary_text=summary.text if summary is not None else None,
+            summary_model=job.model or "",
+            compacted_message_count=job.compacted,
+            kept_message_count=job.kept,
+        )
 
     async def _source(self, scope: Scope, agent: AgentName, session: SessionId) -> Session:
         return decode_owned_session(

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from spass.core.ids import SessionId, SummaryId, new_id
-from spass.core.messages import Json
 from spass.core.time import Timestamp
 from spass.sessions.record import TurnRecord
 from spass.sessions.session import Session
@@ -47,19 +46,6 @@ class SummaryRecord:
     created_at: Timestamp
     first_seq: int
     last_seq: int
-
-    def wire(self) -> dict[str, Json]:
-        """The summary as the lineage shows it."""
-        return {
-            "id": self.id,
-            "source_session_id": self.source,
-            "successor_session_id": self.successor,
-            "text": self.text,
-            "model": self.model,
-            "created_at": self.created_at,
-            "first_seq": self.first_seq,
-            "last_seq": self.last_seq,
-        }
 
 
 @dataclass(frozen=True, slots=True)

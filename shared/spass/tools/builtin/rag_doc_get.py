@@ -1,6 +1,5 @@
 """The tool ``rag_doc_get``."""
 
-from dataclasses import asdict
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -29,4 +28,4 @@ class RagDocGet(Tool):
     ]
 
     async def run(self, context: ToolContext, /) -> Json:
-        return asdict(await context.rag.document(context.scope, IndexId(self.index_id), DocumentId(self.doc_id)))
+        return (await context.rag.document(context.scope, IndexId(self.index_id), DocumentId(self.doc_id))).to_dict()

@@ -1,6 +1,5 @@
 """The tool ``rag_index_describe``."""
 
-from dataclasses import asdict
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -25,4 +24,4 @@ class RagIndexDescribe(Tool):
     index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
 
     async def run(self, context: ToolContext, /) -> Json:
-        return asdict(await context.rag.describe(context.scope, IndexId(self.index_id)))
+        return (await context.rag.describe(context.scope, IndexId(self.index_id))).to_dict()

@@ -1,6 +1,5 @@
 """The tool ``rag_index_list``."""
 
-from dataclasses import asdict
 from typing import ClassVar, Final
 
 from spass.core.messages import Json
@@ -23,4 +22,4 @@ class RagIndexList(Tool):
 
     async def run(self, context: ToolContext, /) -> Json:
         page = await context.rag.list(context.scope, None, _MAX_INDEXES)
-        return {"indices": [asdict(index) for index in page.indices], "more": page.next_cursor is not None}
+        return {"indices": [index.to_dict() for index in page.indices], "more": page.next_cursor is not None}

@@ -17,7 +17,7 @@ TAG = re.compile(r"<\s*/?\s*(?:documents?|retrieved)\b[^>]*>?", re.IGNORECASE)
 
 
 def hit(text: str, name: str = "d1") -> Hit:
-    return Hit(DocumentId(name), text, {}, 0.5)
+    return Hit(id=DocumentId(name), text=text, metadata={}, score=0.5)
 
 
 def test_documents_stand_between_tags_with_their_ids_and_their_text_as_it_is() -> None:

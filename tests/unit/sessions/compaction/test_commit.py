@@ -29,7 +29,7 @@ from spass.sessions.compaction.summary_store import read_summary
 from spass.sessions.compaction.types import CompactionPlan, CompactionResult, Summary
 from spass.sessions.hold import acquire_hold, renew_hold
 from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, load_turns
-from spass.sessions.session import CreateSession, Hold, HoldKind, Session, decode_session
+from spass.sessions.session import CreateSession, Hold, HoldKind, Session, SessionView, decode_session
 from tests.unit.sessions.conftest import AGENT
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ async def test_both_sessions_are_listed_as_their_heads_are(compaction: Compactio
     plan = CompactionPlan.new(session, kept_from=5)
     await compaction.commit(await compaction.hold(session), plan)
     page = await compaction.harness.sessions.page(compaction.harness.scope(), AGENT, None, 10)
-    assert page.sessions == [await compaction.head(plan.successor), await compaction.head(session)]
+    assert page.sessions == [SessionView.of(await compaction.head(there)) for there in (plan.successor, session)]
 
 
 async def test_a_successor_may_begin_held_by_the_turn_that_goes_on_in_it(compaction: Compaction) -> None:

@@ -11,11 +11,12 @@ from spass.aws.idempotency import StoredAnswer
 from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, SessionId
-from spass.core.messages import FinishReason, Json, Message, Role
+from spass.core.messages import FinishReason, Message, Role
 from spass.core.time import Deadline
 from spass.sessions.compaction.job import Job, JobStatus
 from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
+from spass.sessions.history import MessageView
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session
 from spass.sessions.turn import CommittedTurn, ShortenHistory
@@ -78,7 +79,7 @@ class SessionSetup:
     async def head(self) -> Session:
         return await self.sessions.get(self.scope, AGENT, self.session)
 
-    async def history(self) -> list[dict[str, Json]]:
+    async def history(self) -> list[MessageView]:
         return (await self.sessions.history(self.scope, AGENT, self.session, None, 100)).messages
 
 
@@ -95,7 +96,7 @@ async def test_a_turn_goes_on_in_the_session_as_it_was(store: TenantStore, does:
     assert (turn.compaction_error.code, turn.compaction_error.details["reason"]) == ("summary_failed", reason)
     after = await home.history()
     assert after[: len(before)] == before
-    assert [message["content"] for message in after[len(before) :]] == ["Go on.", "Noted."]
+    assert [message.content for message in after[len(before) :]] == ["Go on.", "Noted."]
     assert (await home.head()).archived_at is None
     home.does = said("Ana has 300 Euro.")
     assert (await home.say("And now?", window=1)).compacted is not None
@@ -116,4 +117,4 @@ async def test_a_job_fails_and_gives_the_session_back_as_it_was(store: TenantSto
     assert again.status is JobStatus.SUCCEEDED
     source = await home.head()
     assert source.successor_session_id == again.plan.successor
-    assert [message["content"] for message in await home.history()][:4] == [message["content"] for message in before[0]]
+    assert [message.content for message in await home.history()][:4] == [message.content for message in before[0]]

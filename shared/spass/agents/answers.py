@@ -1,0 +1,107 @@
+"""The answers about agents, and an agent's reply."""
+
+from typing import Annotated, Literal
+
+from pydantic import WithJsonSchema
+
+from spass.agents.spec import AgentSpec
+from spass.core.ids import MessageId, RequestId
+from spass.core.messages import FinishReason
+from spass.tenancy.response_model import (
+    Count,
+    DateTime,
+    JsonValue,
+    NextCursor,
+    ResponseModel,
+    SessionIdText,
+    SummaryIdText,
+)
+
+
+class AgentSummary(ResponseModel):
+    """An agent in short."""
+
+    name: str
+    kind: str
+    model: str
+    description: str
+    tools: tuple[str, ...]
+    rag_index: str | None
+
+    @classmethod
+    def of(cls, agent: AgentSpec) -> "AgentSummary":
+        return cls.model_validate(agent, from_attributes=True)
+
+
+class AgentConfig(AgentSummary):
+    """An agent as its file describes it, with the defaults filled in."""
+
+    system_prompt: str
+    max_tokens: Count | None
+    temperature: float | None
+    max_turns: Count
+    rag_top_k: Count
+
+    @classmethod
+    def with_defaults(cls, agent: AgentSpec, rag_top_k: int) -> "AgentConfig":
+        """Return the agent. ``rag_top_k`` is the tenant's, which holds if the file has none."""
+        return cls.model_validate({**agent.model_dump(), "rag_top_k": agent.rag_top_k or rag_top_k})
+
+
+class AgentPage(ResponseModel):
+    """A page of the list of agents."""
+
+    agents: list[AgentSummary]
+    next_cursor: NextCursor
+
+
+class ReplyMessage(ResponseModel):
+    """What the agent answered. `id` and `seq` are null if no session keeps it."""
+
+    id: MessageId | None
+    seq: Count | None
+    role: Literal["assistant"] = "assistant"
+    content: str
+    created_at: DateTime
+
+
+class ExecutedCall(ResponseModel):
+    """A tool call of the turn, and its result."""
+
+    name: str
+    arguments: JsonValue
+    result: JsonValue
+    duration_ms: Count
+
+
+class ReplyUsage(ResponseModel):
+    """The tokens of all model calls of the turn."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+
+
+class ReplyCompaction(ResponseModel):
+    """The compaction before the turn."""
+
+    source_session_id: SessionIdText
+    successor_session_id: SessionIdText
+    summary_id: SummaryIdText
+
+
+class Reply(ResponseModel):
+    """An agent's reply. `turns` counts model calls."""
+
+    request_id: RequestId
+    agent: str
+    model: str
+    session_id: SessionIdText | None
+    message: ReplyMessage
+    tool_calls: list[ExecutedCall]
+    usage: ReplyUsage
+    turns: Count
+    finish_reason: Annotated[
+        FinishReason, WithJsonSchema({"type": "string", "enum": ["stop", "length", "max_turns", "content_filter"]})
+    ]
+    compaction: ReplyCompaction | None

@@ -1,0 +1,71 @@
+"""What the answers of all rooms have in common: their base class, and the types of their fields."""
+
+import json
+from operator import not_
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticSerializationError
+
+from spass.core.ids import JobId, SessionId, SummaryId
+from spass.core.messages import Json
+from spass.core.time import Timestamp
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _without_titles(schema: dict[str, Any]) -> None:
+    """Remove titles, which repeat the names, and defaults, which mean nothing in an answer."""
+    schema.pop("title", None)
+    for field in schema.get("properties", {}).values():
+        field.pop("title", None)
+        field.pop("default", None)
+
+
+class ResponseModel(BaseModel):
+    """An answer, or a part of one. Its route declares it, and FastAPI writes the OpenAPI document from it.
+
+    Bounds and patterns are in the document alone (``WithJsonSchema``): an unusual value must not turn an answer into an error.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        json_schema_serialization_defaults_required=True,
+        json_schema_extra=_without_titles,
+    )
+
+    def to_json(self) -> bytes:
+        """Return the answer as JSON in UTF-8. Half of a surrogate pair, which UTF-8 cannot write, becomes a question mark."""
+        try:
+            return self.__pydantic_serializer__.to_json(self)
+        except PydanticSerializationError:
+            return _encode(self.to_dict()).encode("utf-8", "replace")
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the answer as values that JSON can write."""
+        return self.model_dump(mode="json")
+
+
+class Deletion(ResponseModel):
+    """Whether something was deleted."""
+
+    deleted: bool
+
+
+LEAVE_OUT_IF_EMPTY: Final = Field(exclude_if=not_)
+"""Marks a field that is absent from the answer when it is empty or False."""
+
+Count = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
+SessionIdText = Annotated[SessionId, WithJsonSchema({"type": "string", "pattern": "^ses_[0-9a-z]{26}$"})]
+SummaryIdText = Annotated[SummaryId, WithJsonSchema({"type": "string", "pattern": "^sum_[0-9a-z]{26}$"})]
+JobIdText = Annotated[JobId, WithJsonSchema({"type": "string", "pattern": "^job_[0-9a-z]{26}$"})]
+DateTime = Annotated[Timestamp, WithJsonSchema({"type": "string", "format": "date-time"})]
+DecimalText = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[0-9]+([.][0-9]+)?$"})]
+"""An amount of money, exact."""
+ModelName = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 128})]
+JsonObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object"})]
+JsonValue = Annotated[Any, WithJsonSchema({"description": "Any JSON value."})]
+NextCursor = Annotated[
+    str | None, WithJsonSchema({"type": ["string", "null"], "description": "Of the next page; null at the end."})
+]
