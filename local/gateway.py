@@ -24,6 +24,7 @@ from local.models import STANDIN_KEY, ModelChoice, choose_models, overlay
 from local.processes import child, free_port
 from local.server import local_app, server
 from local.workers import Workers
+from spass.llm.backends import check_backend
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS
@@ -67,8 +68,8 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         notes = home.left_behind()
         _only_loopback_without_proxy()
         file = Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml")
-        config = load_gateway_config(file, TOOLS)
-        notes += config.notices
+        config = load_gateway_config(file, TOOLS, check_backend)
+        notes += config.warnings
         if not offline:
             check_keys(config)
             notes += dotenv_notes(DOTENV, config)

@@ -14,6 +14,7 @@ from local.edge import LambdaEdge
 from spass.aws.log import capture_library_logs
 from spass.core.errors import InvalidRequest
 from spass.core.ids import RequestId, new_id
+from spass.llm.backends import check_backend
 from spass.tenancy.config import load_gateway_config
 from spass.web.app import create_app
 from spass.web.errors import error_response
@@ -37,7 +38,7 @@ def local_app() -> ASGIApp:
     """
     services = Services()
     # Loaded here, as a deployment would log its notices; the banner says them with the lines of the operator's own file.
-    services.config = load_gateway_config(services.settings.config)
+    services.config = load_gateway_config(services.settings.config, check_backend=check_backend)
     _ = services.tokens, services.agents, services.router
     return LambdaEdge(create_app(routers(), services))
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from local.ollama import PROVIDER as OLLAMA
 from spass.agents.answers import AgentSummary
-from spass.llm.backends import serves
+from spass.llm.backends import check_backend, serves
 from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS
@@ -22,14 +22,14 @@ _HERE: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})
 def main() -> int:
     services = Services()
     try:
-        # Loaded here, because the services would also log the notices.
-        services.config = config = load_gateway_config(services.settings.config, TOOLS)
+        # Loaded here, because the services would also log the warnings.
+        services.config = config = load_gateway_config(services.settings.config, TOOLS, check_backend)
         agents = services.agents.list().agents
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    for notice in (*config.notices, *_loopback_backends(config, agents)):
-        print(notice)
+    for warning in (*config.warnings, *_loopback_backends(config, agents)):
+        print(warning)
     if not config.tenants:
         print(f"{services.settings.config}: there are no tenants yet, so every request will be refused with 401")
     print(f"{services.settings.config} and {len(agents)} agents in {services.settings.agents}/ are valid.")

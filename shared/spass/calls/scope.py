@@ -7,8 +7,8 @@ from spass.aws.clients import TenantStore
 from spass.core.cost import CostTally
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.time import Deadline
-from spass.tenancy.config import ANY_MODEL
 from spass.tenancy.identity import Caller, Identity
+from spass.tenancy.scalars import ANY_MODEL
 
 REQUEST_SECONDS: Final = 270.0
 """The one deadline of a request, all retries and sub-calls included."""

@@ -1,23 +1,31 @@
-"""Which backends serve a model."""
+"""What a configured backend serves, where its key is, and what is wrong with it."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from spass.core.text_checks import suggest_name
+from spass.llm.provider_registry import DEFAULT_PROVIDER, PROVIDERS
 from spass.tenancy.config import BackendConfig
-from spass.tenancy.providers import DEFAULT_PROVIDER, PROVIDERS
+from spass.tenancy.config_checks import BackendProblem
 
 DEFAULT_MAX_CONNECTIONS: Final = 100
-"""What a process opens at most to a backend that bounds nothing."""
+"""Connections that a process opens at most to a backend without ``max_concurrent``."""
+
+_BEDROCK_REGION: Final = re.compile(r"\bbedrock-runtime(?:-fips)?\.([a-z]{2}(?:-[a-z]+)+-\d)\.")
 
 
 def provider_of_model(model: str) -> str | None:
-    """The provider that ``model``'s name belongs to, if it belongs to one."""
-    return next((name for name, provider in PROVIDERS.items() if model.startswith(provider.models)), None)
+    """Return the provider that the name of ``model`` belongs to, or None."""
+    return next((name for name, provider in PROVIDERS.items() if model.startswith(provider.model_prefixes)), None)
 
 
 def serves(backend: BackendConfig, model: str) -> bool:
-    """A backend that lists models serves those and the ones it maps; any other serves what its provider's name stands for. Ollama
-    takes every name that belongs to nobody."""
+    """Return True if ``backend`` serves ``model``.
+
+    A backend with ``supported_models`` serves those, and always those in ``model_names``. Any other serves the models whose names
+    belong to its provider; ``DEFAULT_PROVIDER`` serves the names that belong to no provider.
+    """
     if model in backend.model_names:
         return True
     if backend.supported_models:
@@ -26,12 +34,36 @@ def serves(backend: BackendConfig, model: str) -> bool:
 
 
 def key_variable(backend: BackendConfig) -> str | None:
-    """The environment variable that holds the backend's key; None if it needs none, as a compatible server may not."""
+    """Return the environment variable that holds the key of ``backend``, or None if it needs no key."""
     if backend.api_key_env or backend.base_url:
         return backend.api_key_env
-    return PROVIDERS[backend.provider].key
+    return PROVIDERS[backend.provider].key_variable
 
 
 def key_variables(backends: Iterable[BackendConfig]) -> list[str]:
     """Return the environment variables that hold the keys of these backends, each once."""
     return list(dict.fromkeys(filter(None, map(key_variable, backends))))
+
+
+def bedrock_region(base_url: str | None) -> str | None:
+    """Return the AWS region in an address of Bedrock, or None if it names none."""
+    named = _BEDROCK_REGION.search(base_url or "")
+    return named[1] if named else None
+
+
+def check_backend(backend: BackendConfig) -> Iterator[BackendProblem]:
+    """Yield what is wrong with ``backend``, for ``load_gateway_config``."""
+    provider = PROVIDERS.get(backend.provider)
+    if provider is None:
+        names = list(PROVIDERS)
+        yield BackendProblem("provider", f"must be one of {', '.join(map(repr, names))}{suggest_name(backend.provider, names)}")
+        return
+    if not (backend.supported_models or backend.model_names or provider.model_prefixes or backend.provider == DEFAULT_PROVIDER):
+        instead = "list its models under model_names or supported_models"
+        yield BackendProblem(
+            None, f"{backend.name} serves no model: no name belongs to {backend.provider}; {instead}", is_warning=True
+        )
+    if backend.provider == "bedrock" and not backend.api_key_env and backend.base_url and not bedrock_region(backend.base_url):
+        instead = "write https://bedrock-runtime.<region>.amazonaws.com"
+        message = f"{backend.name}'s base_url names no region, so its calls are signed for that of the deployment; {instead}"
+        yield BackendProblem("base_url", message, is_warning=True)

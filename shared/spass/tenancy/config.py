@@ -1,6 +1,6 @@
 """``gateway.yaml``: the operator's one file."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema, model_validator
-from pydantic_core import PydanticKnownError
 
 from spass.core.errors import ModelNotFound
-from spass.core.text_checks import did_you_mean, limit_bytes
-from spass.tenancy.config_warnings import find_warnings
-from spass.tenancy.providers import PROVIDERS
+from spass.core.text_checks import limit_bytes
+from spass.tenancy.config_checks import BackendCheck, find_problems, find_warnings
 from spass.tenancy.scalars import (
+    ANY_MODEL,
     BaseUrl,
     Count,
     Day,
@@ -27,9 +26,7 @@ from spass.tenancy.scalars import (
     Sha256,
     TenantName,
 )
-from spass.tenancy.yaml_source import ConfigError, ConfigProblem, Loc, YamlSource, load_yaml, validate
-
-ANY_MODEL: Final = "*"
+from spass.tenancy.yaml_source import ConfigError, load_yaml, validate
 
 DEFAULT_READ_TIMEOUT: Final = 120.0
 """Seconds between two bytes of an answer, for a backend without a ``timeout``."""
@@ -43,12 +40,6 @@ MAX_EMBEDDING_INPUTS: Final = 2048
 
 def _absent_is_empty(value: object) -> object:
     return () if value is None else value
-
-
-def _registered(provider: str) -> str:
-    if provider not in PROVIDERS:
-        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, PROVIDERS))})
-    return provider
 
 
 def _size(limit: int) -> WithJsonSchema:
@@ -73,7 +64,7 @@ class BackendConfig(_Section):
     }
 
     name: Name
-    provider: Annotated[str, Field(strict=True), AfterValidator(_registered)]
+    provider: Name
     api_key_env: EnvironmentVariable | None = None
     base_url: BaseUrl | None = None
     priority: Count = 1
@@ -187,16 +178,16 @@ class GatewayConfig(_Section):
     usd_to_eur: Annotated[Decimal, Field(gt=0)] = Decimal("0.92")
     tenants: Annotated[tuple[TenantConfig, ...], BeforeValidator(_absent_is_empty)] = ()
 
-    _notices: tuple[str, ...] = PrivateAttr(())
+    _warnings: tuple[str, ...] = PrivateAttr(())
 
     @property
-    def notices(self) -> tuple[str, ...]:
-        """What the operator who wrote the file should know, though nothing is wrong: ``file:line: message``, by line."""
-        return self._notices
+    def warnings(self) -> tuple[str, ...]:
+        """Lines of the file that work but should change, as ``file:line: message`` in the order of lines."""
+        return self._warnings
 
-    def with_warnings(self, notices: Iterable[str]) -> Self:
-        """This configuration, which keeps ``notices`` from now on."""
-        self._notices = tuple(notices)
+    def with_warnings(self, warnings: tuple[str, ...]) -> Self:
+        """Set ``warnings`` and return this configuration."""
+        self._warnings = warnings
         return self
 
     @cached_property
@@ -219,101 +210,21 @@ def no_such_model(name: str) -> ModelNotFound:
     return ModelNotFound(f"There is no model '{name[:128]}'. GET /v1/models lists them.", param="model")
 
 
-def load_gateway_config(path: Path, tool_names: Collection[str] | None = None) -> GatewayConfig:
-    """The configuration in the file at ``path``. ``tool_names`` are those that it may name; None leaves them unchecked.
+def load_gateway_config(
+    path: Path, tool_names: Collection[str] | None = None, check_backend: BackendCheck | None = None
+) -> GatewayConfig:
+    """Return the configuration in the file at ``path``.
+
+    ``tool_names`` are the tools that it may name, and ``check_backend`` yields what is wrong with a backend; None leaves them
+    unchecked.
 
     Raises:
         ConfigError: with every problem: file, line, what is wrong and what to write instead.
     """
     source = load_yaml(path)
     config = validate(source, GatewayConfig)
-    problems = [*_references(source, config), *_repetitions(source, config)]
-    for at, defaults in _cascading(config):
-        problems += [source.problem((*at, *loc), what) for loc, what in unknown_names(defaults, config, tool_names)]
+    problems = [*find_problems(source, config, tool_names, check_backend)]
     if problems:
         raise ConfigError(problems)
-    return config.with_warnings(map(str, sorted(find_warnings(source, config), key=lambda notice: notice.line or 0)))
-
-
-def _references(source: YamlSource, config: GatewayConfig) -> Iterator[ConfigProblem]:
-    """Names that should be in the catalogue."""
-    for position, model in enumerate(config.models):
-        if (model.kind == "embedding") != (model.dimensions is not None):
-            yield source.problem(
-                ("models", position),
-                "the key 'dimensions' is missing: an embedding model has them"
-                if model.kind == "embedding"
-                else "'dimensions' belongs to embedding models; write kind: embedding or remove it",
-            )
-    default = config.defaults.embedding_model
-    embedding, chat = _names(config, "embedding"), _names(config, "chat")
-    yield from _unless_known(source, ("defaults", "embedding_model"), default, embedding, "embedding model")
-    for number, backend in enumerate(config.llm.backends):
-        at: Loc = ("llm", "backends", number)
-        for position, name in enumerate(backend.supported_models):
-            yield from _unless_known(source, (*at, "supported_models", position), name, [*chat, *embedding], "model")
-        for name in backend.model_names:
-            yield from _unless_known(source, (*at, "model_names", name), name, [*chat, *embedding], "model")
-    for number, tenant in enumerate(config.tenants):
-        for token_number, token in enumerate(tenant.tokens):
-            for position, name in enumerate(token.allowed_models):
-                where: Loc = ("tenants", number, "tokens", token_number, "allowed_models", position)
-                yield from _unless_known(source, where, name, [ANY_MODEL, *chat, *embedding], "model")
-
-
-def _cascading(config: GatewayConfig) -> Iterator[tuple[Loc, TenantDefaults]]:
-    """The parts that cascade, and where each stands."""
-    yield ("defaults",), config.defaults
-    for number, tenant in enumerate(config.tenants):
-        yield ("tenants", number, "defaults"), tenant.defaults
-
-
-def unknown_names(
-    defaults: TenantDefaults, config: GatewayConfig, tool_names: Collection[str] | None
-) -> Iterator[tuple[Loc, str]]:
-    """What ``defaults`` name that does not exist: where in them, and what is wrong. ``tool_names`` as for a whole file."""
-    model, chat = defaults.compact_summary_model, _names(config, "chat")
-    if model is not None and model not in chat:
-        yield ("compact_summary_model",), _unknown(model, chat, "chat model of the catalogue")
-    if tool_names is not None:
-        for position, name in enumerate(defaults.tools_enabled_default):
-            if name not in tool_names:
-                advice = did_you_mean(name, sorted(tool_names))
-                yield ("tools_enabled_default", position), f"'{name}' is no tool of this gateway{advice}"
-
-
-def _names(config: GatewayConfig, kind: str) -> list[str]:
-    return [model.name for model in config.models if model.kind == kind]
-
-
-def _unless_known(source: YamlSource, loc: Loc, name: str, known: Sequence[str], what: str) -> Iterator[ConfigProblem]:
-    if name not in known:
-        yield source.problem(loc, _unknown(name, known, f"{what} of the catalogue under models"))
-
-
-def _unknown(name: str, known: Sequence[str], what: str) -> str:
-    return f"'{name}' is no {what}{did_you_mean(name, known)}"
-
-
-def _repetitions(source: YamlSource, config: GatewayConfig) -> Iterator[ConfigProblem]:
-    """Names that should be unique."""
-    yield from _twice(source, ("llm", "backends"), "name", (backend.name for backend in config.llm.backends))
-    yield from _twice(source, ("models",), "name", (model.name for model in config.models))
-    yield from _twice(source, ("tenants",), "id", (tenant.id for tenant in config.tenants))
-    owners: dict[str, str] = {}
-    for number, tenant in enumerate(config.tenants):
-        at: Loc = ("tenants", number, "tokens")
-        yield from _twice(source, at, "id", (token.id for token in tenant.tokens))
-        for position, token in enumerate(tenant.tokens):
-            if token.sha256 in owners:
-                message = f"the same token as {owners[token.sha256]}; every token needs its own"
-                yield source.problem((*at, position, "sha256"), message)
-            owners.setdefault(token.sha256, f"'{token.id}' of tenant '{tenant.id}'")
-
-
-def _twice(source: YamlSource, loc: Loc, key: str, names: Iterable[str]) -> Iterator[ConfigProblem]:
-    seen: set[str] = set()
-    for position, name in enumerate(names):
-        if name in seen:
-            yield source.problem((*loc, position, key), f"'{name}' stands here a second time; each needs its own")
-        seen.add(name)
+    warnings = sorted(find_warnings(source, config, check_backend), key=lambda warning: warning.line or 0)
+    return config.with_warnings(tuple(map(str, warnings)))

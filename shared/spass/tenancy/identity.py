@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from spass.core.errors import InvalidToken
 from spass.core.ids import RequestId, TenantId, UserId
-from spass.tenancy.config import ANY_MODEL, GatewayConfig
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.scalars import ANY_MODEL
 
 
 @dataclass(frozen=True, slots=True)

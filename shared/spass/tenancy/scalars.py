@@ -3,9 +3,12 @@
 import re
 from datetime import date
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
+
+ANY_MODEL: Final = "*"
+"""Stands for every model in a token's ``allowed_models``."""
 
 
 def _variable(value: str) -> str:

@@ -18,7 +18,8 @@ from spass.core.errors import InvalidRequest
 from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.core.text_checks import did_you_mean
-from spass.tenancy.config import GatewayConfig, TenantDefaults, unknown_names
+from spass.tenancy.config import GatewayConfig, TenantDefaults
+from spass.tenancy.config_checks import unknown_names
 from spass.tenancy.response_model import ResponseModel
 from spass.tenancy.scalars import Money
 from spass.tenancy.yaml_source import Loc, explain_error, format_loc

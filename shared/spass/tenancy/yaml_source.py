@@ -5,7 +5,6 @@ Only what JSON could say is accepted. Scalars follow the core schema of YAML 1.2
 could grow without bound), tags, keys that are no text or stand twice, several documents.
 """
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from spass.core.messages import Json
-from spass.core.text_checks import did_you_mean
+from spass.core.text_checks import did_you_mean, suggest_name
 
 Loc: TypeAlias = tuple[str | int, ...]
 """The way to a value: keys and list positions from the root."""
@@ -254,9 +253,7 @@ def _must(opening: re.Match[str]) -> str:
 
 
 def _closest(value: object, expected: str) -> str:
-    known = re.findall(r"'([^']*)'", expected)
-    close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
-    return f"; did you mean '{close[0]}'?" if close else ""
+    return suggest_name(value, re.findall(r"'([^']*)'", expected)) if isinstance(value, str) else ""
 
 
 def _at(loc: Loc, message: str) -> str:

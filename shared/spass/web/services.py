@@ -86,12 +86,13 @@ class Services:
     def config(self) -> "GatewayConfig":
         from spass.aws.log import write_line
         from spass.core.time import now
+        from spass.llm.backends import check_backend
         from spass.tenancy.config import load_gateway_config
         from spass.tools.registry import TOOLS
 
-        config = load_gateway_config(self.settings.config, TOOLS)
-        for notice in config.notices:
-            write_line({"at": now(), "level": "warning", "event": "config_notice", "notice": notice})
+        config = load_gateway_config(self.settings.config, TOOLS, check_backend)
+        for warning in config.warnings:
+            write_line({"at": now(), "level": "warning", "event": "config_notice", "notice": warning})
         return config
 
     @cached_property

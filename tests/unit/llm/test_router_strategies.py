@@ -10,8 +10,8 @@ from spass.aws.attributes import Item
 from spass.aws.keys import Key
 from spass.core.errors import StorageUnavailable
 from spass.llm.errors import BackendUnavailable
+from spass.llm.provider_registry import PROVIDERS, ProviderEntry
 from spass.llm.providers import make_provider
-from spass.tenancy.providers import PROVIDERS, ProviderEntry
 from tests.unit.llm.limited_routers import RouterFleet, spread
 from tests.unit.virtual_time import BACKEND
 

@@ -9,7 +9,7 @@ import pytest
 
 from local.models import TOKENS
 from spass.core.errors import ModelNotFound
-from spass.llm.backends import serves
+from spass.llm.backends import check_backend, serves
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 
@@ -43,7 +43,7 @@ models:
 def load(tmp_path: Path, text: str) -> GatewayConfig:
     path = tmp_path / "gateway.yaml"
     path.write_text(text, encoding="utf-8")
-    return load_gateway_config(path)
+    return load_gateway_config(path, check_backend=check_backend)
 
 
 def complaints(tmp_path: Path, text: str) -> list[str]:
@@ -308,8 +308,8 @@ tenants:
 )
 def test_a_key_that_would_travel_in_the_clear_is_noted_with_its_line(tmp_path: Path, url: str, noted: bool) -> None:
     text = VALID.replace("provider: openai", f"provider: openai\n      base_url: {url}")
-    notices = load(tmp_path, text).notices
-    assert [*notices] == ["gateway.yaml:4: openai's key goes over the network in the clear; write https"] * noted
+    warnings = load(tmp_path, text).warnings
+    assert [*warnings] == ["gateway.yaml:4: openai's key goes over the network in the clear; write https"] * noted
 
 
 WITH_REGION = "write https://bedrock-runtime.<region>.amazonaws.com"
@@ -342,8 +342,8 @@ models:
     ],
 )
 def test_a_backend_that_cannot_serve_as_it_was_meant_is_noted(tmp_path: Path, backend: str, noted: str | None) -> None:
-    notices = load(tmp_path, f"llm:\n  backends:\n    - {{{backend}}}\n{MODELS}").notices
-    assert [*notices] == ([f"gateway.yaml:3: {noted}"] if noted else [])
+    warnings = load(tmp_path, f"llm:\n  backends:\n    - {{{backend}}}\n{MODELS}").warnings
+    assert [*warnings] == ([f"gateway.yaml:3: {noted}"] if noted else [])
 
 
 @pytest.mark.parametrize(
@@ -356,9 +356,9 @@ def test_a_backend_that_cannot_serve_as_it_was_meant_is_noted(tmp_path: Path, ba
     ],
 )
 def test_a_model_without_prices_is_noted_where_there_is_a_budget(tmp_path: Path, budget: str, noted: bool) -> None:
-    notices = load(tmp_path, MODELS + budget).notices
+    warnings = load(tmp_path, MODELS + budget).warnings
     message = "small has no price: its calls count for no budget, unless its provider says what they cost"
-    assert [*notices] == [f"gateway.yaml:2: {message}"] * noted
+    assert [*warnings] == [f"gateway.yaml:2: {message}"] * noted
 
 
 def test_tools_that_do_not_exist_are_named_with_their_lines(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_tools_that_do_not_exist_are_named_with_their_lines(tmp_path: Path) -> N
     ]
 
 
-def test_notices_are_no_key_of_the_file(tmp_path: Path) -> None:
-    (complaint,) = complaints(tmp_path, VALID + "notices: [x]\n")
-    assert "unknown key 'notices'" in complaint
-    assert "notices" not in load(tmp_path, VALID + TENANTS).model_dump()
+def test_warnings_are_not_a_key_of_the_file(tmp_path: Path) -> None:
+    (complaint,) = complaints(tmp_path, VALID + "warnings: [x]\n")
+    assert "unknown key 'warnings'" in complaint
+    assert "warnings" not in load(tmp_path, VALID + TENANTS).model_dump()

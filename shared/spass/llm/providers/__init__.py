@@ -3,12 +3,12 @@
 from importlib import import_module
 from typing import cast
 
+from spass.llm.provider_registry import PROVIDERS
 from spass.llm.types import Provider
 from spass.tenancy.config import BackendConfig
-from spass.tenancy.providers import PROVIDERS
 
 
 def make_provider(backend: BackendConfig, key: str | None) -> Provider:
     """The provider that speaks to ``backend`` with ``key``."""
-    module, name = PROVIDERS[backend.provider].code.split(":")
+    module, name = PROVIDERS[backend.provider].class_path.split(":")
     return cast(Provider, getattr(import_module(module), name)(backend, key))

@@ -19,6 +19,7 @@ from spass.aws.log import write_line
 from spass.aws.signing import Signer, SigningFailed
 from spass.core.messages import Json
 from spass.core.time import now
+from spass.llm.backends import bedrock_region
 from spass.llm.errors import BackendAuthError, BackendError, BackendForbidden, BackendTimeout, BackendUnavailable
 from spass.llm.providers.bedrock_embeddings import embed
 from spass.llm.providers.bedrock_wire import (
@@ -35,7 +36,6 @@ from spass.llm.providers.payloads import SurrogateJoiner, join_surrogates, parse
 from spass.llm.providers.stream_fallback import stream_or_whole
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.tenancy.config import BackendConfig
-from spass.tenancy.providers import bedrock_region
 
 # Whole sentences: a message about a bad value quotes it.
 _MODEL_ACCESS_MESSAGES: Final = re.compile(

@@ -32,6 +32,7 @@ from spass.llm.errors import (
     BackendTimeout,
     BackendUnavailable,
 )
+from spass.llm.provider_registry import PROVIDERS
 from spass.llm.providers import http, make_provider
 from spass.llm.providers.error_responses import error_from_response, retry_after
 from spass.llm.providers.http import translate_errors
@@ -39,7 +40,6 @@ from spass.llm.providers.openai import OpenAi
 from spass.llm.router import Router
 from spass.llm.types import Provider
 from spass.tenancy.config import LlmConfig
-from spass.tenancy.providers import PROVIDERS
 from tests.unit.aws.eventstreams import event
 from tests.unit.llm.scripted_upstream import (
     KEY,

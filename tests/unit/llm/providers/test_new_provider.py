@@ -10,11 +10,12 @@ import httpx
 import pytest
 
 from spass.llm import providers
+from spass.llm.backends import check_backend
+from spass.llm.provider_registry import PROVIDERS, ProviderEntry
 from spass.llm.providers import make_provider
 from spass.llm.providers.http import Connection
 from spass.llm.router import Router
 from spass.tenancy.config import load_gateway_config
-from spass.tenancy.providers import PROVIDERS, ProviderEntry
 from tests.unit.llm.scripted_upstream import KEY, context, request
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +28,7 @@ async def test_a_new_provider_is_one_file_and_one_line(tmp_path: Path, monkeypat
     (gateway,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
     (name, registered), *others = eval(f"{{{line}}}", {"ProviderEntry": ProviderEntry}).items()
     assert not others
-    module = registered.code.partition(":")[0]
+    module = registered.class_path.partition(":")[0]
     assert f"`shared/{module.replace('.', '/')}.py`" in DOCUMENT
     (tmp_path / "mistral.py").write_text(file)
     monkeypatch.setattr(providers, "__path__", [*providers.__path__, str(tmp_path)])
@@ -46,8 +47,8 @@ async def test_a_new_provider_is_one_file_and_one_line(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Connection, "__init__", over_there)
     (tmp_path / "gateway.yaml").write_text(gateway)
-    config = load_gateway_config(tmp_path / "gateway.yaml")
-    assert not config.notices
+    config = load_gateway_config(tmp_path / "gateway.yaml", check_backend=check_backend)
+    assert not config.warnings
     router = Router(config.llm, config.models, {"MISTRAL_API_KEY": KEY}.get, provider_of=make_provider)
     asking = replace(request(), model="mistral-large-latest", seed=7)
     deltas = [delta async for delta in router.chat(asking, context())]

@@ -1,0 +1,30 @@
+"""The registry of model providers: each name that ``gateway.yaml`` may use as ``provider``, with its class.
+
+Classes are named, not imported: ``llm.providers`` imports a class at its first use.
+"""
+
+from typing import Final, NamedTuple
+
+
+class ProviderEntry(NamedTuple):
+    """A provider.
+
+    ``class_path`` is ``module:Class``. ``key_variable`` is the environment variable that holds its key where a backend names none
+    (None: it needs no key). A model whose name starts with one of ``model_prefixes`` belongs to this provider.
+    """
+
+    class_path: str
+    key_variable: str | None = None
+    model_prefixes: tuple[str, ...] = ()
+
+
+PROVIDERS: Final[dict[str, ProviderEntry]] = {
+    "xai": ProviderEntry("spass.llm.providers.xai:Xai", "XAI_API_KEY", ("grok-",)),
+    "anthropic": ProviderEntry("spass.llm.providers.anthropic:Anthropic", "ANTHROPIC_API_KEY", ("claude-",)),
+    "openai": ProviderEntry("spass.llm.providers.openai:OpenAi", "OPENAI_API_KEY", ("gpt-", "o1-", "o3-")),
+    "ollama": ProviderEntry("spass.llm.providers.ollama:Ollama"),
+    "bedrock": ProviderEntry("spass.llm.providers.bedrock:Bedrock"),
+    "embedded": ProviderEntry("spass.llm.providers.embedded:EmbeddedProvider", model_prefixes=("all-minilm-l6-v2",)),
+}
+DEFAULT_PROVIDER: Final = "ollama"
+"""The provider of each model whose name belongs to no other."""

@@ -1,0 +1,159 @@
+"""Check what the schema of ``gateway.yaml`` cannot: names that must exist or be unique, and lines that work but should change."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
+
+from spass.core.text_checks import did_you_mean
+from spass.tenancy.scalars import ANY_MODEL
+from spass.tenancy.yaml_source import ConfigProblem, Loc, YamlSource
+
+if TYPE_CHECKING:
+    from spass.tenancy.config import BackendConfig, GatewayConfig, ModelConfig, TenantDefaults
+
+
+class BackendProblem(NamedTuple):
+    """What is wrong with a backend: the key it is about (None: the whole backend), and what to write instead.
+
+    The gateway starts in spite of a warning.
+    """
+
+    key: str | None
+    message: str
+    is_warning: bool = False
+
+
+BackendCheck: TypeAlias = Callable[["BackendConfig"], Iterable[BackendProblem]]
+
+
+def find_problems(
+    source: YamlSource, config: "GatewayConfig", tool_names: Collection[str] | None, check_backend: BackendCheck | None
+) -> Iterator[ConfigProblem]:
+    """Yield what the gateway cannot start with. The last two parameters are those of ``load_gateway_config``."""
+    for at, problem in _backend_problems(config, check_backend):
+        if not problem.is_warning:
+            yield source.problem(at, problem.message)
+    yield from _references(source, config)
+    yield from _repetitions(source, config)
+    for at, defaults in _cascading(config):
+        for loc, message in unknown_names(defaults, config, tool_names):
+            yield source.problem((*at, *loc), message)
+
+
+def find_warnings(source: YamlSource, config: "GatewayConfig", check_backend: BackendCheck | None) -> Iterator[ConfigProblem]:
+    """Yield the lines that work but should change. ``check_backend`` is that of ``load_gateway_config``."""
+    for at, problem in _backend_problems(config, check_backend):
+        if problem.is_warning:
+            yield ConfigProblem(source.file, source.line_of(at), problem.message)
+    if any(defaults.monthly_budget_usd is not None for _, defaults in _cascading(config)):
+        for number, model in enumerate(config.models):
+            if _is_unpriced(model):
+                message = f"{model.name} has no price: its calls count for no budget, unless its provider says what they cost"
+                yield ConfigProblem(source.file, source.line_of(("models", number)), message)
+
+
+def _backend_problems(config: "GatewayConfig", check_backend: BackendCheck | None) -> Iterator[tuple[Loc, BackendProblem]]:
+    for number, backend in enumerate(config.llm.backends):
+        at: Loc = ("llm", "backends", number)
+        if (
+            backend.api_key_env
+            and backend.base_url
+            and backend.base_url.startswith("http://")
+            and not _is_loopback(backend.base_url)
+        ):
+            message = f"{backend.name}'s key goes over the network in the clear; write https"
+            yield (*at, "base_url"), BackendProblem("base_url", message, is_warning=True)
+        for problem in check_backend(backend) if check_backend else ():
+            yield (at if problem.key is None else (*at, problem.key)), problem
+
+
+def _is_loopback(url: str) -> bool:
+    return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def _is_unpriced(model: "ModelConfig") -> bool:
+    return model.usd_per_mtok_in is None or (model.kind == "chat" and model.usd_per_mtok_out is None)
+
+
+def _references(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
+    """Names that should be in the catalogue."""
+    for position, model in enumerate(config.models):
+        if (model.kind == "embedding") != (model.dimensions is not None):
+            yield source.problem(
+                ("models", position),
+                "the key 'dimensions' is missing: an embedding model has them"
+                if model.kind == "embedding"
+                else "'dimensions' belongs to embedding models; write kind: embedding or remove it",
+            )
+    default = config.defaults.embedding_model
+    embedding, chat = _names(config, "embedding"), _names(config, "chat")
+    yield from _unless_known(source, ("defaults", "embedding_model"), default, embedding, "embedding model")
+    for number, backend in enumerate(config.llm.backends):
+        at: Loc = ("llm", "backends", number)
+        for position, name in enumerate(backend.supported_models):
+            yield from _unless_known(source, (*at, "supported_models", position), name, [*chat, *embedding], "model")
+        for name in backend.model_names:
+            yield from _unless_known(source, (*at, "model_names", name), name, [*chat, *embedding], "model")
+    for number, tenant in enumerate(config.tenants):
+        for token_number, token in enumerate(tenant.tokens):
+            for position, name in enumerate(token.allowed_models):
+                where: Loc = ("tenants", number, "tokens", token_number, "allowed_models", position)
+                yield from _unless_known(source, where, name, [ANY_MODEL, *chat, *embedding], "model")
+
+
+def _cascading(config: "GatewayConfig") -> Iterator[tuple[Loc, "TenantDefaults"]]:
+    """The parts that cascade, and where each stands."""
+    yield ("defaults",), config.defaults
+    for number, tenant in enumerate(config.tenants):
+        yield ("tenants", number, "defaults"), tenant.defaults
+
+
+def unknown_names(
+    defaults: "TenantDefaults", config: "GatewayConfig", tool_names: Collection[str] | None
+) -> Iterator[tuple[Loc, str]]:
+    """What ``defaults`` name that does not exist: where in them, and what is wrong. ``tool_names`` as for a whole file."""
+    model, chat = defaults.compact_summary_model, _names(config, "chat")
+    if model is not None and model not in chat:
+        yield ("compact_summary_model",), _unknown(model, chat, "chat model of the catalogue")
+    if tool_names is not None:
+        for position, name in enumerate(defaults.tools_enabled_default):
+            if name not in tool_names:
+                advice = did_you_mean(name, sorted(tool_names))
+                yield ("tools_enabled_default", position), f"'{name}' is no tool of this gateway{advice}"
+
+
+def _names(config: "GatewayConfig", kind: str) -> list[str]:
+    return [model.name for model in config.models if model.kind == kind]
+
+
+def _unless_known(source: YamlSource, loc: Loc, name: str, known: Sequence[str], what: str) -> Iterator[ConfigProblem]:
+    if name not in known:
+        yield source.problem(loc, _unknown(name, known, f"{what} of the catalogue under models"))
+
+
+def _unknown(name: str, known: Sequence[str], what: str) -> str:
+    return f"'{name}' is no {what}{did_you_mean(name, known)}"
+
+
+def _repetitions(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
+    """Names that should be unique."""
+    yield from _twice(source, ("llm", "backends"), "name", (backend.name for backend in config.llm.backends))
+    yield from _twice(source, ("models",), "name", (model.name for model in config.models))
+    yield from _twice(source, ("tenants",), "id", (tenant.id for tenant in config.tenants))
+    owners: dict[str, str] = {}
+    for number, tenant in enumerate(config.tenants):
+        at: Loc = ("tenants", number, "tokens")
+        yield from _twice(source, at, "id", (token.id for token in tenant.tokens))
+        for position, token in enumerate(tenant.tokens):
+            if token.sha256 in owners:
+                message = f"the same token as {owners[token.sha256]}; every token needs its own"
+                yield source.problem((*at, position, "sha256"), message)
+            owners.setdefault(token.sha256, f"'{token.id}' of tenant '{tenant.id}'")
+
+
+def _twice(source: YamlSource, loc: Loc, key: str, names: Iterable[str]) -> Iterator[ConfigProblem]:
+    seen: set[str] = set()
+    for position, name in enumerate(names):
+        if name in seen:
+            yield source.problem((*loc, position, key), f"'{name}' stands here a second time; each needs its own")
+        seen.add(name)
