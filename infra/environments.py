@@ -22,10 +22,10 @@ class Environment:
     ``contact`` (an address or a page) is what the Wikipedia tools tell Wikipedia about who calls. ``snap_start``
     restores the routes that call models from a snapshot instead of starting them cold; snapshots bill while idle. After a restore
     each function makes new clients, reads its credentials again and reseeds ``random`` (``spass/web/functions.py``).
-    ``ingest_steps`` is how many functions work on large files at once, over all files together; None bounds only each file, at
-    eight. ``compaction_steps`` is the same for steps of compactions that were asked for; None bounds them by the account alone.
-    They are reserved: nothing else of the account gets them, and Lambda wants 100 left to the rest. What finds none free waits,
-    a file for days, a compaction within its hour.
+    ``job_workers`` (2 to 1000) is how many messages of the queue of jobs are worked on at once: files, parts, merges. What finds
+    none free waits, for days if it must. ``compaction_steps`` is how many functions work on steps of compactions that were
+    asked for; None bounds them by the account alone. They are reserved: nothing else of the account gets them, and Lambda wants
+    100 left to the rest. What finds none free waits within its hour.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Environment:
     alarm_email: str | None = None
     contact: str | None = None
     snap_start: bool = False
-    ingest_steps: int | None = None
+    job_workers: int = 32
     compaction_steps: int | None = None
     audit_archive_days: int | None = None
 

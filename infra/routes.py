@@ -30,7 +30,6 @@ class Permission(StrEnum):
     UPLOADS_WRITE = "uploads-write"  # PutObject under uploads/*, lent to clients by presigned forms
     UPLOADS_READ = "uploads-read"  # GetObject and GetObjectVersion under uploads/*
     JOBS_SEND = "jobs-send"  # SendMessage to the queue of jobs
-    INGEST_START = "ingest-start"  # StartExecution of the state machine that ingests in parts
     COMPACTIONS_SEND = "compactions-send"  # SendMessage to the queue of compactions
     COMPACTION_START = "compaction-start"  # StartExecution of the state machine that compacts
 

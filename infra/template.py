@@ -59,8 +59,7 @@ def local_template() -> str:
         resource.pop("Metadata", None)
         if hidden := resource["Properties"].get("VisibilityTimeout"):
             resource["Properties"]["VisibilityTimeout"] = min(hidden, _HIDDEN_AT_MOST)
-    machines = {"IngestMachine": api.jobs.ingest, "CompactionMachine": api.jobs.compaction}
-    template["Outputs"] |= {output: {"Value": {"Ref": _logical_id(machine)}} for output, machine in machines.items()}
+    template["Outputs"]["CompactionMachine"] = {"Value": {"Ref": _logical_id(api.jobs.compaction)}}
     template["Description"] = "Spass on the laptop: what is stored, and who works on it. Written by `make template`; do not edit."
     return json.dumps({name: part for name, part in template.items() if part}, indent=2) + "\n"
 

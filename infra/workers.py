@@ -16,7 +16,6 @@ class Trigger(StrEnum):
 
     JOBS = "jobs"  # a message of the queue of jobs
     COMPACTIONS = "compactions"  # a message of the queue of compactions
-    INGEST = "ingest"  # a step of the state machine that ingests in parts
     COMPACTION = "compaction"  # a step of the state machine that compacts
     HOURLY = "hourly"  # the clock
 
@@ -37,7 +36,7 @@ class Worker:
 
     @property
     def function_name(self) -> str:
-        """The logical name of the Lambda, e.g. ``worker-ingest-step``."""
+        """The logical name of the Lambda, e.g. ``worker-compaction-step``."""
         return f"worker-{self.module.replace('_', '-')}"
 
 
@@ -45,10 +44,8 @@ _STORE: Final = frozenset({Permission.TABLE_READ, Permission.TABLE_WRITE, Permis
 _INGEST: Final = _STORE | {Permission.UPLOADS_READ, Permission.JOBS_SEND, Permission.MODELS, Permission.EMBEDDING}
 
 WORKERS: Final[tuple[Worker, ...]] = (
-    # A merge holds its inputs and its result in memory.
-    Worker(module="jobs", trigger=Trigger.JOBS, permissions=_INGEST | {Permission.INGEST_START}, memory=3008),
-    # One whole vCPU: most of its time goes into embedding.
-    Worker(module="ingest_step", trigger=Trigger.INGEST, permissions=_INGEST, memory=1769),
+    # A merge holds its inputs and its result in memory; most of the time of a file goes into embedding.
+    Worker(module="jobs", trigger=Trigger.JOBS, permissions=_INGEST, memory=3008),
     # Somebody waits until it has started the state machine, which takes no time: if it takes any, the next one may go better.
     Worker(
         module="compactions",
@@ -65,6 +62,6 @@ WORKERS: Final[tuple[Worker, ...]] = (
         memory=1024,
         seconds=600,
     ),
-    # It asks for merges whose request was lost.
+    # It sends jobs again whose messages were lost.
     Worker(module="sweep", trigger=Trigger.HOURLY, permissions=_STORE | {Permission.JOBS_SEND}, memory=1024),
 )

@@ -31,12 +31,11 @@ _MISLEADING: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN",
 
 @dataclass(frozen=True, slots=True)
 class StackOutputs:
-    """What the stack has made: names, the queues' URLs, the state machines' ARNs."""
+    """What the stack has made: names, the queues' URLs, the state machine's ARN."""
 
     table: str
     bucket: str
     queue: str
-    ingest_machine: str
     compaction_queue: str
     compaction_machine: str
 
@@ -44,17 +43,12 @@ class StackOutputs:
     def queues(self) -> tuple[str, ...]:
         return self.queue, self.compaction_queue
 
-    @property
-    def machines(self) -> tuple[str, ...]:
-        return self.ingest_machine, self.compaction_machine
-
     def variables(self) -> dict[str, str]:
         """What the gateway's environment says of them, as that of a deployed function does."""
         return {
             "SPASS_TABLE": self.table,
             "SPASS_BUCKET": self.bucket,
             "SPASS_QUEUE": self.queue,
-            "SPASS_INGEST_MACHINE": self.ingest_machine,
             "SPASS_COMPACTION_QUEUE": self.compaction_queue,
             "SPASS_COMPACTION_MACHINE": self.compaction_machine,
         }
@@ -161,8 +155,7 @@ def _workers_exist(stores: StackOutputs) -> bool:
     try:
         for queue in stores.queues:
             boto3.client("sqs").get_queue_attributes(QueueUrl=queue)
-        for machine in stores.machines:
-            boto3.client("stepfunctions").describe_state_machine(stateMachineArn=machine)
+        boto3.client("stepfunctions").describe_state_machine(stateMachineArn=stores.compaction_machine)
         schedules = boto3.client("scheduler").list_schedules()["Schedules"]
         mappings = functions.list_event_source_mappings()["EventSourceMappings"]
     except ClientError:
@@ -223,7 +216,6 @@ def _stores(client: "CloudFormationClient") -> StackOutputs:
         table=made("AWS::DynamoDB::Table", "TableName"),
         bucket=made("AWS::S3::Bucket", "BucketName"),
         queue=outputs.get("QueueUrl", ""),
-        ingest_machine=outputs.get("IngestMachine", ""),
         compaction_queue=outputs.get("CompactionQueueUrl", ""),
         compaction_machine=outputs.get("CompactionMachine", ""),
     )

@@ -86,7 +86,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         os.environ.setdefault("SPASS_AGENTS", str(ROOT / "agents"))
         app = local_app()
         stack.enter_context(workers.serving(stores.queues))
-        threading.Thread(target=resume_executions, args=[stores.machines], daemon=True).start()
+        threading.Thread(target=resume_executions, args=[stores.compaction_machine], daemon=True).start()
         shown = banner(f"http://{HOST}:{port}", file, config, choice, home, f"{endpoint}/{stores.bucket}", notes)
         print(shown, flush=True)
         server(app).run(sockets=[listener])

@@ -9,7 +9,7 @@ from spass.aws.log import failure_line, write_line
 from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.core.time import Deadline, now, now_s
-from spass.rag.ingest.uploads import abandon_stale
+from spass.rag.ingest.sweep import sweep_uploads
 from spass.rag.write.sweep import sweep
 from spass.sessions.sweep import sweep_bodies
 from spass.web.functions import worker_handler
@@ -37,13 +37,15 @@ async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> 
 async def _swept(services: Services, tenant: TenantId, deadline: Deadline) -> dict[str, int]:
     store, at = services.aws.for_tenant(tenant), now_s()
     indices = await sweep(store, at, deadline)
+    uploads = await sweep_uploads(store, at, deadline)
     return {
         "swept": 1,
         "retired": indices.retired,
         "orphans": indices.orphans,
         "merges": indices.merges,
         "bodies": await sweep_bodies(store, at, deadline),
-        "uploads": await abandon_stale(store, at, deadline),
+        "uploads": uploads.abandoned,
+        "uploads_resent": uploads.resent,
     }
 
 

@@ -1,9 +1,9 @@
-"""The state machines: each of them a definition beside this folder, and one function that all its steps call."""
+"""A state machine: a definition beside this folder, and one function that all its steps call."""
 
 from pathlib import Path
 from typing import Final
 
-from aws_cdk import ArnFormat, Aws, RemovalPolicy, Stack
+from aws_cdk import Aws, RemovalPolicy
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
@@ -11,17 +11,15 @@ from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
-from infra.constructs.roles import wildcard_finding
 
 _DEFINITIONS: Final = Path(__file__).resolve().parents[1]
-INGEST: Final = _DEFINITIONS / "ingest.asl.json"
 COMPACTION: Final = _DEFINITIONS / "compaction.asl.json"
 
 
 class Machine(Construct):
     """``definition`` with ``step`` as the function that all its steps call.
 
-    Executions are named by the upload or job and told ids, so nothing of a tenant's text is in their history.
+    Executions are named by the job and told ids, so nothing of a tenant's text is in their history.
     """
 
     def __init__(
@@ -56,38 +54,7 @@ class Machine(Construct):
             self.resource,
             {
                 "AwsSolutions-IAM5[Resource::*]": "Delivery of logs is set up by actions that know no resources.",
-                "AwsSolutions-SF1": "Errors are logged. A million documents would else log millions of steps that went well.",
-                "AwsSolutions-SF2": "Traces bill by the step, and the record of an upload or job says how far it is.",
+                "AwsSolutions-SF1": "Errors are logged. Steps that went well are not.",
+                "AwsSolutions-SF2": "Traces bill by the step, and the record of a job says how far it is.",
             },
-        )
-
-    def may_start_children(self) -> None:
-        """Let it start, follow and stop executions of its own, as one with a distributed map does.
-
-        The policy names the machine, which waits for its role's other policy: so it is one of its own.
-        (https://docs.aws.amazon.com/step-functions/latest/dg/iam-policies-eg-dist-map.html)
-        """
-        children = [self._executions(f"{self.resource.state_machine_name}{rest}") for rest in (":*", "/*")]
-        policy = iam.Policy(
-            self,
-            "Children",
-            statements=[
-                iam.PolicyStatement(actions=["states:StartExecution"], resources=[self.arn]),
-                iam.PolicyStatement(
-                    actions=["states:DescribeExecution", "states:StopExecution", "states:RedriveExecution"], resources=children
-                ),
-            ],
-        )
-        policy.attach_to_role(self.resource.role)
-        acknowledge(
-            policy,
-            {
-                wildcard_finding(Stack.of(self), child): "Its own executions; Step Functions makes up the rest of their names."
-                for child in children
-            },
-        )
-
-    def _executions(self, name: str) -> str:
-        return Stack.of(self).format_arn(
-            service="states", resource="execution", resource_name=name, arn_format=ArnFormat.COLON_RESOURCE_NAME
         )

@@ -54,7 +54,6 @@ class Monitoring(Construct):
         rare: Collection[str],
         jobs: Watched,
         compactions: Watched,
-        ingest: sfn.IStateMachine,
         compaction: sfn.IStateMachine,
         archive: AuditArchive | None,
         email: str | None,
@@ -77,7 +76,6 @@ class Monitoring(Construct):
             self._alarm(f"Function-{name}", _sum(troubles), threshold=1 if name in rare else 3)
         self._alarm("FailedJobs", _messages(jobs.failed), threshold=1)
         self._alarm("OldestJob", _age(jobs.queue), threshold=_OLD.to_seconds())
-        self._alarm("FailedIngests", ingest.metric_failed(period=_PERIOD, statistic="Sum"), threshold=1)
         self._watch_compactions(compactions, compaction)
         if archive is not None:
             self._alarm("ArchiveLate", _age_of_oldest_record(archive), threshold=_LATE.to_seconds())

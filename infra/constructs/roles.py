@@ -1,7 +1,6 @@
 """One role per set of permissions: exactly the actions its routes need, on exactly this deployment's things."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from aws_cdk import Stack
@@ -34,14 +33,12 @@ _UPLOAD_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
     Permission.UPLOADS_WRITE: ("s3:PutObject",),
     Permission.UPLOADS_READ: ("s3:GetObject", "s3:GetObjectVersion"),
 }
-_STARTS: Final = frozenset({Permission.INGEST_START, Permission.COMPACTION_START})
 
 
 class Roles(Construct):
     """Makes the role of each permission set once.
 
-    ``keys_path`` is where the provider keys lie in SSM; ``machines`` are the ARNs of the state machines that may be started, each
-    under the permission to.
+    ``keys_path`` is where the provider keys lie in SSM; ``compaction`` is the ARN of the state machine that may be started.
     """
 
     def __init__(
@@ -51,14 +48,14 @@ class Roles(Construct):
         *,
         stored: StatefulResources,
         keys_path: str,
-        machines: Mapping[Permission, str] = MappingProxyType({}),
+        compaction: str | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
         self._table = stack.format_arn(service="dynamodb", resource="table", resource_name=stored.table)
         self._bucket = f"arn:{stack.partition}:s3:::{stored.bucket}"
         self._queues = {Permission.JOBS_SEND: stored.jobs.arn, Permission.COMPACTIONS_SEND: stored.compactions.arn}
-        self._machines = machines
+        self._compaction = compaction
         self._keys = stack.format_arn(service="ssm", resource="parameter", resource_name=f"{keys_path.strip('/')}/*")
         self._bedrock = bedrock_access(stack, bedrock_models(gateway_file()))
         self._roles: dict[frozenset[Permission], iam.Role] = {}
@@ -108,9 +105,8 @@ class Roles(Construct):
             statements += self._bedrock.statements
         if queues := [arn for permission, arn in self._queues.items() if permission in permissions]:
             statements.append(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=queues))
-        if starts := permissions & _STARTS:
-            machines = [self._machines[permission] for permission in sorted(starts)]
-            statements.append(iam.PolicyStatement(actions=["states:StartExecution"], resources=machines))
+        if Permission.COMPACTION_START in permissions and self._compaction:
+            statements.append(iam.PolicyStatement(actions=["states:StartExecution"], resources=[self._compaction]))
         return statements
 
 

@@ -81,7 +81,6 @@ class ApiStack(Stack):
                 rare={worker.function_name for worker in WORKERS if worker.trigger is Trigger.HOURLY},
                 jobs=self._watched("Queue", "FailedJobs", data.stored.jobs),
                 compactions=self._watched("Compactions", "UnstartedCompactions", data.stored.compactions),
-                ingest=self.jobs.ingest.resource,
                 compaction=self.jobs.compaction.resource,
                 archive=archive,
                 email=environment.alarm_email,

@@ -1,6 +1,5 @@
-"""What works without being called: the workers of the queues, the state machines with their steps, the hourly sweep."""
+"""What works without being called: the workers of the queues, the state machine with its steps, the hourly sweep."""
 
-from pathlib import Path
 from typing import Final
 
 from aws_cdk import Duration, NestedStack
@@ -12,16 +11,13 @@ from constructs import Construct
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.function import Function, FunctionKind
 from infra.constructs.layer import Layers, function_code
-from infra.constructs.machine import COMPACTION, INGEST, Machine
+from infra.constructs.machine import COMPACTION, Machine
 from infra.constructs.roles import Roles
 from infra.environments import Environment
 from infra.routes import Permission
 from infra.stateful_resources import StatefulQueue, StatefulResources, function_environment
 from infra.workers import WORKERS, Trigger, Worker
 
-# How many files are looked at, or indices merged, at a time. Lambda allows an account 1000 functions at once by default, and the
-# callers of the API shall always find one.
-_FILES_AT_ONCE: Final = 10
 # Starting an execution takes a tenth of a second.
 _COMPACTIONS_A_BATCH: Final = 10
 _COMPACTION_BATCHES_AT_ONCE: Final = 2
@@ -51,15 +47,12 @@ class JobsStack(NestedStack):
         self.functions: dict[str, Function] = {}
         workers = {worker.trigger: worker for worker in WORKERS}
         roles = Roles(self, "StepRoles", stored=stored, keys_path=environment.keys_path)
-        self.ingest = self._machine("Ingest", INGEST, self._add_worker(workers[Trigger.INGEST], roles))
-        self.ingest.may_start_children()
-        self.compaction = self._machine("Compaction", COMPACTION, self._add_worker(workers[Trigger.COMPACTION], roles))
-        self._variables |= {"SPASS_INGEST_MACHINE": self.ingest.arn, "SPASS_COMPACTION_MACHINE": self.compaction.arn}
-        machines = {Permission.INGEST_START: self.ingest.arn, Permission.COMPACTION_START: self.compaction.arn}
-        roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path, machines=machines)
-        # One message at a time: a message is a file, and one file shall not wait for another.
+        self.compaction = self._machine(self._add_worker(workers[Trigger.COMPACTION], roles))
+        self._variables["SPASS_COMPACTION_MACHINE"] = self.compaction.arn
+        roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path, compaction=self.compaction.arn)
+        # One message at a time: a message is a file or a part of one, and one file shall not wait for another.
         jobs = self._add_worker(workers[Trigger.JOBS], roles)
-        self._work_off("Messages", stored.jobs, jobs, batch=1, at_once=_FILES_AT_ONCE)
+        self._work_off("Messages", stored.jobs, jobs, batch=1, at_once=environment.job_workers)
         compactions = self._add_worker(workers[Trigger.COMPACTIONS], roles)
         self._work_off(
             "Compactions", stored.compactions, compactions, batch=_COMPACTIONS_A_BATCH, at_once=_COMPACTION_BATCHES_AT_ONCE
@@ -71,7 +64,6 @@ class JobsStack(NestedStack):
 
     def _add_worker(self, worker: Worker, roles: Roles) -> Function:
         environment = self._environment
-        at_once = {Trigger.INGEST: environment.ingest_steps, Trigger.COMPACTION: environment.compaction_steps}
         role = roles.role(worker.permissions - _EMBEDDING)
         function = Function(
             self,
@@ -89,17 +81,17 @@ class JobsStack(NestedStack):
             timeout=Duration.seconds(worker.seconds),
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,
-            at_once=at_once.get(worker.trigger),
+            at_once=environment.compaction_steps if worker.trigger is Trigger.COMPACTION else None,
         )
         function.log_group.grant_write(role)
         self.functions[worker.function_name] = function
         return function
 
-    def _machine(self, construct_id: str, definition: Path, step: Function) -> Machine:
+    def _machine(self, step: Function) -> Machine:
         return Machine(
             self,
-            construct_id,
-            definition=definition,
+            "Compaction",
+            definition=COMPACTION,
             step=step.resource,
             log_retention=self._environment.log_retention,
             log_removal=self._environment.log_removal,

@@ -1,4 +1,4 @@
-"""The worker of the queue and the step of the machine, as Lambda calls them, for files of tenants of a whole gateway."""
+"""The worker of the queue of jobs, as Lambda calls it, for files of tenants of a whole gateway."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ from typing import Any
 import boto3
 import pytest
 
-from functions.workers import ingest_step, jobs
+from functions.workers import jobs
+from spass.core.jobs import IngestPart, Job, body_of
 from spass.core.messages import Json
 from spass.llm.errors import BackendUnavailable
 from spass.web.functions import WorkerFunction, worker_handler
@@ -25,13 +26,6 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def queue(gateway: Gateway) -> Iterator[WorkerFunction]:
     handler = worker_handler(jobs.work, gateway.services)
-    yield handler
-    handler.close()
-
-
-@pytest.fixture
-def machine(gateway: Gateway) -> Iterator[WorkerFunction]:
-    handler = worker_handler(ingest_step.work, gateway.services)
     yield handler
     handler.close()
 
@@ -94,25 +88,20 @@ def test_a_bug_met_by_one_message_is_not_the_next_ones(
     assert gateway.send("GET", "/a1/rag/indices/broken").json["doc_count"] == 1
 
 
-def test_a_step_answers_what_the_machine_goes_by(
-    gateway: Gateway, queue: WorkerFunction, machine: WorkerFunction, monkeypatch: pytest.MonkeyPatch
+def test_the_parts_of_a_large_file_are_messages_too(
+    gateway: Gateway, queue: WorkerFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[str] = []
+    sent: list[Job] = []
 
-    async def start(_: object, index: str, upload: str, parts: object, *, failures: int) -> None:
-        started.append(upload)
+    async def send(_: object, job: Job) -> None:
+        sent.append(job)
 
-    jobs_of_tenant = "spass.aws.jobs.TenantJobs"
-    monkeypatch.setattr(f"{jobs_of_tenant}.in_parts", property(lambda _: True))
-    monkeypatch.setattr(f"{jobs_of_tenant}.start_parts", start)
-    monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 20)
-    monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 20)
+    monkeypatch.setattr("spass.aws.jobs.TenantJobs.send", send)
+    monkeypatch.setattr("spass.rag.ingest.planning.SMALL_BYTES", 20)
+    monkeypatch.setattr("spass.rag.ingest.planning.PART_BYTES", 20)
     body = b'{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n'
     assert invoke(queue, messages(put("uploads/demo/books/a.jsonl", body))) == {"batchItemFailures": []}
-    event = {"tenant": "demo", "index": "books", "upload": started[0], "execution": 0}
-    assert [invoke(machine, event | {"step": "part", "part": part}) for part in (1, 0)] == [{"done": True}] * 2
-    invoke(machine, event | {"step": "finish"})
+    assert [job.part for job in sent if isinstance(job, IngestPart)] == [0, 1]
+    assert invoke(queue, messages(*map(body_of, reversed(sent)))) == {"batchItemFailures": []}
     (upload,) = gateway.send("GET", UPLOADS).json["uploads"]
     assert (upload["status"], upload["documents_ingested"]) == ("succeeded", 2)
-    invoke(machine, event | {"step": "fail"})
-    assert gateway.send("GET", UPLOADS).json["uploads"] == [upload]

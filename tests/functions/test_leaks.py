@@ -13,7 +13,7 @@ import pytest
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from functions.workers import ingest_step, jobs
+from functions.workers import compaction_step, jobs
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, Provider, ToolCallDelta
@@ -350,7 +350,7 @@ def test_a_file_that_is_ingested_and_fails(
 
 def test_a_step_that_meets_a_bug(planted_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises((KeyError, ValueError, LookupError)) as raised:
-        planted_gateway.work(ingest_step.work, {"tenant": "demo", "step": text_with_secrets(BATCHES[0])})
+        planted_gateway.work(compaction_step.work, {"tenant": "demo", "job": "job_1", "step": text_with_secrets(BATCHES[0])})
     assert not leaked_kinds(str(raised.value), BATCHES[0])
     assert_clean(None, capsys, BATCHES[0])
 

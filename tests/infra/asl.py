@@ -11,11 +11,8 @@ def read(definition: Path) -> dict[str, Any]:
 
 
 def tasks(states: dict[str, Any]) -> dict[str, Any]:
-    """The steps that call the function, those within maps included."""
-    found = {name: state for name, state in states.items() if state["Type"] == "Task"}
-    for state in states.values():
-        found |= tasks(state["ItemProcessor"]["States"]) if "ItemProcessor" in state else {}
-    return found
+    """Return the steps that call the function."""
+    return {name: state for name, state in states.items() if state["Type"] == "Task"}
 
 
 def longest(retry: dict[str, Any]) -> float:

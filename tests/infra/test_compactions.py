@@ -110,11 +110,6 @@ def test_an_execution_that_failed_or_ran_out_of_time_raises_an_alarm(prod: Deplo
     assert threshold == 1
 
 
-def test_an_ingest_that_failed_raises_an_alarm(prod: Deployment) -> None:
-    (alarm,) = [alarm for alarm in _alarms(prod).values() if alarm.get("Namespace") == "AWS/States"]
-    assert (alarm["MetricName"], alarm["Threshold"]) == ("ExecutionsFailed", 1)
-
-
 def _alarms(deployment: Deployment) -> dict[str, dict[str, Any]]:
     return {name: alarm["Properties"] for name, alarm in deployment.resources("AWS::CloudWatch::Alarm")}
 

@@ -3,21 +3,20 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from infra.constructs.machine import COMPACTION, INGEST
-from infra.environments import DEV, Environment
+from infra.constructs.machine import COMPACTION
+from infra.environments import DEV, ENVIRONMENTS, Environment
 from infra.routes import Permission
 from infra.template import local_template
 from infra.workers import WORKERS, Trigger, Worker
 
-from .asl import longest, read, tasks
 from .conftest import Deployment, actions_of, statements_of
 
 NAMES = [worker.function_name for worker in WORKERS]
 FIFTEEN_MINUTES = 900
+PARTS_OF_A_TENANT = 8  # spass/rag/ingest/publish.py
 
 
 @pytest.mark.parametrize("worker", WORKERS, ids=NAMES)
@@ -69,82 +68,25 @@ def test_the_stack_has_no_function_that_sets_the_notification_afterwards(dev: De
     }
 
 
-def test_the_worker_of_the_queue_knows_the_machine_and_the_machine_only_its_step(dev: Deployment) -> None:
-    machine, properties = dev.machine(INGEST)
-    step = {"Fn::GetAtt": [dev.worker(Trigger.INGEST), "Arn"]}
-    assert properties["DefinitionSubstitutions"] == {"Step": step}
-    assert dev.functions()["worker-jobs"]["Environment"]["Variables"]["SPASS_INGEST_MACHINE"] == {"Ref": machine}
-
-
-def test_the_machine_may_call_its_step_and_run_children_of_its_own(dev: Deployment) -> None:
-    name, machine = dev.machine(INGEST)
-    statements = statements_of(dev.jobs, machine["RoleArn"]["Fn::GetAtt"][0])
-    granted = {action: one["Resource"] for one in statements for action in actions_of(one) if not action.startswith("logs:")}
-    executions = ["arn:", {"Ref": "AWS::Partition"}, ":states:eu-central-1:", {"Ref": "AWS::AccountId"}, ":execution:"]
-    children = [{"Fn::Join": ["", [*executions, {"Fn::GetAtt": [name, "Name"]}, rest]]} for rest in (":*", "/*")]
-    assert granted == {
-        "lambda:InvokeFunction": {"Fn::GetAtt": [dev.worker(Trigger.INGEST), "Arn"]},
-        "states:StartExecution": {"Ref": name},
-        "states:DescribeExecution": children,
-        "states:StopExecution": children,
-        "states:RedriveExecution": children,
-    }
-
-
-def test_every_step_of_the_machine_is_tried_again_and_what_fails_for_good_is_told() -> None:
-    definition = read(INGEST)
-    found = tasks(definition["States"])
-    assert set(found) == {"Part", "Finish", "Fail"}
-    for task in found.values():
-        *_, retry = task["Retry"]
-        assert retry["ErrorEquals"] == ["States.ALL"]
-        assert retry["JitterStrategy"] == "FULL"
-        assert task["TimeoutSeconds"] > FIFTEEN_MINUTES, "the function itself ends first, and says where it stands"
-    for name in ("Parts", "Finish"):
-        assert [catch["Next"] for catch in definition["States"][name]["Catch"]] == ["Fail"]
-
-
-def test_a_part_waits_for_a_function_as_long_as_others_have_them_all_and_outlives_an_outage() -> None:
-    """One part that fails for good ends all others. Files run eight parts each, so a hundred files may want all functions of an
-    account. A message of the queue is tried for more than an hour, too."""
-    definition = read(INGEST)
-    throttled, other = definition["States"]["Parts"]["ItemProcessor"]["States"]["Part"]["Retry"]
-    assert throttled["ErrorEquals"] == ["Lambda.TooManyRequestsException"]
-    assert longest(throttled) > 24 * 3600
-    assert 3600 < longest(other) < 2 * 3600, "then its record says so"
-
-
-def test_no_step_fails_for_want_of_a_function() -> None:
-    """Else a file that is done, or one whose failure is to be told, would wait in vain while others have all functions."""
-    for task in tasks(read(INGEST)["States"]).values():
-        throttled, _ = task["Retry"]
-        assert throttled["ErrorEquals"] == ["Lambda.TooManyRequestsException"]
-        assert longest(throttled) > 24 * 3600
-
-
-def test_an_environment_may_bound_how_many_steps_run_at_once(
+def test_an_environment_bounds_how_many_messages_and_steps_are_worked_on_at_once(
     synthesize: Callable[[Environment], Deployment],
 ) -> None:
-    functions = synthesize(replace(DEV, ingest_steps=24, compaction_steps=50)).functions()
+    deployment = synthesize(replace(DEV, job_workers=24, compaction_steps=50))
+    functions = deployment.functions()
     reserved = {
         name: one["ReservedConcurrentExecutions"] for name, one in functions.items() if "ReservedConcurrentExecutions" in one
     }
-    assert reserved == {"worker-ingest-step": 24, "worker-compaction-step": 50}
+    assert reserved == {"worker-compaction-step": 50}
+    (jobs,) = [
+        one["Properties"]
+        for _, one in deployment.resources("AWS::Lambda::EventSourceMapping")
+        if one["Properties"]["EventSourceArn"] == {"Fn::ImportValue": "spass-dev-QueueArn"}
+    ]
+    assert (jobs["BatchSize"], jobs["ScalingConfig"]) == (1, {"MaximumConcurrency": 24}), "no file waits for another's batch"
 
 
-def test_each_execution_tells_its_steps_which_one_it_is() -> None:
-    """So that what is left of one that has failed can do nothing more."""
-    states = read(INGEST)["States"]
-    for told in (states["Parts"]["ItemSelector"], states["Finish"]["Parameters"], states["Fail"]["Parameters"]):
-        assert told["execution.$"] == "$.execution"
-
-
-def test_the_machine_hands_on_nothing_but_ids() -> None:
-    definition = read(INGEST)
-    parts = definition["States"]["Parts"]
-    assert set(parts["ItemSelector"]) == {"step", "tenant.$", "index.$", "upload.$", "execution.$", "part.$"}
-    assert parts["ResultPath"] is None
-    assert parts["ItemProcessor"]["States"]["Done"]["Result"] == {}, "the results of all parts together are limited to 256 KiB"
+def test_the_parts_of_one_tenant_leave_most_workers_to_other_tenants() -> None:
+    assert all(environment.job_workers >= 3 * PARTS_OF_A_TENANT for environment in ENVIRONMENTS.values())
 
 
 def test_the_sweep_runs_every_hour_as_a_role_that_may_do_nothing_else(dev: Deployment) -> None:
@@ -176,7 +118,7 @@ def test_the_laptop_has_every_worker_and_what_starts_it_and_hides_a_message_only
     kinds = [one["Type"] for one in resources]
     counts = {
         "AWS::Lambda::EventSourceMapping": 2,
-        "AWS::StepFunctions::StateMachine": 2,
+        "AWS::StepFunctions::StateMachine": 1,
         "AWS::Scheduler::Schedule": 1,
     }
     assert {kind: kinds.count(kind) for kind in counts} == counts
@@ -185,11 +127,10 @@ def test_the_laptop_has_every_worker_and_what_starts_it_and_hides_a_message_only
     assert "ImportValue" not in json.dumps(list(resources))
 
 
-@pytest.mark.parametrize("definition", [INGEST, COMPACTION], ids=["ingest", "compaction"])
-def test_a_state_machine_logs_where_no_policy_of_the_account_must_name_its_log(dev: Deployment, definition: Path) -> None:
-    _, machine = dev.machine(definition)
+def test_the_state_machine_logs_where_no_policy_of_the_account_must_name_its_log(dev: Deployment) -> None:
+    _, machine = dev.machine(COMPACTION)
     (destination,) = machine["LoggingConfiguration"]["Destinations"]
     group = dev.jobs["Resources"][destination["CloudWatchLogsLogGroup"]["LogGroupArn"]["Fn::GetAtt"][0]]
     start, stack, machine_id = group["Properties"]["LogGroupName"]["Fn::Join"][1]
     assert (start, stack) == ("/aws/vendedlogs/states/", {"Ref": "AWS::StackName"})
-    assert machine_id in ("/Ingest", "/Compaction")
+    assert machine_id == "/Compaction"

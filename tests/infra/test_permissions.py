@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.constructs.machine import COMPACTION, INGEST
+from infra.constructs.machine import COMPACTION
 from infra.routes import ROUTES, Permission, Route
 from infra.workers import WORKERS, Trigger, Worker
 
@@ -21,7 +21,6 @@ GRANTED = {
     Permission.UPLOADS_WRITE: {"s3:PutObject"},
     Permission.UPLOADS_READ: {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"},
     Permission.JOBS_SEND: {"sqs:SendMessage"},
-    Permission.INGEST_START: {"states:StartExecution"},
     Permission.COMPACTIONS_SEND: {"sqs:SendMessage"},
     Permission.COMPACTION_START: {"states:StartExecution"},
 }
@@ -93,8 +92,7 @@ def _queues_and_machines(dev: Deployment, function: str) -> list[object]:
         "spass-dev-CompactionQueueArn": Permission.COMPACTIONS_SEND in wanted or Trigger.COMPACTIONS in triggers,
     }
     queues: list[object] = [{"Fn::ImportValue": name} for name, is_asked in asked.items() if is_asked]
-    starts = {Permission.INGEST_START: INGEST, Permission.COMPACTION_START: COMPACTION}
-    return queues + [{"Ref": dev.machine(file)[0]} for permission, file in starts.items() if permission in wanted]
+    return queues + ([{"Ref": dev.machine(COMPACTION)[0]}] if Permission.COMPACTION_START in wanted else [])
 
 
 def test_no_role_of_ours_may_scan_or_do_everything(dev: Deployment) -> None:

@@ -1,7 +1,7 @@
-"""Work that a request leaves to others: messages on the queues, and the state machines."""
+"""Work that a request leaves to workers: jobs on the queues, and executions of the state machine that compacts."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from botocore.exceptions import ClientError
@@ -11,9 +11,8 @@ from spass.aws.faults import AwsCall, invoke
 from spass.aws.job_targets import JobTargets
 from spass.aws.retry import retry_once
 from spass.core.errors import StorageUnavailable
-from spass.core.ids import IndexId, JobId, TenantId, UploadId
+from spass.core.ids import JobId, TenantId
 from spass.core.jobs import CompactSession, Job, body_of
-from spass.core.messages import Json
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -33,11 +32,6 @@ class TenantJobs:
         self._places = places
         self._tenant = tenant
 
-    @property
-    def in_parts(self) -> bool:
-        """Whether there is a state machine that ingests the parts of a large file side by side."""
-        return self._places.ingest_machine is not None
-
     async def send(self, job: Job) -> None:
         """Send ``job`` to its queue.
 
@@ -51,34 +45,17 @@ class TenantJobs:
             raise StorageUnavailable("There is no queue for this job.")
         await _call("sqs", "SendMessage", self._sqs().send_message, {"QueueUrl": url, "MessageBody": body_of(job)})
 
-    async def start_parts(self, index: IndexId, upload: UploadId, parts: Sequence[int], *, failures: int = 0) -> None:
-        """Start the state machine on the parts of an upload, after so many ``failures`` of earlier executions: after each there
-        is one more, however often it is started. The number tells its steps from those of the others.
-
-        Raises:
-            StorageUnavailable: it may or may not have been started.
-        """
-        work: dict[str, Json] = {
-            "tenant": self._tenant,
-            "index": index,
-            "upload": upload,
-            "execution": failures,
-            "parts": list(parts),
-        }
-        await self._start(self._places.ingest_machine, f"{upload}_{failures}" if failures else upload, work)
-
     async def start_compaction(self, job: JobId) -> None:
         """Start the state machine on a compaction; however often it is started, it runs once.
 
         Raises:
             StorageUnavailable: it may or may not have been started.
         """
-        await self._start(self._places.compaction_machine, job, {"tenant": self._tenant, "job": job})
-
-    async def _start(self, machine: str | None, name: str, work: Mapping[str, Json]) -> None:
+        machine = self._places.compaction_machine
         if machine is None:
-            raise RuntimeError("there is no such state machine")
-        parameters = {"stateMachineArn": machine, "name": name, "input": json.dumps(work)}
+            raise RuntimeError("there is no state machine of compactions")
+        work = json.dumps({"tenant": self._tenant, "job": job})
+        parameters = {"stateMachineArn": machine, "name": job, "input": work}
         try:
             await _call("states", "StartExecution", self._states().start_execution, parameters)
         except ClientError as error:

@@ -110,6 +110,11 @@ def upload_newest(tenant: TenantId, index: IndexId, digest: str) -> Key:
     return Key(uploads_partition(tenant, index), f"NEWEST#{digest}")
 
 
+def large_upload(tenant: TenantId, index: IndexId, upload: UploadId) -> Key:
+    """Return the key of the item that says that a large file is being ingested; its partition lists those of the tenant."""
+    return Key(f"{tenant_prefix(tenant)}LARGE", f"{index}#{upload}")
+
+
 def tenant_config(tenant: TenantId) -> Key:
     """What a tenant has set for itself."""
     return Key(f"{tenant_prefix(tenant)}CONFIG", "CONFIG")

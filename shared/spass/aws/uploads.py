@@ -90,6 +90,22 @@ class TenantUploads(Folder):
             raise missing(error) from None
         return UploadedObject(response.get("VersionId"), response["ContentLength"])
 
+    async def folders(self) -> list[str]:
+        """Return the names of the tenant's folders: the first part of each key.
+
+        Raises:
+            StorageUnavailable: throttled or unreachable through all retries.
+        """
+        found: list[str] = []
+        more: dict[str, object] = {}
+        while True:
+            asked = {"Prefix": self._prefix, "Delimiter": "/", **more}
+            page: Mapping[str, Any] = await self._call("ListObjectsV2", self._client().list_objects_v2, asked)
+            found += [entry["Prefix"].removeprefix(self._prefix).rstrip("/") for entry in page.get("CommonPrefixes", ())]
+            if not page.get("IsTruncated"):
+                return found
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
     async def blocks(self, key: str, version: str | None, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """The bytes from ``start`` up to but not including ``end`` in blocks of 8 MiB; while one is worked on the next is read.
 

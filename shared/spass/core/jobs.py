@@ -40,6 +40,16 @@ class IngestUpload:
 
 
 @dataclass(frozen=True, slots=True)
+class IngestPart:
+    """Ingest the ``part`` of a large file, numbered from 0."""
+
+    tenant: TenantId
+    index: IndexId
+    upload: UploadId
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
 class MergeSegments:
     """Merge segments of an index."""
 
@@ -63,10 +73,11 @@ class CompactSession:
     id: JobId
 
 
-Job: TypeAlias = IngestUpload | MergeSegments | AccountCall | CompactSession
+Job: TypeAlias = IngestUpload | IngestPart | MergeSegments | AccountCall | CompactSession
 
 _NAMES: Final[Mapping[type[Job], str]] = {
     IngestUpload: "ingest",
+    IngestPart: "part",
     MergeSegments: "merge",
     AccountCall: "account",
     CompactSession: "compact",
@@ -83,6 +94,8 @@ def job_of(message: object) -> Job | None:
     match message:
         case {"job": "ingest", "tenant": str(tenant), "index": str(index), "upload": str(upload)}:
             return IngestUpload(TenantId(tenant), IndexId(index), UploadId(upload))
+        case {"job": "part", "tenant": str(tenant), "index": str(index), "upload": str(upload), "part": int(part)}:
+            return IngestPart(TenantId(tenant), IndexId(index), UploadId(upload), part)
         case {"job": "merge", "tenant": str(tenant), "index": str(index)}:
             return MergeSegments(TenantId(tenant), IndexId(index))
         case {"job": "account", "tenant": str(tenant), "record": dict(record)}:

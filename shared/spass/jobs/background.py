@@ -1,28 +1,29 @@
 """The queue of jobs: uploaded files, parts of them, segments to merge, calls to account for."""
 
 from spass.aws.clients import TenantStore
-from spass.core.jobs import AccountCall, CompactSession, Delivery, IngestUpload, MergeSegments
+from spass.core.jobs import AccountCall, CompactSession, Delivery, IngestPart, IngestUpload, MergeSegments
 from spass.core.time import Deadline
 from spass.jobs.dispatch import Handler, NotHandled
 from spass.jobs.messages import Task
 from spass.metering import audit
 from spass.rag.index.cache import ObjectCache
 from spass.rag.ingest.uploaded_file import UploadedFile
-from spass.rag.ingest.worker import Ingest
+from spass.rag.ingest.worker import IngestWorker
 from spass.rag.service import Rag
 from spass.rag.write.merge_job import merge
 
 
 def background_handler(rag: Rag, cache: ObjectCache) -> Handler:
     """Return the handler of the queue of jobs."""
-    ingest = Ingest(rag)
 
     async def handle(store: TenantStore, task: Task, delivery: Delivery, deadline: Deadline) -> bool:
         match task:
             case UploadedFile():
-                return await ingest.file(store, task, delivery, deadline)
+                return await IngestWorker(rag, store, delivery, deadline).file(task)
             case IngestUpload():
-                return await ingest.upload(store, task.index, task.upload, delivery, deadline)
+                return await IngestWorker(rag, store, delivery, deadline).upload(task)
+            case IngestPart():
+                return await IngestWorker(rag, store, delivery, deadline).part(task)
             case MergeSegments():
                 await merge(store, cache, task.index, deadline)
             case AccountCall():

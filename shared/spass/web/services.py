@@ -59,8 +59,8 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """``SPASS_CONFIG`` (gateway.yaml), ``SPASS_AGENTS`` (agents), ``SPASS_TABLE``, ``SPASS_BUCKET`` (both spass),
-        ``SPASS_QUEUE``, ``SPASS_COMPACTION_QUEUE`` (the queues' URLs), ``SPASS_INGEST_MACHINE`` and ``SPASS_COMPACTION_MACHINE``
-        (the state machines' ARNs) and ``SPASS_KEYS_PATH`` (where the provider keys are in SSM; all none)."""
+        ``SPASS_QUEUE``, ``SPASS_COMPACTION_QUEUE`` (the queues' URLs), ``SPASS_COMPACTION_MACHINE`` (the state machine's ARN) and
+        ``SPASS_KEYS_PATH`` (where the provider keys are in SSM; all none)."""
         return cls(
             config=Path(environment.get("SPASS_CONFIG") or "gateway.yaml"),
             agents=Path(environment.get("SPASS_AGENTS") or "agents"),
@@ -68,7 +68,6 @@ class Settings:
             bucket=environment.get("SPASS_BUCKET") or "spass",
             places=JobTargets(
                 queue=environment.get("SPASS_QUEUE") or None,
-                ingest_machine=environment.get("SPASS_INGEST_MACHINE") or None,
                 compaction_queue=environment.get("SPASS_COMPACTION_QUEUE") or None,
                 compaction_machine=environment.get("SPASS_COMPACTION_MACHINE") or None,
             ),

@@ -21,7 +21,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("spass.rag.ingest.custody.now_s", clock)
+    monkeypatch.setattr("spass.rag.ingest.lease.now_s", clock)
     return clock
 
 

@@ -12,10 +12,11 @@ from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
 from spass.aws.leases import LEASE_SECONDS
 from spass.calls.scope import Scope
 from spass.core.errors import DocumentNotFound, IndexNotFound, SpassError
-from spass.core.ids import DocumentId, IndexId
-from spass.core.time import Deadline
+from spass.core.ids import DocumentId
+from spass.core.jobs import Job, body_of
 from spass.llm.types import EmbeddingReply
 from spass.rag.index.documents import DocumentPatch, NewDocument
+from spass.rag.ingest.publish import PARTS_AT_ONCE
 from tests.integration.ingest.conftest import Clock
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, file_of, lines, numbered
 
@@ -77,7 +78,7 @@ async def test_workers_that_all_think_the_others_dead_store_each_document_once(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Leases save work; that nothing is stored twice does not hang on them."""
-    monkeypatch.setattr("spass.rag.ingest.custody.LEASE_SECONDS", -1)
+    monkeypatch.setattr("spass.rag.ingest.lease.LEASE_SECONDS", -1)
     chance = random.Random(seed)
     harness.calls = Slow()
     documents = numbered(18)
@@ -184,60 +185,59 @@ async def test_what_a_user_deletes_while_the_file_is_ingested_stays_deleted(harn
     assert (await harness.texts()).keys() == documents.keys() - deleted
 
 
-class Machine:
-    """The ingest machine: all parts at a time, each step again until it is done, and now and then one more of each."""
+class Queue:
+    """A queue that delivers its messages until they are done: in any order, some of them twice, to several workers at once."""
 
-    def __init__(self, harness: IngestHarness, index: IndexId, seed: int) -> None:
-        self.harness, self.index, self.chance = harness, index, random.Random(seed)
+    def __init__(self, harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+        self.harness, self.chance = harness, random.Random(seed)
+        self.waiting: list[str] = []
 
-    async def run(self, parts: Sequence[int]) -> None:
-        upload = (await self.harness.only_upload(self.index)).id
-        steps = self.harness.steps(upload, self.index)
+        async def send(_: object, job: Job) -> None:
+            self.waiting.append(body_of(job))
 
-        async def part(number: int) -> None:
-            for _ in range(200):
-                seconds = self.chance.choice([1, 870])
-                with inject(FaultPlan(self.chance.choice([None, *Fault]), at=self.chance.randrange(30))):
-                    try:
-                        if await steps.part(number, Deadline.after(seconds)):
-                            return
-                    except (Crash, SpassError):
-                        continue
-            raise AssertionError(f"part {number} does not end")
+        monkeypatch.setattr("spass.aws.jobs.TenantJobs.send", send)
 
-        await asyncio.gather(*map(part, [*parts, *self.chance.sample(list(parts), 3)]))
-        await steps.finish()
-        await steps.finish()
+    async def work_off(self) -> None:
+        await asyncio.gather(*(self._worker() for _ in range(6)))
+        while self.waiting:
+            assert await self.harness.deliver(self.waiting.pop(0))
+
+    async def _worker(self) -> None:
+        for _ in range(400):
+            if not self.waiting:
+                await asyncio.sleep(0.05)
+                continue
+            body = self.waiting.pop(self.chance.randrange(len(self.waiting)))
+            with inject(FaultPlan(self.chance.choice([None, None, *Fault]), at=self.chance.randrange(30))):
+                try:
+                    done = await self.harness.deliver(body, message=body, seconds=self.chance.choice([1, 870]))
+                except (Crash, SpassError):
+                    done = False
+            if not done or self.chance.random() < 0.2:
+                self.waiting.append(body)
+            if (await self.harness.only_upload()).status == "succeeded":
+                return
 
 
 @pytest.mark.parametrize("seed", range(60 if SOAK else 2))
 async def test_parts_side_by_side_store_each_document_once(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 200)
-    monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 200)
-    started: list[tuple[IndexId, str, list[int]]] = []
-
-    async def start(_: object, index: IndexId, upload: str, parts: Sequence[int], *, failures: int) -> None:
-        started.append((index, upload, list(parts)))
-
-    jobs = type(harness.store.jobs)
-    monkeypatch.setattr(jobs, "in_parts", property(lambda _: True))
-    monkeypatch.setattr(jobs, "start_parts", start)
+    """Whichever worker dies at whichever call, and although leases never keep anybody out."""
+    monkeypatch.setattr("spass.rag.ingest.planning.SMALL_BYTES", 200)
+    monkeypatch.setattr("spass.rag.ingest.planning.PART_BYTES", 200)
+    monkeypatch.setattr("spass.rag.ingest.lease.LEASE_SECONDS", -1)
+    queue = Queue(harness, monkeypatch, seed)
     documents = numbered(60)
     body = lines("bad", *documents.items(), "bad")
     event = harness.put(PATH, body)
     assert await harness.deliver(event)
-    ((_, _, parts),) = started
-    assert len(parts) > 5
     upload = await harness.only_upload()
-    assert (upload.status, upload.bytes_done) == ("running", 0)
-    assert await harness.deliver(event), "a duplicate leaves it to the machine"
+    assert (upload.status, upload.bytes_done, len(queue.waiting)) == ("running", 0, PARTS_AT_ONCE)
     harness.calls = Slow()
-    await Machine(harness, INDEX, seed).run(parts)
+    await queue.work_off()
     assert await harness.deliver(event)
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 60, 2)
     assert (upload.bytes_done, [error.line for error in upload.errors]) == (len(body), [1, 62])
     assert await harness.texts() == documents
-    assert len(started) == 1

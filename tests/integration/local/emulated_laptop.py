@@ -1,4 +1,4 @@
-"""The laptop's queues, state machines and functions as the emulator makes them of the CDK's definition."""
+"""The laptop's queues, state machine and functions as the emulator makes them of the CDK's definition."""
 
 import importlib
 import json
@@ -53,19 +53,18 @@ class Laptop:
         received = sqs.receive_message(QueueUrl=url, VisibilityTimeout=0, MaxNumberOfMessages=10)
         return [message["Body"] for message in received.get("Messages", [])]
 
-    def start(self, name: str, **work: Json) -> None:
-        """An execution that ingests."""
-        machine = self.stores.ingest_machine
-        boto3.client("stepfunctions").start_execution(stateMachineArn=machine, name=name, input=json.dumps(work))
+    def start(self, name: str) -> None:
+        """Start an execution that compacts."""
+        work = json.dumps({"tenant": "demo", "job": name})
+        boto3.client("stepfunctions").start_execution(stateMachineArn=self.stores.compaction_machine, name=name, input=work)
 
     def status(self, name: str) -> str:
-        """How an execution that ingests stands."""
-        return str(execution(self.stores.ingest_machine, name)["status"])
+        """Return the status of an execution that compacts."""
+        return str(execution(self.stores.compaction_machine, name)["status"])
 
-    def steps(self, upload: str) -> list[str]:
-        """The steps of this upload that were begun so far."""
-        begun = [one for one in self.given["ingest_step"] if one["upload"] == upload]
-        return [f"{one['step']} {one.get('part', '')}".strip() for one in begun]
+    def steps(self) -> list[str]:
+        """Return the steps that were begun so far."""
+        return [one["step"] for one in self.given["compaction_step"]]
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """The laptop's queue, state machine and functions as the emulator makes them of the CDK's definition, with workers of ours."""
 
 import json
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from local.emulator import TEMPLATE
 from local.executions import resume_executions
 from local.home import Home
 from spass.core.messages import Json
-from tests.integration.local.emulated_laptop import Answer, Laptop, eventually, execution, running
+from tests.integration.local.emulated_laptop import Answer, Laptop, eventually, running
 
 
 def _jobs(event: Mapping[str, Any]) -> Json:
@@ -23,30 +22,10 @@ def _jobs(event: Mapping[str, Any]) -> Json:
     return {"batchItemFailures": failed}
 
 
-class Steps:
-    """Every part is done at its second call; one named ``bad`` never is, and one named ``stuck`` waits to be let go."""
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[str, int]] = set()
-        self.free = threading.Event()
-
-    def __call__(self, event: Mapping[str, Any]) -> Json:
-        if event["step"] != "part":
-            return {"done": True}
-        if event["upload"] == "bad":
-            raise RuntimeError("this part cannot be done")
-        if event["upload"] == "stuck" and not self.free.is_set():
-            return {"done": False}
-        part = (event["upload"], event["part"])
-        again = part in self._seen
-        self._seen.add(part)
-        return {"done": again}
-
-
 @pytest.fixture(scope="module")
 def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
     home = Home(tmp_path_factory.mktemp("laptop") / "home")
-    with running(home, {"jobs": _jobs, "ingest_step": Steps(), "sweep": lambda _: {"swept": 0}}) as started:
+    with running(home, {"jobs": _jobs, "sweep": lambda _: {"swept": 0}}) as started:
         boto3.client("sqs").set_queue_attributes(QueueUrl=started.stores.queue, Attributes={"VisibilityTimeout": "1"})
         yield started
 
@@ -70,32 +49,6 @@ def test_a_message_that_fails_comes_again_and_is_a_dead_letter_after_the_fifth_t
     assert laptop.bodies().count("fail") == 5
 
 
-def test_the_state_machine_calls_each_part_until_it_is_done_and_then_finishes(laptop: Laptop) -> None:
-    laptop.start("good", tenant="demo", index="berlin", upload="good", execution=0, parts=[0, 1, 2])
-    eventually(lambda: laptop.status("good") == "SUCCEEDED")
-    steps = laptop.steps("good")
-    assert sorted(steps[:-1]) == ["part 0", "part 0", "part 1", "part 1", "part 2", "part 2"]
-    assert steps[-1] == "finish"
-    assert {"tenant": "demo", "index": "berlin", "upload": "good", "execution": 0, "step": "part", "part": 1} in [
-        {key: value for key, value in event.items() if key != "result"} for event in laptop.given["ingest_step"]
-    ]
-
-
-def test_a_part_that_fails_for_good_fails_the_upload(laptop: Laptop) -> None:
-    states = boto3.client("stepfunctions")
-    definition = states.describe_state_machine(stateMachineArn=laptop.stores.ingest_machine)["definition"]
-    impatient = re.sub(r'"MaxAttempts": [0-9]+', '"MaxAttempts": 0', definition)
-    assert impatient != definition
-    states.update_state_machine(stateMachineArn=laptop.stores.ingest_machine, definition=impatient)
-    try:
-        laptop.start("bad", tenant="demo", index="berlin", upload="bad", execution=0, parts=[0])
-        eventually(lambda: laptop.status("bad") == "FAILED")
-    finally:
-        states.update_state_machine(stateMachineArn=laptop.stores.ingest_machine, definition=definition)
-    assert laptop.steps("bad") == ["part 0", "fail"]
-    assert {event["execution"] for event in laptop.given["ingest_step"] if event["upload"] == "bad"} == {0}
-
-
 def test_the_clock_starts_the_sweep(laptop: Laptop) -> None:
     scheduler = boto3.client("scheduler")
     (found,) = scheduler.list_schedules()["Schedules"]
@@ -105,42 +58,37 @@ def test_the_clock_starts_the_sweep(laptop: Laptop) -> None:
     assert laptop.given["sweep"] == [{"by": "the clock"}]
 
 
-def test_after_a_restart_the_queues_are_worked_off_and_cut_off_executions_go_on_once(tmp_path: Path) -> None:
-    home, steps = Home(tmp_path / "home"), Steps()
+def test_after_a_restart_the_queues_are_worked_off_and_cut_off_executions_continue_once(tmp_path: Path) -> None:
+    home, free = Home(tmp_path / "home"), threading.Event()
 
     def compact(_: Mapping[str, Any]) -> Json:
-        if not steps.free.is_set():
+        if not free.is_set():
             raise RuntimeError("this step will be tried again")
         return None
 
-    answers: dict[str, Answer] = {"jobs": _jobs, "ingest_step": steps, "compaction_step": compact}
+    answers: dict[str, Answer] = {"jobs": _jobs, "compaction_step": compact}
     with running(home, answers) as first:
-        first.start("stuck", tenant="demo", index="berlin", upload="stuck", execution=1, parts=[0, 1])
-        work = json.dumps({"tenant": "demo", "job": "job_1"})
-        boto3.client("stepfunctions").start_execution(stateMachineArn=first.stores.compaction_machine, name="job_1", input=work)
-        eventually(lambda: len(first.steps("stuck")) > 2 and len(first.given["compaction_step"]) > 0)
-    steps.free.set()
+        first.start("job_1")
+        eventually(lambda: len(first.steps()) > 0)
+    free.set()
     with running(home, answers) as second:
         assert second.stores == first.stores
         second.send("good")
         second.send("too", second.stores.compaction_queue)
         eventually(lambda: second.bodies() == ["good"] and second.bodies("compactions") == ["too"])
-        assert second.status("stuck") == "FAILED"
-        resume_executions(second.stores.machines)
-        eventually(lambda: second.status("stuck-2") == "SUCCEEDED")
-        eventually(lambda: execution(second.stores.compaction_machine, "job_1-2")["status"] == "SUCCEEDED")
-        assert [event["step"] for event in second.given["compaction_step"]] == ["plan", "summarise", "commit"]
-        assert {event["execution"] for event in second.given["ingest_step"]} == {1}, "it is the one in force still"
-        assert sorted(second.steps("stuck")) == ["finish", "part 0", "part 0", "part 1", "part 1"]
-        resume_executions(second.stores.machines)
-        eventually(lambda: second.status("stuck-2") == "SUCCEEDED")
-        assert len(second.steps("stuck")) == 5
+        assert second.status("job_1") == "FAILED"
+        resume_executions(second.stores.compaction_machine)
+        eventually(lambda: second.status("job_1-2") == "SUCCEEDED")
+        assert second.steps() == ["plan", "summarise", "commit"]
+        resume_executions(second.stores.compaction_machine)
+        eventually(lambda: second.status("job_1-2") == "SUCCEEDED")
+        assert len(second.steps()) == 3
 
 
 @pytest.mark.parametrize("lost", ["sqs", "lambda", "stepfunctions", "scheduler"])
 def test_what_is_stored_outlives_damage_to_what_works_on_it(tmp_path: Path, lost: str) -> None:
     home = Home(tmp_path / "home")
-    answers: dict[str, Answer] = {"jobs": _jobs, "ingest_step": Steps()}
+    answers: dict[str, Answer] = {"jobs": _jobs}
     with running(home, answers) as first:
         boto3.client("s3").put_object(Bucket=first.stores.bucket, Key="T/demo/x", Body=b"kept")
     (home.emulator_state / f"{lost}.json").write_text('{"half')
@@ -151,7 +99,7 @@ def test_what_is_stored_outlives_damage_to_what_works_on_it(tmp_path: Path, lost
         boto3.client("s3").put_object(Bucket=second.stores.bucket, Key="uploads/demo/berlin/x.md", Body=b"new")
         second.send("good", second.stores.compaction_queue)
         eventually(lambda: any("uploads" in body for body in second.bodies()) and second.bodies("compactions") == ["good"])
-        second.start("good", tenant="demo", index="berlin", upload="good", execution=0, parts=[0])
+        second.start("good")
         eventually(lambda: second.status("good") == "SUCCEEDED")
         assert len(boto3.client("scheduler").list_schedules()["Schedules"]) == 1
 
@@ -176,8 +124,8 @@ def test_a_home_from_before_there_were_workers_gets_them_and_keeps_what_it_holds
 
 
 def test_an_emulator_that_somebody_else_has_started_hands_its_work_to_us_too(tmp_path: Path) -> None:
-    with running(Home(tmp_path / "home"), {"jobs": _jobs, "ingest_step": Steps()}, ours=False) as laptop:
+    with running(Home(tmp_path / "home"), {"jobs": _jobs}, ours=False) as laptop:
         laptop.send("good")
         eventually(lambda: laptop.bodies() == ["good"])
-        laptop.start("good", tenant="demo", index="berlin", upload="good", execution=0, parts=[0])
+        laptop.start("good")
         eventually(lambda: laptop.status("good") == "SUCCEEDED")

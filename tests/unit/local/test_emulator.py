@@ -27,7 +27,7 @@ def test_the_gateway_knows_each_of_them_by_its_own_name() -> None:
     places = settings.places
     assert (settings.table, settings.bucket) == (STORES.table, STORES.bucket)
     assert (places.queue, places.compaction_queue) == STORES.queues
-    assert (places.ingest_machine, places.compaction_machine) == STORES.machines
+    assert places.compaction_machine == STORES.compaction_machine
 
 
 @pytest.mark.usefixtures("told")

@@ -1,6 +1,7 @@
 """A segment's objects in the bucket, read through what the process already holds."""
 
 import asyncio
+import inspect
 import struct
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -227,9 +228,13 @@ async def gather_limited(work: Iterable[Awaitable[T]], *, at_once: int) -> list[
         async with free:
             return await piece
 
-    pieces = [asyncio.ensure_future(one(piece)) for piece in work]
+    pieces = list(work)
+    tasks = [asyncio.ensure_future(one(piece)) for piece in pieces]
     try:
-        return await asyncio.gather(*pieces)
+        return await asyncio.gather(*tasks)
     finally:
-        for piece in pieces:
-            piece.cancel()
+        for task in tasks:
+            task.cancel()
+        for piece in pieces:  # Python warns of a coroutine that was never begun
+            if inspect.iscoroutine(piece) and inspect.getcoroutinestate(piece) == inspect.CORO_CREATED:
+                piece.close()

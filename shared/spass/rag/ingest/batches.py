@@ -39,7 +39,7 @@ class Batch:
         behind = self.errors[len(before) :]
         return Batch(fore, before, between, last=False), Batch(rear, behind, self.after, self.last)
 
-    def refused(self, code: str, message: str) -> "Batch":
+    def without_document(self, code: str, message: str) -> "Batch":
         """This batch, of one document, without it."""
         error = EntryError(self.documents[0].line, code, message)
         errors = sorted((*self.errors, error), key=lambda error: error.line)

@@ -1,4 +1,4 @@
-"""The record of an upload: what is known of one file on its way into an index, from its form until long after it is ingested."""
+"""The record of an upload: the state of one file on its way into an index, from its form until 90 days after its last change."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,35 +8,35 @@ from typing import Annotated, Any, Final, cast
 from pydantic import WithJsonSchema
 
 from spass.aws import keys
-from spass.aws.again import again
 from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
-from spass.aws.table import Update
 from spass.core.errors import UploadNotFound
 from spass.core.ids import IndexId, RequestId, UploadId, UserId
 from spass.rag.ingest.plan import EntryError
 from spass.tenancy.response_model import ResponseModel
 
 MAX_ERRORS: Final = 100
-"""So many errors of one upload are kept; all are counted."""
-ABANDONED_SECONDS: Final = 2 * 3600
-"""An upload in work that nobody has worked on for so long will not be gone on with by itself."""
-MACHINE_SECONDS: Final = 24 * 3600
-"""So long a part may wait for a function, where as many as there may be work on other files."""
-QUEUED_SECONDS: Final = 4 * 24 * 3600
-"""So long the queue keeps the message of an upload that waits for a worker, behind however many others."""
+"""Errors that an upload keeps; all are counted."""
 KEEP_SECONDS: Final = 90 * 24 * 3600
 _MESSAGE_CHARACTERS: Final = 200
 
+_PATIENCE_SECONDS: Final = 2 * 3600
+_PARTS_PATIENCE_SECONDS: Final = 24 * 3600  # parts may wait in the queue behind other files
+_QUEUED_PATIENCE_SECONDS: Final = 4 * 24 * 3600  # the queue keeps a message for so long
+_MAX_RESENT: Final = 3
+
 
 class Status(StrEnum):
-    """``waiting`` for the file, ``queued`` for a worker, in work, or at its end."""
+    """``waiting`` for the file, ``queued`` for a worker, ``running``, or ended."""
 
     WAITING = "waiting"
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+
+
+ACTIVE: Final = (Status.QUEUED, Status.RUNNING)
 
 
 class UploadError(ResponseModel):
@@ -61,15 +61,19 @@ ABANDONED: Final = UploadError(
 
 @dataclass(frozen=True, slots=True)
 class UploadRecord:
-    """An upload as it is stored.
+    """An upload as the table stores it.
 
-    ``key`` (relative to ``uploads/<tenant>/``) and ``version`` name the object, ``revision`` tells it from others under the key.
-    ``owner`` is the worker that holds it until ``lease_until``, for the queue's ``message``. ``parts`` is None until the file has
-    been surveyed, ``kind`` and ``columns`` say how to read it then. ``generation`` is the life of the index that it goes into,
-    once that has begun. ``by_machine``: the state machine works on it; ``machine_failures`` of its executions have failed;
-    executions below the number ``execution`` have nothing more to do with it; ``trouble`` is what last stopped it. A
-    ``resumable`` failure is gone on from by whoever is told to. ``touched`` is the second at which somebody last worked on it.
-    ``sequencer`` says when the object was put (see ``ObjectPut``), empty if that is not known.
+    Attributes:
+        key: the object, relative to ``uploads/<tenant>/``. ``version`` names its version, ``revision`` tells it from others.
+        sequencer: when the object was put, see ``UploadedFile``.
+        lease_until: the second at which the lease of the worker that plans the upload expires.
+        touched: the second at which a worker last took the upload or stored a batch of it.
+        parts: how many parts the file has; None until it is planned. ``published`` of them were put on the queue so far, and
+            ``parts_done`` are done. ``kind`` and ``columns`` say how to read them.
+        generation: the life of the index that the documents go into, once that has begun.
+        stopped: a failure that may pass stopped the upload. It continues when its message, or that of ``failed_part``, arrives
+            again; its parts on the queue are then sent again.
+        resent: how often the sweep sent lost messages again since the last progress.
     """
 
     index: IndexId
@@ -79,48 +83,56 @@ class UploadRecord:
     key: str
     version: str | None
     revision: str
+    sequencer: str
     bytes_total: int
     bytes_done: int
     ingested: int
     failed: int
     errors: tuple[UploadError, ...]
-    owner: str
-    message: str
     lease_until: int
     touched: int
     parts: int | None
+    published: int
     parts_done: int
     kind: str
     columns: tuple[str, ...]
     generation: str
-    by_machine: bool
-    machine_failures: int
-    execution: int
-    resumable: bool
-    trouble: UploadError | None
+    stopped: bool
+    failed_part: int | None
+    resent: int
     user: UserId | None
     request_id: RequestId | None
-    sequencer: str
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is at an end from which nobody goes on."""
-        return self.status is Status.SUCCEEDED or (self.status is Status.FAILED and not self.resumable)
 
     @property
     def active(self) -> bool:
-        return self.status in (Status.QUEUED, Status.RUNNING)
+        return self.status in ACTIVE
+
+    @property
+    def ended(self) -> bool:
+        """Return True if the upload succeeded, or failed for good."""
+        return self.status is Status.SUCCEEDED or (self.status is Status.FAILED and not self.stopped)
 
     def abandoned(self, now_s: int) -> bool:
-        """Whether nobody has worked on it for so long that nobody will."""
-        patience = MACHINE_SECONDS if self.by_machine else ABANDONED_SECONDS
+        """Return True if no worker has worked on it for so long that none will."""
+        return self.active and self._idle_seconds(now_s) > self._patience
+
+    def message_lost(self, now_s: int) -> bool:
+        """Return True if it has been idle for so long that its messages must be sent again: after one, two and three quarters of
+        the time after which it is abandoned. A worker that dies on it every time does not put that end off."""
+        return self.active and self.resent < _MAX_RESENT and 4 * self._idle_seconds(now_s) > self._patience * (self.resent + 1)
+
+    @property
+    def _patience(self) -> int:
         if self.status is Status.QUEUED:
-            patience = QUEUED_SECONDS
-        return self.active and max(self.touched, self.lease_until) + patience < now_s
+            return _QUEUED_PATIENCE_SECONDS
+        return _PARTS_PATIENCE_SECONDS if (self.parts or 0) > 1 else _PATIENCE_SECONDS
+
+    def _idle_seconds(self, now_s: int) -> int:
+        return now_s - max(self.touched, self.lease_until)
 
 
 def record_of(item: Item) -> UploadRecord:
-    """The upload in its item."""
+    """Return the upload that the table stores as ``item``."""
     columns = cast("Sequence[str]", item.get("columns") or ())
     return UploadRecord(
         index=IndexId(str(item["index"])),
@@ -130,39 +142,32 @@ def record_of(item: Item) -> UploadRecord:
         key=str(item["key"]),
         version=_text(item, "version") or None,
         revision=_text(item, "revision"),
+        sequencer=_text(item, "sequencer"),
         bytes_total=_number(item, "bytes_total"),
         bytes_done=_number(item, "bytes_done"),
         ingested=_number(item, "ingested"),
         failed=_number(item, "failed"),
         errors=errors_of(item),
-        owner=_text(item, "owner"),
-        message=_text(item, "message"),
         lease_until=_number(item, "lease_until"),
         touched=_number(item, "touched"),
         parts=_number(item, "parts") if "parts" in item else None,
+        published=_number(item, "published"),
         parts_done=_number(item, "parts_done"),
         kind=_text(item, "kind"),
         columns=tuple(columns),
         generation=_text(item, "generation"),
-        by_machine=bool(item.get("by_machine")),
-        machine_failures=_number(item, "machine_failures"),
-        execution=_number(item, "execution"),
-        resumable=bool(item.get("resumable")),
-        trouble=_error_of(cast("Mapping[str, Any]", item["trouble"])) if "trouble" in item else None,
+        stopped=bool(item.get("stopped")),
+        failed_part=_number(item, "failed_part") if "failed_part" in item else None,
+        resent=_number(item, "resent"),
         user=UserId(_text(item, "user")) if "user" in item else None,
         request_id=RequestId(_text(item, "request_id")) if "request_id" in item else None,
-        sequencer=_text(item, "sequencer"),
     )
 
 
 def errors_of(item: Mapping[str, Value]) -> tuple[UploadError, ...]:
-    """The errors that an upload or a part of one keeps."""
+    """Return the errors that the item of an upload or of a part keeps."""
     entries = cast("Sequence[Mapping[str, Any]]", item.get("errors") or ())
-    return tuple(map(_error_of, entries))
-
-
-def _error_of(entry: Mapping[str, Any]) -> UploadError:
-    return UploadError(line=entry["line"], code=entry["code"], message=entry["message"])
+    return tuple(UploadError(line=entry["line"], code=entry["code"], message=entry["message"]) for entry in entries)
 
 
 async def read_record(store: TenantStore, index: IndexId, upload: UploadId) -> UploadRecord:
@@ -174,19 +179,6 @@ async def read_record(store: TenantStore, index: IndexId, upload: UploadId) -> U
     if item is None:
         raise UploadNotFound(f"There is no upload {upload!r} into this index.", param="upload_id")
     return record_of(item)
-
-
-async def updated(store: TenantStore, update: Update) -> Item:
-    """The item after an update that does the same when made twice.
-
-    Raises:
-        ConditionFailed, StorageUnavailable: as ``TenantTable.write``.
-    """
-
-    async def write() -> Item:
-        return await store.table.write(update) or {}
-
-    return await again(write)
 
 
 def _text(item: Item, name: str) -> str:

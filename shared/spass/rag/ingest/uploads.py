@@ -18,13 +18,12 @@ from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import InvalidRequest
 from spass.core.ids import IndexId, UploadId, new_id
 from spass.core.page_size import PageSizeLimit
-from spass.core.time import Deadline, epoch_s, now, now_s, timestamp
+from spass.core.time import epoch_s, now, now_s, timestamp
 from spass.rag.index.documents import MAX_UPLOAD_BYTES
 from spass.rag.index.embedding_model import EmbeddingModel, check_model
 from spass.rag.index.manifest import read_manifest
-from spass.rag.ingest import custody
+from spass.rag.ingest.parts import first_errors
 from spass.rag.ingest.plan import kind_of
-from spass.rag.ingest.progress import first_errors
 from spass.rag.ingest.record import ABANDONED, MAX_ERRORS, Status, UploadError, UploadRecord, read_record, record_of
 from spass.rag.ingest.uploaded_file import upload_key
 from spass.tenancy.config import GatewayConfig, ModelConfig
@@ -38,7 +37,6 @@ _FILENAME_CHARACTERS: Final = 255
 _FORMS_OWN: Final = "${filename}"  # S3 writes the name of the file that is sent in its place: the key would be another
 _NO_CHARACTERS: Final = ("Cc", "Cs")  # controls, and halves of surrogate pairs, which UTF-8 cannot write
 _LISTED_AT_ONCE: Final = 50
-_SWEPT_AT_ONCE: Final = 200
 
 
 class Admits(Protocol):
@@ -157,28 +155,6 @@ class Uploads:
                 last = upload.id
             if len(items) < _LISTED_AT_ONCE:
                 return UploadPage(uploads=tuple(shown), next_cursor=None)
-
-
-async def abandon_stale(store: TenantStore, now_s: int, deadline: Deadline) -> int:
-    """Fail what nobody works on any more, as its reader is told already; how many uploads that were."""
-    failed = 0
-    for manifest in await store.table.query(keys.rag_partition(store.tenant), prefix=keys.RAG_INDEX_PREFIX, consistent=False):
-        index = IndexId(str(manifest["sk"]).removeprefix(keys.RAG_INDEX_PREFIX))
-        partition = keys.uploads_partition(store.tenant, index)
-        after: str | None = None
-        while deadline.remaining():
-            items = await store.table.query(
-                partition, prefix=keys.UPLOAD_PREFIX, after=after, limit=_SWEPT_AT_ONCE, consistent=False
-            )
-            for record in map(record_of, items):
-                if record.abandoned(now_s):
-                    others = await first_errors(store, record)
-                    await custody.end_failed(store, record, ABANDONED, others, resumable=True, by_machine=record.by_machine)
-                    failed += 1
-            if len(items) < _SWEPT_AT_ONCE:
-                break
-            after = str(items[-1]["sk"])
-    return failed
 
 
 async def _keep(store: TenantStore, upload: UploadId, record: Put, ticket: UploadTicket, claim: Claim | None) -> None:

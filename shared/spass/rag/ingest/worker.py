@@ -1,11 +1,15 @@
-"""What a worker does with an upload: look at the file, plan its parts, work through them, or leave them to the state machine."""
+"""What a worker does with a message about an upload: plan the file, then ingest its parts.
+
+A file of one part is ingested by the worker that planned it. Of a larger one each part is a message of its own.
+"""
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
-from typing import Final
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
+from typing import Final, TypeAlias, TypeVar
 
+from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.leases import LeaseLost, renewing
 from spass.aws.log import write_line
@@ -18,177 +22,168 @@ from spass.core.errors import (
     SpassError,
     StorageUnavailable,
     Unavailable,
+    UploadNotFound,
     Upstream,
 )
-from spass.core.ids import IndexId, UploadId
-from spass.core.jobs import Delivery, IngestUpload
+from spass.core.jobs import Delivery, IngestPart, IngestUpload
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
-from spass.rag.index.documents import MAX_UPLOAD_BYTES
-from spass.rag.index.manifest import read_manifest
-from spass.rag.ingest import custody
-from spass.rag.ingest.custody import Hand, Standing
-from spass.rag.ingest.newest import check_newest, note_newest
-from spass.rag.ingest.part import LAST_SECONDS, PartEnd, PartRun
-from spass.rag.ingest.plan import FileRefused, kind_of
-from spass.rag.ingest.progress import first_errors, put_parts
-from spass.rag.ingest.reading import survey
-from spass.rag.ingest.record import UploadError, UploadRecord, read_record
+from spass.rag.ingest.lease import Lease, Receiver, Refusal
+from spass.rag.ingest.part_run import LAST_SECONDS, PartRun
+from spass.rag.ingest.parts import PartRecord, lease_part, part_key
+from spass.rag.ingest.plan import FileRefused
+from spass.rag.ingest.planning import plan_upload
+from spass.rag.ingest.publish import publish_parts
+from spass.rag.ingest.record import Status, UploadError, UploadRecord, read_record
+from spass.rag.ingest.supersession import check_not_superseded, supersede_older
+from spass.rag.ingest.transitions import end_done, end_failed, lease_file, lease_upload, restart, set_status
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.service import Rag
 
-SMALL_BYTES: Final = 16 * 2**20
-"""A file up to this size is one part: its worker is done with it sooner than a state machine has started."""
-PART_BYTES: Final = 8 * 2**20
+T = TypeVar("T")
+_Failure: TypeAlias = FileRefused | ObjectMissing | SpassError
 
 PAUSES: Final = (5.0, 20.0, 60.0)
-"""Seconds, at most, before a worker tries again what did not work; then it leaves it to the queue."""
+"""The longest pauses, in seconds, before a worker retries what may pass. After the last it leaves the message to the queue."""
 
-SURVEY_SECONDS: Final = 600.0
-"""A file that cannot be looked through in so long a time will not be another time."""
-SURVEY_TIMEOUT: Final = "survey_timeout"
-
-PASSING: Final = (Unavailable, Upstream, DeadlineExceeded, LimitExceeded, Internal)
-"""What may go better another time."""
+_MAY_PASS: Final = (Unavailable, Upstream, DeadlineExceeded, LimitExceeded, Internal)
 
 
-class SurveyTooLong(DeadlineExceeded):
-    """Looking a file through is not gone on with, but begun again."""
+class IngestWorker:
+    """A worker with one message. Every method returns True if the message is done, False if it must be delivered again."""
 
-    code = SURVEY_TIMEOUT
-
-
-class Ingest:
-    """Ingests files for whoever hands out messages. Every method answers whether the message is done with; if not, it shall be
-    delivered again."""
-
-    def __init__(self, rag: Rag) -> None:
+    def __init__(self, rag: Rag, store: TenantStore, delivery: Delivery, deadline: Deadline) -> None:
         self._rag = rag
+        self._store = store
+        self._delivery = delivery
+        self._deadline = deadline
+        self._receiver = Receiver(delivery.message)
 
-    async def file(self, store: TenantStore, file: UploadedFile, delivery: Delivery, deadline: Deadline) -> bool:
-        """Ingest the object that was put, unless that was done, or is being done, already. An older one under its key is not
-        gone on with."""
-        await note_newest(store, file.index, file.key, file.sequencer)
-        taken = await custody.take_put(store, file, Hand(delivery.message))
-        return await self._work(store, taken, delivery, deadline)
+    async def file(self, file: UploadedFile) -> bool:
+        """Ingest a file that was put into the bucket, unless that is done or being done. Older files under its key end."""
+        await supersede_older(self._store, file)
+        return await self._upload(await lease_file(self._store, file, self._receiver))
 
-    async def upload(self, store: TenantStore, index: IndexId, upload: UploadId, delivery: Delivery, deadline: Deadline) -> bool:
-        """Go on with an upload that was begun."""
-        taken = await custody.take(store, index, upload, Hand(delivery.message))
-        return await self._work(store, taken, delivery, deadline)
+    async def upload(self, job: IngestUpload) -> bool:
+        """Continue an upload whose file has arrived."""
+        return await self._upload(await lease_upload(self._store, job.index, job.upload, self._receiver))
 
-    async def _work(self, store: TenantStore, taken: UploadRecord | Standing, delivery: Delivery, deadline: Deadline) -> bool:
-        if isinstance(taken, Standing):
-            return taken is not Standing.HELD_FOR_THIS
+    async def part(self, job: IngestPart) -> bool:
+        """Continue a part of an upload."""
         try:
-            async with renewing(lambda: custody.renew(store, taken)):
-                return await self._run_on(store, taken, deadline)
+            record = await read_record(self._store, job.index, job.upload)
+        except UploadNotFound:
+            return True
+        may_restart = record.stopped and record.failed_part in (None, job.part)
+        if job.part not in range(record.parts or 0) or not (record.active or may_restart):
+            return True
+        if record.stopped:
+            await restart(self._store, record, working_on=job.part)
+        return await self._part(record, job.part)
+
+    async def _upload(self, leased: UploadRecord | Refusal) -> bool:
+        if isinstance(leased, Refusal):
+            return leased is not Refusal.LEASED_FOR_THIS_MESSAGE
+        record = leased
+        if record.parts is None:
+            lease = Lease(self._store, keys.upload(self._store.tenant, record.index, record.id), self._receiver.owner)
+            planned = await self._work(record, lease, lambda: self._plan(leased))
+            if isinstance(planned, bool):
+                return planned
+            record = planned
+        if record.stopped:
+            await restart(self._store, record)
+        if record.parts == 1:
+            return await self._part(record, 0)
+        await self._next(record)
+        return True
+
+    async def _plan(self, record: UploadRecord) -> UploadRecord:
+        return await plan_upload(self._store, record, self._receiver, self._deadline)
+
+    async def _part(self, record: UploadRecord, number: int) -> bool:
+        lease = Lease(self._store, part_key(self._store, record, number), self._receiver.owner)
+        return await self._work(record, lease, lambda: self._ingest(record, number, lease), part=number)
+
+    async def _ingest(self, record: UploadRecord, number: int, lease: Lease) -> bool:
+        """Ingest a part as far as the time goes, then send what comes next."""
+        part = await lease_part(self._store, record, number, self._receiver)
+        if isinstance(part, PartRecord):
+            if record.status is Status.QUEUED:
+                await set_status(self._store, record, Status.RUNNING)
+            await check_not_superseded(self._store, record)
+            if not await PartRun(self._rag, self._store, record, self._deadline).run(part):
+                await self._release(record, lease, number)
+                await self._store.jobs.send(IngestPart(self._store.tenant, record.index, record.id, number))
+                return True
+        elif part is not Refusal.ENDED:
+            return part is not Refusal.LEASED_FOR_THIS_MESSAGE
+        await self._next(await read_record(self._store, record.index, record.id))
+        return True
+
+    async def _next(self, record: UploadRecord) -> None:
+        """Send the next parts, or end the upload if all are done."""
+        if record.parts_done == record.parts:
+            await end_done(self._store, record)
+        else:
+            await publish_parts(self._store, record)
+
+    async def _work(
+        self, record: UploadRecord, lease: Lease, attempt: Callable[[], Awaitable[T]], part: int | None = None
+    ) -> T | bool:
+        """Return what ``attempt`` returns under the ``lease``, or, if that fails, whether the message is done."""
+        try:
+            async with renewing(lease.renew):
+                return await self._retry(record, attempt)
         except LeaseLost:
             return False
         except (FileRefused, ObjectMissing, SpassError) as error:
-            if not isinstance(error, PASSING):
-                await fail(store, taken, error)
-                return True
-            await self._passing(store, taken, error, delivery)
-            return False
+            may_pass = isinstance(error, _MAY_PASS)
+            with suppress(StorageUnavailable) if may_pass else nullcontext():
+                await self._stop(record, lease, error, part, may_pass=may_pass)
+            return not may_pass
         except Exception:
-            await self._passing(store, taken, InternalError("Something of ours went wrong."), delivery)
+            with suppress(StorageUnavailable):
+                await self._stop(record, lease, InternalError("Something of ours went wrong."), part, may_pass=True)
             raise
 
-    async def _passing(self, store: TenantStore, record: UploadRecord, error: SpassError, delivery: Delivery) -> None:
-        """Let go until the message comes again; when it will not, say so."""
-        log_trouble(record, error)
-        with suppress(StorageUnavailable):
-            if delivery.last:
-                await fail(store, record, error)
-            else:
-                await custody.put_back(store, record)
-
-    async def _run_on(self, store: TenantStore, record: UploadRecord, deadline: Deadline) -> bool:
-        """``_run``, and again after a pause where trouble is of the passing sort: the queue would hold the message back for as
-        long as a worker may live."""
-        owner = record.owner
+    async def _retry(self, record: UploadRecord, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Retry after pauses what may pass: the queue would hide the message for as long as a worker may live."""
         for pause in PAUSES:
             try:
-                return await self._run(store, record, deadline)
+                return await attempt()
             except LeaseLost:
                 raise
             except (Unavailable, Upstream, DeadlineExceeded, LimitExceeded) as error:
-                if deadline.remaining() < pause + LAST_SECONDS:
+                if self._deadline.remaining() < pause + LAST_SECONDS:
                     raise
-                log_trouble(record, error)
+                _log_trouble(record, error)
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 (jitter)
-            record = await read_record(store, record.index, record.id)
-            if record.owner != owner:
-                raise LeaseLost("Another worker has this upload.", retry_after=1)
-        return await self._run(store, record, deadline)
+        return await attempt()
 
-    async def _run(self, store: TenantStore, record: UploadRecord, deadline: Deadline) -> bool:
-        await check_newest(store, record)
-        if record.parts is None:
-            record = await self._surveyed(store, record, deadline)
-        parts = range(record.parts or 0)
-        if store.jobs.in_parts and len(parts) > 1:
-            await store.jobs.start_parts(record.index, record.id, parts, failures=record.machine_failures)
-            await custody.give_to_machine(store, record)
-            return True
-        run = PartRun(self._rag, store, record, deadline)
-        for number in parts:
-            if await run.run(number, record.owner) is PartEnd.TIME_UP:
-                await custody.put_back(store, record)
-                await store.jobs.send(IngestUpload(store.tenant, record.index, record.id))
-                return True
-        await finish(store, record.index, record.id)
-        return True
+    async def _stop(self, record: UploadRecord, lease: Lease, error: _Failure, part: int | None, *, may_pass: bool) -> None:
+        """Release the lease, and fail the upload if the error cannot pass or the message will not be delivered again."""
+        if may_pass:
+            _log_trouble(record, error)
+        if await self._release(record, lease, part) and (self._delivery.last or not may_pass):
+            await end_failed(self._store, record, _upload_error(error), may_pass=may_pass, part=part)
 
-    async def _surveyed(self, store: TenantStore, record: UploadRecord, deadline: Deadline) -> UploadRecord:
-        """The record with its parts planned. Nothing of a file that is refused has been stored.
-
-        Raises:
-            FileRefused: the file cannot be ingested.
-            ObjectMissing: it is gone.
-            SurveyTooLong: the time is up, of which there was little left.
-        """
-        kind = kind_of(record.filename)
-        if kind is None:
-            raise FileRefused("unsupported_file_type", "The name of a file must end in .jsonl, .csv, .txt or .md.")
-        size = (await store.uploads.head(record.key, record.version)).size
-        if not size:
-            raise FileRefused("empty_file", "The file is empty.")
-        if size > MAX_UPLOAD_BYTES:
-            raise FileRefused("file_too_large", f"The file is {size} bytes long; {MAX_UPLOAD_BYTES} are allowed.")
-        part_bytes = SMALL_BYTES if size <= SMALL_BYTES else PART_BYTES
-        async with aclosing(store.uploads.blocks(record.key, record.version, 0, size)) as blocks:
-            plan = await survey(kind, _in_time(blocks, deadline), part_bytes=part_bytes)
-        generation = (await read_manifest(store, record.index)).generation
-        await put_parts(store, record, plan.parts)
-        return await custody.set_planned(store, record, size, plan, generation)
+    async def _release(self, record: UploadRecord, lease: Lease, part: int | None) -> bool:
+        """Release the lease; an upload that no other worker can be working on is shown as queued."""
+        if part is None:
+            return await lease.release(status=Status.QUEUED)
+        released = await lease.release()
+        if released and record.parts == 1:
+            await set_status(self._store, record, Status.QUEUED)
+        return released
 
 
-def log_trouble(record: UploadRecord, error: SpassError) -> None:
-    """A line on what keeps an upload from going on for now."""
-    known: dict[str, Json] = {"index": record.index, "upload": record.id, "error": error.code}
+def _log_trouble(record: UploadRecord, error: _Failure) -> None:
+    known: dict[str, Json] = {"index": record.index, "upload": record.id, "error": _upload_error(error).code}
     write_line({"at": now(), "level": "warning", "event": "ingest_trouble"} | known)
 
 
-async def _in_time(blocks: AsyncIterator[bytes], deadline: Deadline) -> AsyncIterator[bytes]:
-    message = "The file could not be looked through in the time that a worker has."
-    had_time = deadline.remaining() >= SURVEY_SECONDS
-    async for block in blocks:
-        if not deadline.remaining():
-            raise FileRefused(SURVEY_TIMEOUT, message) if had_time else SurveyTooLong(message)
-        yield block
-
-
-async def fail(store: TenantStore, record: UploadRecord, error: FileRefused | ObjectMissing | SpassError) -> None:
-    """Fail the upload: for good, or, where that may pass, until somebody is told to go on."""
-    resumable = isinstance(error, PASSING)
-    latest = await read_record(store, record.index, record.id)
-    await custody.end_failed(store, record, upload_error(error), await first_errors(store, latest), resumable=resumable)
-
-
-def upload_error(error: FileRefused | ObjectMissing | SpassError) -> UploadError:
-    """What the record says of ``error``."""
+def _upload_error(error: _Failure) -> UploadError:
     match error:
         case FileRefused():
             return UploadError(line=error.line, code=error.code, message=error.message)
@@ -196,10 +191,3 @@ def upload_error(error: FileRefused | ObjectMissing | SpassError) -> UploadError
             return UploadError(line=None, code="object_missing", message="The file was removed before all of it was ingested.")
         case _:
             return UploadError(line=None, code=error.code, message=error.message)
-
-
-async def finish(store: TenantStore, index: IndexId, upload: UploadId) -> UploadRecord:
-    """End an upload if all its parts are done; it as it was before."""
-    record = await read_record(store, index, upload)
-    await custody.end_finished(store, record, await first_errors(store, record))
-    return record

@@ -12,14 +12,14 @@ import boto3
 from spass.aws.clients import Aws, TenantStore
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, RequestId, TenantId, UploadId, UserId, random_suffix
-from spass.core.jobs import Delivery
+from spass.core.jobs import Delivery, IngestPart, body_of
 from spass.core.messages import TokenUsage
 from spass.core.time import Deadline
 from spass.jobs.background import background_handler
 from spass.jobs.dispatch import Dispatcher
+from spass.jobs.messages import parse
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
-from spass.rag.ingest.steps import Steps
 from spass.rag.ingest.uploads import Upload, Uploads
 from spass.rag.service import Rag
 from spass.tenancy.config import GatewayConfig, ModelConfig
@@ -89,9 +89,6 @@ class IngestHarness:
     def uploads(self) -> Uploads:
         return Uploads(self.calls, self.calls.config)
 
-    def steps(self, upload: UploadId, index: IndexId = INDEX, execution: int = 0) -> Steps:
-        return Steps(self.rag, self.store, index, upload, execution)
-
     def put(self, path: str, body: bytes) -> str:
         """Put a file under ``uploads/<tenant>/``; the body of the message that says so."""
         s3 = self.aws._s3
@@ -112,6 +109,23 @@ class IngestHarness:
     @property
     def dispatcher(self) -> Dispatcher:
         return Dispatcher({self.tenant}, self.aws.for_tenant, background_handler(self.rag, ObjectCache()))
+
+    async def work_off(self) -> list[IngestPart]:
+        """Deliver all jobs that workers send until there are no more; return the parts among them, in their order."""
+        parts: list[IngestPart] = []
+        while bodies := self.queued():
+            for body in bodies:
+                assert await self.deliver(body)
+                parts += [job for job in parse(body) if isinstance(job, IngestPart)]
+        return parts
+
+    def queued_parts(self) -> list[int]:
+        """Take the parts off the queue that workers have sent; return their numbers."""
+        return [job.part for body in self.queued() for job in parse(body) if isinstance(job, IngestPart)]
+
+    def part(self, upload: UploadId, number: int, index: IndexId = INDEX) -> str:
+        """Return the body of the message of a part."""
+        return body_of(IngestPart(self.tenant, index, upload, number))
 
     async def only_upload(self, index: IndexId = INDEX) -> Upload:
         (upload,) = (await self.uploads.list(self.scope, index)).uploads

@@ -1,17 +1,12 @@
 """A form for a file, and what its tenant sees of the upload."""
 
-from collections.abc import Sequence
-
 import httpx
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.faults import Crash
 from spass.core.errors import EmbeddingModelMismatch, InvalidRequest, ModelNotAllowed, UploadNotFound
 from spass.core.ids import IndexId, UploadId
-from spass.core.time import Deadline, now_s
 from spass.rag.index.documents import NewDocument
-from spass.rag.ingest.uploads import abandon_stale
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, config_with, file_of, numbered
 
 pytestmark = pytest.mark.anyio
@@ -179,38 +174,3 @@ async def test_an_upload_is_found_by_its_own_tenant_and_index_only(harness: Inge
     cursor = (await harness.uploads.list(harness.scope, INDEX, None, 1)).next_cursor
     with pytest.raises(InvalidRequest):
         await harness.uploads.list(other.scope, INDEX, cursor, 1)
-
-
-@pytest.mark.parametrize(("status", "patience"), [("running", 2 * 3600), ("queued", 4 * 24 * 3600)])
-async def test_work_that_stopped_without_an_end_is_failed(
-    harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch, status: str, patience: int
-) -> None:
-    """In two hours; but what waits for a worker, behind however many others, waits for as long as the queue keeps its message."""
-    event = harness.put(f"{INDEX}/a.jsonl", file_of(numbered(9)))
-    if status == "queued":
-        assert await harness.deliver(event, seconds=1), "handed over to nobody"
-    else:
-
-        def die(texts: Sequence[str]) -> None:
-            if "text 4" in texts:
-                raise Crash
-
-        harness.calls.before = die
-        with pytest.raises(Crash):
-            await harness.deliver(event)
-        harness.calls.before = lambda _: None
-    assert (await harness.only_upload()).status == status
-    later = now_s() + patience - 60
-    assert await abandon_stale(harness.store, later, Deadline.after(10)) == 0
-    later += 240
-    with monkeypatch.context() as patch:
-        patch.setattr("spass.rag.ingest.uploads.now_s", lambda: later)
-        seen = await harness.only_upload()
-    assert await abandon_stale(harness.store, later, Deadline.after(10)) == 1
-    assert await abandon_stale(harness.store, later, Deadline.after(10)) == 0
-    stored = await harness.only_upload()
-    assert seen == stored
-    assert (stored.status, stored.errors[0].code, stored.documents_ingested) == ("failed", "abandoned", small_batches)
-    assert await harness.deliver(event), "whoever is told to goes on"
-    assert (await harness.only_upload()).status == "succeeded"
-    assert await harness.texts() == numbered(9)

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from spass.aws import keys
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.uploads import TenantUploads
 from spass.calls.scope import Scope
@@ -180,7 +179,7 @@ async def test_a_line_longer_than_any_document_fails_alone(harness: IngestHarnes
 
 
 async def test_a_file_that_is_too_large_is_not_read(harness: IngestHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.ingest.worker.MAX_UPLOAD_BYTES", 10)
+    monkeypatch.setattr("spass.rag.ingest.planning.MAX_UPLOAD_BYTES", 10)
     with inject(FaultPlan()) as plan:
         assert await harness.deliver(harness.put(PATH, file_of(numbered(1))))
     assert (await harness.only_upload()).errors[0].code == "file_too_large"
@@ -368,17 +367,20 @@ class Clock(Deadline):
         return Clock.left
 
 
-async def test_no_batch_is_begun_that_may_take_longer_than_there_is_time(harness: IngestHarness, small_batches: int) -> None:
-    """Its embedding would be paid for twice."""
-    Clock.left = 700.0
+@pytest.mark.parametrize(("left", "seconds", "after"), [(210.0, 110, (100, 4)), (800.0, 100, (600, 8))])
+async def test_no_batch_is_begun_without_time_or_after_the_time_slice(
+    harness: IngestHarness, small_batches: int, left: float, seconds: int, after: tuple[float, int]
+) -> None:
+    """A batch that was cut off would be embedded twice; after a slice other files get their turn."""
+    Clock.left = left
 
     def take_long(_: Sequence[str]) -> None:
-        Clock.left -= 250
+        Clock.left -= seconds
 
     harness.calls.before = take_long
     assert await harness.dispatcher.message(harness.put(PATH, file_of(numbered(20))), Delivery("m", 1), Clock(0))
-    assert (Clock.left, (await harness.only_upload()).documents_ingested) == (200, 8)
-    assert len(harness.queued()) == 1
+    assert (Clock.left, (await harness.only_upload()).documents_ingested) == after
+    assert harness.queued_parts() == [0]
 
 
 @pytest.mark.parametrize(("left", "ends"), [(870.0, True), (300.0, False)])
@@ -403,19 +405,6 @@ async def test_a_file_that_a_whole_workers_time_is_too_short_to_look_through_is_
     assert harness.calls.asked == []
 
 
-async def test_a_worker_whose_time_is_up_begins_no_further_part(harness: IngestHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 100)
-    monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 100)
-    event = harness.put(PATH, file_of(numbered(30)))
-    assert await harness.deliver(event, seconds=60)
-    once = (await harness.only_upload()).documents_ingested
-    assert 0 < once < 30 / 5
-    for more in (2, 3):
-        (handed_over,) = harness.queued()
-        assert await harness.deliver(handed_over, seconds=60)
-        assert (await harness.only_upload()).documents_ingested == more * once
-
-
 async def test_what_a_dead_worker_held_goes_on_with_its_own_message_when_the_lease_runs_out(
     harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,7 +422,7 @@ async def test_what_a_dead_worker_held_goes_on_with_its_own_message_when_the_lea
     assert (await harness.only_upload()).status == "running"
     harness.calls.before = lambda _: None
     later = now_s() + 61
-    monkeypatch.setattr("spass.rag.ingest.custody.now_s", lambda: later)
+    monkeypatch.setattr("spass.rag.ingest.lease.now_s", lambda: later)
     assert await harness.deliver(event, message="first", receives=3)
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == numbered(10)
@@ -448,7 +437,7 @@ async def test_a_worker_that_was_thought_dead_changes_nothing_more(
     embed = Calls.embed
     rival = Calls()
     seconds = [now_s()]
-    monkeypatch.setattr("spass.rag.ingest.custody.now_s", lambda: seconds[0])
+    monkeypatch.setattr("spass.rag.ingest.lease.now_s", lambda: seconds[0])
 
     class Slow(Calls):
         async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
@@ -464,21 +453,6 @@ async def test_a_worker_that_was_thought_dead_changes_nothing_more(
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested) == ("succeeded", 6)
     assert await harness.texts() == numbered(6) | {"d0000": "by hand"}
-
-
-async def test_a_file_of_many_parts_is_worked_through_where_there_is_no_machine(
-    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 100)
-    monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 100)
-    body = lines("bad", *numbered(30).items(), "bad")
-    assert await harness.deliver(harness.put(PATH, body))
-    upload = await harness.only_upload()
-    assert (upload.status, upload.documents_ingested, upload.bytes_done) == ("succeeded", 30, len(body))
-    assert [error.line for error in upload.errors] == [1, 32]
-    assert await harness.texts() == numbered(30)
-    parts = await harness.store.table.query(keys.uploads_partition(harness.tenant, INDEX), prefix="PART#")
-    assert len(parts) > 5
 
 
 async def test_a_message_to_merge_merges(harness: IngestHarness) -> None:

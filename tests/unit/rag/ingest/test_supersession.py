@@ -12,17 +12,16 @@ from spass.aws import keys
 from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
 from spass.core.errors import SpassError, UpstreamError
 from spass.core.ids import IndexId, UploadId
-from spass.core.time import Deadline, now_s
+from spass.core.time import now_s
 from spass.rag.ingest.record import KEEP_SECONDS
 from tests.unit.rag.ingest.harness import INDEX, IngestHarness, file_of, lines, numbered
 
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
-MINUTES = 870.0
 T = TypeVar("T")
 
 
-class RunBetweenCalls(FaultPlan):
+class Between(FaultPlan):
     """Nothing goes wrong, but ``meanwhile`` takes place before the first call of ``operation``."""
 
     def __init__(self, operation: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
@@ -76,7 +75,7 @@ async def test_a_batch_that_is_being_embedded_when_a_newer_version_comes_does_no
     """The newer one is taken, and done, between the older one's embedding and its append."""
     older, newer = harness.put(PATH, body), harness.put(PATH, file_of(numbered(10, "new")))
     rival = IngestHarness(harness.aws, harness.queue, tenant=harness.tenant)
-    with inject(RunBetweenCalls("TransactWriteItems", lambda: rival.deliver(newer))):
+    with inject(Between("TransactWriteItems", lambda: rival.deliver(newer))):
         assert await harness.deliver(older)
     assert await harness.texts() == numbered(10, "new")
     assert await ends(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 10)]
@@ -179,23 +178,18 @@ async def test_what_is_known_of_a_key_is_forgotten_with_its_upload(harness: Inge
 async def test_a_part_of_an_older_version_ends_the_upload_without_embedding_anything(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def start(*_: object, failures: int) -> None:
-        """Nobody: the parts are called here."""
-
-    monkeypatch.setattr("spass.rag.ingest.worker.SMALL_BYTES", 100)
-    monkeypatch.setattr("spass.rag.ingest.worker.PART_BYTES", 100)
-    with monkeypatch.context() as patch:
-        jobs = type(harness.store.jobs)
-        patch.setattr(jobs, "in_parts", property(lambda _: True))
-        patch.setattr(jobs, "start_parts", start)
-        older, newer = (harness.put(PATH, file_of(numbered(9, text))) for text in ("old", "new"))
-        assert await harness.deliver(older)
-    steps = harness.steps((await harness.only_upload()).id)
-    assert await steps.part(0, Deadline.after(MINUTES))
+    monkeypatch.setattr("spass.rag.ingest.planning.SMALL_BYTES", 100)
+    monkeypatch.setattr("spass.rag.ingest.planning.PART_BYTES", 100)
+    older, newer = (harness.put(PATH, file_of(numbered(9, text))) for text in ("old", "new"))
+    assert await harness.deliver(older)
+    first, *rest = harness.queued()
+    assert await harness.deliver(first)
+    rest += harness.queued()
     assert await harness.deliver(newer)
     asked = len(harness.calls.asked)
-    assert await steps.part(1, Deadline.after(MINUTES))
-    await steps.finish()
+    for body in rest:
+        assert await harness.deliver(body)
     assert len(harness.calls.asked) == asked
+    await harness.work_off()
     assert await harness.texts() == numbered(9, "new")
     assert [(status, codes) for status, codes, _ in await ends(harness)] == [("failed", ["superseded"]), ("succeeded", [])]

@@ -1,0 +1,282 @@
+"""A large file is ingested by one message for each of its parts, in any order, twice, late or never."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from spass.aws.faults import Crash
+from spass.core.errors import UpstreamError, UpstreamRejected
+from spass.core.ids import DocumentId, IndexId, UploadId
+from spass.rag.ingest.publish import PARTS_AT_ONCE
+from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, file_of, lines, numbered
+
+pytestmark = pytest.mark.anyio
+PATH = f"{INDEX}/a.jsonl"
+DOCUMENTS = numbered(40)  # in twenty parts
+PARTS = 20
+SIZE = len(file_of(DOCUMENTS))
+
+
+@pytest.fixture(autouse=True)
+def parts_of_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 2 * len(lines(("d0000", "text 0")))
+    monkeypatch.setattr("spass.rag.ingest.planning.SMALL_BYTES", size)
+    monkeypatch.setattr("spass.rag.ingest.planning.PART_BYTES", size)
+
+
+async def planned(harness: IngestHarness, path: str = PATH) -> UploadId:
+    assert await harness.deliver(harness.put(path, file_of(DOCUMENTS)))
+    return (await harness.only_upload(IndexId(path.partition("/")[0]))).id
+
+
+def fail(_: Sequence[str]) -> None:
+    raise UpstreamError("down")
+
+
+async def test_each_part_is_a_message_and_the_last_one_ends_the_upload(harness: IngestHarness) -> None:
+    await planned(harness)
+    upload = await harness.only_upload()
+    assert (upload.status, upload.bytes_total, upload.documents_ingested) == ("running", SIZE, 0)
+    assert [job.part for job in await harness.work_off()] == list(range(PARTS))
+    upload = await harness.only_upload()
+    assert (upload.status, upload.documents_ingested, upload.bytes_done) == ("succeeded", 40, SIZE)
+    assert await harness.texts() == DOCUMENTS
+
+
+async def test_a_small_file_is_ingested_by_the_worker_that_planned_it(harness: IngestHarness) -> None:
+    await harness.deliver(harness.put(PATH, file_of(numbered(2))))
+    assert harness.queued() == []
+    assert (await harness.only_upload()).status == "succeeded"
+
+
+async def test_a_file_has_a_bounded_number_of_parts_on_the_queue(harness: IngestHarness) -> None:
+    await planned(harness)
+    waiting = harness.queued()
+    assert len(waiting) == PARTS_AT_ONCE
+    while waiting:
+        assert await harness.deliver(waiting.pop())
+        waiting += harness.queued()
+        assert len(waiting) <= PARTS_AT_ONCE
+    assert (await harness.only_upload()).status == "succeeded"
+
+
+async def test_files_of_a_tenant_share_its_window_and_each_of_them_moves_on(harness: IngestHarness) -> None:
+    """However large the first file: a second one gets half of the window, and takes the rest when the first has ended."""
+    await planned(harness)
+    await planned(harness, "other/a.jsonl")
+    waiting = {"a": [], "b": []}  # type: dict[str, list[str]]
+
+    def collect() -> None:
+        for body in harness.queued():
+            waiting["a" if f'"{INDEX}"' in body else "b"].append(body)
+
+    collect()
+    assert [len(bodies) for bodies in waiting.values()] == [PARTS_AT_ONCE, PARTS_AT_ONCE // 2]
+    for _ in range(6):
+        for bodies in waiting.values():
+            assert await harness.deliver(bodies.pop(0))
+        collect()
+    assert [len(bodies) for bodies in waiting.values()] == [PARTS_AT_ONCE // 2] * 2
+    while waiting["a"]:
+        assert await harness.deliver(waiting["a"].pop(0))
+        collect()
+    assert (await harness.only_upload()).status == "succeeded"
+    assert await harness.deliver(waiting["b"].pop(0))
+    collect()
+    assert len(waiting["b"]) == PARTS_AT_ONCE
+
+
+async def test_every_file_has_a_part_on_the_queue_if_there_are_more_files_than_the_window_is_wide(harness: IngestHarness) -> None:
+    for number in range(PARTS_AT_ONCE + 4):
+        await planned(harness, f"i{number}/a.jsonl")
+        sent = len(harness.queued())
+        assert sent == max(1, PARTS_AT_ONCE // (number + 1))
+
+
+async def test_another_tenants_small_file_waits_behind_the_window_only(harness: IngestHarness) -> None:
+    """One message after the other, in the order of the queue: the small file is done while most of the large one waits."""
+    other = IngestHarness(harness.aws, harness.queue)
+    await planned(harness)
+    waiting = [*harness.queued(), other.put(PATH, file_of(numbered(1)))]
+    before = 0
+    while (await other.uploads.list(other.scope, INDEX)).uploads == ():
+        body = waiting.pop(0)
+        await (other if other.tenant in body else harness).deliver(body)
+        waiting += harness.queued()
+        before += 1
+    assert before == PARTS_AT_ONCE + 1
+    assert (await other.only_upload()).status == "succeeded"
+    assert (await harness.only_upload()).documents_ingested == 2 * PARTS_AT_ONCE
+
+
+async def test_duplicates_of_messages_change_and_send_nothing_more(harness: IngestHarness) -> None:
+    event = harness.put(PATH, file_of(DOCUMENTS))
+    assert await harness.deliver(event)
+    assert await harness.deliver(event)
+    waiting = harness.queued()
+    assert len(waiting) == PARTS_AT_ONCE
+    while waiting:
+        body = waiting.pop(0)
+        for _ in range(3):
+            assert await harness.deliver(body)
+        waiting += harness.queued()
+        assert len(waiting) <= PARTS_AT_ONCE
+    assert (await harness.only_upload()).status == "succeeded"
+    assert sorted(harness.calls.asked) == sorted(DOCUMENTS.values())
+    for body in (event, harness.part((await harness.only_upload()).id, 3)):
+        assert await harness.deliver(body)
+    assert harness.queued() == []
+
+
+async def test_a_duplicate_of_a_part_in_work_is_dropped_and_its_own_message_comes_again(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = await planned(harness)
+    body = harness.part(upload, 0)
+
+    class Duplicated(Calls):
+        async def embed(self, *arguments: object) -> object:  # type: ignore[override]
+            other = IngestHarness(harness.aws, harness.queue, Calls(), harness.tenant)
+            assert await other.deliver(body, message="another")
+            assert not await other.deliver(body, message="m", receives=2)
+            assert other.calls.asked == []
+            return await Calls.embed(self, *arguments)  # type: ignore[arg-type]
+
+    harness.calls = Duplicated()
+    assert await harness.deliver(body, message="m")
+    assert (await harness.only_upload()).documents_ingested == 2
+
+
+async def test_the_part_of_a_dead_worker_continues_where_it_stood(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spass.rag.ingest.batches.MAX_DOCUMENTS", 1)
+    monkeypatch.setattr("spass.rag.ingest.lease.LEASE_SECONDS", -1)
+    upload = await planned(harness)
+
+    def die(texts: Sequence[str]) -> None:
+        if "text 1" in texts:
+            raise Crash
+
+    harness.calls.before = die
+    with pytest.raises(Crash):
+        await harness.deliver(harness.part(upload, 0), message="m")
+    harness.calls.before = lambda _: None
+    assert await harness.deliver(harness.part(upload, 0), message="m", receives=2)
+    assert harness.calls.asked == ["text 0", "text 1"]
+
+
+async def test_a_worker_that_dies_after_its_part_and_before_it_sends_the_next_leaves_none_out(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await planned(harness)
+    waiting = harness.queued()
+
+    async def die(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spass.rag.ingest.worker.publish_parts", die)
+        for body in waiting:
+            with pytest.raises(Crash):
+                await harness.deliver(body)
+    assert harness.queued() == []
+    for body in waiting:
+        assert await harness.deliver(body)
+    await harness.work_off()
+    assert (await harness.only_upload()).status == "succeeded"
+    assert sorted(harness.calls.asked) == sorted(DOCUMENTS.values())
+
+
+async def test_a_worker_whose_time_is_up_sends_its_part_to_the_end_of_the_queue(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spass.rag.ingest.batches.MAX_DOCUMENTS", 1)
+    upload = await planned(harness)
+    harness.queued()
+    assert await harness.deliver(harness.part(upload, 5), seconds=1)
+    assert harness.queued_parts() == [5]
+    assert (await harness.only_upload()).status == "running"
+    assert await harness.deliver(harness.part(upload, 5), seconds=1)
+    assert harness.queued_parts() == [PARTS_AT_ONCE]
+
+
+async def test_what_is_wrong_for_good_ends_all_parts(harness: IngestHarness) -> None:
+    await planned(harness)
+    first, *rest = harness.queued()
+    assert await harness.deliver(first)
+    await harness.rag.delete_index(harness.scope, INDEX)
+    for body in rest:
+        assert await harness.deliver(body)
+    upload = await harness.only_upload()
+    assert (upload.status, upload.documents_ingested, upload.errors[0].code) == ("failed", 2, "index_replaced")
+
+
+async def test_a_part_that_fails_for_the_last_time_fails_the_upload_with_the_reason(harness: IngestHarness) -> None:
+    upload = await planned(harness)
+    waiting = harness.queued()
+    assert await harness.deliver(waiting.pop())
+    waiting += harness.queued()
+    harness.calls.before = fail
+    for receives in range(1, 5):
+        assert not await harness.deliver(harness.part(upload, 1), receives=receives)
+        assert (await harness.only_upload()).status == "running"
+    assert not await harness.deliver(harness.part(upload, 1), receives=5)
+    failed = await harness.only_upload()
+    assert (failed.status, failed.documents_ingested) == ("failed", 2)
+    assert [(error.line, error.code) for error in failed.errors] == [(None, "upstream_error")]
+    for body in waiting:
+        if body != harness.part(upload, 1):
+            assert await harness.deliver(body), "the other parts are dropped"
+    assert (await harness.only_upload()).status == "failed"
+
+
+@pytest.mark.parametrize("how", ["dead letter", "event", "operator"])
+async def test_a_failed_upload_continues_when_it_is_sent_again(harness: IngestHarness, how: str) -> None:
+    event = harness.put(PATH, file_of(DOCUMENTS))
+    assert await harness.deliver(event)
+    upload = (await harness.only_upload()).id
+    dropped = [body for body in harness.queued() if body != harness.part(upload, 1)]
+    harness.calls.before = fail
+    assert not await harness.deliver(harness.part(upload, 1), receives=5)
+    for body in dropped:
+        assert await harness.deliver(body)
+    harness.calls.before = lambda _: None
+    by_hand = f'{{"job": "ingest", "tenant": "{harness.tenant}", "index": "{INDEX}", "upload": "{upload}"}}'
+    assert await harness.deliver({"dead letter": harness.part(upload, 1), "event": event, "operator": by_hand}[how])
+    assert (await harness.only_upload()).status == "running"
+    await harness.work_off()
+    assert (await harness.only_upload()).status == "succeeded"
+    assert await harness.texts() == DOCUMENTS
+    assert sorted(harness.calls.asked) == sorted(DOCUMENTS.values())
+
+
+async def test_the_model_refusing_everything_ends_the_upload_at_once(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spass.rag.ingest.part_run._MAX_REFUSED", 1)
+    upload = await planned(harness)
+
+    def refuse(_: Sequence[str]) -> None:
+        raise UpstreamRejected("no")
+
+    harness.calls.before = refuse
+    assert await harness.deliver(harness.part(upload, 0))
+    assert (await harness.only_upload()).errors[0].code == "upstream_rejected"
+
+
+async def test_parts_that_there_are_not_are_dropped(harness: IngestHarness) -> None:
+    assert await harness.deliver(harness.part(UploadId("upl_01k9s3f5k2abcdefghjkmnpqrs"), 0))
+    upload = await planned(harness)
+    for number in (PARTS, -1):
+        assert await harness.deliver(harness.part(upload, number))
+    assert (await harness.only_upload()).status == "running"
+
+
+async def test_what_a_user_changed_meanwhile_stays(harness: IngestHarness) -> None:
+    upload = await planned(harness)
+    await harness.deliver(harness.part(upload, 0))
+    await harness.rag.delete_document(harness.scope, INDEX, DocumentId("d0000"))
+    assert await harness.deliver(harness.part(upload, 0))
+    await harness.work_off()
+    assert "d0000" not in await harness.texts()

@@ -1,0 +1,135 @@
+"""The hourly sweep finds uploads whose messages were lost, and ends those that no worker will finish."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from spass.aws.faults import Crash
+from spass.core.time import Deadline, now_s
+from spass.rag.ingest.record import KEEP_SECONDS, Status
+from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
+from tests.unit.rag.ingest.harness import INDEX, IngestHarness, file_of, lines, numbered
+
+pytestmark = pytest.mark.anyio
+PATH = f"{INDEX}/a.jsonl"
+MINUTE, HOUR = 60, 3600
+NOTHING = SweptUploads()
+
+
+async def sweep(harness: IngestHarness, seconds: int) -> SweptUploads:
+    """Sweep when so many seconds have passed."""
+    return await sweep_uploads(harness.store, now_s() + seconds, Deadline.after(10))
+
+
+async def die_before_the_second_batch(harness: IngestHarness, event: str) -> None:
+    def die(texts: Sequence[str]) -> None:
+        if "text 4" in texts:
+            raise Crash
+
+    harness.calls.before = die
+    with pytest.raises(Crash):
+        await harness.deliver(event)
+    harness.calls.before = lambda _: None
+
+
+@pytest.fixture
+def leases_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spass.rag.ingest.lease.LEASE_SECONDS", -1)
+
+
+@pytest.mark.usefixtures("leases_expired")
+async def test_a_lost_message_of_a_part_is_sent_again_and_the_file_ends(harness: IngestHarness, small_batches: int) -> None:
+    await die_before_the_second_batch(harness, harness.put(PATH, file_of(numbered(10))))
+    assert await sweep(harness, 29 * MINUTE) == NOTHING
+    assert await sweep(harness, 31 * MINUTE) == SweptUploads(resent=1)
+    assert await sweep(harness, 31 * MINUTE) == NOTHING, "the next comes at half of the time"
+    await harness.work_off()
+    assert (await harness.only_upload()).status == "succeeded"
+    assert await harness.texts() == numbered(10)
+
+
+async def test_a_lost_message_of_a_file_that_no_worker_has_planned_is_sent_again(harness: IngestHarness) -> None:
+    """Its index is not there yet."""
+    harness.calls.config = harness.calls.config
+    event = harness.put(PATH, file_of(numbered(2)))
+    with pytest.MonkeyPatch.context() as patch:
+
+        async def die(*_: object) -> None:
+            raise Crash
+
+        patch.setattr("spass.rag.ingest.worker.plan_upload", die)
+        with pytest.raises(Crash):
+            await harness.deliver(event)
+    with pytest.MonkeyPatch.context() as patch:
+        later = now_s() + 35 * MINUTE
+        patch.setattr("spass.rag.ingest.lease.now_s", lambda: later)
+        assert await sweep(harness, 35 * MINUTE) == SweptUploads(resent=1)
+        await harness.work_off()
+    assert await harness.texts() == numbered(2)
+
+
+@pytest.mark.usefixtures("leases_expired")
+async def test_a_lost_message_of_a_large_file_is_sent_again(harness: IngestHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = len(lines(("d0000", "text 0")))
+    monkeypatch.setattr("spass.rag.ingest.planning.SMALL_BYTES", line)
+    monkeypatch.setattr("spass.rag.ingest.planning.PART_BYTES", line)
+    assert await harness.deliver(harness.put(PATH, file_of(numbered(20))))
+    done, *lost = harness.queued()
+    assert await harness.deliver(done)
+    lost += harness.queued()
+    assert len(lost) == 8
+    assert await sweep(harness, 5 * HOUR) == NOTHING, "parts may wait behind others"
+    assert await sweep(harness, 7 * HOUR) == SweptUploads(resent=1)
+    assert sorted({job.part for job in await harness.work_off()}) == list(range(1, 20))
+    assert (await harness.only_upload()).status == "succeeded"
+    assert await harness.texts() == numbered(20)
+
+
+@pytest.mark.usefixtures("leases_expired")
+async def test_a_file_that_kills_its_workers_every_time_ends_as_abandoned(harness: IngestHarness, small_batches: int) -> None:
+    event = harness.put(PATH, file_of(numbered(10)))
+    await die_before_the_second_batch(harness, event)
+    for minutes in (31, 61, 91):
+        assert await sweep(harness, minutes * MINUTE) == SweptUploads(resent=1)
+        for body in harness.queued():
+            await die_before_the_second_batch(harness, body)
+    assert await sweep(harness, 119 * MINUTE) == NOTHING
+    assert await sweep(harness, 121 * MINUTE) == SweptUploads(abandoned=1)
+
+
+@pytest.mark.parametrize(("status", "patience"), [(Status.RUNNING, 2 * HOUR), (Status.QUEUED, 4 * 24 * HOUR)])
+async def test_work_that_stopped_without_an_end_fails(
+    harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch, status: Status, patience: int
+) -> None:
+    """What waits for a worker, behind however many others, waits for as long as the queue keeps its message."""
+    event = harness.put(PATH, file_of(numbered(9)))
+    if status is Status.QUEUED:
+        assert await harness.deliver(event, seconds=1)
+        harness.queued()
+    else:
+        await die_before_the_second_batch(harness, event)
+    assert (await harness.only_upload()).status is status
+    for _ in range(3):
+        assert await sweep(harness, patience - MINUTE) == SweptUploads(resent=1)
+        harness.queued()
+    assert await sweep(harness, patience - MINUTE) == NOTHING
+    later = patience + 3 * MINUTE
+    with monkeypatch.context() as patch:
+        patch.setattr("spass.rag.ingest.uploads.now_s", lambda: now_s() + later)
+        seen = await harness.only_upload()
+    assert await sweep(harness, later) == SweptUploads(abandoned=1)
+    assert await sweep(harness, later) == NOTHING
+    stored = await harness.only_upload()
+    assert seen == stored
+    assert (stored.status, stored.errors[0].code, stored.documents_ingested) == ("failed", "abandoned", small_batches)
+    with monkeypatch.context() as patch:
+        patch.setattr("spass.rag.ingest.lease.now_s", lambda: now_s() + later)
+        assert await harness.deliver(event), "a late message continues it"
+    assert (await harness.only_upload()).status == "succeeded"
+    assert await harness.texts() == numbered(9)
+
+
+async def test_uploads_that_ended_or_wait_for_their_file_are_left_alone(harness: IngestHarness) -> None:
+    await harness.uploads.create(harness.scope, INDEX, "a.md", "text/markdown", 1000)
+    assert await harness.deliver(harness.put(PATH, file_of(numbered(1))))
+    assert await sweep(harness, KEEP_SECONDS - HOUR) == NOTHING
