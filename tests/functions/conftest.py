@@ -11,20 +11,31 @@ from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 from moto.core.common_types import TYPE_RESPONSE
 
+from spass.aws.clients import Aws
 from tests.functions.compaction_harness import CompactionHarness, SummaryScript
-from tests.functions.gateway import Gateway, ScriptedServices, create_storage
+from tests.functions.gateway import Gateway, ScriptedServices, create_storage, emulated_aws
 from tests.functions.state_machine import StateMachinePlayer
+from tests.simulated.memory import MemoryAws
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
+def aws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
+    """A table and a bucket in memory; moto's where a module is marked with ``moto``, because it needs what those lack."""
+    if request.node.get_closest_marker("moto") is None:
+        yield MemoryAws()
+        return
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
     _one_call_at_a_time(monkeypatch)
     with mock_aws():
         create_storage()
-        yield Gateway(tmp_path, loop)
+        yield emulated_aws()
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, aws: Aws) -> Iterator[Gateway]:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield Gateway(tmp_path, loop, aws)
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.run_until_complete(loop.shutdown_asyncgens())
     asyncio.set_event_loop(None)
@@ -34,7 +45,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway
 @pytest.fixture
 def harness(gateway: Gateway) -> CompactionHarness:
     model = SummaryScript()
-    gateway.model, gateway.services = model, ScriptedServices(gateway.services.settings, model)
+    gateway.model, gateway.services = model, ScriptedServices(gateway.services.settings, model, gateway.aws)
     harness = CompactionHarness(gateway, StateMachinePlayer(gateway), model)
     config = {"compact_summary_model": "dear"}
     assert gateway.send("PUT", "/v1/tenant/config", body=config, token="demo-admin-token").status == 200

@@ -1,4 +1,4 @@
-"""The whole gateway in one process: real route files, real services, a table and a bucket in moto's memory, a scripted model.
+"""The whole gateway in one process: real route files, real services, a table and a bucket in memory, a scripted model.
 
 Short routes are sent API Gateway events, long ones HTTP over ASGI, each to the app of its own one route, as in AWS.
 """
@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
-import boto3
 import httpx
 import jsonschema_rs
 from pydantic import BaseModel
@@ -24,7 +23,6 @@ from starlette.types import Message
 
 from infra.routes import ROUTES, Route
 from spass.aws.clients import Aws
-from spass.aws.job_targets import JobTargets
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.llm.router import Router
@@ -32,10 +30,7 @@ from spass.testing.model import ScriptedModel
 from spass.web.edge import normal_path
 from spass.web.functions import LambdaFunction, lambda_handler, stream_app
 from spass.web.services import Services, Settings
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
-    from mypy_boto3_s3 import S3Client
+from tests.simulated.memory import MemoryAws
 
 TABLE, BUCKET, STAGE = "spass-test", "spass-test", "prod"
 MAX_ANSWER_BYTES = 6 * 1024 * 1024
@@ -78,13 +73,10 @@ AGENTS = {
 class ScriptedServices(Services):
     """The services of a process, but that its models say what a test wrote."""
 
-    def __init__(self, settings: Settings, model: ScriptedModel) -> None:
+    def __init__(self, settings: Settings, model: ScriptedModel, aws: Aws) -> None:
         super().__init__(settings)
+        self.aws = aws
         self._model = model
-
-    @cached_property
-    def aws(self) -> Aws:
-        return _clients(self.settings.table, self.settings.bucket, self.settings.places)
 
     @cached_property
     def router(self) -> Router:
@@ -92,16 +84,9 @@ class ScriptedServices(Services):
 
 
 @cache
-def _clients(table: str, bucket: str, places: JobTargets) -> Aws:
-    """Made once for all tests: moto looks at what a client sends, not at who it is."""
-    return Aws(table=table, bucket=bucket, places=places)
-
-
-@cache
-def _outside() -> "tuple[DynamoDBClient, S3Client]":
-    """Clients of nobody's gateway."""
-    session = boto3.Session()
-    return session.client("dynamodb"), session.client("s3")
+def emulated_aws() -> Aws:
+    """Clients of moto, made once for all tests: moto looks at what a client sends, not at who it is."""
+    return Aws(table=TABLE, bucket=BUCKET)
 
 
 @dataclass(frozen=True)
@@ -144,9 +129,10 @@ def write_operators_files(folder: Path) -> Settings:
 class Gateway:
     """Sends requests to the functions that API Gateway would pick."""
 
-    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop, aws: Aws) -> None:
         self.model = ScriptedModel()
-        self.services = ScriptedServices(write_operators_files(folder), self.model)
+        self.aws = aws
+        self.services = ScriptedServices(write_operators_files(folder), self.model, aws)
         self._loop = loop
         self._functions: dict[str, Any] = {}
 
@@ -247,7 +233,7 @@ class Gateway:
     def reconfigured(self, folder: Path, before: str, after: str) -> "Gateway":
         """Another gateway over the same table and bucket, in whose gateway.yaml ``after`` stands for ``before``."""
         folder.mkdir()
-        other = Gateway(folder, self._loop)
+        other = Gateway(folder, self._loop, self.aws)
         config = other.services.settings.config
         assert before in config.read_text()
         config.write_text(config.read_text().replace(before, after))
@@ -263,16 +249,26 @@ class Gateway:
 
     def records(self) -> Sequence[Mapping[str, Any]]:
         """The audit records, as the table holds them."""
-        items = _outside()[0].scan(TableName=TABLE)["Items"]
-        return [item for item in items if "#AUDIT#" in str(item["pk"])]
+        return [item for item in self.items() if "#AUDIT#" in str(item["pk"])]
 
     def stored(self) -> Mapping[str, object]:
         """Everything in the table and the bucket, but audit records."""
-        table, bucket = _outside()
-        items = table.scan(TableName=TABLE)["Items"]
-        kept = {f"{item['pk']}{item['sk']}": item for item in items if "#AUDIT#" not in str(item["pk"])}
-        objects = bucket.list_objects_v2(Bucket=BUCKET).get("Contents", [])
-        return {**kept, **{listed["Key"]: listed["ETag"] for listed in objects}}
+        kept = {f"{item['pk']}{item['sk']}": item for item in self.items() if "#AUDIT#" not in str(item["pk"])}
+        return {**kept, **self.objects()}
+
+    def items(self) -> Sequence[Mapping[str, Any]]:
+        """All items, as boto3's client gives them."""
+        if isinstance(self.aws, MemoryAws):
+            return list(self.aws.table.items())
+        return self.aws._dynamodb.scan(TableName=TABLE)["Items"]
+
+    def objects(self) -> Mapping[str, bytes]:
+        """The bodies of all objects by key."""
+        if isinstance(self.aws, MemoryAws):
+            return self.aws.bucket.objects
+        bucket = self.aws._s3
+        listed = bucket.list_objects_v2(Bucket=BUCKET).get("Contents", [])
+        return {entry["Key"]: bucket.get_object(Bucket=BUCKET, Key=entry["Key"])["Body"].read() for entry in listed}
 
 
 async def _awaited(work: Awaitable[Json]) -> Json:
@@ -374,14 +370,14 @@ def escaped(segment: str) -> str:
 
 def create_storage() -> None:
     """The table and the bucket, as the data stack makes them."""
-    table, bucket = _outside()
-    table.create_table(
+    aws = emulated_aws()
+    aws._dynamodb.create_table(
         TableName=TABLE,
         BillingMode="PAY_PER_REQUEST",
         AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("pk", "sk")],
         KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
     )
-    bucket.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    aws._s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
 
 
 def errors_of(replies: Sequence[Reply]) -> list[str | None]:

@@ -12,7 +12,7 @@ from functions.workers import compaction_step, compactions
 from spass.aws.clients import Aws
 from spass.aws.job_targets import JobTargets
 from spass.core.time import Deadline
-from tests.functions.gateway import BUCKET, TABLE, Gateway
+from tests.functions.gateway import Gateway
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -79,8 +79,8 @@ class _AwsWithFakeQueues(Aws):
     """The gateway's own clients, but for those of queues and machines. They are called in threads."""
 
     def __init__(self, machine: StateMachinePlayer) -> None:
-        super().__init__(table=TABLE, bucket=BUCKET, places=PLACES)
-        shared = machine.gateway.services.aws
+        shared = machine.gateway.aws
+        super().__init__(table=shared._table, bucket=shared._bucket, places=PLACES)
         calls = _Calls(machine, machine.gateway._loop)
         self.__dict__ |= {"_dynamodb": shared._dynamodb, "_s3": shared._s3}
         self.__dict__ |= {"_sqs": cast("SQSClient", calls), "_states": cast("SFNClient", calls)}

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 
-import boto3
 import pytest
 
 from spass.aws.idempotency import Claim, StoredAnswer
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
 from spass.tools import confirm_tokens as confirm
-from tests.functions.gateway import BUCKET, TABLE, Gateway, Reply
+from tests.functions.gateway import Gateway, Reply
 
 EXECUTE = "/v1/tools/execute"
 NOTES = "/a1/rag/indices/notes"
@@ -75,11 +74,9 @@ def delete_keyed(gateway: Gateway, **more: object) -> Reply:
     return gateway.send("POST", EXECUTE, body=body("rag_doc_delete", {**DELETE, **more}), headers={"Idempotency-Key": "first"})
 
 
-def everything_stored() -> str:
+def everything_stored(gateway: Gateway) -> str:
     """The items of the table and the objects of the bucket, as text."""
-    table, bucket = boto3.client("dynamodb"), boto3.client("s3")
-    objects = [bucket.get_object(Bucket=BUCKET, Key=entry["Key"]) for entry in bucket.list_objects_v2(Bucket=BUCKET)["Contents"]]
-    return "".join([str(table.scan(TableName=TABLE)["Items"]), *(str(found["Body"].read()) for found in objects)])
+    return str(gateway.items()) + str(gateway.objects())
 
 
 @pytest.mark.usefixtures("confirmed")
@@ -88,8 +85,8 @@ def test_a_first_step_under_a_key_is_answered_again_with_a_token_that_is_stored_
     assert again.json == first.json
     assert [reply.headers.get("idempotency-replayed") for reply in (first, again)] == [None, "true"]
     token = again.json["result"]["confirm_token"]
-    assert '"confirm_required":true' in everything_stored().replace(" ", "")
-    assert token not in everything_stored()
+    assert '"confirm_required":true' in everything_stored(gateway).replace(" ", "")
+    assert token not in everything_stored(gateway)
     other = gateway.send("POST", EXECUTE, body=body("rag_doc_delete", {**DELETE, "confirm_token": token}))
     assert other.json["result"] == {"deleted": True}
 

@@ -15,6 +15,8 @@ from spass.llm.errors import BackendUnavailable
 from spass.web.functions import WorkerFunction, worker_handler
 from tests.functions.gateway import BUCKET, Gateway
 
+pytestmark = pytest.mark.moto
+
 UPLOADS = "/a1/rag/indices/books/uploads"
 
 

@@ -33,6 +33,8 @@ from tests.functions.injection_corpus import (
 from tests.functions.obedient_model import DIMENSIONS, ObedientModel, numbered, serve_obedient_model
 from tests.unit.sessions.session_chains import ChainBuilder, plain_turn
 
+pytestmark = pytest.mark.moto
+
 TOOLS: Final = (
     "rag_query", "wikipedia_summary", "wikipedia_search", "rag_index_create", "rag_index_delete", "rag_doc_append",
     "rag_doc_patch", "rag_doc_delete", "memory_read", "memory_write", "lineage_search",

@@ -16,6 +16,7 @@ BODIES: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.moto
 @pytest.mark.parametrize(
     ("token", "user"),
     [("other-token", "ada"), ("sibling-token", "ada"), ("demo-token", "bob")],

@@ -37,6 +37,8 @@ from tests.unit.calls.provider_failures import ARN, FAILURES, HOST, PATH, PLACES
 from tests.unit.llm.scripted_upstream import CLASSES as PROVIDERS
 from tests.unit.llm.scripted_upstream import Upstream, backend, whole
 
+pytestmark = pytest.mark.moto
+
 
 def share(*path: str) -> list[dict[str, str]]:
     """Of the batches some, other ones for each path through the gateway; in a long run all of them."""

@@ -10,6 +10,8 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from spass.llm.errors import BackendError
 from tests.functions.gateway import BUCKET, Gateway
 
+pytestmark = pytest.mark.moto
+
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -11,6 +11,8 @@ from functions.workers import jobs
 from spass.core.time import epoch_s
 from tests.functions.gateway import BUCKET, Gateway, Reply, escaped
 
+pytestmark = pytest.mark.moto
+
 UPLOADS = "/a1/rag/indices/notes/uploads"
 NOTES = "# Seas\n\nThe Baltic is shallow.\n\n# Hills\n\nThe Harz is high.\n"
 

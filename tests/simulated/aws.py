@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from spass.aws.clients import Aws
 from spass.aws.job_targets import JobTargets
+from spass.testing.bucket import MemoryBucket
 from tests.simulated.dynamodb import MemoryDynamoDB
-from tests.simulated.s3 import MemoryS3
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -35,7 +35,7 @@ class SimulatedAws(Aws):
     def __init__(self, clock: Callable[[], float], places: JobTargets = PLACES) -> None:
         super().__init__(table="spass", bucket="spass", places=places)
         self.table = MemoryDynamoDB(clock)
-        self.bucket = MemoryS3(clock)
+        self.bucket = MemoryBucket(clock)
         self.queues = MemoryQueues()
 
     @cached_property

@@ -33,13 +33,13 @@ from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Session, decode_session
+from spass.testing.bucket import MemoryBucket
 from spass.testing.model import ScriptedModel
 from spass.web.app import create_app
 from spass.web.services import Services
 from tests.functions.gateway import ScriptedServices, write_operators_files
 from tests.simulated.aws import PLACES, SimulatedAws
 from tests.simulated.dynamodb import MemoryDynamoDB
-from tests.simulated.s3 import MemoryS3
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
@@ -117,8 +117,7 @@ class SimulatedDeployment(SimulatedAws):
         super().__init__(self.clock)
         self.points = CallFaults()
         self.model = ScriptedModel("Ada moves to Berlin on 3 May.")
-        self.services = ScriptedServices(write_operators_files(folder), self.model)
-        self.services.aws = self
+        self.services = ScriptedServices(write_operators_files(folder), self.model, self)
         self.services.compaction_jobs = CompactionJobs(self.clock)
         self.services.compaction_steps = CompactionSteps(self.services.summarizer, self.clock)
         self.app = create_app([compact.router, get.router], self.services)
@@ -140,7 +139,7 @@ class SimulatedDeployment(SimulatedAws):
         for remembering in ("cascade", "calls", "summarizer"):
             self.services.__dict__.pop(remembering, None)
         self.services.compaction_steps = CompactionSteps(self.services.summarizer, self.clock)
-        self.table, self.bucket = MemoryDynamoDB(self.clock), MemoryS3(self.clock)
+        self.table, self.bucket = MemoryDynamoDB(self.clock), MemoryBucket(self.clock)
         for client in ("_dynamodb", "_s3"):
             self.__dict__.pop(client, None)
         for running in (self.executions, self.failed_executions, self.dead_letters, self._deliveries):

@@ -25,7 +25,7 @@ class HttpRequest:
     connection: socket.socket
 
     @property
-    def json(self) -> Any:  # noqa: ANN401 (as json.loads)
+    def json(self) -> Any:
         """Decode the body, which must be JSON."""
         return json.loads(self.body)
 

@@ -1,6 +1,6 @@
-"""The one bucket in memory, behind the calls of boto3's client that ``spass.aws.objects`` makes."""
+"""A bucket in memory, strongly consistent, behind the calls of boto3's client that ``spass.aws.objects`` makes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
-_MOST_KEYS: Final = 1000
+_MAX_KEYS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,9 @@ class _Object:
     modified: float
 
 
-class MemoryS3:
-    """``clock`` gives seconds since the epoch: when an object was put."""
+class MemoryBucket:
+    """``clock`` gives seconds since the epoch: the time at which an object is put. A parameter that the stores do not send is an
+    AssertionError, so that none is silently ignored."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -26,8 +27,13 @@ class MemoryS3:
 
     @property
     def keys(self) -> list[str]:
-        """Of everything stored, in order."""
+        """Return the keys of all objects, in order."""
         return sorted(self._objects)
+
+    @property
+    def objects(self) -> Mapping[str, bytes]:
+        """Return the bodies of all objects by key."""
+        return {key: found.body for key, found in self._objects.items()}
 
     def put_object(self, **call: Any) -> dict[str, Any]:
         assert call.keys() <= {"Bucket", "Key", "Body", "Tagging"}, call.keys()
@@ -50,7 +56,7 @@ class MemoryS3:
         assert call.keys() <= {"Bucket", "Prefix", "MaxKeys", "ContinuationToken"}, call.keys()
         after = call.get("ContinuationToken", "")
         found = [key for key in self.keys if key.startswith(call["Prefix"]) and key > after]
-        page = found[: min(call.get("MaxKeys", _MOST_KEYS), _MOST_KEYS)]
+        page = found[: min(call.get("MaxKeys", _MAX_KEYS), _MAX_KEYS)]
         contents = [{"Key": key, "LastModified": datetime.fromtimestamp(self._objects[key].modified, UTC)} for key in page]
         more = {"IsTruncated": True, "NextContinuationToken": page[-1]} if len(page) < len(found) else {"IsTruncated": False}
         return {"Contents": contents, **more} if contents else more

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
 
-from tests.simulated.s3 import MemoryS3
+from spass.testing.bucket import MemoryBucket
 
 KEYS = st.sampled_from(["T/demo/a", "T/demo/a/b", "T/demo/b", "T/demo/ß", "T/other/a"])
 RANGES = st.one_of(
@@ -68,7 +68,7 @@ def pages(client: Any, prefix: str, limit: int) -> Iterator[list[str]]:
 @settings(max_examples=25)
 @given(steps=STEPS)
 def test_both_buckets_answer_every_call_alike(emulated: Any, steps: Sequence[tuple[str, Any, Any]]) -> None:
-    memory = MemoryS3(lambda: 1_800_000_000.0)
+    memory = MemoryBucket(lambda: 1_800_000_000.0)
     for page in list(pages(emulated, "", 1000)):
         if page:
             emulated.delete_objects(Bucket="spass", Delete={"Objects": [{"Key": key} for key in page], "Quiet": True})
