@@ -1,40 +1,45 @@
-"""The tree of errors. A leaf is something that can go wrong, with its code on the wire; a branch is what kind of wrong it is.
+"""The tree of errors that a caller may see. A leaf is one failure and has a code on the wire; a branch is a class of failures.
 
-Only ``web`` knows that branches are HTTP statuses.
+Only ``web`` knows which HTTP status a branch has. A class in parentheses refines the leaf before it and shares its code.
 
     SpassError
-    ├── InvalidInput           the request cannot be right
-    │   ├── InvalidRequest · UserIdRequired · UserIdInvalid · UserIdNotAllowed · InvalidAugment · SessionAgentMismatch
-    │   ├── ContextLengthExceeded · UpstreamRejected · InputRefused
-    │   └── TooManyDocuments · DocumentTooLarge · DuplicateDocumentId
-    ├── Unauthenticated        MissingToken · InvalidToken
-    ├── Forbidden              ModelNotAllowed · AdminRequired
-    ├── NotFound               AgentNotFound · SessionNotFound · IndexNotFound · DocumentNotFound · ModelNotFound · ToolNotFound ·
-    │                          JobNotFound · UploadNotFound · RequestNotFound · RouteNotFound
-    ├── WrongMethod            MethodNotAllowed
-    ├── Conflict               SessionBusy · SessionArchived · CompactionInProgress · NothingToCompact · CompactionDisabled ·
-    │                          EmbeddingModelMismatch · ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress
-    ├── TooLarge               PayloadTooLarge
-    ├── KeyMismatch                 IdempotencyKeyReused
-    ├── LimitExceeded                RateLimited · BudgetExceeded
-    ├── Upstream               UpstreamError · SummaryFailed
-    ├── Unavailable            NoBackendAvailable · StorageUnavailable
-    ├── DeadlineExceeded               UpstreamTimeout
-    ├── DepthExceeded                RecursionDepthExceeded
-    └── Internal               InternalError
+    ├── InvalidInput        InvalidRequest · UserIdRequired · UserIdInvalid · UserIdNotAllowed · InvalidAugment ·
+    │                       SessionAgentMismatch · ContextLengthExceeded · UpstreamRejected · InputRefused ·
+    │                       TooManyDocuments · DocumentTooLarge · DuplicateDocumentId
+    ├── Unauthenticated     MissingToken · InvalidToken
+    ├── Forbidden           ModelNotAllowed · AdminRequired
+    ├── NotFound            AgentNotFound · SessionNotFound · IndexNotFound · DocumentNotFound · ModelNotFound · ToolNotFound ·
+    │                       JobNotFound · UploadNotFound · RequestNotFound · RouteNotFound
+    ├── WrongMethod         MethodNotAllowed
+    ├── Conflict            SessionBusy · SessionArchived · CompactionInProgress · NothingToCompact · CompactionDisabled ·
+    │                       EmbeddingModelMismatch · ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress ·
+    │                       Overtaken · IndexReplaced · Superseded
+    ├── TooLarge            PayloadTooLarge
+    ├── KeyMismatch         IdempotencyKeyReused
+    ├── LimitExceeded       RateLimited · BudgetExceeded
+    ├── Upstream            UpstreamError · SummaryFailed
+    ├── Unavailable         NoBackendAvailable · StorageUnavailable (LeaseLost · CompactionNotStarted)
+    ├── DeadlineExceeded    UpstreamTimeout · SurveyTooLong
+    ├── DepthExceeded       RecursionDepthExceeded
+    └── Internal            InternalError
+
+Codes of ``Overtaken``, ``IndexReplaced``, ``Superseded`` and ``SurveyTooLong`` are seen in the record of an upload alone.
+Other exceptions do not reach a caller; the room that raises one, or the room above it, handles it:
+ConditionFailed · TransactionFailed · ObjectMissing · IndexChanged · BackendError · EventTooLong · BrokenEventStream ·
+SigningFailed · InvalidJson · ToolError · ArithmeticRefused · Problem · FileRefused · NotHandled · FunctionFailed · ConfigError
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from spass.core.messages import Json
 
 
 class SpassError(Exception):
-    """Anything the product can say no with.
+    """A failure that a caller may see.
 
-    ``message`` is for the caller and says what to do; it never holds a secret, host, path or name of ours. ``param`` names the
-    offending field, ``details`` is free JSON, ``retry_after`` is in seconds.
+    ``message`` tells the caller what to do. It holds no secret, host, path or name of our resources. ``param`` names the field
+    that is wrong, ``details`` is free JSON, and ``retry_after`` is in seconds.
     """
 
     code: ClassVar[str] = ""
@@ -54,27 +59,7 @@ class SpassError(Exception):
         self.retry_after = retry_after
 
 
-def field_path(loc: Iterable[object]) -> str:
-    """Return ``("documents", 3, "text")`` as ``documents.3.text``, with an empty name as ``""``, to show in a message."""
-    return ".".join(str(part) or '""' for part in loc)
-
-
-def path_within(value: object, loc: Iterable[int | str], *, missing: bool) -> Iterator[int | str]:
-    """Yield the parts of ``loc`` that ``value`` has, and the last part if it is what is ``missing``. The others are names that
-    pydantic gives to the members of a union.
-    """
-    parts = tuple(loc)
-    for number, part in enumerate(parts, 1):
-        held = dict(enumerate(value)) if isinstance(value, list) else value if isinstance(value, dict) else {}
-        if part in held:
-            value = held[part]
-            yield part
-        elif missing and number == len(parts):
-            yield part
-
-
-class InvalidInput(SpassError):
-    pass
+class InvalidInput(SpassError): ...
 
 
 class InvalidRequest(InvalidInput):
@@ -125,8 +110,7 @@ class DuplicateDocumentId(InvalidInput):
     code = "duplicate_document_id"
 
 
-class Unauthenticated(SpassError):
-    pass
+class Unauthenticated(SpassError): ...
 
 
 class MissingToken(Unauthenticated):
@@ -137,8 +121,7 @@ class InvalidToken(Unauthenticated):
     code = "invalid_token"
 
 
-class Forbidden(SpassError):
-    pass
+class Forbidden(SpassError): ...
 
 
 class ModelNotAllowed(Forbidden):
@@ -149,8 +132,7 @@ class AdminRequired(Forbidden):
     code = "admin_required"
 
 
-class NotFound(SpassError):
-    pass
+class NotFound(SpassError): ...
 
 
 class AgentNotFound(NotFound):
@@ -193,16 +175,14 @@ class RouteNotFound(NotFound):
     code = "route_not_found"
 
 
-class WrongMethod(SpassError):
-    pass
+class WrongMethod(SpassError): ...
 
 
 class MethodNotAllowed(WrongMethod):
     code = "method_not_allowed"
 
 
-class Conflict(SpassError):
-    pass
+class Conflict(SpassError): ...
 
 
 class SessionBusy(Conflict):
@@ -218,8 +198,6 @@ class CompactionInProgress(Conflict):
 
 
 class NothingToCompact(Conflict):
-    """All of the session's live messages are to be kept, or what is not is a summary already."""
-
     code = "nothing_to_compact"
 
 
@@ -232,7 +210,7 @@ class EmbeddingModelMismatch(Conflict):
 
 
 class ConfirmTokenInvalid(Conflict):
-    """The token is not for this call, or was used."""
+    """The token belongs to another call, or was used already."""
 
     code = "confirm_token_invalid"
 
@@ -245,24 +223,21 @@ class IdempotencyInProgress(Conflict):
     code = "idempotency_in_progress"
 
 
-class TooLarge(SpassError):
-    pass
+class TooLarge(SpassError): ...
 
 
 class PayloadTooLarge(TooLarge):
     code = "payload_too_large"
 
 
-class KeyMismatch(SpassError):
-    pass
+class KeyMismatch(SpassError): ...
 
 
 class IdempotencyKeyReused(KeyMismatch):
     code = "idempotency_key_reused"
 
 
-class LimitExceeded(SpassError):
-    pass
+class LimitExceeded(SpassError): ...
 
 
 class RateLimited(LimitExceeded):
@@ -270,13 +245,12 @@ class RateLimited(LimitExceeded):
 
 
 class BudgetExceeded(LimitExceeded):
-    """The tenant's money for this month is spent or reserved."""
+    """The tenant's budget for this month is spent or reserved."""
 
     code = "budget_exceeded"
 
 
-class Upstream(SpassError):
-    pass
+class Upstream(SpassError): ...
 
 
 class UpstreamError(Upstream):
@@ -284,13 +258,12 @@ class UpstreamError(Upstream):
 
 
 class SummaryFailed(Upstream):
-    """No summary could be had of the model, or none that may stand for what it would replace."""
+    """The model gave no summary, or none that may replace the messages."""
 
     code = "summary_failed"
 
 
-class Unavailable(SpassError):
-    pass
+class Unavailable(SpassError): ...
 
 
 class NoBackendAvailable(Unavailable):
@@ -298,32 +271,29 @@ class NoBackendAvailable(Unavailable):
 
 
 class StorageUnavailable(Unavailable):
-    """The table or the bucket did not answer in time, or throttled us through all retries."""
+    """The table or the bucket did not answer in time, or throttled every retry."""
 
     code = "storage_unavailable"
 
 
-class DeadlineExceeded(SpassError):
-    pass
+class DeadlineExceeded(SpassError): ...
 
 
 class UpstreamTimeout(DeadlineExceeded):
     code = "upstream_timeout"
 
 
-class DepthExceeded(SpassError):
-    pass
+class DepthExceeded(SpassError): ...
 
 
 class RecursionDepthExceeded(DepthExceeded):
     code = "recursion_depth_exceeded"
 
 
-class Internal(SpassError):
-    pass
+class Internal(SpassError): ...
 
 
 class InternalError(Internal):
-    """A bug of ours. What happened is in the log under the request id."""
+    """A bug in the gateway. The log tells what happened, under the request id."""
 
     code = "internal_error"

@@ -5,7 +5,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from spass.core.errors import field_path, path_within
+from spass.core.field_paths import field_path, path_within
 from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Json
 from spass.tools.base import ToolError

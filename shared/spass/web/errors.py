@@ -10,7 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from spass.core import errors
-from spass.core.errors import InvalidRequest, SpassError, field_path, path_within
+from spass.core.errors import InvalidRequest, SpassError
+from spass.core.field_paths import field_path, path_within
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.redaction.text import redact, redact_members

@@ -1,0 +1,89 @@
+"""The tree of errors in ``spass.core.errors`` is drawn whole: every exception of the package has its place in it."""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+import spass
+from spass.core import errors
+from spass.core.errors import SpassError
+from spass.web.errors import HTTP_ERROR_TYPES, http_error_type
+
+DOCUMENT = errors.__doc__ or ""
+TREE = re.search(r"    SpassError\n(.*?)\n\n", DOCUMENT, re.DOTALL)
+UPLOAD_CODES = frozenset({"overtaken", "index_replaced", "superseded", "survey_timeout"})
+"""Codes that stand in the record of an upload and not in an error's envelope."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _whole_package() -> None:
+    for module in pkgutil.walk_packages(spass.__path__, "spass."):
+        importlib.import_module(module.name)
+
+
+def subclasses(kind: type[BaseException]) -> Iterator[type[BaseException]]:
+    for child in kind.__subclasses__():
+        if child.__module__.startswith("spass."):
+            yield child
+        yield from subclasses(child)
+
+
+def drawn() -> Mapping[str, str]:
+    """Return the parent of each class in the drawing."""
+    assert TREE is not None
+    parents: dict[str, str] = {}
+    for block in re.split(r"^    [├└]── ", TREE[1], flags=re.MULTILINE)[1:]:
+        branch, *rest = re.findall(r"\w+|[()]", block)
+        parents[branch], owner, leaf = "SpassError", branch, branch
+        for word in rest:
+            if word == "(":
+                owner = leaf
+            elif word == ")":
+                owner = branch
+            else:
+                parents[word], leaf = owner, word
+    return parents
+
+
+def test_the_drawing_has_every_error_under_its_base_class() -> None:
+    assert drawn() == {error.__name__: error.__base__.__name__ for error in subclasses(SpassError) if error.__base__}
+
+
+def test_each_branch_is_one_http_status_and_has_no_code() -> None:
+    branches = [error for error in SpassError.__subclasses__() if error.__module__.startswith("spass.")]
+    assert set(branches) == set(HTTP_ERROR_TYPES)
+    assert not any(branch.code for branch in branches)
+    assert len({kind.status for kind in HTTP_ERROR_TYPES.values()}) == len(branches)
+
+
+def test_each_leaf_has_a_code_of_its_own_and_the_status_of_its_branch() -> None:
+    codes: dict[str, str] = {}
+    for error in subclasses(SpassError):
+        assert issubclass(error, SpassError)
+        if error in HTTP_ERROR_TYPES:
+            continue
+        branch = next(parent for parent in error.__mro__ if parent in HTTP_ERROR_TYPES)
+        assert http_error_type(error("x")) == HTTP_ERROR_TYPES[branch]
+        if "code" in vars(error):
+            assert codes.setdefault(error.code, error.__name__) == error.__name__
+        assert error.code
+    assert codes.keys() >= UPLOAD_CODES
+
+
+def test_only_errors_of_core_have_a_code_for_the_envelope() -> None:
+    elsewhere = {error for error in subclasses(SpassError) if "code" in vars(error) and error.__module__ != errors.__name__}
+    assert {error.code for error in elsewhere if issubclass(error, SpassError)} == UPLOAD_CODES
+
+
+def test_every_other_exception_is_named_as_internal() -> None:
+    internal = set(re.findall(r"\w+", DOCUMENT.partition("handles it:\n")[2]))
+    found = {
+        error.__name__
+        for error in subclasses(Exception)
+        if not issubclass(error, SpassError) and not internal & {base.__name__ for base in error.__mro__[1:]}
+    }
+    assert found
+    assert found == internal
