@@ -187,7 +187,7 @@ class RecallBench:
     def _scope(self) -> Scope:
         identity = Identity(TENANT, "bench", admin=False, allowed_models=("*",))
         caller = Caller(identity, UserId("bench"), RequestId(new_id("req")), None, 0, "bench")
-        return replace(Scope.of(caller, self._store), agent=AGENT)
+        return replace(Scope.for_request(caller, self._store), agent=AGENT)
 
 
 def report(generations: Sequence[Generation]) -> Iterator[str]:

@@ -111,7 +111,7 @@ class Gateway:
     def scope(self) -> Scope:
         identity = Identity(TENANT, "token", False, ("*",))
         caller = Caller(identity, USER, RequestId("req_1"), None, 0, "/a1")
-        return Scope.of(caller, self.aws.for_tenant(TENANT))
+        return Scope.for_request(caller, self.aws.for_tenant(TENANT))
 
     async def create(self, options: CreateSession) -> SessionId:
         return (await self.sessions.create(self.scope(), AGENT, options)).id

@@ -1,11 +1,11 @@
-"""A tenant's own limits: tokens a minute and money a month, asked before a model is called and settled after."""
+"""Reserve a tenant's tokens per minute and money per month before a model is called, and settle them after it."""
 
 import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
-from spass.core.cost import Cost
+from spass.core.cost import NO_COST, Cost
 from spass.core.errors import BudgetExceeded, RateLimited, SpassError
 from spass.core.ids import TenantId
 from spass.core.messages import TokenUsage
@@ -22,42 +22,47 @@ from spass.metering.pricing import decimal_text
 from spass.metering.usage import spending_of_month
 from spass.tenancy.settings import Cascade
 
-_JITTER: Final = 0.1  # seconds at most, so that those who wait for the same moment do not all come at once
+_MAX_JITTER: Final = 0.1
+"""Seconds. Calls that wait for the same moment must not all retry at that moment."""
+
+_NO_TOKENS: Final = TokenUsage()
 
 
 class CallReservation:
-    """A call that may be made; ``hold`` is what is reserved for it, if its tenant has limits."""
+    """What one admitted call has reserved: None if its tenant has no limits."""
 
-    def __init__(self, hold: Reservation | None = None) -> None:
-        self._hold = hold
-        self._kept = AsyncExitStack()
+    def __init__(self, reservation: Reservation | None = None) -> None:
+        self._reservation = reservation
+        self._renewal = AsyncExitStack()
 
     @property
-    def limited(self) -> bool:
-        return self._hold is not None
+    def is_limited(self) -> bool:
+        """Return whether anything is reserved and not yet settled."""
+        return self._reservation is not None
 
-    async def keep(self) -> None:
-        """Keeps the reservation until it is settled."""
-        if self._hold is not None:
-            await self._kept.enter_async_context(renew_while_running(self._hold))
+    async def renew(self) -> None:
+        """Keep the reservation alive until it is settled."""
+        if self._reservation is not None:
+            await self._renewal.enter_async_context(renew_while_running(self._reservation))
 
     async def settle(self, usage: TokenUsage, cost: Cost) -> None:
-        """What it really took takes the place of what was reserved. Never raises."""
-        if self._hold is not None:
-            await self._kept.aclose()
-            await self._hold.settle(tokens=usage.total_tokens, usd=cost.usd)
+        """Replace the reserved amounts by the actual ones. Never raises. Only the first settlement counts."""
+        if (reservation := self._reservation) is not None:
+            self._reservation = None
+            await self._renewal.aclose()
+            await reservation.settle(tokens=usage.total_tokens, usd=cost.usd)
 
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """The limit of one tenant, as of its settings then."""
+    """The limits of one tenant, as its settings were when ``shared`` was created."""
 
     caps: Caps
     shared: SharedLimit
 
 
 class Admission:
-    """Lets calls through, or not. One for the process."""
+    """Admit calls within their tenants' limits. One for the process."""
 
     def __init__(
         self,
@@ -71,34 +76,43 @@ class Admission:
         self._sleep = sleep
         self._limits: dict[TenantId, _Limit] = {}
 
-    async def admit(self, scope: Scope, expected: TokenUsage, cost: Cost) -> CallReservation:
-        """Reserves what a call is ``expected`` to take and to ``cost``: nothing, where its price is not known. A tenant without
-        limits costs no call of the table.
+    @asynccontextmanager
+    async def admit(self, scope: Scope, expected: TokenUsage, cost: Cost) -> AsyncIterator[CallReservation]:
+        """Reserve the ``expected`` tokens and ``cost`` of a call; give back on exit what the body has not settled.
+
+        A model without a known price reserves no money. A tenant without limits needs no table call.
 
         Raises:
-            RateLimited, BudgetExceeded: the tenant has no room for it; ``retry_after`` says when it will.
-            StorageUnavailable: whether there is room cannot be known now.
+            RateLimited, BudgetExceeded: the tenant has no capacity left; ``retry_after`` is in seconds.
+            StorageUnavailable: the limits cannot be read now.
         """
-        settings = await self._cascade.effective(scope.store, fresh=scope.fresh)
+        reservation = await self._reserve(scope, expected, cost)
+        try:
+            yield reservation
+        finally:
+            await reservation.settle(_NO_TOKENS, NO_COST)
+
+    async def _reserve(self, scope: Scope, expected: TokenUsage, cost: Cost) -> CallReservation:
+        settings = await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)
         caps = Caps(tokens_per_minute=settings.tokens_per_minute, usd_per_month=settings.monthly_budget_usd)
         if caps == Caps():
             return CallReservation()
         limit = self._limit_of(scope.store, caps)
-        patience = min(scope.max_wait, scope.deadline.remaining())
+        seconds_to_wait = min(scope.max_wait, scope.deadline.remaining())
 
-        async def reserved() -> Reservation | NoCapacity:
+        async def attempt() -> Reservation | NoCapacity:
             seconds = scope.deadline.remaining()
             return await limit.reserve(new_call_id(), tokens=expected.total_tokens, usd=cost.usd, seconds=seconds)
 
-        while isinstance(answer := await reserved(), NoCapacity):
-            if answer.retry_after > patience:
-                raise _refusal(caps, answer, limit)
-            wait = answer.retry_after + random.uniform(0, _JITTER)  # noqa: S311 (jitter)
-            patience -= wait
+        while isinstance(answer := await attempt(), NoCapacity):
+            if answer.retry_after > seconds_to_wait:
+                raise _error_for(caps, answer, limit)
+            wait = answer.retry_after + random.uniform(0, _MAX_JITTER)  # noqa: S311 (jitter)
+            seconds_to_wait -= wait
             await self._sleep(wait)
-        admitted = CallReservation(answer)
-        await admitted.keep()
-        return admitted
+        reservation = CallReservation(answer)
+        await reservation.renew()
+        return reservation
 
     def _limit_of(self, store: TenantStore, caps: Caps) -> SharedLimit:
         known = self._limits.get(store.tenant)
@@ -114,11 +128,11 @@ class Admission:
         return known.shared
 
 
-def _refusal(caps: Caps, full: NoCapacity, limit: SharedLimit) -> SpassError:
+def _error_for(caps: Caps, full: NoCapacity, limit: SharedLimit) -> SpassError:
     seconds = math.ceil(full.retry_after)
     if full.by in ("budget", "reserved") and caps.usd_per_month is not None:
-        is_reserved = f"What is left of this month's budget is reserved by calls under way. Try again in {seconds} s."
-        is_spent = "The budget of this month is spent. An administrator of the tenant can raise it."
+        is_reserved = f"Calls in flight have reserved the rest of this month's budget. Try again in {seconds} s."
+        is_spent = "This month's budget is spent. An administrator of the tenant can raise it."
         return BudgetExceeded(
             is_reserved if full.by == "reserved" else is_spent,
             details={
@@ -134,4 +148,4 @@ def _refusal(caps: Caps, full: NoCapacity, limit: SharedLimit) -> SpassError:
             details={"limit": "tokens_per_minute", "tokens_per_minute": caps.tokens_per_minute},
             retry_after=full.retry_after,
         )
-    return RateLimited("Too many calls begin at once. Try again.", retry_after=full.retry_after)
+    return RateLimited("Too many calls started at the same time. Try again.", retry_after=full.retry_after)

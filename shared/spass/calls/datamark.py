@@ -92,14 +92,14 @@ class MarkRemover:
         self._piece = re.compile(_IN_JSON.replace("MARK", self._mark.pattern) if json else _IN_TEXT.replace("MARK", mark), _FLAGS)
         self._held = ""
 
-    def heard(self, text: str) -> str:
+    def feed(self, text: str) -> str:
         """What can be told by now."""
         if not self._held and not any(start in text for start in self._starts):
             return text
         text, self._held = self._held + text, ""
         return self._piece.sub(self._read, text)
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """What still waited, when nothing more comes."""
         held, self._held = self._held, ""
         return self._mark.sub(" ", held)

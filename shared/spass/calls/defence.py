@@ -22,14 +22,14 @@ _BLANK_LETTERS: Final = "\u2800"
 
 @dataclass(frozen=True, slots=True)
 class SanitizedRequest:
-    """``request`` as it may be sent. ``unmarking`` is there if anything in it was marked."""
+    """``request`` as it may be sent. ``mark_remover`` is there if anything in it was marked."""
 
     request: ChatRequest
     mark_remover: "_DeltaMarkRemover | None" = None
 
-    def heard(self, delta: ChatDelta) -> ChatDelta:
+    def feed(self, delta: ChatDelta) -> ChatDelta:
         """A piece of the answer, without marks of ours that the model repeats. Pieces must come in their order."""
-        return self.mark_remover.heard(delta) if self.mark_remover else delta
+        return self.mark_remover.feed(delta) if self.mark_remover else delta
 
 
 def sanitize_request(request: ChatRequest) -> SanitizedRequest:
@@ -189,21 +189,21 @@ class _DeltaMarkRemover:
         self._refusal = MarkRemover(mark)
         self._calls: dict[int, MarkRemover] = {}
 
-    def heard(self, delta: ChatDelta) -> ChatDelta:
-        content, refusal = self._content.heard(delta.content), self._refusal.heard(delta.refusal)
+    def feed(self, delta: ChatDelta) -> ChatDelta:
+        content, refusal = self._content.feed(delta.content), self._refusal.feed(delta.refusal)
         calls = tuple(map(self._call, delta.tool_calls))
         if delta.finish_reason is not None:
             content, refusal, calls = (
-                content + self._content.rest(),
-                refusal + self._refusal.rest(),
-                calls + self._rests_of_calls(),
+                content + self._content.flush(),
+                refusal + self._refusal.flush(),
+                calls + self._flush_calls(),
             )
         return replace(delta, content=content, refusal=refusal, tool_calls=calls)
 
     def _call(self, piece: ToolCallDelta) -> ToolCallDelta:
-        unmarking = self._calls.setdefault(piece.index, MarkRemover(self._mark, json=True))
-        return replace(piece, arguments=unmarking.heard(piece.arguments))
+        remover = self._calls.setdefault(piece.index, MarkRemover(self._mark, json=True))
+        return replace(piece, arguments=remover.feed(piece.arguments))
 
-    def _rests_of_calls(self) -> tuple[ToolCallDelta, ...]:
-        rests = ((index, unmarking.rest()) for index, unmarking in self._calls.items())
+    def _flush_calls(self) -> tuple[ToolCallDelta, ...]:
+        rests = ((index, remover.flush()) for index, remover in self._calls.items())
         return tuple(ToolCallDelta(index, arguments=rest) for index, rest in rests if rest)

@@ -1,5 +1,4 @@
-"""What one call of a model or a tool leaves behind, whichever way it ended: cost on the tally, room in the limits, its record and
-its count."""
+"""Account for one call of a model or a tool, however it ends: cost on the tally, settled limits, audit record, usage counters."""
 
 import asyncio
 import time
@@ -10,7 +9,7 @@ from typing import Final
 from spass.aws.tasks import run_shielded
 from spass.calls.admission import CallReservation
 from spass.calls.scope import Scope
-from spass.core.cost import Cost
+from spass.core.cost import NO_COST, Cost
 from spass.core.ids import RequestId, new_id
 from spass.core.time import now
 from spass.llm.router import RoutingRecord
@@ -19,12 +18,13 @@ from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 
 _NO_RESERVATION: Final = CallReservation()
-_NO_COST: Final = Cost()
 
 
 class Recorder:
-    """Made when a call begins; ``finish`` it exactly once. ``duration_ms`` is the time until then. ``tool`` is None for a name
-    that is no tool: it is a model's own text."""
+    """Create one when a call begins, and ``finish`` it exactly once. ``duration_ms`` is the time between the two.
+
+    ``tool`` is None for a name that is not a tool: such a name is a model's own text.
+    """
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class Recorder:
         *,
         model: str | None = None,
         tool: str | None = None,
-        admitted: CallReservation = _NO_RESERVATION,
+        reservation: CallReservation = _NO_RESERVATION,
     ) -> None:
         caller = scope.caller
         self._scope = scope
-        self._admitted = admitted
+        self._reservation = reservation
         self._record = AuditRecord(
             request_id=RequestId(new_id("req")),
             outer_request_id=caller.request_id,
@@ -64,7 +64,7 @@ class Recorder:
 
     @property
     def context(self) -> CallContext:
-        """What goes along with the call."""
+        """Return the deadline and the headers that the call carries to a backend."""
         headers: Mapping[str, str] = {
             "SPASS-Caller-Depth": str(self._scope.depth + 1),
             "SPASS-Parent-Request-Id": self.request_id,
@@ -73,38 +73,37 @@ class Recorder:
 
     @property
     def elapsed_ms(self) -> int:
-        """The time since the call began."""
+        """Return the milliseconds since the call began."""
         return round((time.monotonic() - self._started) * 1000)
 
     async def finish(
         self,
         status: str,
         *,
-        route: RoutingRecord | None = None,
-        cost: Cost = _NO_COST,
+        routing: RoutingRecord | None = None,
+        cost: Cost = NO_COST,
         finish_reason: str | None = None,
     ) -> None:
-        """Settle the call; not even a cancelled caller leaves before it is. ``route`` is where a model's call went, and what it
-        took there."""
+        """Settle and record the call. A cancelled caller waits until this is done. ``routing`` is None for a tool."""
         self._scope.tally.add(cost)
-        route = route or RoutingRecord()
+        routing = routing or RoutingRecord()
         self.duration_ms = self.elapsed_ms
         record = replace(
             self._record,
             status=status,
             latency_ms=self.duration_ms,
-            backend=route.backend,
-            attempts=route.attempts,
-            usage=route.usage,
-            usage_estimated=route.estimated,
+            backend=routing.backend,
+            attempts=routing.attempts,
+            usage=routing.usage,
+            usage_estimated=routing.estimated,
             cost=cost,
             finish_reason=finish_reason,
         )
-        await run_shielded(self._settled(record))
+        await run_shielded(self._settle_and_record(record))
 
-    async def _settled(self, record: AuditRecord) -> None:
-        kept = audit.record_call(self._scope.store, record)
-        if self._admitted.limited:
-            await asyncio.gather(kept, self._admitted.settle(record.usage, record.cost))
+    async def _settle_and_record(self, record: AuditRecord) -> None:
+        audited = audit.record_call(self._scope.store, record)
+        if self._reservation.is_limited:
+            await asyncio.gather(audited, self._reservation.settle(record.usage, record.cost))
         else:
-            await kept
+            await audited

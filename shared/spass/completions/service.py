@@ -70,7 +70,7 @@ class Completions:
         return collect_chunks([chunk async for chunk in self.stream(scope, request, augment)])
 
     async def _answer(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[ChatDelta, None]:
-        settings = await self._cascade.effective(scope.store, fresh=scope.fresh)
+        settings = await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)
         asked = add_tenant_messages(request.chat_request(), settings, augment)
         offer = self._offer(scope, settings, request) if augment.server_tools else None
         return offer.chat(self._calls, scope, asked) if offer else self._calls.chat(scope, asked)

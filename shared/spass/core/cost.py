@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from typing import Final
 
 
 class CostSource(StrEnum):
@@ -30,6 +31,9 @@ class Cost:
             return other if other.sub_calls else self
         weakest = max(self.source, other.source, key=_STRENGTH.index)
         return Cost(self.usd + other.usd, self.eur + other.eur, weakest, self.sub_calls + other.sub_calls)
+
+
+NO_COST: Final = Cost()
 
 
 class CostTally:

@@ -12,11 +12,11 @@ _MAX_RESPONSE_NUMBERS: Final = 2**20  # in one answer: some 20 MB where a server
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingLimits:
-    """``texts`` and ``text_bytes`` (of UTF-8) bound one request, ``at_once`` the requests of one list of texts in flight."""
+    """``texts`` and ``text_bytes`` (of UTF-8) bound one request, ``concurrency`` the requests of one list of texts in flight."""
 
     texts: int
     text_bytes: int
-    at_once: int = _CONCURRENT_REQUESTS
+    concurrency: int = _CONCURRENT_REQUESTS
 
 
 _DEFAULT_LIMITS: Final = EmbeddingLimits(32, 64 * 1024)
@@ -28,11 +28,11 @@ _LIMITS: Final = {
     # than a byte.
     "openai": EmbeddingLimits(2048, 300_000),
     # It has one processor, this one; batches only let others have a turn.
-    "embedded": EmbeddingLimits(64, 512 * 1024, at_once=1),
+    "embedded": EmbeddingLimits(64, 512 * 1024, concurrency=1),
     # 96 texts of 2048 characters (https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-embed-v3.html).
     "bedrock": EmbeddingLimits(96, 96 * 2048),
 }
-_SINGLE_TEXT_LIMITS: Final = EmbeddingLimits(1, 50_000, at_once=8)
+_SINGLE_TEXT_LIMITS: Final = EmbeddingLimits(1, 50_000, concurrency=8)
 """Titan, on Bedrock: one text of 50,000 characters."""
 
 
@@ -43,7 +43,7 @@ def embedding_limits(backends: Sequence[BackendConfig], dimensions: int | None, 
     return EmbeddingLimits(
         texts=max(1, min(_MAX_RESPONSE_NUMBERS // (dimensions or 1), *(limits.texts for limits in every))),
         text_bytes=min(limits.text_bytes for limits in every),
-        at_once=min(limits.at_once for limits in every),
+        concurrency=min(limits.concurrency for limits in every),
     )
 
 
@@ -54,7 +54,7 @@ def _limits_of(backend: BackendConfig, model: str) -> EmbeddingLimits:
         limits = _DEFAULT_LIMITS
     else:
         limits = _LIMITS.get(backend.provider, _DEFAULT_LIMITS)
-    return replace(limits, at_once=min(limits.at_once, backend.max_concurrent or limits.at_once))
+    return replace(limits, concurrency=min(limits.concurrency, backend.max_concurrent or limits.concurrency))
 
 
 def batches(texts: Iterable[str], limits: EmbeddingLimits) -> Iterator[tuple[str, ...]]:

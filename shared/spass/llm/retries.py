@@ -80,7 +80,7 @@ class RetrySchedule:
     """
 
     def __init__(
-        self, config: LlmConfig, backends: Sequence[BackendConfig], context: CallContext, chance: Timing, health: CircuitBreaker
+        self, config: LlmConfig, backends: Sequence[BackendConfig], context: CallContext, timing: Timing, circuits: CircuitBreaker
     ) -> None:
         self._config = config
         self._left = list(backends)
@@ -88,8 +88,8 @@ class RetrySchedule:
         self._deadline = context.deadline
         self._request_id = context.request_id
         self._size = context.expected.total_tokens
-        self._chance = chance
-        self._health = health
+        self._timing = timing
+        self._circuits = circuits
         self._failures: list[BackendError] = []
         self._waits: dict[str, _Wait] = {}
         self._room_at: dict[str, float] = {}  # when each has room again, by what it, or our limit of it, said last
@@ -104,7 +104,7 @@ class RetrySchedule:
         """
         if not self._left or self._retries < 0:
             raise self._final_error() from self._last_failure
-        now = self._chance.clock()
+        now = self._timing.clock()
         hopeless = all(self._is_hopeless(candidate) for candidate in self._left)
         # ``min`` takes the first of equals: backends come in turn unless one has to wait longer than another.
         moment, backend = min(((self._retry_time(one, now, hopeless), one) for one in self._left), key=lambda pair: pair[0])
@@ -114,34 +114,34 @@ class RetrySchedule:
                 raise self._final_error() from self._last_failure
             raise _deadline_error() from self._last_failure
         if pause > 0:
-            await self._chance.sleep(pause)
+            await self._timing.sleep(pause)
         # It now goes to the end of the row.
         self._left.remove(backend)
         self._left.append(backend)
         return backend
 
-    def failed(self, backend: BackendConfig, failure: BackendError, *, begun: bool, sent: bool) -> None:
+    def record_failure(self, backend: BackendConfig, failure: BackendError, *, started: bool, sent: bool) -> None:
         """Note a failed try, or that there was no room for one. A backend that got the whole request (``sent``) and did not
         answer in time is not tried again: it would bill a second answer that takes as long.
 
         Raises:
-            SpassError: there is no sense in another: the request itself is refused, or its answer has ``begun``.
+            SpassError: there is no sense in another: the request itself is refused, or its answer has ``started``.
         """
         if isinstance(failure, BackendLimitReached):
             self._waits[backend.name] = self._poll(failure)
-            self._room_at[backend.name] = self._chance.clock() + failure.room_after
+            self._room_at[backend.name] = self._timing.clock() + failure.room_after
             return
         self._log(backend, failure)
         if isinstance(failure, BackendBadRequest):
             raise _REJECTIONS.get(type(failure), UpstreamRejected)(failure.message) from failure
         self._failures.append(failure)
-        now = self._chance.clock()
+        now = self._timing.clock()
         self._room_at.pop(backend.name, None)
         if failure.retry_after is not None and not isinstance(failure, _EXCLUDES_BACKEND):
             self._room_at[backend.name] = now + failure.retry_after
         if self._deadline.at <= now + _TICK:
             raise _deadline_error() from failure
-        if begun:
+        if started:
             raise UpstreamError("The model's answer broke off.") from failure
         if isinstance(failure, _EXCLUDES_BACKEND):
             # It is out of the game and costs no retry: as many such tries as backends, at most.
@@ -154,7 +154,7 @@ class RetrySchedule:
         self._waits[backend.name] = _Wait(now + min(failure.retry_after or 0.0, self._config.retry_max_delay))
 
     def _poll(self, failure: BackendLimitReached) -> _Wait:
-        now, dice = self._chance.clock(), self._chance.random()
+        now, dice = self._timing.clock(), self._timing.random()
         bound = min(_MAX_POLL if failure.guessed else _MAX_HINTED_POLL, _FIRST_POLL * 2.0**self._polls)
         self._polls += 1
         wait = bound * (1 + dice) / 2
@@ -167,7 +167,7 @@ class RetrySchedule:
         wait = self._waits.get(backend.name)
         if wait is not None and wait.room_at is not None:
             return wait.room_at + _TICK >= self._deadline.at
-        return self._health.open_until(backend.name, self._size) is not None
+        return self._circuits.open_until(backend.name, self._size) is not None
 
     def _retry_time(self, backend: BackendConfig, now: float, hopeless: bool) -> float:
         """When it may be tried. ``hopeless``: all are down or full, so that those that are down are tried all the same."""
@@ -175,7 +175,7 @@ class RetrySchedule:
         moment = max(now, wait.until) if wait is not None else now
         if wait is not None and wait.room_at is not None and self._is_hopeless(backend):
             return max(moment, wait.room_at)
-        down_until = self._health.open_until(backend.name, self._size)
+        down_until = self._circuits.open_until(backend.name, self._size)
         return moment if hopeless or down_until is None else max(moment, down_until)
 
     def _log(self, backend: BackendConfig, failure: BackendError) -> None:
@@ -198,7 +198,7 @@ class RetrySchedule:
             return 0.0
         bound = min(self._config.retry_max_delay, self._config.retry_base_delay * 2.0**self._pauses)
         self._pauses += 1
-        return self._chance.random() * bound
+        return self._timing.random() * bound
 
     @property
     def _last_failure(self) -> BackendError | None:
@@ -215,7 +215,7 @@ class RetrySchedule:
 
     def _final_error(self) -> SpassError:
         if self._only_limited:
-            waits = [max(0.0, moment - self._chance.clock()) for moment in self._room_at.values()]
+            waits = [max(0.0, moment - self._timing.clock()) for moment in self._room_at.values()]
             return RateLimited(
                 "The model is receiving too many requests. Try again later.",
                 details={"limit": BACKENDS_LIMIT},

@@ -1,4 +1,4 @@
-"""From a model's name to an answer: picks the backend, retries, fails over."""
+"""Route a model call to a backend; retry it, or fail over to another backend."""
 
 import math
 from array import array
@@ -42,52 +42,52 @@ _SAMPLING_FIELDS: Final = frozenset({"presence_penalty", "frequency_penalty", "l
 
 @dataclass(slots=True)
 class RoutingRecord:
-    """Records where a call went: the backend tried last, and how often any was tried. Right also after a failure.
+    """Where one call went: the backend of the last attempt and the number of attempts. Also valid after a failure.
 
-    ``answered`` is what the try took whose answer came, or began to; ``lost`` is what those took whose answers never came, though
-    the provider may bill them. ``estimated`` says that some of this is an estimate.
+    ``answered_usage`` is that of the attempt whose answer came or started to come. ``lost_usage`` is that of the attempts without
+    an answer, which the provider may bill. ``estimated``: some of these tokens are an estimate.
     """
 
     backend: str | None = None
     attempts: int = 0
-    answered: TokenUsage = field(default_factory=TokenUsage)
-    lost: TokenUsage = field(default_factory=TokenUsage)
+    answered_usage: TokenUsage = field(default_factory=TokenUsage)
+    lost_usage: TokenUsage = field(default_factory=TokenUsage)
     estimated: bool = False
 
     @property
     def usage(self) -> TokenUsage:
-        """Return the tokens of all tries."""
-        return self.answered + self.lost
+        """Return the tokens of all attempts."""
+        return self.answered_usage + self.lost_usage
 
     @contextmanager
-    def trying(self, backend: BackendConfig, attempt: Attempt) -> Iterator[None]:
-        """Count one try of ``backend`` and, when the body ends, what ``attempt`` took."""
+    def count_attempt(self, backend: BackendConfig, attempt: Attempt) -> Iterator[None]:
+        """Count one attempt at ``backend`` and, when the body ends, the tokens that ``attempt`` took."""
         self.backend = backend.name
         self.attempts += 1
         try:
             yield
         finally:
-            if attempt.begun:
-                self.answered += attempt.usage
+            if attempt.started:
+                self.answered_usage += attempt.usage
             else:
-                self.lost += attempt.usage
+                self.lost_usage += attempt.usage
             self.estimated |= attempt.estimated
 
 
 class ChatStream:
-    """An answer on its way. Closing it early closes the connection to the provider."""
+    """An iterator over an answer. Closing it early closes the connection to the provider."""
 
-    def __init__(self, deltas: AsyncGenerator[ChatDelta, None], route: RoutingRecord) -> None:
+    def __init__(self, deltas: AsyncGenerator[ChatDelta, None], routing: RoutingRecord) -> None:
         self._deltas = deltas
-        self.route = route
+        self.routing = routing
 
     @property
     def backend(self) -> str | None:
-        return self.route.backend
+        return self.routing.backend
 
     @property
     def attempts(self) -> int:
-        return self.route.attempts
+        return self.routing.attempts
 
     def __aiter__(self) -> AsyncIterator[ChatDelta]:
         return self
@@ -107,7 +107,7 @@ class EmbeddingResult:
 
 
 class Router:
-    """One for the process. Without a table of ``limits`` (asked for when first needed) nothing bounds what backends are asked."""
+    """One for the process. ``limits`` returns the table of the backends' limits; without it backends have no limits."""
 
     def __init__(
         self,
@@ -116,126 +116,128 @@ class Router:
         key_of: KeyOf,
         *,
         limits: Callable[[], LimitTable] | None = None,
-        chance: Timing | None = None,
+        timing: Timing | None = None,
         provider_of: ProviderOf = make_provider,
     ) -> None:
         self._config = config
         self._models = {model.name: model for model in models}
-        self._chance = chance or Timing()
+        self._timing = timing or Timing()
         self._strategy = STRATEGIES[config.strategy]()
-        self._health = CircuitBreaker(config.retry_max_delay, self._chance.clock)
-        self._limits = BackendLimits(limits, clock=self._chance.wall)
+        self._circuits = CircuitBreaker(config.retry_max_delay, self._timing.clock)
+        self._limits = BackendLimits(limits, clock=self._timing.wall)
         self._pool = ProviderPool(key_of, provider_of)
 
     def serves(self, model: str) -> bool:
-        """Whether any backend is configured for ``model``; its key may still be missing."""
+        """Return whether a backend is configured for ``model``. Its key may be missing."""
         return bool(self._serving(model))
 
     def keys(self) -> list[str]:
-        """The keys in use, which nobody outside may see."""
+        """Return the provider keys in use. They must not leave the process."""
         return self._pool.keys()
 
     def embedding_limits(self, model: str) -> EmbeddingLimits:
-        """What one ``embed`` may hold, wherever it is routed, and how many may be under way together."""
+        """Return the limits of one ``embed`` that every backend of ``model`` accepts, and how many may be in flight."""
         known = self._models.get(model)
         return embedding_limits(self._serving(model), known.dimensions if known else None, model)
 
     def chat(self, request: ChatRequest, context: CallContext) -> ChatStream:
-        """The answer to ``request`` as it comes. Nothing is tried before the first delta is asked for.
+        """Return an iterator over the answer to ``request``. Its first step sends the request.
 
         Iterating raises UpstreamRejected, ContextLengthExceeded, RateLimited, UpstreamError, UpstreamTimeout, NoBackendAvailable.
-        After a first delta nothing is retried.
+        After the first delta the router does not retry.
         """
-        route = RoutingRecord()
-        return ChatStream(self._chat(request, context, route), route)
+        routing = RoutingRecord()
+        return ChatStream(self._chat(request, context, routing), routing)
 
-    async def embed(self, request: EmbeddingRequest, context: CallContext, route: RoutingRecord | None = None) -> EmbeddingResult:
-        """One vector per text, of the catalogue's dimensions, every number finite. Fills ``route``, also on failure.
+    async def embed(
+        self, request: EmbeddingRequest, context: CallContext, routing: RoutingRecord | None = None
+    ) -> EmbeddingResult:
+        """Return one vector per text: finite numbers, the catalogue's dimensions. Fill ``routing``, also on failure.
 
         Raises:
             SpassError: the same as ``chat``.
         """
-        route = route or RoutingRecord()
-        tries = await self._tries(request.model, context)
+        routing = routing or RoutingRecord()
+        schedule = await self._schedule(request.model, context)
         known = self._models.get(request.model)
         request = replace(request, dimensions=known.dimensions if known else None)
         while True:
-            backend = await tries.next()
-            one_try = context.trying()
+            backend = await schedule.next()
+            attempt_context = context.new_attempt()
             try:
-                async with self._trying(backend, one_try, route):
-                    reply = await self._pool[backend].embed(_with_backend_model(backend, request), one_try)
-                    one_try.attempt.record_chunk(0, reply.usage)
+                async with self._attempt(backend, attempt_context, routing):
+                    reply = await self._pool[backend].embed(_with_backend_model(backend, request), attempt_context)
+                    attempt_context.attempt.record_chunk(0, reply.usage)
                     _check_vectors(reply, len(request.texts), known)
-                    self._health.answered(backend.name, context.expected.total_tokens)
+                    self._circuits.record_success(backend.name, context.expected.total_tokens)
             except BackendError as failure:
-                self._failed(tries, backend, failure, one_try.attempt, begun=False)
+                self._record_failure(schedule, backend, failure, attempt_context.attempt, started=False)
             else:
-                return EmbeddingResult(reply, backend.name, route.attempts)
+                return EmbeddingResult(reply, backend.name, routing.attempts)
 
     async def aclose(self) -> None:
-        """Gives all connections back."""
+        """Close all connections."""
         await self._pool.aclose()
 
-    async def _chat(self, request: ChatRequest, context: CallContext, route: RoutingRecord) -> AsyncGenerator[ChatDelta, None]:
-        tries = await self._tries(request.model, context)
+    async def _chat(self, request: ChatRequest, context: CallContext, routing: RoutingRecord) -> AsyncGenerator[ChatDelta, None]:
+        schedule = await self._schedule(request.model, context)
         if (model := self._models.get(request.model)) and not model.sampling:
             request = _without_sampling(request)
         while True:
-            backend = await tries.next()
-            one_try = context.trying()
-            attempt = one_try.attempt
+            backend = await schedule.next()
+            attempt_context = context.new_attempt()
+            attempt = attempt_context.attempt
             try:
-                answer = self._pool[backend].chat(_with_backend_model(backend, request), one_try)
-                async with self._trying(backend, one_try, route), aclosing(answer) as deltas:
+                answer = self._pool[backend].chat(_with_backend_model(backend, request), attempt_context)
+                async with self._attempt(backend, attempt_context, routing), aclosing(answer) as deltas:
                     with _unbill_on_error(attempt):
                         async for delta in deltas:
-                            if not attempt.begun:
-                                self._health.answered(backend.name, attempt.expected.total_tokens)
+                            if not attempt.started:
+                                self._circuits.record_success(backend.name, attempt.expected.total_tokens)
                             attempt.record_chunk(delta.characters, delta.usage)
                             yield delta
             except BackendError as failure:
-                self._failed(tries, backend, failure, attempt, begun=attempt.begun)
+                self._record_failure(schedule, backend, failure, attempt, started=attempt.started)
             else:
                 return
 
     @asynccontextmanager
-    async def _trying(self, backend: BackendConfig, one_try: CallContext, route: RoutingRecord) -> AsyncIterator[None]:
-        """Keep a place at ``backend`` for one try, and count it in ``route`` and in the backend's limits."""
-        attempt, seconds = one_try.attempt, one_try.deadline.at - self._chance.clock()
-        with self._health.trying(backend.name, attempt.expected.total_tokens):
+    async def _attempt(self, backend: BackendConfig, attempt_context: CallContext, routing: RoutingRecord) -> AsyncIterator[None]:
+        """Reserve capacity at ``backend`` for one attempt, and count it in ``routing`` and in the backend's limits."""
+        attempt, seconds = attempt_context.attempt, attempt_context.deadline.at - self._timing.clock()
+        with self._circuits.attempt(backend.name, attempt.expected.total_tokens):
             async with self._limits.reservation(backend, attempt, seconds):
-                with route.trying(backend, attempt):
+                with routing.count_attempt(backend, attempt):
                     yield
 
     def _serving(self, model: str) -> list[BackendConfig]:
         return [backend for backend in self._config.backends if serves(backend, model)]
 
-    async def _tries(self, model: str, context: CallContext) -> RetrySchedule:
+    async def _schedule(self, model: str, context: CallContext) -> RetrySchedule:
         available = await self._pool.available(model, self._serving(model), context)
         size = context.expected.total_tokens
-        down = [backend for backend in available if self._health.open_until(backend.name, size) is not None]
+        down = [backend for backend in available if self._circuits.open_until(backend.name, size) is not None]
         up = [backend for backend in available if backend not in down]
-        row = await self._strategy.order(up, self._limits.load) + await self._strategy.order(down, self._limits.load)
-        return RetrySchedule(self._config, row, context, self._chance, self._health)
+        ordered = await self._strategy.order(up, self._limits.load) + await self._strategy.order(down, self._limits.load)
+        return RetrySchedule(self._config, ordered, context, self._timing, self._circuits)
 
-    def _failed(
-        self, tries: RetrySchedule, backend: BackendConfig, failure: BackendError, attempt: Attempt, *, begun: bool
+    def _record_failure(
+        self, schedule: RetrySchedule, backend: BackendConfig, failure: BackendError, attempt: Attempt, *, started: bool
     ) -> None:
         size = attempt.expected.total_tokens
         if isinstance(failure, BackendAuthError):
             self._pool.reread_key(backend)
         if isinstance(failure, BackendBadRequest):
-            self._health.answered(backend.name, size)
+            self._circuits.record_success(backend.name, size)
         elif not isinstance(failure, (*_NOT_SENT_FAILURES, *_REQUEST_ONLY_FAILURES)):
-            self._health.failed(backend.name, failure, size)
-        tries.failed(backend, failure, begun=begun, sent=attempt.sent)
+            self._circuits.record_failure(backend.name, failure, size)
+        schedule.record_failure(backend, failure, started=started, sent=attempt.sent)
 
 
 @contextmanager
 def _unbill_on_error(attempt: Attempt) -> Iterator[None]:
-    """Take back that ``attempt`` may be billed if the answer, though of status 200, only names an error: a provider that is
-    overloaded often says so inside a stream. That its model took too long is no such error."""
+    """Mark ``attempt`` as not billed if an answer of status 200 contains only an error. Overloaded providers often report that
+    inside a stream. A timeout of the model is billed."""
     try:
         yield
     except BackendError as failure:
@@ -245,18 +247,18 @@ def _unbill_on_error(attempt: Attempt) -> Iterator[None]:
 
 
 def _with_backend_model(backend: BackendConfig, request: R) -> R:
-    """``request`` with the backend's own name for its model."""
+    """Return ``request`` with the backend's own name for its model."""
     return replace(request, model=backend.model_names.get(request.model, request.model))
 
 
 def _without_sampling(request: ChatRequest) -> ChatRequest:
-    """``request`` without what steers how tokens are drawn."""
+    """Return ``request`` without its sampling parameters."""
     extra = {name: value for name, value in request.extra.items() if name not in _SAMPLING_FIELDS}
     return replace(request, temperature=None, top_p=None, extra=extra)
 
 
 def _check_vectors(reply: EmbeddingReply, count: int, model: ModelConfig | None) -> None:
-    """Whether ``reply`` is what was asked for; wrong vectors would spoil an index for good."""
+    """Raise BackendUnavailable unless ``reply`` has the requested vectors: wrong ones would corrupt an index permanently."""
     if reply.count != count:
         raise BackendUnavailable("The provider returned the wrong number of vectors.")
     if model and model.dimensions is not None and reply.dimensions != model.dimensions:
@@ -265,4 +267,4 @@ def _check_vectors(reply: EmbeddingReply, count: int, model: ModelConfig | None)
         raise BackendUnavailable("The provider returned vectors of different lengths.")
     # No sum of this many float32 leaves a double's range, and infinities and NaN survive any sum.
     if not math.isfinite(sum(array("f", reply.data))):
-        raise BackendUnavailable("The provider returned vectors with numbers that are none.")
+        raise BackendUnavailable("The provider returned vectors with infinite numbers or NaN.")

@@ -69,7 +69,7 @@ class ChatDelta:
 
     ``refusal`` is text too: what a model says in place of an answer, where its provider tells the two apart. ``thought`` is the
     number of characters of the model's reasoning, which is billed and not passed on. A 0 in ``usage`` says that the provider did
-    not count. ``lost`` is said by the pipeline: the part of ``usage`` that lost tries took.
+    not count. ``lost_usage`` is said by the pipeline: the part of ``usage`` that lost tries took.
     """
 
     content: str = ""
@@ -78,7 +78,7 @@ class ChatDelta:
     usage: TokenUsage | None = None
     cost_usd: Decimal | None = None
     refusal: str = ""
-    lost: TokenUsage = _NO_TOKENS
+    lost_usage: TokenUsage = _NO_TOKENS
     reasoning_characters: int = 0
 
     @property
@@ -91,14 +91,14 @@ class ChatDelta:
 @dataclass(frozen=True, slots=True)
 class ChatReply:
     """A whole answer. ``usage`` and ``cost_usd`` are None where the provider said none. ``refusal`` is not part of ``message``.
-    ``lost`` is the part of ``usage`` that earlier tries took whose answers were lost."""
+    ``lost_usage`` is the part of ``usage`` that earlier tries took whose answers were lost."""
 
     message: Message
     finish_reason: FinishReason = FinishReason.STOP
     usage: TokenUsage | None = None
     cost_usd: Decimal | None = None
     refusal: str = ""
-    lost: TokenUsage = _NO_TOKENS
+    lost_usage: TokenUsage = _NO_TOKENS
 
     @property
     def refusal_as_text(self) -> "ChatReply":
@@ -126,7 +126,7 @@ class ReplyBuilder:
         self._finish_reason: FinishReason | None = None
         self._usage: TokenUsage | None = None
         self._cost_usd: Decimal | None = None
-        self._lost = _NO_TOKENS
+        self._lost_usage = _NO_TOKENS
 
     def add(self, delta: ChatDelta) -> None:
         self._content.append(delta.content)
@@ -137,16 +137,16 @@ class ReplyBuilder:
         self._usage = delta.usage or self._usage
         if delta.cost_usd is not None or delta.characters:  # a cost is that of the text up to it, and so not of what follows
             self._cost_usd = delta.cost_usd
-        self._lost += delta.lost
+        self._lost_usage += delta.lost_usage
 
     @property
     def reply(self) -> ChatReply:
-        calls = tuple(call.whole(index) for index, call in sorted(self._calls.items()))
+        calls = tuple(call.build(index) for index, call in sorted(self._calls.items()))
         message = Message(Role.ASSISTANT, "".join(self._content), tool_calls=calls)
         reason = self._finish_reason or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
         if reason is FinishReason.TOOL_CALLS and not calls:  # some providers say so all the same
             reason = FinishReason.STOP
-        return ChatReply(message, reason, self._usage, self._cost_usd, "".join(self._refusal), self._lost)
+        return ChatReply(message, reason, self._usage, self._cost_usd, "".join(self._refusal), self._lost_usage)
 
 
 class _PartialCall:
@@ -160,7 +160,7 @@ class _PartialCall:
         self.name = self.name or piece.name or ""
         self.arguments.append(piece.arguments)
 
-    def whole(self, index: int) -> ToolCall:
+    def build(self, index: int) -> ToolCall:
         return ToolCall(self.id or f"call_{index}", self.name, "".join(self.arguments))
 
 
@@ -227,7 +227,7 @@ class CallContext:
     def with_expected(self, usage: TokenUsage) -> "CallContext":
         return replace(self, expected=usage)
 
-    def trying(self) -> "CallContext":
+    def new_attempt(self) -> "CallContext":
         """Return the same for one more try."""
         return replace(self, attempt=Attempt(self.expected))
 

@@ -10,7 +10,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.log import write_line
 from spass.aws.table import TTL, ConditionFailed, TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, Put
-from spass.core.cost import Cost
+from spass.core.cost import NO_COST, Cost
 from spass.core.errors import InternalError, StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.jobs import AccountCall
@@ -27,7 +27,6 @@ CANCELLED: Final = "cancelled"
 FAILED: Final = "internal_error"
 
 _NO_TOKENS: Final = TokenUsage()
-_NO_COST: Final = Cost()
 _shards: Final = ShardChooser()
 
 
@@ -65,7 +64,7 @@ class AuditRecord:
     attempts: int = 0
     usage: TokenUsage = _NO_TOKENS
     usage_estimated: bool = False
-    cost: Cost = _NO_COST
+    cost: Cost = NO_COST
     finish_reason: str | None = None
 
 

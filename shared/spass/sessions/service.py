@@ -133,7 +133,7 @@ class Sessions:
         return Turn(scope.store, request, respond, render, compactor, self._clock)
 
     async def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:
-        settings = await self._cascade.effective(scope.store, fresh=scope.fresh)
+        settings = await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)
         at = timestamp(self._clock())
         chosen = {
             name: value

@@ -105,18 +105,18 @@ class Cascade:
         self._known: dict[TenantId, _Known] = {}
         self._reads: dict[TenantId, asyncio.Task[TenantSettings]] = {}
 
-    async def effective(self, store: "TenantStore", *, fresh: bool = False) -> TenantSettings:
-        """What holds for the tenant of ``store``: as of at most ``FRESH_SECONDS`` ago, and longer only while the table does not
-        answer. Of several who ask at once, one reads. ``fresh`` is as of now, for whoever may change the settings: the process
-        that made a change is rarely the one that serves what its maker asks next.
+    async def effective(self, store: "TenantStore", *, bypass_cache: bool = False) -> TenantSettings:
+        """Return the effective settings of the tenant of ``store``, at most ``FRESH_SECONDS`` old, or older while the table does
+        not answer. Concurrent callers share one read. ``bypass_cache`` reads them now, for callers that may change settings: the
+        process that made a change is rarely the one that serves the next request.
 
         Raises:
             StorageUnavailable: what the tenant stored could not be read, and never was in this process.
         """
         known = self._known.get(store.tenant)
-        if known is not None and self._clock() < known.until and (known.stale or not fresh):
+        if known is not None and self._clock() < known.until and (known.stale or not bypass_cache):
             return known.settings
-        if fresh:
+        if bypass_cache:
             return await self._refreshed(store, consistent=True)
         reading = self._reads.get(store.tenant)
         if reading is None or reading.get_loop() is not asyncio.get_running_loop():

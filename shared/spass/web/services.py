@@ -251,7 +251,7 @@ class Services:
         """Where the work of one request stands."""
         from spass.calls.scope import Scope
 
-        return Scope.of(caller, self.aws.for_tenant(caller.tenant))
+        return Scope.for_request(caller, self.aws.for_tenant(caller.tenant))
 
     def forget_snapshot(self) -> None:
         """Forget everything that this process made, except what it read from the operator's files.

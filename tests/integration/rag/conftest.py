@@ -60,7 +60,7 @@ class RagHarness:
 
     def scope(self, *, admin: bool = False) -> Scope:
         caller = Caller(Identity(self.store.tenant, "token", admin, ()), None, RequestId("req_1"), None, 0, "/a1/rag")
-        return Scope.of(caller, self.store)
+        return Scope.for_request(caller, self.store)
 
     async def write(self, verb: Verb, index: IndexId, documents: Sequence[NewDocument], key: str) -> StoredAnswer:
         """One request with an Idempotency-Key, carried out by its route on a worker of its own."""

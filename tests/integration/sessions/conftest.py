@@ -112,7 +112,7 @@ class SessionHarness:
     @property
     def scope(self) -> Scope:
         identity = Identity(self.store.tenant, "token", False, ("*",))
-        return Scope.of(Caller(identity, USER, RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions"), self.store)
+        return Scope.for_request(Caller(identity, USER, RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions"), self.store)
 
     def _fits(self, history: Sequence[Message]) -> bool:
         return sum(len(message.content) for message in history) <= self.takes

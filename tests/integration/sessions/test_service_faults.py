@@ -39,7 +39,7 @@ AGENT, USER = AgentName("librarian"), UserId("ana")
 @pytest.fixture
 def scope(harness: "SessionHarness") -> Scope:
     identity = Identity(harness.store.tenant, "token", False, ("*",))
-    return Scope.of(Caller(identity, USER, RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions"), harness.store)
+    return Scope.for_request(Caller(identity, USER, RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions"), harness.store)
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def make_scope(store: TenantStore, *, allowed: Sequence[str] = ("*",), depth: in
         depth=depth,
         route="/v1/chat/completions",
     )
-    return Scope.of(caller, store)
+    return Scope.for_request(caller, store)
 
 
 def at_depth(scope: Scope, depth: int) -> Scope:

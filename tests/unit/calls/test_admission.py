@@ -52,9 +52,11 @@ class Limits(Cascade):
         self.tokens: int | None = None
         self.budget: str | None = None
 
-    async def effective(self, store: TenantStore, *, fresh: bool = False) -> TenantSettings:
+    async def effective(self, store: TenantStore, *, bypass_cache: bool = False) -> TenantSettings:
         budget = None if self.budget is None else Decimal(self.budget)
-        return replace(await super().effective(store, fresh=fresh), tokens_per_minute=self.tokens, monthly_budget_usd=budget)
+        return replace(
+            await super().effective(store, bypass_cache=bypass_cache), tokens_per_minute=self.tokens, monthly_budget_usd=budget
+        )
 
 
 @dataclass
@@ -246,7 +248,7 @@ async def test_money_that_a_call_under_way_may_give_back_is_asked_for_again_soon
     under_way = harness.calls.chat(make_scope(harness.store), question(answer=600))
     await anext(under_way)
     error = await refused(harness, BudgetExceeded, answer=600)
-    assert "calls under way" in error.message
+    assert "Calls in flight" in error.message
     assert error.retry_after is not None
     assert 1 <= error.retry_after <= 5
     job = Scope.for_job(harness.store, Deadline.after(600), route="ingest")

@@ -49,7 +49,7 @@ def test_without_data_there_is_no_note_and_nothing_is_read_differently() -> None
     defence = sanitize_request(request)
     delta = ChatDelta("aˆb")
     assert defence.request is request
-    assert defence.heard(delta) is delta
+    assert defence.feed(delta) is delta
 
 
 def test_the_beginning_of_a_prompt_stays_the_same_while_the_conversation_grows() -> None:
@@ -140,7 +140,7 @@ def test_another_mark_is_taken_where_the_usual_one_is_in_use() -> None:
     defence = with_data("der Zirkumflex ˆ hier")
     assert defence.request.messages[-1].content == '<data mark="ˇ">derˇZirkumflexˇˆˇhier</data>'
     assert defence.request.messages[0].content.endswith(NOTE)
-    assert defence.heard(ChatDelta("Derˇˆ ist")).content == "Der ˆ ist"
+    assert defence.feed(ChatDelta("Derˇˆ ist")).content == "Der ˆ ist"
     in_the_question = with_data("a b", Message(Role.USER, "What is ˆ?"))
     assert in_the_question.request.messages[-1].content == '<data mark="ˇ">aˇb</data>'
 
@@ -158,13 +158,13 @@ def test_figures_ids_and_tokens_are_told_as_they_are() -> None:
 def said(pieces: Sequence[str], *, end: FinishReason | None = FinishReason.STOP, mark_in: str = "a b") -> str:
     defence = with_data(mark_in)
     deltas = [*map(ChatDelta, pieces), ChatDelta(finish_reason=end)]
-    return collect_deltas(map(defence.heard, deltas)).message.content
+    return collect_deltas(map(defence.feed, deltas)).message.content
 
 
 def called(pieces: Sequence[str]) -> str:
     defence = with_data("a b")
     deltas = [ChatDelta(tool_calls=(ToolCallDelta(0, arguments=piece),)) for piece in pieces]
-    answer = collect_deltas(map(defence.heard, [*deltas, ChatDelta(finish_reason=FinishReason.LENGTH)]))
+    answer = collect_deltas(map(defence.feed, [*deltas, ChatDelta(finish_reason=FinishReason.LENGTH)]))
     return answer.message.tool_calls[0].arguments
 
 
@@ -192,8 +192,8 @@ def test_a_refusal_is_read_in_the_same_way_and_calls_each_for_themselves() -> No
     defence = with_data("a b")
     delta = ChatDelta(refusal="Ichˆdarf nicht.", tool_calls=(ToolCallDelta(0, arguments="1ˆ"), ToolCallDelta(1, arguments="2ˆ")))
     heard = [
-        defence.heard(delta),
-        defence.heard(ChatDelta(tool_calls=(ToolCallDelta(1, arguments="b"), ToolCallDelta(0, arguments="a")))),
+        defence.feed(delta),
+        defence.feed(ChatDelta(tool_calls=(ToolCallDelta(1, arguments="b"), ToolCallDelta(0, arguments="a")))),
     ]
     answer = collect_deltas(heard)
     assert answer.refusal == "Ich darf nicht."
@@ -210,4 +210,4 @@ def test_a_stream_says_what_the_whole_answer_says(text: str, at: list[int]) -> N
 
 def test_text_without_marks_passes_at_once() -> None:
     defence = with_data("a b")
-    assert [defence.heard(ChatDelta(piece)).content for piece in ("H", "ello ", "C:\\new")] == ["H", "ello ", "C:\\new"]
+    assert [defence.feed(ChatDelta(piece)).content for piece in ("H", "ello ", "C:\\new")] == ["H", "ello ", "C:\\new"]

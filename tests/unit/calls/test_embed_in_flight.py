@@ -81,7 +81,7 @@ class Server:
             }
         )
         chance = Timing(clock=lambda: asyncio.get_running_loop().time(), random=lambda: 1.0)
-        router = Router(config.llm, config.models, lambda _: "key", chance=chance, provider_of=lambda *_: self)
+        router = Router(config.llm, config.models, lambda _: "key", timing=chance, provider_of=lambda *_: self)
         return Calls(config, router, Cascade(config))
 
 

@@ -78,14 +78,14 @@ class RouterFleet:
             )
             for name, fields in zip(self.models, limits, strict=True)
         ]
-        chance = Timing(loop.time, lambda: BEGIN + loop.time(), asyncio.sleep, lambda: dice)
+        timing = Timing(loop.time, lambda: BEGIN + loop.time(), asyncio.sleep, lambda: dice)
         self.routers = [
             Router(
                 LlmConfig.model_validate({**config, "backends": backends}),
                 [ModelConfig(name="m", context_window=10)],
                 lambda _: None,
                 limits=lambda: self.table,
-                chance=chance,
+                timing=timing,
                 provider_of=provider_of or (lambda backend, _: self.models[backend.name]),
             )
             for _ in range(workers)

@@ -91,7 +91,7 @@ class RouterHarness:
             LlmConfig.model_validate({**self.config, "backends": self.backends}),
             self.models,
             self.keys.get,
-            chance=Timing(clock=lambda: self.time, sleep=sleep, random=lambda: self.dice),
+            timing=Timing(clock=lambda: self.time, sleep=sleep, random=lambda: self.dice),
             provider_of=lambda backend, key: self.providers[backend.name],
         )
 

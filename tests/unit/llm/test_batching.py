@@ -43,13 +43,13 @@ def test_a_server_of_unknown_limits_gets_little_at_once(unknown: BackendConfig) 
 
 
 def test_the_model_in_the_process_gets_one_batch_after_the_other() -> None:
-    assert embedding_limits([backend("embedded")], 384).at_once == 1
+    assert embedding_limits([backend("embedded")], 384).concurrency == 1
 
 
 def test_a_request_fits_wherever_it_may_end_up() -> None:
     backends = [backend("openai", max_concurrent=3), backend("ollama", max_concurrent=20)]
     assert embedding_limits(backends, 384) == EmbeddingLimits(32, 64 * 1024, 3)
-    assert embedding_limits([*backends, backend("embedded")], 384).at_once == 1
+    assert embedding_limits([*backends, backend("embedded")], 384).concurrency == 1
 
 
 def test_an_answer_of_long_vectors_stays_small_enough_to_read() -> None:
@@ -62,4 +62,4 @@ def test_bedrock_takes_what_its_model_takes_wherever_it_is() -> None:
     backends = [backend("bedrock", model_names={"titan": "amazon.titan-embed-text-v2:0"}, base_url="https://x.example")]
     assert embedding_limits(backends, 1024, "titan") == EmbeddingLimits(1, 50_000, 8)
     assert embedding_limits(backends, 1024, "cohere.embed-multilingual-v3") == EmbeddingLimits(96, 96 * 2048, 4)
-    assert embedding_limits([backend("bedrock", max_concurrent=2)], 1024, "amazon.titan-embed-text-v1").at_once == 2
+    assert embedding_limits([backend("bedrock", max_concurrent=2)], 1024, "amazon.titan-embed-text-v1").concurrency == 2

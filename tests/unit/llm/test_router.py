@@ -165,7 +165,7 @@ async def test_a_backend_that_was_sent_the_request_and_did_not_answer_in_time_is
     harness.sends()
     chat = harness.chat()
     assert isinstance(await error_from_response(chat), UpstreamError)
-    assert (harness.tries, chat.route.lost, chat.route.estimated) == ({"a": 1}, EXPECTED, True)
+    assert (harness.tries, chat.routing.lost_usage, chat.routing.estimated) == ({"a": 1}, EXPECTED, True)
 
 
 async def test_another_backend_takes_what_one_did_not_answer_in_time() -> None:
@@ -173,14 +173,14 @@ async def test_another_backend_takes_what_one_did_not_answer_in_time() -> None:
     harness.providers["a"].sent = True
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (harness.tries, chat.route.lost) == ({"a": 1, "b": 2}, EXPECTED)
+    assert (harness.tries, chat.routing.lost_usage) == ({"a": 1, "b": 2}, EXPECTED)
 
 
 async def test_a_time_out_before_the_request_was_sent_is_repeated_and_costs_nothing() -> None:
     harness = RouterHarness(then(BackendTimeout("no connection"), HELLO))
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (harness.tries, chat.route.lost) == ({"a": 2}, TokenUsage())
+    assert (harness.tries, chat.routing.lost_usage) == ({"a": 2}, TokenUsage())
 
 
 async def test_every_lost_answer_adds_up_with_the_one_that_came() -> None:
@@ -188,8 +188,8 @@ async def test_every_lost_answer_adds_up_with_the_one_that_came() -> None:
     harness.sends()
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (chat.route.answered, chat.route.lost) == (TokenUsage(10, 2), EXPECTED + EXPECTED)
-    assert chat.route.usage == TokenUsage(30, 202)
+    assert (chat.routing.answered_usage, chat.routing.lost_usage) == (TokenUsage(10, 2), EXPECTED + EXPECTED)
+    assert chat.routing.usage == TokenUsage(30, 202)
 
 
 @pytest.mark.parametrize(
@@ -208,16 +208,16 @@ async def test_an_answer_of_status_200_that_only_names_an_error_costs_nothing(fa
     harness.sends()
     chat = harness.chat()
     await error_from_response(chat)
-    assert (chat.route.usage, chat.route.estimated) == (lost, lost == EXPECTED)
+    assert (chat.routing.usage, chat.routing.estimated) == (lost, lost == EXPECTED)
 
 
 async def test_vectors_that_are_none_and_those_that_never_come_were_paid_for() -> None:
     good = vectors((1.0, 2.0), (1.0, 2.0))
     harness = RouterHarness(then(vectors((1.0, 2.0)), BackendUnavailable("gone"), good))
     harness.sends()
-    route = RoutingRecord()
-    await harness.embed(route=route)
-    assert (route.answered, route.lost, route.estimated) == (TokenUsage(4), EXPECTED, True)
+    routing = RoutingRecord()
+    await harness.embed(route=routing)
+    assert (routing.answered_usage, routing.lost_usage, routing.estimated) == (TokenUsage(4), EXPECTED, True)
 
 
 async def test_a_request_without_time_left_asks_nobody() -> None:
@@ -514,10 +514,10 @@ async def test_vectors_are_passed_on_with_their_backend() -> None:
 )
 async def test_wrong_vectors_never_get_through(bad: EmbeddingReply) -> None:
     harness = RouterHarness(bad, retries=1)
-    route = RoutingRecord()
+    routing = RoutingRecord()
     with pytest.raises(UpstreamError):
-        await harness.embed(route=route)
-    assert (route.backend, route.attempts) == ("a", 2)
+        await harness.embed(route=routing)
+    assert (routing.backend, routing.attempts) == ("a", 2)
     good = vectors((1.0, 2.0), (1.0, 2.0))
     assert (await RouterHarness(bad, good).embed()).reply == good
 
@@ -568,7 +568,7 @@ def test_every_try_that_may_be_billed_is_counted_and_none_follows_a_time_out_of_
         await error_from_response(chat)
         tried = [[*script, *[script[-1]] * tries][:tries] for script, tries in zip(scripts, harness.tries.values(), strict=True)]
         lost = [failure for row in tried for failure in row if isinstance(failure, BackendTimeout) or failure.status is None]
-        assert chat.route.usage == sum([EXPECTED] * len(lost) * sent, TokenUsage())
+        assert chat.routing.usage == sum([EXPECTED] * len(lost) * sent, TokenUsage())
         if sent:
             assert not any(isinstance(failure, BackendTimeout) for row in tried for failure in row[:-1])
 

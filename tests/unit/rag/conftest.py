@@ -79,7 +79,7 @@ class RagHarness:
         """The scope of a tenant that no other test has."""
         tenant = TenantId(f"{name}-{self.suffix}")
         caller = Caller(Identity(tenant, "token", False, ()), None, RequestId("req_1"), None, 0, "/a1/rag")
-        return Scope.of(caller, self.aws.for_tenant(tenant))
+        return Scope.for_request(caller, self.aws.for_tenant(tenant))
 
 
 @pytest.fixture(scope="module")

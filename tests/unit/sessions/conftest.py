@@ -47,7 +47,7 @@ class SessionsHarness:
     def scope(self, user: str = "ana", tenant: str = "demo") -> Scope:
         identity = Identity(TenantId(tenant), "token", False, ("*",))
         caller = Caller(identity, UserId(user), RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions")
-        return Scope.of(caller, self.aws.for_tenant(identity.tenant))
+        return Scope.for_request(caller, self.aws.for_tenant(identity.tenant))
 
     def stored_items(self) -> list[dict[str, Any]]:
         return self.aws._dynamodb.scan(TableName="spass")["Items"]

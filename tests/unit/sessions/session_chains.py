@@ -58,7 +58,7 @@ class ChainBuilder:
     @property
     def scope(self) -> Scope:
         identity = Identity(self.store.tenant, "token", False, ("*",))
-        return Scope.of(Caller(identity, self.user, RequestId("req_1"), None, 0, "/a1"), self.store)
+        return Scope.for_request(Caller(identity, self.user, RequestId("req_1"), None, 0, "/a1"), self.store)
 
     def within(self, session: SessionId) -> Scope:
         return self.scope.for_agent(self.agent, session)

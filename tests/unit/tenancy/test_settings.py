@@ -209,7 +209,7 @@ async def test_who_asks_for_it_fresh_is_told_what_another_process_stored_a_momen
     await process.effective(store_over(table))
     await cascade(clock).change(store_over(LaggingTable(row)), {"rag_top_k": 4})
     assert (await process.effective(store_over(table))).rag_top_k == 9
-    assert (await process.effective(store_over(table), fresh=True)).rag_top_k == 4
+    assert (await process.effective(store_over(table), bypass_cache=True)).rag_top_k == 4
     assert (await process.effective(store_over(table))).rag_top_k == 4  # and then everybody is
     assert table.reads == {True: 1, False: 1}
 
@@ -220,7 +220,7 @@ async def test_who_asks_for_it_fresh_waits_no_more_than_others_for_a_silent_tabl
     await process.effective(store_over(table))
     table.silent = True
     for _ in range(3):
-        assert (await process.effective(store_over(table), fresh=True)).answer().to_dict() == whole({})
+        assert (await process.effective(store_over(table), bypass_cache=True)).answer().to_dict() == whole({})
     assert table.reads == {True: 1, False: 1}
 
 

@@ -77,7 +77,7 @@ def scope_for(
         TenantUploads(no_bucket, "bucket", name, no_bucket),
         TenantJobs(no_bucket, no_bucket, NO_JOB_TARGETS, name),
     )
-    return Scope.of(caller, store, seconds=seconds)
+    return Scope.for_request(caller, store, seconds=seconds)
 
 
 class ReadOnlyKnowledge:

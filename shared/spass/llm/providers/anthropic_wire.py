@@ -140,10 +140,10 @@ def _image_block(image: Image) -> Block:
 
 def _blocks(message: Message, ids: ToolCallIds) -> list[Block]:
     if message.role is Role.TOOL:
-        return [{"type": "tool_result", "tool_use_id": ids.answered(message.tool_call_id or ""), "content": message.content}]
+        return [{"type": "tool_result", "tool_use_id": ids.for_result(message.tool_call_id or ""), "content": message.content}]
     blocks = message_blocks(message, _text_block, _image_block)
     if message.tool_calls:
-        names = ids.asked(message.tool_calls)
+        names = ids.for_calls(message.tool_calls)
         blocks += [
             {"type": "tool_use", "id": name, "name": sanitize_name(call.name), "input": arguments_of(call)}
             for name, call in zip(names, message.tool_calls, strict=True)

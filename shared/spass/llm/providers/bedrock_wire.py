@@ -161,10 +161,10 @@ def _blocks(message: Message, ids: ToolCallIds) -> list[Block]:
     if message.role is Role.TOOL:
         # A result must have a text, and the format refuses a blank one.
         content: list[Json] = [_text_block(message.content if message.content.strip() else _EMPTY_TEXT)]
-        return [{"toolResult": {"toolUseId": ids.answered(message.tool_call_id or ""), "content": content}}]
+        return [{"toolResult": {"toolUseId": ids.for_result(message.tool_call_id or ""), "content": content}}]
     blocks = message_blocks(message, _text_block, _image_block)
     if message.tool_calls:
-        names = ids.asked(message.tool_calls)
+        names = ids.for_calls(message.tool_calls)
         blocks += [
             {"toolUse": {"toolUseId": name, "name": sanitize_name(call.name), "input": arguments_of(call)}}
             for name, call in zip(names, message.tool_calls, strict=True)

@@ -77,7 +77,7 @@ class ToolCallIds:
         self._numbers: dict[str, int] = {}  # stem -> the last number appended to it
         self._open: dict[str, list[str]] = {}  # calls of the last message that has any: id -> rewritten ids
 
-    def asked(self, calls: Sequence[ToolCall]) -> list[str]:
+    def for_calls(self, calls: Sequence[ToolCall]) -> list[str]:
         """Return the rewritten ids of the next message's calls."""
         self._open = {}
         names = [self._new(call.id) for call in calls]
@@ -85,7 +85,7 @@ class ToolCallIds:
             self._open.setdefault(call.id, []).append(name)
         return names
 
-    def answered(self, identity: str) -> str:
+    def for_result(self, identity: str) -> str:
         """Return the rewritten id of the call that a result answers."""
         names = self._open.get(identity)
         return names.pop(0) if names else self._new(identity)

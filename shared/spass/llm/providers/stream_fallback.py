@@ -19,7 +19,7 @@ async def stream_or_whole(
             async for delta in deltas:
                 yield delta
     except BackendCannotStream:
-        if context.attempt.begun:
+        if context.attempt.started:
             raise
     else:
         return

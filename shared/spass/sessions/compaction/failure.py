@@ -7,7 +7,7 @@ from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.table import TransactionFailed
 from spass.aws.writes import Delete, Write
-from spass.core.cost import Cost
+from spass.core.cost import NO_COST, Cost
 from spass.core.errors import SessionBusy, StorageUnavailable, UpstreamTimeout
 from spass.core.ids import random_suffix
 from spass.core.time import timestamp
@@ -23,10 +23,9 @@ SESSION_STAYED_BUSY: Final = JobFailure(
     "Others held the session for as long as the compaction waited; it is as they left it. Try again.",
     retry_after=1,
 )
-_NO_COST: Final = Cost()
 
 
-async def fail_job(store: TenantStore, job: Job, failure: JobFailure, at: float, *, cost: Cost = _NO_COST) -> Job:
+async def fail_job(store: TenantStore, job: Job, failure: JobFailure, at: float, *, cost: Cost = NO_COST) -> Job:
     """End ``job`` as failed, unless it has ended, forget what was made for it, and let its session go; the job as it then is.
     ``cost`` is what was paid for it besides. ``at`` is in seconds since the epoch.
 

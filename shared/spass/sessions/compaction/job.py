@@ -14,7 +14,7 @@ from spass.aws.idempotency import IdempotentRequest
 from spass.aws.table import TTL
 from spass.aws.writes import OneOf, Update
 from spass.core import errors
-from spass.core.cost import Cost, CostSource
+from spass.core.cost import NO_COST, Cost, CostSource
 from spass.core.errors import SpassError, SummaryFailed
 from spass.core.ids import AgentName, JobId, RequestId, SessionId, SummaryId, UserId
 from spass.core.messages import Json
@@ -29,7 +29,6 @@ JOB_SECONDS: Final = 3600
 """How long a job may take. One that has not ended by then never will."""
 JOB_TTL_SECONDS: Final = 30 * 24 * 3600
 
-_NO_COST: Final = Cost()
 _STORED_DETAILS: Final = ("reason", "successor_session_id")
 
 
@@ -104,7 +103,7 @@ class Job:
     compacted: int = 0
     kept: int = 0
     model: str | None = None
-    cost: Cost = _NO_COST
+    cost: Cost = NO_COST
     failure: JobFailure | None = None
 
     @property

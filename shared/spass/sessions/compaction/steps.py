@@ -194,7 +194,7 @@ def _job_scope(store: TenantStore, job: Job, deadline: Deadline) -> Scope:
         token_id=requester.token_id,
         origin=requester.origin,
         depth=requester.depth,
-        fresh=True,
+        bypass_cache=True,
     )
     return scope.for_agent(job.agent, job.plan.source)
 

@@ -105,7 +105,7 @@ class Summarizer:
             RecursionDepthExceeded: too many gateways have called each other to get here.
             StorageUnavailable: whether there is room for them cannot be known now.
         """
-        settings = await self._cascade.effective(scope.store, fresh=scope.fresh)
+        settings = await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)
         if settings.compact_summary_model is not None:
             scope = scope.with_any_model
         model = settings.compact_summary_model or otherwise
@@ -261,7 +261,7 @@ class _SummaryTask:
         Raises:
             ContextLengthExceeded: some of ``material`` was not read. From now on there is only room for what surely will be.
         """
-        read = reply.usage.prompt_tokens - reply.lost.prompt_tokens if reply.usage else 0
+        read = reply.usage.prompt_tokens - reply.lost_usage.prompt_tokens if reply.usage else 0
         surely = _MIN_BYTES_PER_TOKEN * read
         # By chance a whole window looks like that too, which costs a try, and no further one: its halves are surely read.
         stopped = read % _MIN_WINDOW_TOKENS == 0 and len(material.encode()) > surely

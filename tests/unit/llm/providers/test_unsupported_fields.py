@@ -139,7 +139,7 @@ async def routed(asked: ChatRequest, upstreams: Mapping[str, Upstream]) -> str:
         LlmConfig(backends=backends, retries=1),
         [],
         lambda _: KEY,
-        chance=Timing(sleep=no_sleep),
+        timing=Timing(sleep=no_sleep),
         provider_of=lambda made, key: provider_at(upstreams[made.provider], made.provider),
     )
     return "".join([delta.content async for delta in router.chat(asked, context())])

@@ -79,7 +79,7 @@ class IngestHarness:
     def scope(self) -> Scope:
         identity = Identity(self.tenant, "token", admin=False, allowed_models=("*",))
         caller = Caller(identity, UserId("anna"), RequestId("req_form"), None, 0, "/a1/rag/indices/{index_id}/uploads")
-        return Scope.of(caller, self.store)
+        return Scope.for_request(caller, self.store)
 
     @property
     def rag(self) -> Rag:

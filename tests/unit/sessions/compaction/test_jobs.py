@@ -350,7 +350,7 @@ async def test_what_a_job_stores_is_no_text(deployment: SimulatedDeployment) -> 
 
 def scope(deployment: SimulatedDeployment) -> Scope:
     identity = Identity(deployment.store.tenant, "token", admin=False, allowed_models=("*",))
-    return Scope.of(Caller(identity, USER, RequestId("req_1"), None, 0, "/"), deployment.store)
+    return Scope.for_request(Caller(identity, USER, RequestId("req_1"), None, 0, "/"), deployment.store)
 
 
 async def start(deployment: SimulatedDeployment, session: SessionId) -> Job:
