@@ -1,4 +1,4 @@
-"""Counts what one try at a backend takes, whether its answer arrives or is lost."""
+"""Count the tokens that one try at a backend takes, whether its answer arrives or is lost."""
 
 from typing import Final
 
@@ -10,21 +10,21 @@ _NONE: Final = TokenUsage()
 
 
 class Attempt:
-    """One try at a backend, which is ``expected`` to take so many tokens.
+    """One try at a backend, which should take ``expected`` tokens.
 
-    ``sent`` is set by the provider: the request left whole, and no error status refused it. From then on it may be billed.
-    ``started``: an answer, or the beginning of one, came.
+    The provider sets ``sent`` when the request has left whole and no error status refused it: it may be billed from then on.
+    ``started`` is True once the answer has begun to arrive.
     """
 
     def __init__(self, expected: TokenUsage = _NONE) -> None:
         self.expected = expected
         self.sent = False
         self.started = False
-        self._counted = _NONE  # by the provider; 0 says nothing
+        self._counted = _NONE  # by the provider; 0 is unknown
         self._uncounted = 0  # characters that came after the provider last counted
 
     def record_chunk(self, characters: int, counted: TokenUsage | None) -> None:
-        """Note a piece of the answer, and what the provider ``counted`` with it, if it did: all that the answer took by then."""
+        """Add a piece of the answer. ``counted`` is the provider's count for the answer so far, if any."""
         self.started = True
         self._uncounted += characters
         if counted is None:
@@ -37,10 +37,10 @@ class Attempt:
 
     @property
     def usage(self) -> TokenUsage:
-        """Return the tokens of this try: the provider's counts, and an estimate by the length of the text for the rest.
+        """Return the tokens of this try: the provider's counts, and an estimate from the length of the text for the rest.
 
-        An answer that was lost counts as expected, because the provider may have written all of it. A request that was refused or
-        never sent took nothing.
+        A lost answer counts as ``expected``, because the provider may have written all of it. A request that was refused, or
+        never sent whole, counts as nothing.
         """
         if not self.started:
             return self.expected if self.sent else _NONE

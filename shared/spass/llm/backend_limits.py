@@ -1,4 +1,4 @@
-"""What backends may take of this gateway, all its workers together, and how busy they are."""
+"""Enforce the limits of backends across all workers, and measure how busy backends are."""
 
 import time
 from collections import Counter
@@ -18,7 +18,7 @@ from spass.tenancy.config import BackendConfig
 
 
 class BackendLimits:
-    """One for the process. A backend without limits costs no table call."""
+    """Reserve calls at backends, one instance per process. A backend without limits costs no table call."""
 
     def __init__(self, table: Callable[[], LimitTable] | None, *, clock: Callable[[], float] = time.time) -> None:
         self._table = table
@@ -28,11 +28,11 @@ class BackendLimits:
 
     @asynccontextmanager
     async def reservation(self, backend: BackendConfig, attempt: Attempt, seconds: float) -> AsyncIterator[None]:
-        """Keep a place at ``backend`` while the body runs, and settle what ``attempt`` took, however it ends.
+        """Reserve one call at ``backend`` while the body runs, and settle the tokens of ``attempt`` when it ends.
 
         Raises:
-            BackendLimitReached, BackendLimitUnknown: there is no place for it; nobody knows, within ``seconds``, whether there
-            is.
+            BackendLimitReached: there is no room.
+            BackendLimitUnknown: the limit could not be read within ``seconds``.
         """
         hold = await self._reserve(backend, attempt.expected.total_tokens, seconds)
         with self._counted(backend.name):
@@ -47,12 +47,15 @@ class BackendLimits:
                     await hold.settle(tokens=attempt.usage.total_tokens)
 
     async def load(self, backend: BackendConfig) -> float:
-        """Which part of what it can do at once ``backend`` is doing: as all workers know of it, else as this one does."""
+        """Return the calls in flight at ``backend`` divided by its concurrency limit.
+
+        They are the calls of all workers, or those of this one if the table cannot be read.
+        """
         active = self._active[backend.name]
         if backend.max_concurrent is None:
             return active / DEFAULT_MAX_CONNECTIONS
         if limit := self._limit(backend):
-            with suppress(StorageUnavailable):  # what this worker knows must do
+            with suppress(StorageUnavailable):  # use this worker's own count
                 active = max(active, await limit.count_in_flight())
         return active / backend.max_concurrent
 

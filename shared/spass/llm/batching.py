@@ -1,4 +1,4 @@
-"""How many texts go to an embedding provider at once, and how many such requests are under way together."""
+"""Bound the texts in one embedding request, and the requests in flight for one list of texts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Final
 from spass.tenancy.config import BackendConfig
 
 _CONCURRENT_REQUESTS: Final = 4
-_MAX_RESPONSE_NUMBERS: Final = 2**20  # in one answer: some 20 MB where a server writes them as text
+_MAX_RESPONSE_NUMBERS: Final = 2**20  # in one answer: about 20 MB as JSON text
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ _LIMITS: Final = {
     # 2048 texts and 300,000 tokens in all (https://platform.openai.com/docs/api-reference/embeddings/create). No token is shorter
     # than a byte.
     "openai": EmbeddingLimits(2048, 300_000),
-    # It has one processor, this one; batches only let others have a turn.
+    # It runs in this process; batches only let other requests have a turn.
     "embedded": EmbeddingLimits(64, 512 * 1024, concurrency=1),
     # 96 texts of 2048 characters (https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-embed-v3.html).
     "bedrock": EmbeddingLimits(96, 96 * 2048),
@@ -37,8 +37,10 @@ _SINGLE_TEXT_LIMITS: Final = EmbeddingLimits(1, 50_000, concurrency=8)
 
 
 def embedding_limits(backends: Sequence[BackendConfig], dimensions: int | None, model: str = "") -> EmbeddingLimits:
-    """What each of ``backends`` can take of ``model``, for a request may end up at any of them. ``dimensions`` are those of the
-    vectors."""
+    """Return limits for ``model`` that hold at every backend, because a request may be routed to any of them.
+
+    ``dimensions`` are those of the vectors.
+    """
     every = [_limits_of(backend, model) for backend in backends] or [_DEFAULT_LIMITS]
     return EmbeddingLimits(
         texts=max(1, min(_MAX_RESPONSE_NUMBERS // (dimensions or 1), *(limits.texts for limits in every))),
@@ -58,7 +60,7 @@ def _limits_of(backend: BackendConfig, model: str) -> EmbeddingLimits:
 
 
 def batches(texts: Iterable[str], limits: EmbeddingLimits) -> Iterator[tuple[str, ...]]:
-    """``texts`` in their order, as many together as ``limits`` allow. A text over the limit of bytes stands alone."""
+    """Yield ``texts`` in order, in batches as large as ``limits`` allow. A text over the limit of bytes is a batch alone."""
     batch: list[str] = []
     size = 0
     for text in texts:

@@ -1,4 +1,4 @@
-"""The providers of this process, each made when its backend is first used, and kept."""
+"""Make the provider of each backend when it is first used, and keep it."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ from spass.llm.types import CallContext, Provider
 from spass.tenancy.config import BackendConfig
 
 KeyOf: TypeAlias = Callable[[str], str | None]
-"""The key in an environment variable, if it is set. It may block."""
+"""Return the key in an environment variable, or None if it is not set. It may block."""
 ProviderOf: TypeAlias = Callable[[BackendConfig, str | None], Provider]
 
 
@@ -31,14 +31,15 @@ class ProviderPool:
         return [key for key in self._keys.values() if key]
 
     def reread_key(self, backend: BackendConfig) -> None:
-        """It refused its key, which is read again before the next try."""
+        """Read the key of ``backend``, which refused it, again before the next try."""
         self._refused_keys.add(backend.name)
 
     async def available(self, model: str, serving: Sequence[BackendConfig], context: CallContext) -> list[BackendConfig]:
-        """Those of the backends ``serving`` ``model`` that can be asked: with a key, if they need one.
+        """Return those of the backends ``serving`` ``model`` that have the key that they need.
 
         Raises:
-            NoBackendAvailable, StorageUnavailable: there are none; why.
+            NoBackendAvailable: none has.
+            StorageUnavailable: none has, and a key could not be read.
         """
         if not serving:
             raise NoBackendAvailable(
@@ -51,7 +52,7 @@ class ProviderPool:
             try:
                 if await self._is_available(backend):
                     available.append(backend)
-            except StorageUnavailable as error:  # its key could not be read now; another backend may need none
+            except StorageUnavailable as error:  # another backend may need no key
                 trouble = error
         if not available:
             raise trouble or _missing_key_error(model, serving, context)
@@ -63,7 +64,7 @@ class ProviderPool:
         self._providers.clear()
 
     async def _is_available(self, backend: BackendConfig) -> bool:
-        """Makes the backend's provider, unless its key is not set; and anew when a key that was refused has been replaced."""
+        """Return False if the backend's key is not set. Otherwise make its provider, anew if a refused key was replaced."""
         name = backend.name
         if name in self._providers and name not in self._refused_keys:
             return True
@@ -78,7 +79,7 @@ class ProviderPool:
 
 
 def _missing_key_error(model: str, serving: Iterable[BackendConfig], context: CallContext) -> NoBackendAvailable:
-    """The caller hears that a key is missing; which one, the operator reads in the log."""
+    """Return an error that says that a key is missing, and log for the operator which one."""
     variables = sorted({variable for backend in serving if (variable := key_variable(backend))})
     write_line(
         {

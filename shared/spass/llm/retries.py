@@ -1,4 +1,4 @@
-"""Which backend one request tries next, after what pause, and what it answers when nothing is left to try."""
+"""Choose the backend that a request tries next, the pause before it, and the error when none is left."""
 
 import asyncio
 import random
@@ -38,14 +38,14 @@ from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig, LlmConfig
 
 BACKENDS_LIMIT: Final = "backends"
-"""What ``details.limit`` of a RateLimited says when it is the model's side that has no room, and not the tenant."""
+"""``details.limit`` of a RateLimited error when the backends are full, and not the tenant."""
 
 _TICK: Final = 0.01  # a timer may fire this much early, and no try fits into less
-_FIRST_POLL: Final = 0.25  # how long after it was full a backend is asked again whether it has room: others may take less than
-_MAX_POLL: Final = 2.0  # they reserved. Doubled each time, up to this,
-_MAX_HINTED_POLL: Final = 6.0  # or this where the moment is known by which there is room.
+_FIRST_POLL: Final = 0.25  # until a full backend is asked again for room; doubled each time
+_MAX_POLL: Final = 2.0
+_MAX_HINTED_POLL: Final = 6.0  # where the limit says when there is room
 _EXCLUDES_BACKEND: Final = (BackendAuthError, BackendRequestTooLarge, BackendUnsupported, BackendLimitUnknown)
-"""Failures after which a request does without the backend."""
+"""Failures after which a request does not try the backend again."""
 _REJECTIONS: Final[dict[type[BackendError], type[SpassError]]] = {
     BackendContextLength: ContextLengthExceeded,
     BackendTooDeep: RecursionDepthExceeded,
@@ -54,7 +54,7 @@ _REJECTIONS: Final[dict[type[BackendError], type[SpassError]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Time and dice, so that a test can hold them. ``wall`` is what other workers see too; ``random`` is uniform in [0, 1)."""
+    """Clocks and randomness, for tests to replace. ``wall`` is shared with other workers; ``random`` is uniform in [0, 1)."""
 
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
@@ -64,19 +64,18 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Why a backend is not tried before ``until``: it failed, or our limit of it is used up, probably until ``room_at``."""
+    """A backend is not tried before ``until``. If our own limit for it is used up, there is probably room at ``room_at``."""
 
     until: float
     room_at: float | None = None
 
 
 class RetrySchedule:
-    """The tries of one request over ``backends``, in their order, wrapping round.
+    """Schedule the tries of one request over ``backends`` in turn.
 
-    A backend not yet tried is tried at once, unless it is known to be down while another may do. One tried before is given time:
-    a random part of a bound that doubles with each such pause (full jitter:
-    https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), or as long as it asked for. Waiting for room at a
-    backend that is full is no retry.
+    A backend is tried at once the first time, unless its circuit is open and another can be tried. Before a retry there is a
+    pause: exponential backoff with full jitter (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), or
+    as long as the backend asked for. Waiting for room at a full backend does not count as a retry.
     """
 
     def __init__(
@@ -92,12 +91,12 @@ class RetrySchedule:
         self._circuits = circuits
         self._failures: list[BackendError] = []
         self._waits: dict[str, _Wait] = {}
-        self._room_at: dict[str, float] = {}  # when each has room again, by what it, or our limit of it, said last
+        self._room_at: dict[str, float] = {}  # when each has room again, as it or our limit for it said last
         self._pauses = 0
         self._polls = 0
 
     async def next(self) -> BackendConfig:
-        """The backend to try now, after its pause.
+        """Wait, and return the backend to try now.
 
         Raises:
             SpassError: nothing is left to try.
@@ -106,7 +105,7 @@ class RetrySchedule:
             raise self._final_error() from self._last_failure
         now = self._timing.clock()
         hopeless = all(self._is_hopeless(candidate) for candidate in self._left)
-        # ``min`` takes the first of equals: backends come in turn unless one has to wait longer than another.
+        # ``min`` returns the first of equals, so backends take turns unless one must wait longer.
         moment, backend = min(((self._retry_time(one, now, hopeless), one) for one in self._left), key=lambda pair: pair[0])
         pause = max(moment - now, self._backoff(backend))
         if now + pause + _TICK >= self._deadline.at:
@@ -115,17 +114,19 @@ class RetrySchedule:
             raise _deadline_error() from self._last_failure
         if pause > 0:
             await self._timing.sleep(pause)
-        # It now goes to the end of the row.
+        # The end of the list is the last turn.
         self._left.remove(backend)
         self._left.append(backend)
         return backend
 
     def record_failure(self, backend: BackendConfig, failure: BackendError, *, started: bool, sent: bool) -> None:
-        """Note a failed try, or that there was no room for one. A backend that got the whole request (``sent``) and did not
-        answer in time is not tried again: it would bill a second answer that takes as long.
+        """Record a failed try, or that there was no room for one.
+
+        A backend that got the whole request (``sent``) and did not answer in time is not tried again, because it would bill a
+        second answer that takes as long.
 
         Raises:
-            SpassError: there is no sense in another: the request itself is refused, or its answer has ``started``.
+            SpassError: no other try can help: the request itself was refused, or its answer has ``started``.
         """
         if isinstance(failure, BackendLimitReached):
             self._waits[backend.name] = self._poll(failure)
@@ -144,7 +145,7 @@ class RetrySchedule:
         if started:
             raise UpstreamError("The model's answer broke off.") from failure
         if isinstance(failure, _EXCLUDES_BACKEND):
-            # It is out of the game and costs no retry: as many such tries as backends, at most.
+            # The backend is not tried again, so this costs no retry.
             self._left.remove(backend)
             return
         self._retries -= 1
@@ -163,14 +164,14 @@ class RetrySchedule:
         return _Wait(now + wait, now + failure.room_after)
 
     def _is_hopeless(self, backend: BackendConfig) -> bool:
-        """Whether it is known to be down, or has no room in time."""
+        """Return whether the backend's circuit is open, or it has no room before the deadline."""
         wait = self._waits.get(backend.name)
         if wait is not None and wait.room_at is not None:
             return wait.room_at + _TICK >= self._deadline.at
         return self._circuits.open_until(backend.name, self._size) is not None
 
     def _retry_time(self, backend: BackendConfig, now: float, hopeless: bool) -> float:
-        """When it may be tried. ``hopeless``: all are down or full, so that those that are down are tried all the same."""
+        """Return the moment to try ``backend``. If all are ``hopeless``, those with an open circuit are tried anyway."""
         wait = self._waits.get(backend.name)
         moment = max(now, wait.until) if wait is not None else now
         if wait is not None and wait.room_at is not None and self._is_hopeless(backend):
@@ -179,7 +180,7 @@ class RetrySchedule:
         return moment if hopeless or down_until is None else max(moment, down_until)
 
     def _log(self, backend: BackendConfig, failure: BackendError) -> None:
-        """One line of the log. The provider's words are left out, for they may hold anything."""
+        """Log the failure without the provider's message, which may contain anything."""
         write_line(
             {
                 "at": now(),
@@ -202,14 +203,14 @@ class RetrySchedule:
 
     @property
     def _last_failure(self) -> BackendError | None:
-        """What the last backend said that could do what is asked, if any could."""
+        """Return the last failure, preferably of a backend that supports the request."""
         able = [failure for failure in self._failures if not isinstance(failure, BackendUnsupported)]
         told = able or self._failures
         return told[-1] if told else None
 
     @property
     def _only_limited(self) -> bool:
-        """Whether every backend that would have us said that we ask too much, or we know it ourselves."""
+        """Return whether only rate limits, the backends' or ours, prevent an answer."""
         heard = [failure for failure in self._failures if not isinstance(failure, _EXCLUDES_BACKEND)]
         return bool(heard or self._room_at) and all(isinstance(failure, BackendRateLimited) for failure in heard)
 

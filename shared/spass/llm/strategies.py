@@ -1,4 +1,4 @@
-"""In which order the backends of a model are tried."""
+"""Order the backends of a model for one request."""
 
 import asyncio
 import random
@@ -8,26 +8,26 @@ from typing import Final, Protocol, TypeAlias
 from spass.tenancy.config import BackendConfig
 
 LoadOf: TypeAlias = Callable[[BackendConfig], Awaitable[float]]
-"""Which part of what it can do at once a backend is doing."""
+"""Return the calls in flight at a backend divided by its concurrency limit (0.0 to 1.0)."""
 
 
 class Strategy(Protocol):
-    """Made once per router; asked once per request."""
+    """Order backends. A router makes one strategy and asks it once per request."""
 
     async def order(self, backends: Sequence[BackendConfig], load_of: LoadOf, /) -> list[BackendConfig]:
-        """``backends``, all of which serve the model, the one to try first in front."""
+        """Return ``backends``, which all serve the model, with the one to try first in front."""
         ...
 
 
 class Failover:
-    """By priority, and by their order in the file where it is the same."""
+    """Order by priority, then by position in the file."""
 
     async def order(self, backends: Sequence[BackendConfig], _load_of: LoadOf, /) -> list[BackendConfig]:
         return sorted(backends, key=lambda backend: backend.priority)
 
 
 class RoundRobin:
-    """Each in turn, for every set of backends on its own. A process begins anywhere, for many of them make one call each."""
+    """Let each backend of a set be first in turn. A process begins at random, because many make only one call."""
 
     def __init__(self) -> None:
         self._turns: dict[tuple[str, ...], int] = {}
@@ -42,7 +42,7 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """The one with the most room first; each in turn where that is the same."""
+    """Put the backend with the lowest load first. Backends with the same load take turns."""
 
     def __init__(self) -> None:
         self._in_turn = RoundRobin()

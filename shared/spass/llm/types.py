@@ -1,4 +1,4 @@
-"""What a model is asked and what it answers, the same for every provider."""
+"""Define requests to models and their answers, the same for every provider."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ from spass.core.time import Deadline
 from spass.llm.attempt import Attempt
 
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1
-"""Tokens: the most that a caller may name. Providers take a 32-bit integer, and sums with more digits fit into no table."""
+"""Tokens. Providers accept a 32-bit integer, and the table no larger sums."""
 
 _NO_TOKENS: Final = TokenUsage()
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -22,7 +22,7 @@ _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(frozen=True, slots=True)
 class NamedTool:
-    """The wish that the model call exactly this tool."""
+    """The model must call this tool."""
 
     name: str
 
@@ -35,8 +35,8 @@ class ChatRequest:
     """One call of a chat model. ``None`` leaves a choice to the provider.
 
     ``model`` is the catalogue's name. ``response_format`` and ``extra`` are in OpenAI's words; ``extra`` holds further fields,
-    which other providers translate, or refuse (``llm.providers.wishes``). ``stream`` picks how the provider is asked; what comes
-    back is an iterator either way.
+    which other providers translate or reject (``llm.providers.unsupported_fields``). ``stream`` says whether the provider
+    streams; the answer is an iterator either way.
     """
 
     model: str
@@ -55,7 +55,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A piece of the tool call number ``index``. ``id`` and ``name`` come whole and once; ``arguments`` are to be joined."""
+    """A piece of tool call number ``index``. ``id`` and ``name`` come once, whole; ``arguments`` come in pieces to join."""
 
     index: int
     id: str | None = None
@@ -67,9 +67,9 @@ class ToolCallDelta:
 class ChatDelta:
     """A piece of an answer. A blocking call yields one delta that holds everything.
 
-    ``refusal`` is text too: what a model says in place of an answer, where its provider tells the two apart. ``thought`` is the
-    number of characters of the model's reasoning, which is billed and not passed on. A 0 in ``usage`` says that the provider did
-    not count. ``lost_usage`` is said by the pipeline: the part of ``usage`` that lost tries took.
+    ``refusal`` is the text that a model writes instead of an answer, where its provider tells them apart.
+    ``reasoning_characters`` is the length of the model's reasoning, which is billed and not passed on. A 0 in ``usage`` means
+    that the provider did not count. The pipeline sets ``lost_usage``: the part of ``usage`` that lost tries took.
     """
 
     content: str = ""
@@ -102,7 +102,7 @@ class ChatReply:
 
     @property
     def refusal_as_text(self) -> "ChatReply":
-        """The same where nobody tells a refusal from an answer: it is the text, and the reason for the end."""
+        """Return the reply with its refusal as text and finish reason, for formats without a field for refusals."""
         if not self.refusal:
             return self
         message = replace(self.message, content=self.message.content + self.refusal)
@@ -110,14 +110,16 @@ class ChatReply:
 
     @property
     def replayable(self) -> Message:
-        """``message`` as a provider takes it back: a tool's name that a model made up may hold what no provider allows in one,
-        and would make every later call of the conversation fail."""
+        """Return ``message`` as a provider accepts it back.
+
+        A model may invent a tool's name with characters that providers refuse, which would fail every later call.
+        """
         calls = [replace(call, name=_NOT_IN_A_NAME.sub("_", call.name)[:64] or "_") for call in self.message.tool_calls]
         return replace(self.message, tool_calls=tuple(calls))
 
 
 class ReplyBuilder:
-    """Joins deltas into a reply; ``reply`` may be read at any time."""
+    """Join deltas into a reply. ``reply`` may be read at any time."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -135,7 +137,7 @@ class ReplyBuilder:
             self._calls.setdefault(piece.index, _PartialCall()).add(piece)
         self._finish_reason = delta.finish_reason or self._finish_reason
         self._usage = delta.usage or self._usage
-        if delta.cost_usd is not None or delta.characters:  # a cost is that of the text up to it, and so not of what follows
+        if delta.cost_usd is not None or delta.characters:  # a cost covers only the text up to it
             self._cost_usd = delta.cost_usd
         self._lost_usage += delta.lost_usage
 
@@ -144,7 +146,7 @@ class ReplyBuilder:
         calls = tuple(call.build(index) for index, call in sorted(self._calls.items()))
         message = Message(Role.ASSISTANT, "".join(self._content), tool_calls=calls)
         reason = self._finish_reason or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
-        if reason is FinishReason.TOOL_CALLS and not calls:  # some providers say so all the same
+        if reason is FinishReason.TOOL_CALLS and not calls:  # some providers send this without calls
             reason = FinishReason.STOP
         return ChatReply(message, reason, self._usage, self._cost_usd, "".join(self._refusal), self._lost_usage)
 
@@ -165,7 +167,7 @@ class _PartialCall:
 
 
 def collect_deltas(deltas: Iterable[ChatDelta]) -> ChatReply:
-    """The reply that a finished stream of deltas amounts to."""
+    """Return the reply that the deltas of a finished stream make up."""
     builder = ReplyBuilder()
     for delta in deltas:
         builder.add(delta)
@@ -174,7 +176,7 @@ def collect_deltas(deltas: Iterable[ChatDelta]) -> ChatReply:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """``dimensions`` are those that the catalogue gives the model, for providers that must be told."""
+    """Texts to embed. ``dimensions`` are the model's in the catalogue, for providers that need them."""
 
     model: str
     texts: tuple[str, ...]
@@ -195,7 +197,7 @@ class EmbeddingReply:
     usage: TokenUsage
 
     def rows(self) -> list[list[float]]:
-        """The vectors as lists of numbers."""
+        """Return the vectors as lists of numbers."""
         numbers = array("f", self.data)
         if sys.byteorder == "big":
             numbers.byteswap()
@@ -203,7 +205,7 @@ class EmbeddingReply:
 
 
 def pack_rows(rows: Iterable[Iterable[float]]) -> bytes:
-    """Rows of numbers as the ``data`` of an ``EmbeddingReply``. What float32 cannot hold becomes infinite."""
+    """Return rows of numbers as the ``data`` of an ``EmbeddingReply``. Numbers too large for float32 become infinite."""
     numbers = array("f")
     for row in rows:
         numbers.extend(row)
@@ -214,9 +216,8 @@ def pack_rows(rows: Iterable[Iterable[float]]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """When a model call must have ended, the headers to send along (``SPASS-Caller-Depth`` and the like), the request it is
-    made for, under which the log speaks of it, the tokens it is expected to take, for which a backend must have room, and the
-    ``attempt`` that this try is."""
+    """The deadline of a model call, further headers to send (such as ``SPASS-Caller-Depth``), the id of the request that it is
+    made for, the tokens that it should take (``expected``, for which a backend must have room), and this ``attempt``."""
 
     deadline: Deadline
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -228,29 +229,32 @@ class CallContext:
         return replace(self, expected=usage)
 
     def new_attempt(self) -> "CallContext":
-        """Return the same for one more try."""
+        """Return the context of one more try."""
         return replace(self, attempt=Attempt(self.expected))
 
 
 class Provider(Protocol):
-    """One backend's way of speaking. It is made as ``Class(backend: BackendConfig, key: str | None)`` at the backend's first use.
+    """Call one backend. It is made as ``Class(backend: BackendConfig, key: str | None)`` when the backend is first used.
 
-    ``request.model`` is already the provider's own name for the model. Whatever goes wrong is raised as
-    ``llm.errors.BackendError``. A provider tries once; the router retries. It sets ``context.attempt.sent`` when its request has
-    left whole and no error status refused it: from then on the try counts, whether its answer arrives or not.
+    ``request.model`` is the provider's own name for the model. Every error is an ``llm.errors.BackendError``. A provider tries
+    once; the router retries. It sets ``context.attempt.sent`` when its request has left whole and no error status refused it:
+    from then on the try counts, even if its answer is lost.
     """
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        """The answer in pieces; ends only after the model has really ended. Closing it closes the connection.
+        """Return the answer in pieces. It ends only when the model has ended; closing it closes the connection.
 
-        Nothing is sent before the first piece is asked for; what this provider cannot be asked for is raised at once.
+        Nothing is sent before the first piece is read.
+
+        Raises:
+            BackendUnsupported: at once, if this provider lacks something that the request asks for.
         """
         ...
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        """One vector per text."""
+        """Return one vector per text."""
         ...
 
     async def aclose(self) -> None:
-        """Gives connections back."""
+        """Close all connections."""
         ...

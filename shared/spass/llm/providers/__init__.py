@@ -1,4 +1,4 @@
-"""Makes providers. A module is imported at the first use of a backend: no function pays for what it does not call."""
+"""Make providers. A provider's module is imported when a backend first uses it, to keep cold starts short."""
 
 from importlib import import_module
 from typing import cast
@@ -9,6 +9,6 @@ from spass.tenancy.config import BackendConfig
 
 
 def make_provider(backend: BackendConfig, key: str | None) -> Provider:
-    """The provider that speaks to ``backend`` with ``key``."""
+    """Return a provider that calls ``backend`` with ``key``."""
     module, name = PROVIDERS[backend.provider].class_path.split(":")
     return cast(Provider, getattr(import_module(module), name)(backend, key))
