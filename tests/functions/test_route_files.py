@@ -57,7 +57,7 @@ sent = json.load(sys.stdin)
 for module, event in sent.items():
     if os.fork() == 0:
         answer = importlib.import_module(f"functions.{module}").handler(event, None)
-        found = [name for name in ("numpy", "httpx", "tokenizers", "simpleeval", "uvicorn") if name in sys.modules]
+        found = [name for name in ("numpy", "httpx", "tokenizers", "uvicorn") if name in sys.modules]
         print("PROBED", json.dumps([module, answer["statusCode"], found]), flush=True)
         os._exit(0)
     os.wait()
