@@ -37,7 +37,7 @@ from spass.rag.index.manifest import Manifest, read_manifest
 from spass.rag.index.objects import SegmentObjects
 from spass.rag.index.segments import Rows, json_line
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
-from spass.rag.service import Rag
+from spass.rag.search.reader import Reader
 from spass.rag.write.swap import NextVersion, swap
 from spass.rag.write.upsert import put_segment
 from spass.web.services import Services
@@ -146,22 +146,22 @@ async def measure(gateway: Http, documents: int, queries: int) -> None:
                 timed.milliseconds.clear()
         query = f"Question {number}?"
         await by_http.once(asyncio.to_thread(gateway.post, path, {"query": query, "top_k": 5}))
-        await in_process.once(services.rag.query(scope, index, query, 5))
+        await in_process.once(services.reader.query(scope, index, query, 5))
         await table.once(read_manifest(store, index))
         await search.once(find_nearest(objects, manifest.segments, VectorQuery(vector, 5)))
     print(f"{documents} documents of 768 numbers{'':23} {'p50 ms':>8} {'p99 ms':>8}")
     print(by_http, in_process, table, search, sep="\n")
     print(f"  HTTP adds {by_http.p50 - in_process.p50:.2f} ms at the median (to reach: under {TO_REACH_MS:.0f})")
-    await show_reads("warm", services.rag, scope, index, "Question 17?")
-    await show_reads("warm, another text", services.rag, scope, index, "What was not asked before?")
-    await show_reads("cold", Rag(services.calls, services.config, ObjectCache()), scope, index, "Question 17?")
+    await show_reads("warm", services.reader, scope, index, "Question 17?")
+    await show_reads("warm, another text", services.reader, scope, index, "What was not asked before?")
+    await show_reads("cold", Reader(services.embedder, ObjectCache()), scope, index, "Question 17?")
 
 
-async def show_reads(name: str, rag: Rag, scope: Scope, index: IndexId, query: str) -> None:
+async def show_reads(name: str, reader: Reader, scope: Scope, index: IndexId, query: str) -> None:
     reads = Reads()
     began = time.perf_counter()
     with inject(reads):
-        await rag.query(scope, index, query, 5)
+        await reader.query(scope, index, query, 5)
     took = time.perf_counter() - began
     print(f"  {name}: {took * 1000:.0f} ms, {reads.objects} reads from the bucket of {reads.size / 2**20:.2f} MiB in all")
 

@@ -31,7 +31,6 @@ from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, ne
 from spass.core.messages import FinishReason, Message, Role
 from spass.llm.router import Router
 from spass.rag.index.cache import ObjectCache
-from spass.rag.service import Rag
 from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.compaction.types import SummaryRecord
 from spass.sessions.lineage_search import SessionLineageSearcher
@@ -42,6 +41,7 @@ from spass.sessions.turn import CommittedTurn, ShortenHistory
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
+from spass.testing.rag import build_rag
 from spass.tools.lineage_searcher import LINEAGE_SEARCH
 from spass.tools.toolbox import Toolbox
 
@@ -122,8 +122,8 @@ class RecallBench:
         self._projects = self._chance.sample(PROJECTS, GENERATIONS)
         self._store = self.aws.for_tenant(TENANT)
         self._sessions = Sessions(cascade, lambda: summarizer)
-        rag = Rag(calls, CONFIG, ObjectCache())
-        self._engine = Engine(calls, Toolbox(rag, cascade, SessionLineageSearcher), rag, cascade)
+        rag = build_rag(calls, CONFIG, ObjectCache())
+        self._engine = Engine(calls, Toolbox(rag, cascade, SessionLineageSearcher), rag.reader, cascade)
 
     async def generations(self, count: int = GENERATIONS) -> list[Generation]:
         """Talk and compact, ``count`` times, at most ``GENERATIONS``."""

@@ -19,7 +19,7 @@ async def append_documents(index_id: IndexParameter, body: WriteRequest, exchang
     """Add documents, each in place of the one with its id. The index is created if there is none."""
 
     async def written(claim: Claim | None) -> RouteResult:
-        write = exchange.services.rag.append
+        write = exchange.services.writer.append
         completion = Completion(claim, exchange.cost_headers) if claim else None
         answer = await write(exchange.scope, index_id, body.documents, completion)
         return RouteResult(answer, kept=True)
@@ -27,4 +27,4 @@ async def append_documents(index_id: IndexParameter, body: WriteRequest, exchang
     return await run_idempotently(exchange, written)
 
 
-app = stream_app(router, needs=lambda services: (services.rag, services.read_keys()))
+app = stream_app(router, needs=lambda services: (services.writer, services.read_keys()))

@@ -11,7 +11,7 @@ router = api_router()
 @router.get("/a1/rag/indices/{index_id}/documents")
 async def list_documents(index_id: IndexParameter, page: Pagination, exchange: CurrentExchange) -> DocumentPage:
     """An index's documents, by id."""
-    return await exchange.services.rag.documents(exchange.scope, index_id, page.cursor, page.limit)
+    return await exchange.services.reader.documents(exchange.scope, index_id, page.cursor, page.limit)
 
 
 handler = lambda_handler(router)

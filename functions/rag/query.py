@@ -20,11 +20,11 @@ async def query_index(index_id: IndexParameter, body: QueryRequest, exchange: Cu
     wanted = parse_filter(body.filter) if body.filter else None
 
     async def found(_: Claim | None) -> RouteResult:
-        query = exchange.services.rag.query
+        query = exchange.services.reader.query
         answer = await query(exchange.scope, index_id, body.query, body.top_k, filter=wanted, min_score=body.min_score)
         return RouteResult(answer)
 
     return await run_idempotently(exchange, found)
 
 
-app = stream_app(router, needs=lambda services: (services.rag, services.read_keys()))
+app = stream_app(router, needs=lambda services: (services.reader, services.read_keys()))

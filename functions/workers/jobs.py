@@ -15,8 +15,8 @@ from spass.web.services import Services
 async def work(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
     """Handle a batch of messages."""
     tenants = {TenantId(tenant.id) for tenant in services.config.tenants}
-    handler = background_handler(services.rag, services.object_cache)
+    handler = background_handler(services.writer, services.object_cache)
     return await Dispatcher(tenants, services.aws.for_tenant, handler).batch(event, deadline)
 
 
-handler = worker_handler(work, needs=lambda services: (services.rag, services.read_keys()))
+handler = worker_handler(work, needs=lambda services: (services.writer, services.read_keys()))

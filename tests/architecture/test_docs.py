@@ -23,7 +23,7 @@ from spass.tenancy.config import GatewayConfig, TenantDefaults, load_gateway_con
 from spass.tenancy.settings import Cascade
 from spass.tools import registry
 from spass.tools.toolbox import Toolbox
-from tests.unit.tools.fakes import FakeKnowledge, scope_for
+from tests.unit.tools.fakes import FakeReader, rag_with, scope_for
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -127,7 +127,7 @@ def test_the_example_of_a_tool_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch
     def answer(arguments: str) -> ToolCallFinished:
         return asyncio.run(toolbox.execute(scope_for(), ToolCall("c1", name, arguments), allowed=[name]))
 
-    toolbox = Toolbox(FakeKnowledge(), Cascade(GatewayConfig()))
+    toolbox = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()))
     try:
         (described,) = toolbox.specs([name], scope_for().caller.identity)
         assert described.description.startswith("Tells when a shop is open.")

@@ -18,10 +18,10 @@ from spass.core.messages import Message, Role, ToolCall, ToolSpec
 from spass.llm.types import ChatRequest, ReplyBuilder
 from spass.rag.search.prompt import render_context
 from spass.tenancy.settings import Cascade
-from spass.tools.base import KnowledgeReader
 from spass.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
+    from spass.rag.search.reader import Reader
     from spass.sessions.turn import ShortenHistory
 
 _MAX_RETRIEVAL_CHARACTERS: Final = 2000
@@ -31,11 +31,11 @@ _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 class Engine:
     """Every agent's turns, for one caller after another."""
 
-    def __init__(self, calls: Calls, toolbox: Toolbox, rag: KnowledgeReader, cascade: Cascade) -> None:
+    def __init__(self, calls: Calls, toolbox: Toolbox, reader: "Reader", cascade: Cascade) -> None:
         self._calls = calls
         self._cascade = cascade
         self._toolbox = toolbox
-        self._rag = rag
+        self._reader = reader
 
     def check(self, scope: Scope, agent: AgentSpec) -> None:
         """What can be refused before a turn begins. Call it before the first write and the first byte.
@@ -81,7 +81,7 @@ class Engine:
             return ()
         index = IndexId(agent.rag_index)
         top_k = agent.rag_top_k or (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).rag_top_k
-        hits = await self._rag.retrieve(scope, index, message[:_MAX_RETRIEVAL_CHARACTERS], top_k)
+        hits = await self._reader.retrieve(scope, index, message[:_MAX_RETRIEVAL_CHARACTERS], top_k)
         text = render_context(hits, index)
         return (Message(Role.USER, text, data=True),) if text else ()
 

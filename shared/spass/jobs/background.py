@@ -9,21 +9,21 @@ from spass.metering import audit
 from spass.rag.index.cache import ObjectCache
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.ingest.worker import IngestWorker
-from spass.rag.service import Rag
 from spass.rag.write.merge_job import merge
+from spass.rag.write.writer import Writer
 
 
-def background_handler(rag: Rag, cache: ObjectCache) -> Handler:
+def background_handler(writer: Writer, cache: ObjectCache) -> Handler:
     """Return the handler of the queue of jobs."""
 
     async def handle(store: TenantStore, task: Task, delivery: Delivery, deadline: Deadline) -> bool:
         match task:
             case UploadedFile():
-                return await IngestWorker(rag, store, delivery, deadline).file(task)
+                return await IngestWorker(writer, store, delivery, deadline).file(task)
             case IngestUpload():
-                return await IngestWorker(rag, store, delivery, deadline).upload(task)
+                return await IngestWorker(writer, store, delivery, deadline).upload(task)
             case IngestPart():
-                return await IngestWorker(rag, store, delivery, deadline).part(task)
+                return await IngestWorker(writer, store, delivery, deadline).part(task)
             case MergeSegments():
                 await merge(store, cache, task.index, deadline)
             case AccountCall():

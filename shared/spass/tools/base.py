@@ -5,22 +5,25 @@ they are all a model knows about the tool.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from spass.aws.swap import Participant
 from spass.calls.scope import Scope
-from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json, ToolSpec
-from spass.rag.index.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
-from spass.rag.index.documents import DocumentPatch, NewDocument
-from spass.rag.index.precondition import IfMatch, View
 from spass.tenancy.settings import Cascade
 from spass.tenancy.strict_body import StrictBody
 from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
 from spass.tools.lineage_searcher import LineageSearcher
+
+if TYPE_CHECKING:  # most of them import numpy, which the description of a tool does not need
+    from spass.rag.index.catalog import IndexCatalog
+    from spass.rag.index.embedding import Embedder
+    from spass.rag.search.reader import Reader
+    from spass.rag.write.delete import IndexDeleter
+    from spass.rag.write.patch import Patcher
+    from spass.rag.write.writer import Writer
 
 
 class ToolError(Exception):
@@ -32,81 +35,16 @@ class ToolError(Exception):
         self.code = code
 
 
-class KnowledgeReader(Protocol):
-    """What tools and agents need of ``rag``; said here so that a tool is told no more and tests need no store."""
+@dataclass(frozen=True, slots=True)
+class Rag:
+    """The parts of ``rag`` that tools use."""
 
-    async def query(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> QueryAnswer:
-        """The best ``top_k`` chunks.
-
-        Raises:
-            IndexNotFound: this tenant has no such index.
-        """
-        ...
-
-    async def retrieve(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> Sequence[Hit]:
-        """The same for an agent's prompt: an absent index adds nothing."""
-        ...
-
-
-class KnowledgeEditor(KnowledgeReader, Protocol):
-    """What tools that curate knowledge need of ``rag``. Each method is described there (``spass.rag.service.Rag``)."""
-
-    async def list(self, scope: Scope, cursor: str | None = None, limit: int = ...) -> IndexPage: ...
-
-    async def describe(self, scope: Scope, index_id: IndexId) -> IndexSummary: ...
-
-    async def documents(self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = ...) -> DocumentPage: ...
-
-    async def document(self, scope: Scope, index_id: IndexId, document_id: DocumentId) -> Document: ...
-
-    async def check_may_embed(self, scope: Scope) -> None: ...
-
-    async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> Sequence[DocumentId]: ...
-
-    async def entity_tag(self, scope: Scope, index_id: IndexId, view: View) -> str: ...
-
-    def if_match(self, view: View, tag: str) -> IfMatch: ...
-
-    async def replace(
-        self,
-        scope: Scope,
-        index_id: IndexId,
-        documents: Sequence[NewDocument],
-        participant: Participant[WriteAnswer] | None = None,
-        if_match: IfMatch | None = None,
-    ) -> WriteAnswer: ...
-
-    async def append(
-        self,
-        scope: Scope,
-        index_id: IndexId,
-        documents: Sequence[NewDocument],
-        participant: Participant[WriteAnswer] | None = None,
-        if_match: IfMatch | None = None,
-    ) -> WriteAnswer: ...
-
-    async def patch(
-        self,
-        scope: Scope,
-        index_id: IndexId,
-        document_id: DocumentId,
-        patch: DocumentPatch,
-        participant: Participant[Document] | None = None,
-        if_match: IfMatch | None = None,
-    ) -> Document: ...
-
-    async def delete_document(
-        self,
-        scope: Scope,
-        index_id: IndexId,
-        document_id: DocumentId,
-        participant: Participant[bool] | None = None,
-        if_match: IfMatch | None = None,
-    ) -> bool: ...
-
-    async def delete_index(
-        self, scope: Scope, index_id: IndexId, participant: Participant[bool] | None = None, if_match: IfMatch | None = None
-    ) -> bool: ...
+    embedder: "Embedder"
+    catalog: "IndexCatalog"
+    reader: "Reader"
+    writer: "Writer"
+    patcher: "Patcher"
+    deleter: "IndexDeleter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +55,7 @@ class ToolContext:
     ever compacted."""
 
     scope: Scope
-    rag: KnowledgeEditor
+    rag: Rag
     cascade: Cascade
     confirmations: ConfirmTokens = field(default_factory=ConfirmTokens)
     keep: RecordResult | None = None

@@ -41,7 +41,7 @@ from spass.tenancy.settings import Cascade
 from spass.tools import arguments as tool_arguments
 from spass.tools.answers import ToolResult
 from spass.tools.arguments import InvalidArguments
-from spass.tools.base import KnowledgeEditor, Tool, ToolContext, ToolError
+from spass.tools.base import Rag, Tool, ToolContext, ToolError
 from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
 from spass.tools.lineage_searcher import LineageSearcher
 from spass.tools.registry import TOOLS, load_tool
@@ -81,9 +81,7 @@ class ToolAnswer:
 class Toolbox:
     """Every tool of the gateway, at work for one caller after another."""
 
-    def __init__(
-        self, rag: KnowledgeEditor, cascade: Cascade, lineage_searcher: Callable[[], LineageSearcher] | None = None
-    ) -> None:
+    def __init__(self, rag: Rag, cascade: Cascade, lineage_searcher: Callable[[], LineageSearcher] | None = None) -> None:
         self._rag = rag
         self._cascade = cascade
         self._ancestry = lineage_searcher

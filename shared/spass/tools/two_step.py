@@ -122,11 +122,11 @@ class IndexTool(TwoStepTool):
         return WholeIndex()
 
     async def state(self, context: ToolContext, /) -> str:
-        return await context.rag.entity_tag(context.scope, self.index, self.view)
+        return await context.rag.reader.entity_tag(context.scope, self.index, self.view)
 
     def if_match(self, context: ToolContext, redemption: TokenRedemption) -> IfMatch:
         """Return the precondition of the write: the state that the preview showed."""
-        return context.rag.if_match(self.view, redemption.state)
+        return context.rag.reader.if_match(self.view, redemption.state)
 
     def operation(self) -> ConfirmedOperation:
         body = self.model_dump(mode="json", exclude={"index_id", "doc_id", "confirm_token"})

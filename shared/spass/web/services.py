@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from spass.llm.router import Router
     from spass.rag.index.cache import ObjectCache
     from spass.rag.index.catalog import IndexCatalog
+    from spass.rag.index.embedding import Embedder
     from spass.rag.ingest.uploads import Uploads
-    from spass.rag.service import Rag
+    from spass.rag.search.reader import Reader
     from spass.rag.write.delete import IndexDeleter
+    from spass.rag.write.patch import Patcher
+    from spass.rag.write.writer import Writer
     from spass.redaction.redactor import Redactor
     from spass.sessions.compaction.jobs import CompactionJobs
     from spass.sessions.compaction.steps import CompactionSteps
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from spass.sessions.service import Sessions
     from spass.tenancy.config import GatewayConfig
     from spass.tenancy.settings import Cascade
+    from spass.tools.base import Rag
     from spass.tools.toolbox import Toolbox
 
 
@@ -179,10 +183,34 @@ class Services:
         return IndexDeleter(self.object_cache)
 
     @cached_property
-    def rag(self) -> "Rag":
-        from spass.rag.service import Rag
+    def embedder(self) -> "Embedder":
+        from spass.rag.index.embedding import Embedder
 
-        return Rag(self.calls, self.config, self.object_cache)
+        return Embedder.from_config(self.calls, self.config)
+
+    @cached_property
+    def reader(self) -> "Reader":
+        from spass.rag.search.reader import Reader
+
+        return Reader(self.embedder, self.object_cache)
+
+    @cached_property
+    def writer(self) -> "Writer":
+        from spass.rag.write.writer import Writer
+
+        return Writer(self.embedder, self.object_cache)
+
+    @cached_property
+    def patcher(self) -> "Patcher":
+        from spass.rag.write.patch import Patcher
+
+        return Patcher(self.embedder, self.object_cache)
+
+    @cached_property
+    def rag(self) -> "Rag":
+        from spass.tools.base import Rag
+
+        return Rag(self.embedder, self.catalog, self.reader, self.writer, self.patcher, self.deleter)
 
     @cached_property
     def uploads(self) -> "Uploads":
@@ -208,7 +236,7 @@ class Services:
     def engine(self) -> "Engine":
         from spass.agents.engine import Engine
 
-        return Engine(self.calls, self.toolbox, self.rag, self.cascade)
+        return Engine(self.calls, self.toolbox, self.reader, self.cascade)
 
     @cached_property
     def summarizer(self) -> "Summarizer":

@@ -58,8 +58,8 @@ async def test_three_deliveries_with_the_worker_killed_midway_end_with_each_docu
     with inject(CrashAfterCall("TransactWriteItems", 3)), pytest.raises(Crash):
         await harness.deliver(first, message="f1")
     assert (await harness.only_running()).documents_ingested == 12
-    await harness.rag.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
-    await harness.rag.delete_document(harness.scope, INDEX, DocumentId("d0001"))
+    await harness.rag.patcher.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
+    await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId("d0001"))
     assert await harness.deliver(first, message="f3"), "dropped: f1 will come again"
     assert await harness.deliver(second, message="s1")
     assert not await harness.deliver(first, message="f1", receives=2)
@@ -99,7 +99,7 @@ async def test_workers_that_all_think_the_others_dead_store_each_document_once(
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_ingested, upload.documents_failed) == ("succeeded", 18, 1)
     assert await harness.texts() == documents
-    assert (await harness.rag.describe(harness.scope, INDEX)).version == 5, "as many writes as batches"
+    assert (await harness.rag.catalog.describe(harness.scope, INDEX)).version == 5, "as many writes as batches"
 
 
 async def test_two_versions_of_a_file_at_once_are_two_uploads(harness: IngestHarness) -> None:
@@ -152,12 +152,12 @@ async def test_of_versions_that_come_at_once_and_in_any_order_the_newest_stays(
 
 async def test_an_index_deleted_while_files_go_into_it_stays_deleted(harness: IngestHarness) -> None:
     harness.calls = Slow()
-    await harness.rag.append(harness.scope, INDEX, [NewDocument(id="old", text="old")])
+    await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="old", text="old")])
     events = [harness.put(f"{INDEX}/{n}.jsonl", file_of(numbered(40))) for n in range(2)]
     work = [asyncio.create_task(harness.deliver(event)) for event in events]
-    while (await harness.rag.describe(harness.scope, INDEX)).version < 4:
+    while (await harness.rag.catalog.describe(harness.scope, INDEX)).version < 4:
         await asyncio.sleep(0.02)
-    assert await harness.rag.delete_index(harness.scope, INDEX)
+    assert await harness.rag.deleter.delete_index(harness.scope, INDEX)
     assert all(await asyncio.gather(*work))
     for upload in (await harness.uploads.list(harness.scope, INDEX)).uploads:
         assert (upload.status, upload.errors[0].code) == ("failed", "index_replaced")
@@ -173,10 +173,10 @@ async def test_what_a_user_deletes_while_the_file_is_ingested_stays_deleted(harn
     while not work.done():
         for name in documents.keys() - deleted:
             try:
-                await harness.rag.document(harness.scope, INDEX, DocumentId(name))
+                await harness.rag.reader.document(harness.scope, INDEX, DocumentId(name))
             except (DocumentNotFound, IndexNotFound):
                 continue
-            assert await harness.rag.delete_document(harness.scope, INDEX, DocumentId(name))
+            assert await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId(name))
             deleted.add(name)
             break
         await asyncio.sleep(0.01)

@@ -29,7 +29,9 @@ BODY = lines(*list(NEW.items())[:3], "bad", *list(NEW.items())[3:])
 async def prepared(harness: IngestHarness, name: str) -> tuple[IndexId, str]:
     """An index with documents, and the event of a file for it: two batches and a bad line."""
     index = IndexId(name)
-    await harness.rag.append(harness.scope, index, [NewDocument(id=document, text=text) for document, text in BEFORE.items()])
+    await harness.rag.writer.append(
+        harness.scope, index, [NewDocument(id=document, text=text) for document, text in BEFORE.items()]
+    )
     return index, harness.put(f"{index}/a.jsonl", BODY)
 
 
@@ -68,7 +70,7 @@ async def test_an_ingest_takes_place_once_whichever_call_goes_wrong(harness: Ing
         assert [error.line for error in upload.errors] == [4], where
         assert (upload.bytes_done, upload.bytes_total) == (len(BODY), len(BODY)), where
         assert await harness.texts(index) == BEFORE | NEW, where
-        assert (await harness.rag.describe(harness.scope, index)).version == 3, where
+        assert (await harness.rag.catalog.describe(harness.scope, index)).version == 3, where
 
     await gather_limited((one(*point) for point in enumerate(points)), at_once=6)
     assert len(points) > 15

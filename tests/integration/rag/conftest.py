@@ -19,9 +19,10 @@ from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import NewDocument, WriteRequest
-from spass.rag.service import Rag
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
+from spass.testing.rag import build_rag
+from spass.tools.base import Rag
 from spass.web.exchange import Exchange
 from spass.web.services import Services, Settings
 
@@ -56,7 +57,7 @@ class RagHarness:
     store: TenantStore
 
     def worker(self) -> Rag:
-        return Rag(ArithmeticCalls(), CONFIG, ObjectCache())
+        return build_rag(ArithmeticCalls(), CONFIG, ObjectCache())
 
     def scope(self, *, admin: bool = False) -> Scope:
         caller = Caller(Identity(self.store.tenant, "token", admin, ()), None, RequestId("req_1"), None, 0, "/a1/rag")
@@ -65,7 +66,7 @@ class RagHarness:
     async def write(self, verb: Verb, index: IndexId, documents: Sequence[NewDocument], key: str) -> StoredAnswer:
         """One request with an Idempotency-Key, carried out by its route on a worker of its own."""
         services = Services(Settings(config=Path(), agents=Path(), table="", bucket=""))
-        services.rag = self.worker()
+        services.writer = self.worker().writer
         exchange = Exchange()
         exchange.enter(self.scope(), services)
         body = hashlib.sha256(repr(documents).encode()).hexdigest()
@@ -76,11 +77,11 @@ class RagHarness:
     async def contents(self, index: IndexId) -> dict[str, str]:
         """All documents by id, as a fresh worker sees them; the summary is asserted to agree."""
         rag = self.worker()
-        page = await rag.documents(self.scope(), index, None, 1000)
+        page = await rag.reader.documents(self.scope(), index, None, 1000)
         assert page.next_cursor is None
         found = {str(document.id): document.text for document in page.documents}
         assert len(found) == len(page.documents)
-        summary = await rag.describe(self.scope(), index)
+        summary = await rag.catalog.describe(self.scope(), index)
         assert summary.doc_count == len(found)
         assert summary.total_text_bytes == sum(len(text.encode()) for text in found.values())
         return found

@@ -20,9 +20,9 @@ from spass.core.time import Deadline, now_s
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import DocumentPatch
 from spass.rag.index.manifest import read_manifest
-from spass.rag.service import Rag
 from spass.rag.write.merge_job import merge
 from spass.rag.write.sweep import GARBAGE_SECONDS, sweep
+from spass.tools.base import Rag
 from tests.integration.rag.conftest import RagHarness, documents
 
 pytestmark = pytest.mark.anyio
@@ -65,13 +65,13 @@ class Writer:
         work: Coroutine[Any, Any, object]
         match self.random.choice(["append", "append", "delete", "patch"]):
             case "append":
-                work = self.rag.append(self.harness.scope(), INDEX, documents(*((name, text) for name in chosen)))
+                work = self.rag.writer.append(self.harness.scope(), INDEX, documents(*((name, text) for name in chosen)))
                 after |= dict.fromkeys(chosen, text)
             case "delete":
-                work = self.rag.delete_document(self.harness.scope(), INDEX, DocumentId(chosen[0]))
+                work = self.rag.deleter.delete_document(self.harness.scope(), INDEX, DocumentId(chosen[0]))
                 after.pop(chosen[0], None)
             case _:
-                work = self.rag.patch(self.harness.scope(), INDEX, DocumentId(chosen[0]), DocumentPatch(text=text))
+                work = self.rag.patcher.patch(self.harness.scope(), INDEX, DocumentId(chosen[0]), DocumentPatch(text=text))
                 after |= {chosen[0]: text} if chosen[0] in after else {}
         fault = self.random.choice([None, None, *Fault])
         plan = FaultPlan(fault, at=self.random.randrange(12))
@@ -93,7 +93,7 @@ class Writer:
         rag = self.harness.worker()
         while True:
             try:
-                found = (await rag.documents(self.harness.scope(), INDEX, None, 1000)).documents
+                found = (await rag.reader.documents(self.harness.scope(), INDEX, None, 1000)).documents
             except StorageUnavailable:  # swept under its hands; elsewhere that takes an hour
                 continue
             except IndexNotFound:
@@ -152,7 +152,7 @@ async def test_an_index_that_dies_and_is_born_again_under_its_name_gets_no_row_o
         rag, log, number = harness.worker(), [], 0
         while not done.is_set():
             name = f"w{writer}-{number}"
-            log.append(((await rag.append(harness.scope(), INDEX, documents((name, "x")))).version, name))
+            log.append(((await rag.writer.append(harness.scope(), INDEX, documents((name, "x")))).version, name))
             number += 1
         return log
 
@@ -160,13 +160,13 @@ async def test_an_index_that_dies_and_is_born_again_under_its_name_gets_no_row_o
         rag, log = harness.worker(), []
         for number in range(4):
             await asyncio.sleep(0.3)
-            await rag.delete_index(harness.scope(), INDEX)
-            answer = await rag.replace(harness.scope(), INDEX, documents((f"r{number}", "neu")))
+            await rag.deleter.delete_index(harness.scope(), INDEX)
+            answer = await rag.writer.replace(harness.scope(), INDEX, documents((f"r{number}", "neu")))
             log.append((answer.version, f"r{number}"))
         done.set()
         return log
 
-    await harness.worker().append(harness.scope(), INDEX, documents(("first", "x")))
+    await harness.worker().writer.append(harness.scope(), INDEX, documents(("first", "x")))
     lives, *logs, _ = await asyncio.gather(reborn(), old(0), old(1), tidying(harness, random.Random(1), done))
     wanted = {name for version, name in [*lives, *(entry for log in logs for entry in log)] if version >= lives[-1][0]}
     assert set(await harness.contents(INDEX)) == wanted

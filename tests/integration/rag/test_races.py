@@ -46,7 +46,7 @@ async def test_eight_writers_lose_and_double_nothing(harness: RagHarness) -> Non
         rag = harness.worker()
         for n in range(APPENDS):
             own = [(f"w{writer}-{n}-{m}", f"von {writer}") for m in range(3)]
-            answer = await rag.append(harness.scope(), INDEX, documents(*own, ("all", f"zuletzt {writer}-{n}")))
+            answer = await rag.writer.append(harness.scope(), INDEX, documents(*own, ("all", f"zuletzt {writer}-{n}")))
             versions.append(answer.version)
 
     await asyncio.gather(*map(write, range(WRITERS)))
@@ -55,7 +55,7 @@ async def test_eight_writers_lose_and_double_nothing(harness: RagHarness) -> Non
     last = found.pop("all")
     assert last.startswith("zuletzt")
     assert found == {f"w{w}-{n}-{m}": f"von {w}" for w in range(WRITERS) for n in range(APPENDS) for m in range(3)}
-    answer = await harness.worker().query(harness.scope(), INDEX, "von 3", 50)
+    answer = await harness.worker().reader.query(harness.scope(), INDEX, "von 3", 50)
     assert answer.version == WRITERS * APPENDS
     assert {hit.id for hit in answer.results if hit.score == 1.0} >= {f"w3-{n}-{m}" for n in range(APPENDS) for m in range(3)}
 
@@ -65,7 +65,7 @@ async def test_the_same_request_eight_times_at_once_is_carried_out_once(harness:
         *(harness.write("append", INDEX, documents(("a", "x")), "one key") for _ in range(8)), return_exceptions=True
     )
     assert any(not isinstance(result, BaseException) for result in results)
-    assert (await harness.worker().describe(harness.scope(), INDEX)).version == 1
+    assert (await harness.worker().catalog.describe(harness.scope(), INDEX)).version == 1
 
 
 async def test_deletes_and_replaces_between_appends_bring_no_old_row_back(harness: RagHarness) -> None:
@@ -75,14 +75,14 @@ async def test_deletes_and_replaces_between_appends_bring_no_old_row_back(harnes
     async def append(writer: int) -> None:
         rag = harness.worker()
         for n in range(4):
-            answer = await rag.append(harness.scope(), INDEX, documents((f"w{writer}-{n}", "x")))
+            answer = await rag.writer.append(harness.scope(), INDEX, documents((f"w{writer}-{n}", "x")))
             log.append((answer.version, f"w{writer}-{n}"))
 
     async def destroy() -> None:
         rag = harness.worker()
         for n in range(3):
-            await rag.delete_index(harness.scope(), INDEX)
-            answer = await rag.replace(harness.scope(), INDEX, [NewDocument(id=f"r{n}", text="neu")])
+            await rag.deleter.delete_index(harness.scope(), INDEX)
+            answer = await rag.writer.replace(harness.scope(), INDEX, [NewDocument(id=f"r{n}", text="neu")])
             log.append((answer.version, f"r{n}"))
 
     await asyncio.gather(append(0), append(1), append(2), destroy())
@@ -98,15 +98,15 @@ async def test_readers_among_writers_always_see_one_whole_version(harness: RagHa
     async def write() -> None:
         rag = harness.worker()
         for n in range(6):
-            await rag.replace(harness.scope(), INDEX, documents(*((f"d{m}", str(n)) for m in range(5))))
-            await rag.delete_document(harness.scope(), INDEX, DocumentId("d0"))
+            await rag.writer.replace(harness.scope(), INDEX, documents(*((f"d{m}", str(n)) for m in range(5))))
+            await rag.deleter.delete_document(harness.scope(), INDEX, DocumentId("d0"))
         done.set()
 
     async def read() -> int:
         rag, seen, last = harness.worker(), 0, 0
         while not done.is_set():
             try:
-                answer = await rag.query(harness.scope(), INDEX, "x", 50)
+                answer = await rag.reader.query(harness.scope(), INDEX, "x", 50)
             except IndexNotFound:
                 continue
             assert len({hit.text for hit in answer.results}) == 1
@@ -128,18 +128,18 @@ async def test_who_appends_beside_a_steady_loader_puts_no_more_than_two_segments
         rag, n = harness.worker(), 0
         with inject(Distant()):
             while not done.is_set():
-                await rag.append(harness.scope(), INDEX, documents((f"l{loader}-{n}", "x"), ("all", str(n))))
+                await rag.writer.append(harness.scope(), INDEX, documents((f"l{loader}-{n}", "x"), ("all", str(n))))
                 n += 1
 
     async def append() -> None:
         try:
             for n in range(4):
                 with inject(Distant("PutObject", most=10)):
-                    await harness.worker().append(harness.scope(), INDEX, documents((f"a{n}", "x"), ("all", "y")))
+                    await harness.worker().writer.append(harness.scope(), INDEX, documents((f"a{n}", "x"), ("all", "y")))
         finally:
             done.set()
 
-    await harness.worker().append(harness.scope(), INDEX, documents(("first", "x")))
+    await harness.worker().writer.append(harness.scope(), INDEX, documents(("first", "x")))
     await asyncio.gather(append(), *map(load, range(loaders)))
     contents = await harness.contents(INDEX)
     assert {"first", "all", *(f"a{n}" for n in range(4))} <= set(contents)

@@ -51,8 +51,8 @@ def dead_rows_in_objects(monkeypatch: pytest.MonkeyPatch) -> None:
 async def prepared(harness: RagHarness, index: IndexId) -> None:
     """An index of one large segment that will get a dead row, and a small one that will be merged."""
     rag = harness.worker()
-    await rag.append(harness.scope(), index, documents(*OLD.items()))
-    await rag.append(harness.scope(), index, documents(("e", "klein")))
+    await rag.writer.append(harness.scope(), index, documents(*OLD.items()))
+    await rag.writer.append(harness.scope(), index, documents(("e", "klein")))
 
 
 async def retried(harness: RagHarness, clock: Clock, verb: Verb, index: IndexId) -> StoredAnswer:
@@ -101,7 +101,7 @@ async def test_a_write_takes_place_once_whichever_call_goes_wrong(
         assert first is None or first.body == again.body, where
         counts = {"doc_count": len(contents), "ingested": len(NEW), "replaced": replaced, "version": 3}
         assert again.body == {"index_id": index} | counts, where
-        assert (await harness.worker().describe(harness.scope(), index)).version == 3, where
+        assert (await harness.worker().catalog.describe(harness.scope(), index)).version == 3, where
         assert await harness.contents(index) == contents, where
     assert len(points) > 7
 
@@ -112,16 +112,16 @@ async def test_deletions_settle_a_lost_reply_by_reading_whose_swap_it_was(harnes
     await prepared(harness, counted)
     rag = harness.worker()
     with inject(FaultPlan()) as plan:
-        await rag.delete_document(harness.scope(), counted, DocumentId("a"))
+        await rag.deleter.delete_document(harness.scope(), counted, DocumentId("a"))
     swap = [call.operation for call in plan.calls].index("TransactWriteItems")
     index = IndexId("one")
     await prepared(harness, index)
     with inject(FaultPlan(fault, at=swap)):
-        assert await harness.worker().delete_document(harness.scope(), index, DocumentId("a")) is True
-    assert (await rag.describe(harness.scope(), index)).version == 3
+        assert await harness.worker().deleter.delete_document(harness.scope(), index, DocumentId("a")) is True
+    assert (await rag.catalog.describe(harness.scope(), index)).version == 3
     with inject(FaultPlan(fault, at=1)):
-        assert await rag.delete_index(harness.scope(), index) is True
-    assert (await rag.append(harness.scope(), index, documents(("a", "x")))).version == 5
+        assert await rag.deleter.delete_index(harness.scope(), index) is True
+    assert (await rag.writer.append(harness.scope(), index, documents(("a", "x")))).version == 5
 
 
 async def test_a_claim_that_passed_to_another_try_writes_nothing(harness: RagHarness, clock: Clock) -> None:
@@ -133,6 +133,6 @@ async def test_a_claim_that_passed_to_another_try_writes_nothing(harness: RagHar
     assert isinstance(ghost, Claim)
     assert isinstance(heir, Claim)
     with pytest.raises(LeaseLost):
-        await harness.worker().append(harness.scope(), index, documents(("a", "geist")), Completion(ghost))
-    assert (await harness.worker().append(harness.scope(), index, documents(("a", "erbe")), Completion(heir))).version == 1
+        await harness.worker().writer.append(harness.scope(), index, documents(("a", "geist")), Completion(ghost))
+    assert (await harness.worker().writer.append(harness.scope(), index, documents(("a", "erbe")), Completion(heir))).version == 1
     assert await harness.contents(index) == {"a": "erbe"}

@@ -75,7 +75,7 @@ class Tenants:
 
     async def curator(self, name: str) -> Curator:
         world = RagHarness(self.aws.for_tenant(TenantId(f"{self.prefix}-{name}")))
-        await world.worker().append(world.scope(), BERLIN, documents(*OLD.items()))
+        await world.worker().writer.append(world.scope(), BERLIN, documents(*OLD.items()))
         return Curator(world)
 
 

@@ -14,7 +14,7 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Answer, ScriptedModel
 from spass.tools.toolbox import Toolbox
-from tests.unit.tools.fakes import FakeKnowledge
+from tests.unit.tools.fakes import FakeReader, rag_with
 
 CONFIG = GatewayConfig.model_validate(
     {
@@ -40,7 +40,7 @@ def spoken(answer: Message | ChatDelta | BackendError, *, stream: bool) -> Answe
 class EngineHarness:
     """Everything a turn needs. The model gives ``answers`` in their order."""
 
-    shelf: FakeKnowledge
+    reader: FakeReader
     answers: list[Message | ChatDelta | BackendError] = field(default_factory=list)
     model: ScriptedModel = field(init=False)
     engine: Engine = field(init=False)
@@ -49,7 +49,7 @@ class EngineHarness:
         self.model = ScriptedModel(lambda request, _: spoken(self.answers.pop(0), stream=request.stream))
         router = Router(CONFIG.llm, CONFIG.models, lambda name: "key", provider_of=lambda *_: self.model)
         cascade = Cascade(CONFIG)
-        self.engine = Engine(Calls(CONFIG, router, cascade), Toolbox(self.shelf, cascade), self.shelf, cascade)
+        self.engine = Engine(Calls(CONFIG, router, cascade), Toolbox(rag_with(self.reader), cascade), self.reader, cascade)
 
     def will_say(self, *answers: Message | ChatDelta | BackendError) -> None:
         self.answers += answers
@@ -57,7 +57,7 @@ class EngineHarness:
 
 def make_engine_harness() -> EngineHarness:
     return EngineHarness(
-        FakeKnowledge({("demo", "berlin-info"): ["Das Brandenburger Tor wurde 1791 gebaut.", "Der Tiergarten hat 210 Hektar."]})
+        FakeReader({("demo", "berlin-info"): ["Das Brandenburger Tor wurde 1791 gebaut.", "Der Tiergarten hat 210 Hektar."]})
     )
 
 

@@ -27,7 +27,7 @@ from spass.tenancy.settings import Cascade
 from spass.testing.model import Deltas, ScriptedModel
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope
-from tests.unit.tools.fakes import FakeKnowledge, scope_for, table_of
+from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,9 @@ class Model(ScriptedModel):
         return [*self.turns[min(len(self.requests), len(self.turns)) - 1], ChatDelta(usage=TokenUsage(10, 5))]
 
     def completions(self, config: GatewayConfig = WITH_TOOLS) -> Completions:
-        return Completions(calls_of(self, config), config, Cascade(config), lambda: Toolbox(FakeKnowledge(), Cascade(config)))
+        return Completions(
+            calls_of(self, config), config, Cascade(config), lambda: Toolbox(rag_with(FakeReader()), Cascade(config))
+        )
 
 
 def says(text: str) -> list[ChatDelta]:
@@ -384,7 +386,7 @@ def test_tools_are_made_beforehand_where_any_tenant_has_some() -> None:
 
     def make() -> Toolbox:
         made.append(True)
-        return Toolbox(FakeKnowledge(), Cascade(CONFIG))
+        return Toolbox(rag_with(FakeReader()), Cascade(CONFIG))
 
     tenant = {"id": "acme", "defaults": {"tools_enabled_default": ["calculator"]}}
     config = GatewayConfig.model_validate(CONFIG.model_dump() | {"tenants": [tenant]})
@@ -394,12 +396,12 @@ def test_tools_are_made_beforehand_where_any_tenant_has_some() -> None:
 
 async def test_tools_act_for_the_callers_tenant_and_user() -> None:
     scope = scope_for("demo")
-    shelf = FakeKnowledge({("demo", "notes"): ["Bonn is a town."]})
+    reader = FakeReader({("demo", "notes"): ["Bonn is a town."]})
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "Bonn?"}'), says("A town.")])
     await Completions(
-        calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(shelf, Cascade(WITH_TOOLS))
+        calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(rag_with(reader), Cascade(WITH_TOOLS))
     ).complete(scope, chat())
-    assert shelf.asked == [("demo", "notes", "Bonn?", 5)]
+    assert reader.asked == [("demo", "notes", "Bonn?", 5)]
     assert table_of(scope).audited("tool") == [("rag_query", "ok")]
 
 
@@ -411,14 +413,14 @@ async def test_a_model_that_fails_on_the_way_fails_the_request_and_what_it_took_
 
 
 async def test_a_store_that_fails_under_a_tool_fails_the_request() -> None:
-    class Broken(FakeKnowledge):
-        async def query(self, *_: object) -> Any:
+    class Broken(FakeReader):
+        async def query(self, *_: object, **__: object) -> Any:
             raise StorageUnavailable("The store does not answer.")
 
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "x"}'), says("Hm.")])
     with pytest.raises(StorageUnavailable):
         await Completions(
-            calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(Broken(), Cascade(WITH_TOOLS))
+            calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(rag_with(Broken()), Cascade(WITH_TOOLS))
         ).complete(scope_for(), chat())
     assert len(model.requests) == 1
 
@@ -426,8 +428,8 @@ async def test_a_store_that_fails_under_a_tool_fails_the_request() -> None:
 async def test_who_leaves_while_tools_run_ends_them(store: TenantStore) -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 
-    class Slow(FakeKnowledge):
-        async def query(self, *_: object) -> Any:
+    class Slow(FakeReader):
+        async def query(self, *_: object, **__: object) -> Any:
             started.set()
             try:
                 await asyncio.Event().wait()
@@ -436,7 +438,7 @@ async def test_who_leaves_while_tools_run_ends_them(store: TenantStore) -> None:
 
     model = Model(turns=[calling("rag_query", arguments='{"index_id": "notes", "query": "x"}'), says("Hm.")])
     service = Completions(
-        calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(Slow(), Cascade(WITH_TOOLS))
+        calls_of(model, WITH_TOOLS), WITH_TOOLS, Cascade(WITH_TOOLS), lambda: Toolbox(rag_with(Slow()), Cascade(WITH_TOOLS))
     )
     task = asyncio.create_task(service.complete(make_scope(store), chat()))
     await started.wait()

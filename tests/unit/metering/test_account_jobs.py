@@ -17,7 +17,7 @@ from spass.jobs.dispatch import Dispatcher
 from spass.metering.audit import record_call
 from spass.metering.usage import UsageQuery, usage
 from spass.rag.index.cache import ObjectCache
-from spass.rag.service import Rag
+from spass.rag.write.writer import Writer
 from tests.unit.metering.ledger import LedgerHarness, call
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def dispatcher(ledger: LedgerHarness) -> Dispatcher:
     aws = Aws(table="spass", bucket="spass", places=JobTargets(queue=ledger.queue))
-    return Dispatcher({TenantId("acme")}, aws.for_tenant, background_handler(cast(Rag, None), ObjectCache()))
+    return Dispatcher({TenantId("acme")}, aws.for_tenant, background_handler(cast(Writer, None), ObjectCache()))
 
 
 async def left(ledger: LedgerHarness) -> str:

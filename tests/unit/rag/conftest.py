@@ -16,9 +16,10 @@ from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import NewDocument
-from spass.rag.service import Rag
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
+from spass.testing.rag import build_rag
+from spass.tools.base import Rag
 from tests.simulated.memory import aws_for_faults
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ class RagHarness:
         self.scope = self.tenant("demo")
 
     def cold(self, config: GatewayConfig | None = None, budget: int | None = None) -> Rag:
-        return Rag(self.calls, config or config_with(), ObjectCache(budget))
+        return build_rag(self.calls, config or config_with(), ObjectCache(budget))
 
     def tenant(self, name: str) -> Scope:
         """The scope of a tenant that no other test has."""

@@ -19,7 +19,7 @@ from spass.core.time import now_s
 from spass.rag.index.documents import NewDocument
 from spass.rag.index.embedding import normalise
 from spass.rag.index.manifest import Manifest, read_manifest
-from spass.rag.service import Rag
+from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness, vector_of
 
 INDEX = IndexId("berlin")
@@ -69,21 +69,21 @@ def cosine(left: str, right: str) -> float:
 async def apply(harness: RagHarness, rag: Rag, model: Model, step: tuple[str, object]) -> None:
     match step:
         case ("append", list() as batch):
-            answer = await rag.append(harness.scope, INDEX, batch)
+            answer = await rag.writer.append(harness.scope, INDEX, batch)
             held = model.documents or {}
             assert answer.replaced == sum(document.id in held for document in batch)
             model.documents = held | {document.id: document for document in batch}
             model.version += 1
             assert (answer.doc_count, answer.version) == (len(model.documents), model.version)
         case ("replace", list() as batch):
-            answer = await rag.replace(harness.scope, INDEX, batch)
+            answer = await rag.writer.replace(harness.scope, INDEX, batch)
             assert answer.replaced == len(model.documents or {})
             model.documents = {document.id: document for document in batch}
             model.created.clear()
             model.version += 1
             assert (answer.doc_count, answer.version) == (len(batch), model.version)
         case ("delete", str() as name):
-            deleted = await rag.delete_document(harness.scope, INDEX, DocumentId(name))
+            deleted = await rag.deleter.delete_document(harness.scope, INDEX, DocumentId(name))
             there = name in (model.documents or {})
             assert deleted is there
             if there and model.documents:
@@ -91,7 +91,7 @@ async def apply(harness: RagHarness, rag: Rag, model: Model, step: tuple[str, ob
                 model.created.pop(name, None)
                 model.version += 1
         case _:
-            deleted = await rag.delete_index(harness.scope, INDEX)
+            deleted = await rag.deleter.delete_index(harness.scope, INDEX)
             assert deleted is (model.documents is not None)
             model.version += model.documents is not None
             model.documents = None
@@ -122,28 +122,28 @@ async def retired_is_what_is_listed_no_more(harness: RagHarness, model: Model) -
 async def agree(harness: RagHarness, rag: Rag, model: Model, query: str, top_k: int) -> None:
     await retired_is_what_is_listed_no_more(harness, model)
     if model.documents is None:
-        for read in (rag.describe(harness.scope, INDEX), rag.query(harness.scope, INDEX, query, top_k)):
+        for read in (rag.catalog.describe(harness.scope, INDEX), rag.reader.query(harness.scope, INDEX, query, top_k)):
             try:
                 await read
             except IndexNotFound:
                 continue
             raise AssertionError("a deleted index answered")
         return
-    summary = await rag.describe(harness.scope, INDEX)
+    summary = await rag.catalog.describe(harness.scope, INDEX)
     texts = [document.text for document in model.documents.values()]
     assert (summary.doc_count, summary.version) == (len(texts), model.version)
     assert summary.total_text_bytes == sum(len(text.encode()) for text in texts)
-    answer = await rag.query(harness.scope, INDEX, query, top_k)
+    answer = await rag.reader.query(harness.scope, INDEX, query, top_k)
     assert [(hit.id, hit.score) for hit in answer.results] == model.best(query, top_k)
     assert answer.version == model.version
-    page = await rag.documents(harness.scope, INDEX)
+    page = await rag.reader.documents(harness.scope, INDEX)
     stored = {found.id: (found.text, found.metadata) for found in page.documents}
     assert stored == {name: (document.text, document.metadata) for name, document in model.documents.items()}
     for found in page.documents:
         assert model.created.setdefault(found.id, found.created_at) == found.created_at <= found.updated_at
     for name in NAMES:
         try:
-            assert (await rag.document(harness.scope, INDEX, DocumentId(name))).text == model.documents[name].text
+            assert (await rag.reader.document(harness.scope, INDEX, DocumentId(name))).text == model.documents[name].text
         except DocumentNotFound:
             assert name not in model.documents
 

@@ -26,13 +26,13 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_its_rows_are_put_once_however_often_it_is_overtaken(harness: RagHarness, index: IndexId) -> None:
     """The first try merges; of all later ones only the first puts anything."""
     rival = harness.cold()
-    await rival.append(harness.scope, index, documents(("old", "alt")))
-    plan = RacingWriters(*(lambda n=n: rival.append(harness.scope, index, documents((f"r{n}", "x"))) for n in range(9)))
+    await rival.writer.append(harness.scope, index, documents(("old", "alt")))
+    plan = RacingWriters(*(lambda n=n: rival.writer.append(harness.scope, index, documents((f"r{n}", "x"))) for n in range(9)))
     with inject(plan):
-        answer = await harness.rag.append(harness.scope, index, documents(("a", "neu")))
+        answer = await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
     assert (answer.version, answer.doc_count) == (11, 11)
     assert plan.count("PutObject") == 2 * SEGMENT_OBJECTS
-    assert {found.id for found in (await rival.documents(harness.scope, index)).documents} == {
+    assert {found.id for found in (await rival.reader.documents(harness.scope, index)).documents} == {
         "a",
         "old",
         *(f"r{n}" for n in range(9)),
@@ -41,29 +41,29 @@ async def test_its_rows_are_put_once_however_often_it_is_overtaken(harness: RagH
 
 async def test_rows_that_were_put_alone_at_first_are_not_put_again(harness: RagHarness, index: IndexId) -> None:
     rival = harness.cold()
-    await rival.append(harness.scope, index, documents(*((f"d{n}", "x") for n in range(9))))
-    plan = RacingWriters(*(lambda n=n: rival.append(harness.scope, index, documents((f"r{n}", "x"))) for n in range(4)))
+    await rival.writer.append(harness.scope, index, documents(*((f"d{n}", "x") for n in range(9))))
+    plan = RacingWriters(*(lambda n=n: rival.writer.append(harness.scope, index, documents((f"r{n}", "x"))) for n in range(4)))
     with inject(plan):
-        await harness.rag.append(harness.scope, index, documents(("a", "neu")))
+        await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
     assert plan.count("PutObject") == SEGMENT_OBJECTS
 
 
 async def test_a_document_keeps_when_it_was_created_also_if_that_changed_meanwhile(harness: RagHarness, index: IndexId) -> None:
     """Another writer deletes the document and writes it anew, then again: its creation is the last one's."""
     rival = harness.cold()
-    await rival.append(harness.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))
+    await rival.writer.append(harness.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))
     created: list[str] = []
 
     async def anew() -> None:
         await asyncio.sleep(0.002)
-        await rival.delete_document(harness.scope, index, A)
-        await rival.append(harness.scope, index, documents(("a", "anders")))
-        created.append((await rival.document(harness.scope, index, A)).created_at)
+        await rival.deleter.delete_document(harness.scope, index, A)
+        await rival.writer.append(harness.scope, index, documents(("a", "anders")))
+        created.append((await rival.reader.document(harness.scope, index, A)).created_at)
 
     with inject(RacingWriters(anew, anew)):
-        answer = await harness.rag.append(harness.scope, index, documents(("a", "neu")))
+        answer = await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
     assert answer.replaced == 1
-    found = await rival.document(harness.scope, index, A)
+    found = await rival.reader.document(harness.scope, index, A)
     assert (found.text, found.created_at) == ("neu", created[-1])
     assert len({*created}) == 2
     assert found.updated_at >= found.created_at
@@ -71,62 +71,62 @@ async def test_a_document_keeps_when_it_was_created_also_if_that_changed_meanwhi
 
 async def test_an_append_that_was_overtaken_is_no_earlier_than_what_overtook_it(harness: RagHarness, index: IndexId) -> None:
     rival = harness.cold()
-    await rival.append(harness.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))
+    await rival.writer.append(harness.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))
     times: list[str] = []
 
     async def faster() -> None:
         await asyncio.sleep(0.003)
-        await rival.append(harness.scope, index, documents(("a", "anders")))
-        times.append((await rival.document(harness.scope, index, A)).updated_at)
+        await rival.writer.append(harness.scope, index, documents(("a", "anders")))
+        times.append((await rival.reader.document(harness.scope, index, A)).updated_at)
 
     with inject(RacingWriters(faster)):
-        await harness.rag.append(harness.scope, index, documents(("a", "neu"), ("b", "neu")))
-    found = await rival.document(harness.scope, index, A)
+        await harness.rag.writer.append(harness.scope, index, documents(("a", "neu"), ("b", "neu")))
+    found = await rival.reader.document(harness.scope, index, A)
     assert found.text == "neu"
     assert [*times, found.updated_at] == sorted([*times, found.updated_at])
-    new = await rival.document(harness.scope, index, DocumentId("b"))
+    new = await rival.reader.document(harness.scope, index, DocumentId("b"))
     assert new.created_at <= new.updated_at
 
 
 async def test_a_document_that_was_deleted_meanwhile_is_a_new_one(harness: RagHarness, index: IndexId) -> None:
     rival = harness.cold()
-    await rival.append(harness.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))
-    created = (await rival.document(harness.scope, index, A)).created_at
+    await rival.writer.append(harness.scope, index, documents(("a", "alt"), *((f"d{n}", "x") for n in range(9))))
+    created = (await rival.reader.document(harness.scope, index, A)).created_at
     await asyncio.sleep(0.002)
-    with inject(RacingWriters(lambda: rival.delete_document(harness.scope, index, A))):
-        answer = await harness.rag.append(harness.scope, index, documents(("a", "neu")))
+    with inject(RacingWriters(lambda: rival.deleter.delete_document(harness.scope, index, A))):
+        answer = await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
     assert (answer.replaced, answer.doc_count) == (0, 10)
-    assert (await rival.document(harness.scope, index, A)).created_at > created
+    assert (await rival.reader.document(harness.scope, index, A)).created_at > created
 
 
 async def test_rows_follow_into_another_life_of_the_index(harness: RagHarness, index: IndexId) -> None:
     rival = harness.cold()
-    await rival.append(harness.scope, index, documents(("old", "alt")))
+    await rival.writer.append(harness.scope, index, documents(("old", "alt")))
 
     async def reborn() -> None:
-        await rival.delete_index(harness.scope, index)
-        await rival.append(harness.scope, index, documents(("r", "x")))
+        await rival.deleter.delete_index(harness.scope, index)
+        await rival.writer.append(harness.scope, index, documents(("r", "x")))
 
     with inject(RacingWriters(reborn, reborn)):
-        await harness.rag.append(harness.scope, index, documents(("a", "neu")))
-    found = await harness.cold().documents(harness.scope, index)
+        await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
+    found = await harness.cold().reader.documents(harness.scope, index)
     assert {document.id: document.text for document in found.documents} == {"a": "neu", "r": "x"}
 
 
 async def test_rows_stay_out_of_another_life_also_where_revisions_began_anew(harness: RagHarness, index: IndexId) -> None:
     """The item was removed by hand, tombstone and all, and the new life has come just as far as the old one."""
     rival = harness.cold()
-    await rival.append(harness.scope, index, documents(("old", "alt")))
+    await rival.writer.append(harness.scope, index, documents(("old", "alt")))
     before = await read_manifest(harness.scope.store, index)
 
     async def removed_and_reborn() -> None:
         await harness.scope.store.table.write(Delete(rag_manifest(harness.scope.store.tenant, index)))
-        await rival.append(harness.scope, index, documents(("r", "x")))
+        await rival.writer.append(harness.scope, index, documents(("r", "x")))
         assert (await read_manifest(harness.scope.store, index)).revision == before.revision
 
     with inject(RacingWriters(removed_and_reborn)):
-        await harness.rag.append(harness.scope, index, documents(("a", "neu")))
-    found = await harness.cold().documents(harness.scope, index)
+        await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))
+    found = await harness.cold().reader.documents(harness.scope, index)
     assert {document.id for document in found.documents} == {"a", "r"}
 
 
@@ -134,12 +134,12 @@ async def test_it_merges_after_all_when_no_place_for_a_segment_is_left(
     harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rival = harness.cold()
-    await rival.append(harness.scope, index, documents(*((f"d{n}", "x") for n in range(9))))
+    await rival.writer.append(harness.scope, index, documents(*((f"d{n}", "x") for n in range(9))))
     monkeypatch.setattr("spass.rag.write.upsert.MAX_SEGMENTS", 1)
     monkeypatch.setattr("spass.rag.write.merge_policy.MAX_SEGMENTS", 1 + HEADROOM)
-    with inject(RacingWriters(lambda: rival.append(harness.scope, index, documents(("d0", "y"))))):
-        await harness.rag.append(harness.scope, index, documents(("a", "neu"), ("d1", "z")))
+    with inject(RacingWriters(lambda: rival.writer.append(harness.scope, index, documents(("d0", "y"))))):
+        await harness.rag.writer.append(harness.scope, index, documents(("a", "neu"), ("d1", "z")))
     manifest = await read_manifest(harness.scope.store, index)
     assert (len(manifest.segments), manifest.doc_count) == (1, 10)
-    found = {document.id: document.text for document in (await rival.documents(harness.scope, index)).documents}
+    found = {document.id: document.text for document in (await rival.reader.documents(harness.scope, index)).documents}
     assert found == {f"d{n}": "x" for n in range(9)} | {"a": "neu", "d0": "y", "d1": "z"}

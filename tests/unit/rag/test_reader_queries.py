@@ -25,7 +25,7 @@ from spass.rag.index.filters import parse_filter
 from spass.rag.index.manifest import read_manifest
 from spass.rag.index.objects import blocks
 from spass.rag.search.scan import ScanBlock, scan_top_k
-from spass.rag.service import Rag
+from spass.tools.base import Rag
 from tests.unit.rag.conftest import DIMENSIONS, RagHarness, documents, vector_of
 
 pytestmark = pytest.mark.anyio
@@ -79,10 +79,10 @@ async def write(harness: RagHarness, batches: Sequence[Sequence[NewDocument]], d
     """Ever smaller batches, so that each stays a segment of its own."""
     alive: dict[str, NewDocument] = {}
     for batch in sorted(batches, key=len, reverse=True):
-        await harness.rag.append(harness.scope, INDEX, list(batch))
+        await harness.rag.writer.append(harness.scope, INDEX, list(batch))
         alive |= {document.id: document for document in batch}
     for name in deleted:
-        await harness.rag.delete_document(harness.scope, INDEX, DocumentId(name))
+        await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId(name))
         alive.pop(name, None)
     return WrittenIndex(alive)
 
@@ -95,7 +95,7 @@ async def ask(
     harness: RagHarness, rag: Rag, query: str, top_k: int, raw: dict[str, Json] | None = None, least: float | None = None
 ) -> list[tuple[str, float]]:
     wanted = None if raw is None else parse_filter(raw)
-    return as_pairs(await rag.query(harness.scope, INDEX, query, top_k, filter=wanted, min_score=least))
+    return as_pairs(await rag.reader.query(harness.scope, INDEX, query, top_k, filter=wanted, min_score=least))
 
 
 names = [f"d{n}" for n in range(40)]
@@ -235,7 +235,9 @@ async def test_two_cold_queries_at_once_read_each_object_once(harness: RagHarnes
 
 
 async def test_a_document_found_again_is_not_fetched_again(harness: RagHarness) -> None:
-    await harness.rag.append(harness.scope, INDEX, documents(*((f"d{n:03}", f"{n} " + "wört " * 1000) for n in range(120))))
+    await harness.rag.writer.append(
+        harness.scope, INDEX, documents(*((f"d{n:03}", f"{n} " + "wört " * 1000) for n in range(120)))
+    )
     cold = harness.cold()
     first = S3()
     with inject(first):
@@ -266,11 +268,11 @@ async def generation(harness: RagHarness) -> str:
 
 async def test_scores_that_round_to_the_least_one_are_kept(harness: RagHarness) -> None:
     harness.calls.answer = EmbeddingReply(pack_rows([[1.0, 0.0] + [0.0] * (DIMENSIONS - 2)]), 1, DIMENSIONS, TokenUsage())
-    await harness.rag.append(harness.scope, INDEX, documents(("a", "x")))
+    await harness.rag.writer.append(harness.scope, INDEX, documents(("a", "x")))
     slightly_off = [0.5, math.sqrt(0.75)] + [0.0] * (DIMENSIONS - 2)
     harness.calls.answer = EmbeddingReply(pack_rows([slightly_off]), 1, DIMENSIONS, TokenUsage())
     for least, found in ((0.5, 1), (0.499999, 1), (0.500001, 0)):
-        assert len((await harness.rag.query(harness.scope, INDEX, "x", 5, min_score=least)).results) == found
+        assert len((await harness.rag.reader.query(harness.scope, INDEX, "x", 5, min_score=least)).results) == found
 
 
 def test_thousands_of_near_duplicates_are_told_apart_in_bounded_time() -> None:

@@ -26,9 +26,9 @@ from spass.core.time import Deadline
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.index.manifest import read_manifest
-from spass.rag.service import Rag
 from spass.rag.write.merge_job import merge
 from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, sweep
+from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness
 from tests.unit.rag.test_against_a_dictionary import cosine, paths, within
 
@@ -151,7 +151,7 @@ class IndexSimulation:
         manifest = await read_manifest(scope.store, INDEX)
         if not manifest.exists:
             return ExpectedIndex(None, manifest.version)
-        found = (await (worker or self.harness.cold()).documents(scope, INDEX)).documents
+        found = (await (worker or self.harness.cold()).reader.documents(scope, INDEX)).documents
         assert len({document.id for document in found}) == len(found) == manifest.doc_count
         assert manifest.text_bytes == sum(len(document.text.encode()) for document in found)
         return ExpectedIndex(
@@ -161,7 +161,7 @@ class IndexSimulation:
     async def agrees(self, worker: int, query: str) -> None:
         assert await self.seen(self.workers[worker]) == self.state
         if self.state.documents is not None:
-            answer = await self.workers[worker].query(self.harness.scope, INDEX, query, 5)
+            answer = await self.workers[worker].reader.query(self.harness.scope, INDEX, query, 5)
             assert [(hit.id, hit.score) for hit in answer.results] == self.state.best(query, 5)
             assert answer.version == self.state.version
 
@@ -208,7 +208,7 @@ class Write:
         return len(after.documents or {}), len(self.batch), len(replaced), after.version
 
     async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
-        write = worker.replace if self.replaces else worker.append
+        write = worker.writer.replace if self.replaces else worker.writer.append
         answer = await write(life.harness.scope, INDEX, self.batch)
         return answer.doc_count, answer.ingested, answer.replaced, answer.version
 
@@ -230,7 +230,7 @@ class Patch:
 
     async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
         try:
-            found = await worker.patch(life.harness.scope, INDEX, DocumentId(self.name), self.change)
+            found = await worker.patcher.patch(life.harness.scope, INDEX, DocumentId(self.name), self.change)
         except (IndexNotFound, DocumentNotFound):
             return None
         return ExpectedDocument(found.text, found.metadata)
@@ -250,7 +250,7 @@ class Remove:
         return before != after
 
     async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
-        return await worker.delete_document(life.harness.scope, INDEX, DocumentId(self.name))
+        return await worker.deleter.delete_document(life.harness.scope, INDEX, DocumentId(self.name))
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Destroy:
         return before != after
 
     async def taken(self, life: IndexSimulation, worker: Rag, /) -> object:
-        return await worker.delete_index(life.harness.scope, INDEX)
+        return await worker.deleter.delete_index(life.harness.scope, INDEX)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """A scope whose store remembers what is written, and knowledge that needs no vectors."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NoReturn
 
 from spass.aws.attributes import Item
@@ -10,20 +9,27 @@ from spass.aws.job_targets import NO_JOB_TARGETS
 from spass.aws.jobs import TenantJobs
 from spass.aws.keys import Key
 from spass.aws.objects import TenantObjects
-from spass.aws.swap import Participant
 from spass.aws.table import TenantTable, Write
 from spass.aws.uploads import TenantUploads
 from spass.aws.writes import Put
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
-from spass.rag.index.answers import Document, DocumentPage, Hit, IndexPage, IndexSummary, QueryAnswer, WriteAnswer
-from spass.rag.index.documents import DocumentPatch, NewDocument
-from spass.rag.index.precondition import IfMatch, View
+from spass.llm.types import EmbeddingReply
+from spass.rag.index.answers import Hit, QueryAnswer
+from spass.rag.index.cache import ObjectCache
+from spass.rag.index.catalog import IndexCatalog
+from spass.rag.index.embedding import Embedder
+from spass.rag.index.embedding_model import EmbeddingModel
+from spass.rag.index.filters import Filter
+from spass.rag.search.reader import Reader
+from spass.rag.write.delete import IndexDeleter
+from spass.rag.write.patch import Patcher
+from spass.rag.write.writer import Writer
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
-from spass.tools.base import KnowledgeEditor, ToolContext
+from spass.tools.base import Rag, ToolContext
 
 
 def no_bucket() -> NoReturn:
@@ -80,92 +86,30 @@ def scope_for(
     return Scope.for_request(caller, store, seconds=seconds)
 
 
-class ReadOnlyKnowledge:
-    """A library that lets nobody curate it."""
+class NoEmbeddings:
+    """Embeds nothing: no test that uses it may ask for a vector."""
 
-    async def list(self, scope: Scope, cursor: str | None = None, limit: int = 100) -> IndexPage:
-        raise read_only_knowledge()
+    async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
+        raise AssertionError("nothing here embeds")
 
-    async def describe(self, scope: Scope, index_id: IndexId) -> IndexSummary:
-        raise read_only_knowledge()
 
-    async def documents(self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = 100) -> DocumentPage:
-        raise read_only_knowledge()
+class FakeReader(Reader):
+    """Answers from texts of several tenants, by (tenant, index). Every text of an index answers every question."""
 
-    async def document(self, scope: Scope, index_id: IndexId, document_id: DocumentId) -> Document:
-        raise read_only_knowledge()
+    def __init__(self, texts: Mapping[tuple[str, str], Sequence[str]] | None = None) -> None:
+        self.texts = texts or {}
+        self.asked: list[tuple[str, str, str, int]] = []
 
-    async def check_may_embed(self, scope: Scope) -> None:
-        raise read_only_knowledge()
-
-    async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> Sequence[DocumentId]:
-        raise read_only_knowledge()
-
-    async def entity_tag(self, scope: Scope, index_id: IndexId, view: View) -> str:
-        raise read_only_knowledge()
-
-    def if_match(self, view: View, tag: str) -> IfMatch:
-        raise read_only_knowledge()
-
-    async def replace(
+    async def query(
         self,
         scope: Scope,
         index_id: IndexId,
-        documents: Sequence[NewDocument],
-        participant: Participant[WriteAnswer] | None = None,
-        if_match: IfMatch | None = None,
-    ) -> WriteAnswer:
-        raise read_only_knowledge()
-
-    async def append(
-        self,
-        scope: Scope,
-        index_id: IndexId,
-        documents: Sequence[NewDocument],
-        participant: Participant[WriteAnswer] | None = None,
-        if_match: IfMatch | None = None,
-    ) -> WriteAnswer:
-        raise read_only_knowledge()
-
-    async def patch(
-        self,
-        scope: Scope,
-        index_id: IndexId,
-        document_id: DocumentId,
-        patch: DocumentPatch,
-        participant: Participant[Document] | None = None,
-        if_match: IfMatch | None = None,
-    ) -> Document:
-        raise read_only_knowledge()
-
-    async def delete_document(
-        self,
-        scope: Scope,
-        index_id: IndexId,
-        document_id: DocumentId,
-        participant: Participant[bool] | None = None,
-        if_match: IfMatch | None = None,
-    ) -> bool:
-        raise read_only_knowledge()
-
-    async def delete_index(
-        self, scope: Scope, index_id: IndexId, participant: Participant[bool] | None = None, if_match: IfMatch | None = None
-    ) -> bool:
-        raise read_only_knowledge()
-
-
-def read_only_knowledge() -> AssertionError:
-    return AssertionError("nothing here curates knowledge")
-
-
-@dataclass(slots=True)
-class FakeKnowledge(ReadOnlyKnowledge):
-    """Knowledge of several tenants: texts by (tenant, index). Every text of an index answers every question."""
-
-    texts: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
-    asked: list[tuple[str, str, str, int]] = field(default_factory=list)
-
-    async def query(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> QueryAnswer:
+        query: str,
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002 (its name on the wire)
+        min_score: float | None = None,
+    ) -> QueryAnswer:
         tenant = scope.caller.tenant
         self.asked.append((tenant, index_id, query, top_k))
         if (tenant, index_id) not in self.texts:
@@ -177,13 +121,14 @@ class FakeKnowledge(ReadOnlyKnowledge):
         )
         return QueryAnswer(index_id=index_id, results=hits, version=7)
 
-    async def retrieve(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> Sequence[Hit]:
-        try:
-            return (await self.query(scope, index_id, query, top_k)).results
-        except IndexNotFound:
-            return ()
+
+def rag_with(reader: Reader) -> Rag:
+    """Return parts of rag of which only ``reader`` can be used."""
+    embedder = Embedder(NoEmbeddings(), EmbeddingModel("none", 1))
+    cache = ObjectCache(0)
+    return Rag(embedder, IndexCatalog(), reader, Writer(embedder, cache), Patcher(embedder, cache), IndexDeleter(cache))
 
 
-def context_for(rag: KnowledgeEditor | None = None) -> ToolContext:
+def context_for(reader: Reader | None = None) -> ToolContext:
     """What a tool acts with in a call for the tenant ``demo``."""
-    return ToolContext(scope_for(), rag or FakeKnowledge(), Cascade(GatewayConfig()))
+    return ToolContext(scope_for(), rag_with(reader or FakeReader()), Cascade(GatewayConfig()))

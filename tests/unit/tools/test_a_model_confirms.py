@@ -69,7 +69,7 @@ async def turn(harness: RagHarness, clerk: ConfirmingModel) -> Sequence[Any]:
     """The results of the tools that one turn of the model called."""
     router = Router(CONFIG.llm, CONFIG.models, lambda _: "key", provider_of=lambda *_: clerk)
     cascade = Cascade(CONFIG)
-    engine = Engine(Calls(CONFIG, router, cascade), Toolbox(harness.rag, cascade), harness.rag, cascade)
+    engine = Engine(Calls(CONFIG, router, cascade), Toolbox(harness.rag, cascade), harness.rag.reader, cascade)
     agent = AgentSpec.model_validate({"name": "librarian", "model": "clerk", "tools": TOOLS})
     identity = replace(harness.scope.caller.identity, allowed_models=("*",))
     scope = replace(harness.scope, caller=replace(harness.scope.caller, identity=identity, user=UserId("ada")))
@@ -77,12 +77,12 @@ async def turn(harness: RagHarness, clerk: ConfirmingModel) -> Sequence[Any]:
 
 
 async def contents(harness: RagHarness) -> dict[str, str]:
-    page = await harness.rag.documents(harness.scope, BERLIN)
+    page = await harness.rag.reader.documents(harness.scope, BERLIN)
     return {document.id: document.text for document in page.documents}
 
 
 async def test_a_model_writes_in_two_steps(harness: RagHarness) -> None:
-    await harness.rag.append(harness.scope, BERLIN, [NewDocument(id="old", text="Veraltet.")])
+    await harness.rag.writer.append(harness.scope, BERLIN, [NewDocument(id="old", text="Veraltet.")])
     brought = {"index_id": "berlin", "documents": [{"id": "new", "text": "Neu."}]}
     results = await turn(
         harness, ConfirmingModel([("rag_doc_append", brought), ("rag_doc_delete", {"index_id": "berlin", "doc_id": "old"})])
@@ -94,7 +94,7 @@ async def test_a_model_writes_in_two_steps(harness: RagHarness) -> None:
 
 
 async def test_a_model_that_changes_its_mind_must_ask_again(harness: RagHarness) -> None:
-    await harness.rag.append(
+    await harness.rag.writer.append(
         harness.scope, BERLIN, [NewDocument(id="old", text="Veraltet."), NewDocument(id="dear", text="Wichtig.")]
     )
     results = await turn(

@@ -73,7 +73,7 @@ class ToolUser:
         described = await self.call("rag_index_describe", {"index_id": BERLIN})
         if "error" in described:
             return None
-        page = await self.harness.rag.documents(self.scope, BERLIN)
+        page = await self.harness.rag.reader.documents(self.scope, BERLIN)
         return described["version"], {document.id: (document.text, document.metadata) for document in page.documents}
 
 
@@ -86,10 +86,10 @@ def tool_user(harness: RagHarness) -> ToolUser:
 @pytest.fixture
 async def berlin(tool_user: ToolUser) -> ToolUser:
     """With an index that holds the documents ``gate`` and ``tower``."""
-    await tool_user.harness.rag.append(
+    await tool_user.harness.rag.writer.append(
         tool_user.scope, BERLIN, [NewDocument(id="gate", text="Das Tor.", metadata={"year": 1788})]
     )
-    await tool_user.harness.rag.append(tool_user.scope, BERLIN, [NewDocument(id="tower", text="Der Turm ist 368 m hoch.")])
+    await tool_user.harness.rag.writer.append(tool_user.scope, BERLIN, [NewDocument(id="tower", text="Der Turm ist 368 m hoch.")])
     return tool_user
 
 
@@ -164,7 +164,7 @@ async def test_the_preview_of_a_patch_says_what_changes(berlin: ToolUser, given:
 
 
 async def test_true_is_not_one_and_the_order_of_members_is_no_change(tool_user: ToolUser) -> None:
-    await tool_user.harness.rag.append(
+    await tool_user.harness.rag.writer.append(
         tool_user.scope, BERLIN, [NewDocument(id="gate", text="Das Tor.", metadata={"a": 1, "b": [2]})]
     )
     patch = {"index_id": "berlin", "doc_id": "gate"}
@@ -178,7 +178,7 @@ async def test_true_is_not_one_and_the_order_of_members_is_no_change(tool_user: 
 async def test_the_preview_of_a_deletion_shows_the_beginning_of_what_goes(
     tool_user: ToolUser, text: str, truncated: bool
 ) -> None:
-    await tool_user.harness.rag.append(tool_user.scope, BERLIN, [NewDocument(id="gate", text=text, metadata={"a": [1]})])
+    await tool_user.harness.rag.writer.append(tool_user.scope, BERLIN, [NewDocument(id="gate", text=text, metadata={"a": [1]})])
     assert await tool_user.preview("rag_doc_delete", CALLS["rag_doc_delete"]) == {
         "index_id": "berlin",
         "doc_id": "gate",
@@ -191,7 +191,7 @@ async def test_the_preview_of_a_deletion_shows_the_beginning_of_what_goes(
 
 async def test_the_preview_of_an_indexs_deletion_says_how_much_goes(tool_user: ToolUser) -> None:
     documents = [NewDocument(id=f"d{n:02}", text="ü") for n in range(12)]
-    await tool_user.harness.rag.append(tool_user.scope, BERLIN, documents)
+    await tool_user.harness.rag.writer.append(tool_user.scope, BERLIN, documents)
     described = await tool_user.call("rag_index_describe", {"index_id": "berlin"})
     assert await tool_user.preview("rag_index_delete", CALLS["rag_index_delete"]) == {
         "index_id": "berlin",
@@ -243,7 +243,7 @@ CHANGES: Mapping[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_token_is_for_no_other_arguments_tool_user_or_tenant(berlin: ToolUser, name: str) -> None:
-    await berlin.harness.rag.append(berlin.scope, IndexId("berlin2"), [NewDocument(id="gate", text="Das Tor.")])
+    await berlin.harness.rag.writer.append(berlin.scope, IndexId("berlin2"), [NewDocument(id="gate", text="Das Tor.")])
     confirmed = await berlin.asked(name, CALLS[name])
     before = await berlin.holds()
     for change in CHANGES[name]:
@@ -255,7 +255,7 @@ async def test_a_token_is_for_no_other_arguments_tool_user_or_tenant(berlin: Too
                 await berlin.call(other, {**CALLS[other], "confirm_token": confirmed["confirm_token"]})
     bob = replace(berlin.scope, caller=replace(berlin.scope.caller, user=UserId("bob")))
     theirs = berlin.harness.tenant("other")
-    await berlin.harness.rag.append(theirs, BERLIN, [NewDocument(id="gate", text="Das Tor.")])
+    await berlin.harness.rag.writer.append(theirs, BERLIN, [NewDocument(id="gate", text="Das Tor.")])
     for stranger in (bob, replace(theirs, caller=replace(theirs.caller, user=UserId("ada")))):
         with pytest.raises(ConfirmTokenInvalid):
             await berlin.box.execute_direct(stranger, name, confirmed)
@@ -370,11 +370,11 @@ async def test_a_write_that_fails_leaves_its_token_good(berlin: ToolUser) -> Non
     assert (await berlin.call("rag_doc_append", confirmed))["version"] == 3
 
     patch = await berlin.asked("rag_doc_patch", CALLS["rag_doc_patch"])
-    await berlin.harness.rag.delete_document(berlin.scope, BERLIN, DocumentId("gate"))
+    await berlin.harness.rag.deleter.delete_document(berlin.scope, BERLIN, DocumentId("gate"))
     with pytest.raises(ConfirmTokenInvalid):
         await berlin.call("rag_doc_patch", patch)
     restored = NewDocument.model_validate(GATE)
-    await berlin.harness.rag.append(berlin.scope, BERLIN, [restored])
+    await berlin.harness.rag.writer.append(berlin.scope, BERLIN, [restored])
     assert (await berlin.call("rag_doc_patch", patch))["text"] == "Neu."
 
 
@@ -426,13 +426,13 @@ async def test_a_document_is_read_whole(berlin: ToolUser) -> None:
     assert set(found) == {"id", "text", "metadata", "created_at", "updated_at"}
     assert (found["id"], found["text"], found["metadata"]) == ("gate", "Das Tor.", {"year": 1788})
     assert error_code(await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "file.md#1"})) == "document_not_found"
-    await berlin.harness.rag.append(berlin.scope, BERLIN, [NewDocument(id="worst", text="x" + "\x01" * 8191)])
+    await berlin.harness.rag.writer.append(berlin.scope, BERLIN, [NewDocument(id="worst", text="x" + "\x01" * 8191)])
     worst = await berlin.call("rag_doc_get", {"index_id": "berlin", "doc_id": "worst"})
     assert worst["text"] == "x" + "\x01" * 8191
 
 
 async def test_passages_are_left_out_rather_than_cut_whatever_they_are_made_of(tool_user: ToolUser) -> None:
-    await tool_user.harness.rag.append(
+    await tool_user.harness.rag.writer.append(
         tool_user.scope, BERLIN, [NewDocument(id=f"d{n:02}", text='\x01"\n' * 900) for n in range(20)]
     )
     found = await tool_user.call("rag_query", {"index_id": "berlin", "query": "x", "top_k": 20})
@@ -444,7 +444,7 @@ async def test_passages_are_left_out_rather_than_cut_whatever_they_are_made_of(t
 async def test_documents_are_listed_in_pages_that_a_model_can_read(tool_user: ToolUser) -> None:
     texts = {f"d{n:02}": ("kurz", "\x01x" * 500, "ü" * 1001, "x" * 8192)[n % 4] for n in range(40)}
     documents = [NewDocument(id=name, text=text, metadata={"m": "y" * 1000}) for name, text in texts.items()]
-    await tool_user.harness.rag.append(tool_user.scope, BERLIN, documents)
+    await tool_user.harness.rag.writer.append(tool_user.scope, BERLIN, documents)
     seen: dict[str, str] = {}
     cursor, pages = None, 0
     while cursor or not pages:
@@ -485,7 +485,7 @@ async def test_other_tenants_knowledge_does_not_exist(berlin: ToolUser) -> None:
 
 async def test_a_piece_of_an_ingested_file_is_curated_like_any_document(tool_user: ToolUser) -> None:
     piece = NewDocument.model_construct(id="guide.md#12", text="Kapitel 12.", metadata={"source": "guide.md"})
-    await tool_user.harness.rag.append(tool_user.scope, BERLIN, [piece])
+    await tool_user.harness.rag.writer.append(tool_user.scope, BERLIN, [piece])
     where = {"index_id": "berlin", "doc_id": "guide.md#12"}
     assert (await tool_user.call("rag_doc_get", where))["text"] == "Kapitel 12."
     patched = await tool_user.call("rag_doc_patch", await tool_user.asked("rag_doc_patch", {**where, "text": "Kapitel zwölf."}))

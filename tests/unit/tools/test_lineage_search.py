@@ -15,7 +15,7 @@ from spass.tenancy.settings import Cascade
 from spass.tools.lineage_searcher import LineageHit, LineageSearchResult
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import Toolbox
-from tests.unit.tools.fakes import FakeKnowledge, scope_for
+from tests.unit.tools.fakes import FakeReader, rag_with, scope_for
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ def lineage_searcher() -> FakeLineageSearcher:
 
 @pytest.fixture
 def box(lineage_searcher: FakeLineageSearcher) -> Toolbox:
-    return Toolbox(FakeKnowledge(), Cascade(GatewayConfig()), lambda: lineage_searcher)
+    return Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), lambda: lineage_searcher)
 
 
 async def call(box: Toolbox, arguments: str, scope: Scope | None = None) -> ToolCallFinished:
@@ -97,7 +97,7 @@ async def test_a_call_that_does_not_fit_is_told_so(box: Toolbox, lineage_searche
 async def test_where_there_is_no_session_it_says_that_nothing_was_left_out(
     box: Toolbox, lineage_searcher: FakeLineageSearcher
 ) -> None:
-    nowhere = Toolbox(FakeKnowledge(), Cascade(GatewayConfig()))
+    nowhere = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()))
     for answer in (
         (await call(box, '{"query": "zebra"}', scope_for())).result,
         (await call(box, '{"query": "zebra"}', scope_for().for_agent(AGENT))).result,

@@ -21,7 +21,7 @@ from spass.tools import confirm_tokens as confirm
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import make_scope
 from tests.unit.rag.conftest import RacingWriters, RagHarness
-from tests.unit.tools.fakes import FakeKnowledge
+from tests.unit.tools.fakes import FakeReader, rag_with
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ def desk_at(store: TenantStore) -> ToolUser:
     """An administrator of the tenant, for whom the operator's file has a memory, at a process of their own."""
     tenant = {"id": store.tenant, "defaults": {"memory": "The office is in Bonn.\n"}}
     cascade = Cascade(GatewayConfig.model_validate({"tenants": [tenant]}))
-    return ToolUser(make_scope(store, admin=True), cascade, Toolbox(FakeKnowledge(), cascade))
+    return ToolUser(make_scope(store, admin=True), cascade, Toolbox(rag_with(FakeReader()), cascade))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from spass.core.messages import Json
 from spass.tools.base import ToolError
 from spass.tools.builtin.current_datetime import CurrentDatetime
 from spass.tools.builtin.rag_query import RagQuery
-from tests.unit.tools.fakes import FakeKnowledge, context_for
+from tests.unit.tools.fakes import FakeReader, context_for
 
 pytestmark = pytest.mark.anyio
 
@@ -39,8 +39,8 @@ async def test_an_unknown_zone_is_an_error_that_names_good_ones(zone: str) -> No
 
 
 async def test_a_search_gives_results_with_the_version_they_are_of() -> None:
-    shelf = FakeKnowledge({("demo", "berlin"): ["Das Tor.", "Der Park.", "Der Fluss."]})
-    result = await RagQuery(index_id="berlin", query="Tor?", top_k=2).run(context_for(shelf))
+    reader = FakeReader({("demo", "berlin"): ["Das Tor.", "Der Park.", "Der Fluss."]})
+    result = await RagQuery(index_id="berlin", query="Tor?", top_k=2).run(context_for(reader))
     assert result == {
         "index_id": "berlin",
         "version": 7,
@@ -49,19 +49,19 @@ async def test_a_search_gives_results_with_the_version_they_are_of() -> None:
             {"id": "d2", "text": "Der Park.", "metadata": {"source": "shelf"}, "score": 0.8},
         ],
     }
-    assert shelf.asked == [("demo", "berlin", "Tor?", 2)]
+    assert reader.asked == [("demo", "berlin", "Tor?", 2)]
 
 
 async def test_a_search_stays_in_the_callers_tenant() -> None:
-    shelf = FakeKnowledge({("other", "berlin"): ["Geheim."]})
+    reader = FakeReader({("other", "berlin"): ["Geheim."]})
     with pytest.raises(ToolError) as caught:
-        await RagQuery(index_id="berlin", query="Tor?").run(context_for(shelf))
+        await RagQuery(index_id="berlin", query="Tor?").run(context_for(reader))
     assert caught.value.code == "index_not_found"
 
 
 async def test_more_than_a_model_can_read_is_left_out_and_counted() -> None:
-    shelf = FakeKnowledge({("demo", "berlin"): ["x" * 8192] * 50})
-    result = fields(await RagQuery(index_id="berlin", query="x", top_k=50).run(context_for(shelf)))
+    reader = FakeReader({("demo", "berlin"): ["x" * 8192] * 50})
+    result = fields(await RagQuery(index_id="berlin", query="x", top_k=50).run(context_for(reader)))
     assert isinstance(result["results"], list)
     assert len(result["results"]) + int(str(result["omitted"])) == 50
     assert len(str(result)) < 64 * 1024

@@ -27,25 +27,25 @@ Change = Callable[[ToolUser], Awaitable[object]]
 
 
 def put(*documents: NewDocument, index: IndexId = BERLIN) -> Change:
-    return lambda tool_user: tool_user.harness.rag.append(tool_user.scope, index, documents)
+    return lambda tool_user: tool_user.harness.rag.writer.append(tool_user.scope, index, documents)
 
 
 def replaced(*documents: NewDocument, index: IndexId = BERLIN) -> Change:
-    return lambda tool_user: tool_user.harness.rag.replace(tool_user.scope, index, documents)
+    return lambda tool_user: tool_user.harness.rag.writer.replace(tool_user.scope, index, documents)
 
 
 def patched(document: str, **patch: Any) -> Change:
-    return lambda tool_user: tool_user.harness.rag.patch(
+    return lambda tool_user: tool_user.harness.rag.patcher.patch(
         tool_user.scope, BERLIN, DocumentId(document), DocumentPatch.model_validate(patch)
     )
 
 
 def deleted(document: str) -> Change:
-    return lambda tool_user: tool_user.harness.rag.delete_document(tool_user.scope, BERLIN, DocumentId(document))
+    return lambda tool_user: tool_user.harness.rag.deleter.delete_document(tool_user.scope, BERLIN, DocumentId(document))
 
 
 def index_deleted(index: IndexId = BERLIN) -> Change:
-    return lambda tool_user: tool_user.harness.rag.delete_index(tool_user.scope, index)
+    return lambda tool_user: tool_user.harness.rag.deleter.delete_index(tool_user.scope, index)
 
 
 def both(*changes: Change) -> Change:

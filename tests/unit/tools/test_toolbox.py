@@ -31,7 +31,7 @@ from spass.tools.base import Tool, ToolContext, ToolError
 from spass.tools.registry import TOOLS
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import MAX_CALLS, Toolbox
-from tests.unit.tools.fakes import FakeKnowledge, scope_for, table_of
+from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +78,7 @@ def box(monkeypatch: pytest.MonkeyPatch) -> Toolbox:
     monkeypatch.setattr(registry, "TOOLS", tools)
     monkeypatch.setattr(toolbox, "TOOLS", tools)
     monkeypatch.setattr(toolbox, "load_tool", lambda name: Echo if name == "echo" else registry.load_tool(name))
-    return Toolbox(FakeKnowledge(), Cascade(GatewayConfig()))
+    return Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()))
 
 
 async def execute(box: Toolbox, scope: Scope, name: str, arguments: str, *allowed: str) -> ToolCallFinished:
@@ -316,7 +316,7 @@ async def test_who_asks_for_too_much_at_once_is_told_so_and_the_rest_is_not_run(
 
 @given(name=st.sampled_from([*TOOLS, "nothing"]), arguments=st.text(max_size=60))
 async def test_nothing_a_model_writes_raises(name: str, arguments: str) -> None:
-    finished = await Toolbox(FakeKnowledge(), Cascade(GatewayConfig())).execute(
+    finished = await Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig())).execute(
         scope_for(), ToolCall("c", name, arguments), allowed=[*TOOLS][:2]
     )
     assert json.loads(finished.message.content) == finished.result
@@ -324,7 +324,7 @@ async def test_nothing_a_model_writes_raises(name: str, arguments: str) -> None:
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_tool_describes_itself_for_a_model(name: str) -> None:
-    (spec,) = Toolbox(FakeKnowledge(), Cascade(GatewayConfig())).specs([name], scope_for(admin=True).caller.identity)
+    (spec,) = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig())).specs([name], scope_for(admin=True).caller.identity)
     assert spec.name == name
     assert "Example: {" in spec.description or name == "calculator"
     schema = spec.parameters
@@ -340,7 +340,7 @@ def test_every_tool_describes_itself_for_a_model(name: str) -> None:
 
 
 def test_a_property_called_title_stays_in_the_schema() -> None:
-    (spec,) = Toolbox(FakeKnowledge(), Cascade(GatewayConfig())).specs(["wikipedia_summary"], scope_for().caller.identity)
+    (spec,) = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig())).specs(["wikipedia_summary"], scope_for().caller.identity)
     assert isinstance(spec.parameters["properties"], dict)
     assert set(spec.parameters["properties"]) == {"title", "language"}
     assert spec.parameters["required"] == ["title"]
@@ -348,4 +348,4 @@ def test_a_property_called_title_stays_in_the_schema() -> None:
 
 def test_specs_of_an_unknown_tool_are_not_found() -> None:
     with pytest.raises(ToolNotFound):
-        Toolbox(FakeKnowledge(), Cascade(GatewayConfig())).specs(["calculator", "nothing"], scope_for().caller.identity)
+        Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig())).specs(["calculator", "nothing"], scope_for().caller.identity)

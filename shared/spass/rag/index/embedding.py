@@ -1,7 +1,7 @@
 """Texts as normalised rows, by the one embedding model in force."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self, cast
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from spass.core.errors import UpstreamError
 from spass.llm.types import EmbeddingReply
 from spass.rag.index.embedding_model import EmbeddingModel
 from spass.rag.index.segments import Vectors
+from spass.tenancy.config import GatewayConfig
 
 
 class EmbeddingCalls(Protocol):
@@ -26,6 +27,13 @@ class Embedder:
     def __init__(self, calls: EmbeddingCalls, model: EmbeddingModel) -> None:
         self._calls = calls
         self.model = model
+
+    @classmethod
+    def from_config(cls, calls: EmbeddingCalls, config: GatewayConfig) -> Self:
+        """Embed with the configured default model."""
+        name = config.defaults.embedding_model
+        # The loader refuses a catalogue in which an embedding model has no dimensions.
+        return cls(calls, EmbeddingModel(name, cast(int, config.model(name).dimensions)))
 
     async def check_may_embed(self, scope: Scope) -> None:
         """Refuse who may not embed, before anything is embedded.

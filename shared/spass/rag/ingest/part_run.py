@@ -18,7 +18,7 @@ from spass.rag.ingest.plan import Kind, Source
 from spass.rag.ingest.reading import entries
 from spass.rag.ingest.record import UploadRecord, read_record
 from spass.rag.ingest.supersession import check_not_superseded
-from spass.rag.service import Rag
+from spass.rag.write.writer import Writer
 
 ROUTE: Final = "ingest"
 """What the audit calls the embedding of an upload."""
@@ -33,8 +33,8 @@ _MAX_REFUSED: Final = 20  # documents that the embedding model refuses; after th
 class PartRun:
     """A run through a part until it is done or the time is up. However short the time, one batch is stored."""
 
-    def __init__(self, rag: Rag, store: TenantStore, record: UploadRecord, deadline: Deadline) -> None:
-        self._rag = rag
+    def __init__(self, writer: Writer, store: TenantStore, record: UploadRecord, deadline: Deadline) -> None:
+        self._writer = writer
         self._store = store
         self._record = record
         self._deadline = deadline
@@ -109,7 +109,7 @@ class PartRun:
     async def _write(self, advance: Advance) -> None:
         documents = [placed.document for placed in advance.batch.documents]
         if documents:
-            answer = await self._rag.append(self._scope, self._record.index, documents, advance)
+            answer = await self._writer.append(self._scope, self._record.index, documents, advance)
             self._record = replace(self._record, generation=answer.generation)
             return
         token = random_suffix()

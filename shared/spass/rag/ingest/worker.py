@@ -38,7 +38,7 @@ from spass.rag.ingest.record import Status, UploadError, UploadRecord, read_reco
 from spass.rag.ingest.supersession import check_not_superseded, supersede_older
 from spass.rag.ingest.transitions import end_done, end_failed, lease_file, lease_upload, restart, set_status
 from spass.rag.ingest.uploaded_file import UploadedFile
-from spass.rag.service import Rag
+from spass.rag.write.writer import Writer
 
 T = TypeVar("T")
 _Failure: TypeAlias = FileRefused | ObjectMissing | SpassError
@@ -52,8 +52,8 @@ _MAY_PASS: Final = (Unavailable, Upstream, DeadlineExceeded, LimitExceeded, Inte
 class IngestWorker:
     """A worker with one message. Every method returns True if the message is done, False if it must be delivered again."""
 
-    def __init__(self, rag: Rag, store: TenantStore, delivery: Delivery, deadline: Deadline) -> None:
-        self._rag = rag
+    def __init__(self, writer: Writer, store: TenantStore, delivery: Delivery, deadline: Deadline) -> None:
+        self._writer = writer
         self._store = store
         self._delivery = delivery
         self._deadline = deadline
@@ -112,7 +112,7 @@ class IngestWorker:
             if record.status is Status.QUEUED:
                 await set_status(self._store, record, Status.RUNNING)
             await check_not_superseded(self._store, record)
-            if not await PartRun(self._rag, self._store, record, self._deadline).run(part):
+            if not await PartRun(self._writer, self._store, record, self._deadline).run(part):
                 await self._release(record, lease, number)
                 await self._store.jobs.send(IngestPart(self._store.tenant, record.index, record.id, number))
                 return True

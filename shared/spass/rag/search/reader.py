@@ -10,18 +10,19 @@ from typing import Final, NamedTuple, TypeVar
 from spass.aws.objects import ObjectMissing
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
-from spass.core.errors import DocumentNotFound, InvalidRequest, StorageUnavailable
+from spass.core.errors import DocumentNotFound, IndexNotFound, InvalidRequest, StorageUnavailable
 from spass.core.ids import DOCUMENT_ID, DocumentId, IndexId
 from spass.core.page_size import PAGE_BYTES, PageSizeLimit
 from spass.rag.index.answers import Document, DocumentPage, Hit, QueryAnswer
 from spass.rag.index.cache import ObjectCache
+from spass.rag.index.catalog import DEFAULT_LIMIT
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.embedding_model import check_model
 from spass.rag.index.filters import Filter
 from spass.rag.index.locations import LiveIds, load_live_ids, locate_documents
 from spass.rag.index.manifest import Manifest, Segment, index_not_found, read_manifest
 from spass.rag.index.objects import OFFSETS, SegmentObjects, gather_limited
-from spass.rag.index.precondition import View, entity_tag
+from spass.rag.index.precondition import IfMatch, View, entity_tag
 from spass.rag.index.segments import decode_document, decode_offsets
 from spass.rag.search.nearest_neighbors import Neighbor, VectorQuery, find_nearest
 
@@ -81,6 +82,15 @@ class Reader:
 
         return await self._reading(scope, index_id, manifest, search)
 
+    async def retrieve(self, scope: Scope, index_id: IndexId, query: str, top_k: int) -> Sequence[Hit]:
+        """Return the documents to show before an agent's prompt. An absent index or an empty message adds nothing."""
+        if not query:
+            return ()
+        try:
+            return (await self.query(scope, index_id, query, top_k)).results
+        except IndexNotFound:
+            return ()
+
     async def document(self, scope: Scope, index_id: IndexId, document_id: DocumentId) -> Document:
         """Raises:
         IndexNotFound: there is no such index.
@@ -123,7 +133,13 @@ class Reader:
 
         return await self._reading(scope, index_id, await read_manifest(scope.store, index_id), tag)
 
-    async def documents(self, scope: Scope, index_id: IndexId, cursor: str | None, limit: int) -> DocumentPage:
+    def if_match(self, view: View, tag: str) -> IfMatch:
+        """Return the precondition that ``view`` still has the entity tag ``tag``, for a write."""
+        return IfMatch(view, tag, self._cache)
+
+    async def documents(
+        self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+    ) -> DocumentPage:
         """Up to ``limit`` documents in the order of ids; a page also ends where an answer would be too large.
 
         Raises:

@@ -29,11 +29,11 @@ class RagDocAppend(DocumentsTool):
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
         check_limits(self.documents)
-        await context.rag.check_may_embed(context.scope)
+        await context.rag.embedder.check_may_embed(context.scope)
         ids = [document.document_id for document in self.documents]
-        existing = await context.rag.existing_ids(context.scope, self.index, ids)
+        existing = await context.rag.reader.existing_ids(context.scope, self.index, ids)
         return {"index_id": self.index_id, "shape_summary": self.shape, "conflicting_existing_ids": [*existing]}
 
     async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
         if_match = self.if_match(context, redemption)
-        return await context.rag.append(context.scope, self.index, self.documents, redemption, if_match)
+        return await context.rag.writer.append(context.scope, self.index, self.documents, redemption, if_match)

@@ -23,7 +23,7 @@ class RagDocDelete(DocumentTool):
     tool_name: ClassVar[str] = "rag_doc_delete"
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
-        stored = await context.rag.document(context.scope, self.index, self.document)
+        stored = await context.rag.reader.document(context.scope, self.index, self.document)
         return {
             "index_id": self.index_id,
             "doc_id": self.doc_id,
@@ -35,4 +35,4 @@ class RagDocDelete(DocumentTool):
 
     async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
         if_match = self.if_match(context, redemption)
-        return await context.rag.delete_document(context.scope, self.index, self.document, redemption, if_match)
+        return await context.rag.deleter.delete_document(context.scope, self.index, self.document, redemption, if_match)

@@ -28,4 +28,4 @@ class RagDocGet(Tool):
     ]
 
     async def run(self, context: ToolContext, /) -> Json:
-        return (await context.rag.document(context.scope, IndexId(self.index_id), DocumentId(self.doc_id))).to_dict()
+        return (await context.rag.reader.document(context.scope, IndexId(self.index_id), DocumentId(self.doc_id))).to_dict()

@@ -42,7 +42,7 @@ class RagDocList(Tool):
     async def run(self, context: ToolContext, /) -> Json:
         index, cursor, limit = IndexId(self.index_id), self.cursor or None, self.limit
         while True:
-            page = await context.rag.documents(context.scope, index, cursor, limit)
+            page = await context.rag.reader.documents(context.scope, index, cursor, limit)
             shown = [_document_json(document) for document in page.documents]
             fitting = _fit_count(shown)
             if fitting == len(shown):

@@ -45,12 +45,14 @@ class RagDocPatch(DocumentTool):
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
         patch = self.patch
         check_patch(patch)
-        stored = await context.rag.document(context.scope, self.index, self.document)
+        stored = await context.rag.reader.document(context.scope, self.index, self.document)
         text, metadata = patch.text_after(stored.text), patch.metadata_after(dict(stored.metadata))
         changed: list[Json] = []
         if text != stored.text:
-            await context.rag.check_may_embed(context.scope)
-            await context.rag.existing_ids(context.scope, self.index, [self.document])  # refuses what could not be embedded
+            await context.rag.embedder.check_may_embed(context.scope)
+            await context.rag.reader.existing_ids(
+                context.scope, self.index, [self.document]
+            )  # refuses what could not be embedded
             changed.append("text")
         if canonical(metadata) != canonical(dict(stored.metadata)):
             changed.append("metadata")
@@ -63,4 +65,4 @@ class RagDocPatch(DocumentTool):
 
     async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
         if_match = self.if_match(context, redemption)
-        return await context.rag.patch(context.scope, self.index, self.document, self.patch, redemption, if_match)
+        return await context.rag.patcher.patch(context.scope, self.index, self.document, self.patch, redemption, if_match)

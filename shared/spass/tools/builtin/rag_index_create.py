@@ -26,9 +26,9 @@ class RagIndexCreate(DocumentsTool):
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
         check_limits(self.documents)
-        await context.rag.check_may_embed(context.scope)
+        await context.rag.embedder.check_may_embed(context.scope)
         try:
-            lost = (await context.rag.describe(context.scope, self.index)).doc_count
+            lost = (await context.rag.catalog.describe(context.scope, self.index)).doc_count
         except IndexNotFound:
             semantics = "A new index is created: there is none with this id."
         else:
@@ -37,4 +37,4 @@ class RagIndexCreate(DocumentsTool):
 
     async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
         if_match = self.if_match(context, redemption)
-        return await context.rag.replace(context.scope, self.index, self.documents, redemption, if_match)
+        return await context.rag.writer.replace(context.scope, self.index, self.documents, redemption, if_match)

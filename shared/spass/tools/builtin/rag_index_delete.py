@@ -23,8 +23,8 @@ class RagIndexDelete(IndexTool):
     tool_name: ClassVar[str] = "rag_index_delete"
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
-        index = await context.rag.describe(context.scope, self.index)
-        page = await context.rag.documents(context.scope, self.index, None, _SAMPLE_DOCUMENTS)
+        index = await context.rag.catalog.describe(context.scope, self.index)
+        page = await context.rag.reader.documents(context.scope, self.index, None, _SAMPLE_DOCUMENTS)
         return {
             "index_id": self.index_id,
             "doc_count": index.doc_count,
@@ -37,4 +37,4 @@ class RagIndexDelete(IndexTool):
 
     async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
         if_match = self.if_match(context, redemption)
-        return await context.rag.delete_index(context.scope, self.index, redemption, if_match)
+        return await context.rag.deleter.delete_index(context.scope, self.index, redemption, if_match)

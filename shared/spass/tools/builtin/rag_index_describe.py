@@ -24,4 +24,4 @@ class RagIndexDescribe(Tool):
     index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
 
     async def run(self, context: ToolContext, /) -> Json:
-        return (await context.rag.describe(context.scope, IndexId(self.index_id))).to_dict()
+        return (await context.rag.catalog.describe(context.scope, IndexId(self.index_id))).to_dict()

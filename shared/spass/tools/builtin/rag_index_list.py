@@ -21,5 +21,5 @@ class RagIndexList(Tool):
     timeout: ClassVar[float] = 60.0
 
     async def run(self, context: ToolContext, /) -> Json:
-        page = await context.rag.list(context.scope, None, _MAX_INDEXES)
+        page = await context.rag.catalog.list(context.scope, None, _MAX_INDEXES)
         return {"indices": [index.to_dict() for index in page.indices], "more": page.next_cursor is not None}

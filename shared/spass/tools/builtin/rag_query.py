@@ -35,7 +35,7 @@ class RagQuery(Tool):
 
     async def run(self, context: ToolContext, /) -> Json:
         try:
-            answer = await context.rag.query(context.scope, IndexId(self.index_id), self.query, self.top_k)
+            answer = await context.rag.reader.query(context.scope, IndexId(self.index_id), self.query, self.top_k)
         except IndexNotFound:
             raise ToolError(
                 f"There is no index {self.index_id!r}. Use the id of an index that exists, exactly as you were given it.",

@@ -21,9 +21,10 @@ from spass.jobs.messages import parse
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.ingest.uploads import Upload, Uploads
-from spass.rag.service import Rag
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.identity import Caller, Identity
+from spass.testing.rag import build_rag
+from spass.tools.base import Rag
 
 DIMENSIONS: Final = 4
 INDEX: Final = IndexId("books")
@@ -83,7 +84,7 @@ class IngestHarness:
 
     @property
     def rag(self) -> Rag:
-        return Rag(self.calls, self.calls.config, ObjectCache())
+        return build_rag(self.calls, self.calls.config, ObjectCache())
 
     @property
     def uploads(self) -> Uploads:
@@ -108,7 +109,7 @@ class IngestHarness:
 
     @property
     def dispatcher(self) -> Dispatcher:
-        return Dispatcher({self.tenant}, self.aws.for_tenant, background_handler(self.rag, ObjectCache()))
+        return Dispatcher({self.tenant}, self.aws.for_tenant, background_handler(self.rag.writer, ObjectCache()))
 
     async def work_off(self) -> list[IngestPart]:
         """Deliver all jobs that workers send until there are no more; return the parts among them, in their order."""
@@ -141,12 +142,12 @@ class IngestHarness:
         rag, cursor = self.rag, None
         found: list[tuple[str, str]] = []
         while True:
-            page = await rag.documents(self.scope, index, cursor, 1000)
+            page = await rag.reader.documents(self.scope, index, cursor, 1000)
             found += [(str(document.id), document.text) for document in page.documents]
             cursor = page.next_cursor
             if cursor is None:
                 break
-        assert len(dict(found)) == len(found) == (await rag.describe(self.scope, index)).doc_count
+        assert len(dict(found)) == len(found) == (await rag.catalog.describe(self.scope, index)).doc_count
         return dict(found)
 
     def queued(self) -> list[str]:

@@ -205,7 +205,7 @@ async def test_what_is_wrong_for_good_ends_all_parts(harness: IngestHarness) -> 
     await planned(harness)
     first, *rest = harness.queued()
     assert await harness.deliver(first)
-    await harness.rag.delete_index(harness.scope, INDEX)
+    await harness.rag.deleter.delete_index(harness.scope, INDEX)
     for body in rest:
         assert await harness.deliver(body)
     upload = await harness.only_upload()
@@ -276,7 +276,7 @@ async def test_parts_that_there_are_not_are_dropped(harness: IngestHarness) -> N
 async def test_what_a_user_changed_meanwhile_stays(harness: IngestHarness) -> None:
     upload = await planned(harness)
     await harness.deliver(harness.part(upload, 0))
-    await harness.rag.delete_document(harness.scope, INDEX, DocumentId("d0000"))
+    await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId("d0000"))
     assert await harness.deliver(harness.part(upload, 0))
     await harness.work_off()
     assert "d0000" not in await harness.texts()

@@ -115,7 +115,7 @@ async def test_every_name_that_says_its_kind_gets_a_form(harness: IngestHarness,
 
 
 async def test_an_index_of_another_model_gets_no_form(harness: IngestHarness) -> None:
-    await harness.rag.append(harness.scope, INDEX, [NewDocument(id="a", text="a")])
+    await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="a", text="a")])
     harness.calls = Calls(config_with("another"))
     with pytest.raises(EmbeddingModelMismatch):
         await harness.uploads.create(harness.scope, INDEX, "a.md", "text/plain", 10)

@@ -39,22 +39,22 @@ async def test_an_event_delivered_three_times_is_ingested_once(harness: IngestHa
         assert await harness.deliver(event)
     assert await harness.texts() == numbered(3)
     assert harness.calls.asked == list(numbered(3).values())
-    assert (await harness.rag.describe(harness.scope, INDEX)).version == 1
+    assert (await harness.rag.catalog.describe(harness.scope, INDEX)).version == 1
     assert (await harness.only_upload()).documents_ingested == 3
 
 
 async def test_a_late_duplicate_does_not_bring_back_what_a_user_changed_since(harness: IngestHarness) -> None:
     event = harness.put(PATH, file_of(numbered(3)))
     await harness.deliver(event)
-    await harness.rag.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="changed"))
-    await harness.rag.delete_document(harness.scope, INDEX, DocumentId("d0001"))
+    await harness.rag.patcher.patch(harness.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="changed"))
+    await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId("d0001"))
     assert await harness.deliver(event)
     assert await harness.texts() == {"d0000": "changed", "d0002": "text 2"}
 
 
 async def test_the_same_file_put_again_is_ingested_again(harness: IngestHarness) -> None:
     await harness.deliver(harness.put(PATH, file_of(numbered(2))))
-    await harness.rag.delete_document(harness.scope, INDEX, DocumentId("d0001"))
+    await harness.rag.deleter.delete_document(harness.scope, INDEX, DocumentId("d0001"))
     await harness.deliver(harness.put(PATH, file_of(numbered(2))))
     assert await harness.texts() == numbered(2)
     assert len((await harness.uploads.list(harness.scope, INDEX)).uploads) == 2
@@ -99,14 +99,14 @@ async def test_text_is_split_into_documents_named_by_the_file(harness: IngestHar
     texts = await harness.texts()
     assert texts
     assert set(texts) == {f"guide.md#{n + 1}" for n in range(len(texts))}
-    document = await harness.rag.document(harness.scope, INDEX, DocumentId("guide.md#1"))
+    document = await harness.rag.reader.document(harness.scope, INDEX, DocumentId("guide.md#1"))
     assert document.metadata["source"] == "guide.md"
 
 
 async def test_rows_of_a_csv_become_documents(harness: IngestHarness) -> None:
     await harness.deliver(harness.put(f"{INDEX}/a.csv", b"id,text,year\na,Eins,2001\nb,Zwei,2002\n"))
     assert await harness.texts() == {"a": "Eins", "b": "Zwei"}
-    assert (await harness.rag.document(harness.scope, INDEX, DocumentId("b"))).metadata["year"] == "2002"
+    assert (await harness.rag.reader.document(harness.scope, INDEX, DocumentId("b"))).metadata["year"] == "2002"
 
 
 async def test_progress_moves_batch_by_batch_up_to_the_files_size(harness: IngestHarness, small_batches: int) -> None:
@@ -272,7 +272,7 @@ async def test_the_last_receive_says_what_the_trouble_was_and_a_redrive_goes_on(
 
 
 async def test_an_index_of_another_model_fails_the_upload_at_once(harness: IngestHarness) -> None:
-    await harness.rag.append(harness.scope, INDEX, [NewDocument(id="a", text="a")])
+    await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="a", text="a")])
     harness.calls = Calls(config_with("another"))
     assert await harness.deliver(harness.put(PATH, file_of(numbered(2))))
     upload = await harness.only_upload()
@@ -321,9 +321,9 @@ async def test_an_index_that_ends_meanwhile_takes_the_upload_with_it(
     event = harness.put(PATH, file_of(numbered(10)))
     assert not await harness.deliver(event)
     if then == "deleted":
-        assert await harness.rag.delete_index(harness.scope, INDEX)
+        assert await harness.rag.deleter.delete_index(harness.scope, INDEX)
     else:
-        await harness.rag.replace(harness.scope, INDEX, [NewDocument(id="only", text="only")])
+        await harness.rag.writer.replace(harness.scope, INDEX, [NewDocument(id="only", text="only")])
     assert await harness.deliver(event, receives=2)
     upload = await harness.only_upload()
     assert (upload.status, upload.errors[0].code) == ("failed", "index_replaced")
@@ -336,9 +336,9 @@ async def test_an_index_that_ends_meanwhile_takes_the_upload_with_it(
 
 
 async def test_an_index_deleted_before_the_file_came_is_made_anew(harness: IngestHarness) -> None:
-    await harness.rag.append(harness.scope, INDEX, [NewDocument(id="old", text="old")])
+    await harness.rag.writer.append(harness.scope, INDEX, [NewDocument(id="old", text="old")])
     ticket = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 1000)
-    await harness.rag.delete_index(harness.scope, INDEX)
+    await harness.rag.deleter.delete_index(harness.scope, INDEX)
     await harness.deliver(harness.put(f"{INDEX}/{ticket.upload_id}/a.jsonl", file_of(numbered(2))))
     assert await harness.texts() == numbered(2)
 
@@ -445,7 +445,7 @@ async def test_a_worker_that_was_thought_dead_changes_nothing_more(
                 seconds[0] += 61
                 other = IngestHarness(harness.aws, harness.queue, rival, harness.tenant)
                 assert await other.deliver(event, message="m")
-                await other.rag.patch(other.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
+                await other.rag.patcher.patch(other.scope, INDEX, DocumentId("d0000"), DocumentPatch(text="by hand"))
             return await embed(self, scope, texts)
 
     harness.calls = Slow()

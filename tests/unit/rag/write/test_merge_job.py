@@ -18,9 +18,9 @@ from spass.core.jobs import Job, MergeSegments
 from spass.core.time import Deadline, now_s
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import INLINE_DEAD_BYTES, read_manifest
-from spass.rag.service import Rag
 from spass.rag.write.merge_job import merge
 from spass.rag.write.merge_policy import merge_due
+from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
 
 pytestmark = pytest.mark.anyio
@@ -60,14 +60,16 @@ async def merged(harness: RagHarness, index: IndexId) -> bool:
 
 
 async def contents(harness: RagHarness, index: IndexId) -> dict[str, str]:
-    found = await harness.cold().documents(harness.scope, index)
+    found = await harness.cold().reader.documents(harness.scope, index)
     return {document.id: document.text for document in found.documents}
 
 
 async def filled(harness: RagHarness, index: IndexId, rag: Rag | None = None) -> dict[str, str]:
     """Four segments of three rows."""
     for n in range(4):
-        await (rag or harness.rag).append(harness.scope, index, documents(*((f"d{m}-{n}", f"text {m} {n}") for m in range(3))))
+        await (rag or harness.rag).writer.append(
+            harness.scope, index, documents(*((f"d{m}-{n}", f"text {m} {n}") for m in range(3)))
+        )
     return {f"d{m}-{n}": f"text {m} {n}" for m in range(3) for n in range(4)}
 
 
@@ -75,7 +77,7 @@ async def test_segments_become_one_and_nothing_else_changes(harness: RagHarness,
     wanted = await filled(harness, index)
     before, answer = (
         await read_manifest(harness.scope.store, index),
-        await harness.rag.query(harness.scope, index, "text 2 2", 12),
+        await harness.rag.reader.query(harness.scope, index, "text 2 2", 12),
     )
     assert await merged(harness, index) is True
     after = await read_manifest(harness.scope.store, index)
@@ -88,8 +90,8 @@ async def test_segments_become_one_and_nothing_else_changes(harness: RagHarness,
     )
     assert {entry.path for entry in after.retired} == {f"{before.generation}/{segment.id}" for segment in before.segments}
     assert await contents(harness, index) == wanted
-    assert await harness.rag.query(harness.scope, index, "text 2 2", 12) == answer
-    assert (await harness.rag.append(harness.scope, index, documents(("new", "neu")))).version == before.version + 1
+    assert await harness.rag.reader.query(harness.scope, index, "text 2 2", 12) == answer
+    assert (await harness.rag.writer.append(harness.scope, index, documents(("new", "neu")))).version == before.version + 1
     assert await merged(harness, index) is False, "there is nothing left to do"
 
 
@@ -98,16 +100,16 @@ async def test_a_document_keeps_its_metadata_and_its_times(harness: RagHarness, 
         given = [
             document.model_copy(update={"metadata": {"n": n, "ü": [n]}}) for document in documents((f"d{3 - n}", f"text {n}"))
         ]
-        await harness.rag.append(harness.scope, index, given)
-    before = await harness.rag.documents(harness.scope, index)
+        await harness.rag.writer.append(harness.scope, index, given)
+    before = await harness.rag.reader.documents(harness.scope, index)
     assert await merged(harness, index)
-    assert await harness.cold().documents(harness.scope, index) == before
+    assert await harness.cold().reader.documents(harness.scope, index) == before
 
 
 async def test_dead_rows_are_left_behind(harness: RagHarness, index: IndexId) -> None:
     wanted = await filled(harness, index)
-    await harness.rag.delete_document(harness.scope, index, DocumentId("d0-0"))
-    await harness.rag.append(harness.scope, index, documents(("d1-1", "anders")))
+    await harness.rag.deleter.delete_document(harness.scope, index, DocumentId("d0-0"))
+    await harness.rag.writer.append(harness.scope, index, documents(("d1-1", "anders")))
     assert await merged(harness, index)
     (*_, joined) = (await read_manifest(harness.scope.store, index)).segments
     assert joined.dead_rows == 0
@@ -123,11 +125,11 @@ async def test_what_dies_while_a_merge_is_under_way_is_dead_in_what_it_makes(
     monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 10)
     wanted = await filled(harness, index)
     rival = harness.cold()
-    await rival.delete_document(harness.scope, index, DocumentId("d0-0"))
+    await rival.deleter.delete_document(harness.scope, index, DocumentId("d0-0"))
     steps: list[Callable[[], Awaitable[object]]] = [
-        lambda: rival.delete_document(harness.scope, index, DocumentId("d1-0")),
-        lambda: rival.append(harness.scope, index, documents(("d1-1", "anders"), ("new", "neu"))),
-        lambda: rival.delete_document(harness.scope, index, DocumentId("d2-2")),
+        lambda: rival.deleter.delete_document(harness.scope, index, DocumentId("d1-0")),
+        lambda: rival.writer.append(harness.scope, index, documents(("d1-1", "anders"), ("new", "neu"))),
+        lambda: rival.deleter.delete_document(harness.scope, index, DocumentId("d2-2")),
     ]
     plan = RacingWriters(*steps)
     with inject(plan):
@@ -145,11 +147,11 @@ async def test_what_dies_while_a_merge_is_under_way_is_dead_in_what_it_makes(
 async def test_if_all_died_meanwhile_nothing_takes_the_place_of_the_inputs(harness: RagHarness, index: IndexId) -> None:
     rival = harness.cold()
     for n in range(4):
-        await rival.append(harness.scope, index, documents((f"d{n}", "x")))
+        await rival.writer.append(harness.scope, index, documents((f"d{n}", "x")))
 
     async def rewritten() -> None:
         for n in range(3):
-            await rival.delete_document(harness.scope, index, DocumentId(f"d{n}"))
+            await rival.deleter.delete_document(harness.scope, index, DocumentId(f"d{n}"))
 
     with inject(RacingWriters(rewritten)):
         assert await merged(harness, index) is False, "its inputs are gone"
@@ -160,17 +162,17 @@ async def test_another_life_of_the_index_is_not_written_to(harness: RagHarness, 
     rival = harness.cold()
 
     async def reborn() -> None:
-        await rival.delete_index(harness.scope, index)
-        await rival.append(harness.scope, index, documents(("d0-0", "neu")))
+        await rival.deleter.delete_index(harness.scope, index)
+        await rival.writer.append(harness.scope, index, documents(("d0-0", "neu")))
 
-    for others in (reborn, lambda: rival.replace(harness.scope, index, documents(("d0-0", "neu")))):
+    for others in (reborn, lambda: rival.writer.replace(harness.scope, index, documents(("d0-0", "neu")))):
         await filled(harness, index)
         with inject(RacingWriters(others)):
             assert await merged(harness, index) is False
         assert await contents(harness, index) == {"d0-0": "neu"}
-        await rival.delete_index(harness.scope, index)
+        await rival.deleter.delete_index(harness.scope, index)
     await filled(harness, index)
-    with inject(RacingWriters(lambda: rival.delete_index(harness.scope, index))):
+    with inject(RacingWriters(lambda: rival.deleter.delete_index(harness.scope, index))):
         assert await merged(harness, index) is False
     assert not (await read_manifest(harness.scope.store, index)).exists
 
@@ -178,7 +180,7 @@ async def test_another_life_of_the_index_is_not_written_to(harness: RagHarness, 
 async def test_an_append_that_a_merge_overtook_kills_the_rows_in_what_was_merged(harness: RagHarness, index: IndexId) -> None:
     wanted = await filled(harness, index)
     with inject(RacingWriters(lambda: merged(harness, index))):
-        answer = await harness.rag.append(harness.scope, index, documents(("d0-0", "anders"), ("new", "neu")))
+        answer = await harness.rag.writer.append(harness.scope, index, documents(("d0-0", "anders"), ("new", "neu")))
     assert (answer.replaced, answer.version) == (1, 5)
     assert await contents(harness, index) == wanted | {"d0-0": "anders", "new": "neu"}
 
@@ -202,8 +204,8 @@ async def test_a_merge_that_goes_wrong_anywhere_changes_nothing_and_another_one_
     monkeypatch.setattr("spass.rag.write.merge_job.now_s", lambda: later)
 
     async def prepared(index: IndexId) -> None:
-        await harness.rag.append(harness.scope, index, documents(("a", "x"), ("b", "alt"), ("d", "y")))
-        await harness.rag.append(harness.scope, index, documents(("b", "neu"), ("c", "z")))
+        await harness.rag.writer.append(harness.scope, index, documents(("a", "x"), ("b", "alt"), ("d", "y")))
+        await harness.rag.writer.append(harness.scope, index, documents(("b", "neu"), ("c", "z")))
 
     await prepared(IndexId("counted"))
     with inject(FaultPlan()) as plan:
@@ -226,22 +228,22 @@ async def test_a_write_that_leaves_a_merge_due_asks_for_it(harness: RagHarness, 
     jobs = RecordingJobs(harness.scope.store)
     scope = dataclasses.replace(harness.scope, store=dataclasses.replace(harness.scope.store, jobs=jobs))
     for n in range(3):
-        await harness.rag.append(scope, index, documents((f"d{n}", "x")))
+        await harness.rag.writer.append(scope, index, documents((f"d{n}", "x")))
     assert jobs.merges == []
-    await harness.rag.append(scope, index, documents(("d3", "x"), ("d4", "x")))
+    await harness.rag.writer.append(scope, index, documents(("d3", "x"), ("d4", "x")))
     assert jobs.merges == [index]
     await merge(scope.store, ObjectCache(), index, Deadline.after(HOUR))
     assert jobs.merges == [index]
-    await harness.rag.delete_document(scope, index, DocumentId("d0"))
+    await harness.rag.deleter.delete_document(scope, index, DocumentId("d0"))
     assert jobs.merges == [index]
-    await harness.rag.delete_document(scope, index, DocumentId("d1"))
+    await harness.rag.deleter.delete_document(scope, index, DocumentId("d1"))
     assert jobs.merges == [index, index], "two of five rows are dead"
 
 
 async def test_a_write_is_not_undone_because_nobody_could_be_asked_to_merge(harness: RagHarness, index: IndexId) -> None:
     store = dataclasses.replace(harness.scope.store, jobs=RecordingJobs(harness.scope.store, broken=True))
     scope = dataclasses.replace(harness.scope, store=store)
-    versions = [(await harness.rag.append(scope, index, documents((f"d{n}", "x")))).version for n in range(4)]
+    versions = [(await harness.rag.writer.append(scope, index, documents((f"d{n}", "x")))).version for n in range(4)]
     assert versions == [1, 2, 3, 4]
     assert await contents(harness, index) == {f"d{n}": "x" for n in range(4)}
 

@@ -169,9 +169,9 @@ async def test_a_companion_of_no_change_is_no_version_and_makes_no_index(harness
     assert await swap(once.store, index, Deadline.after(10), nothing, once) is False
     assert await once.took_place()
     with pytest.raises(IndexNotFound):
-        await harness.rag.describe(harness.scope, index)
-    assert (await harness.rag.list(harness.scope)).indices == ()
-    assert (await harness.rag.append(harness.scope, index, documents(("a", "x")))).version == 1
+        await harness.rag.catalog.describe(harness.scope, index)
+    assert (await harness.rag.catalog.list(harness.scope)).indices == ()
+    assert (await harness.rag.writer.append(harness.scope, index, documents(("a", "x")))).version == 1
 
 
 async def test_a_manifest_from_before_there_were_revisions_is_followed(harness: RagHarness, index: IndexId) -> None:

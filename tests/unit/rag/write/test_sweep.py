@@ -41,13 +41,13 @@ async def stored(harness: RagHarness, index: IndexId) -> list[str]:
 
 
 async def contents(harness: RagHarness, index: IndexId) -> dict[str, str]:
-    found = await harness.cold().documents(harness.scope, index)
+    found = await harness.cold().reader.documents(harness.scope, index)
     return {document.id: document.text for document in found.documents}
 
 
 async def test_what_a_replace_retired_goes_an_hour_later(harness: RagHarness, index: IndexId) -> None:
-    await harness.rag.replace(harness.scope, index, documents(("a", "alt")))
-    await harness.rag.replace(harness.scope, index, documents(("b", "neu")))
+    await harness.rag.writer.replace(harness.scope, index, documents(("a", "alt")))
+    await harness.rag.writer.replace(harness.scope, index, documents(("b", "neu")))
     assert await swept(harness, SOON) == SweepResult()
     assert len(await stored(harness, index)) == 2 * PARTS
     assert await swept(harness, AN_HOUR_ON) == SweepResult(retired=PARTS)
@@ -59,17 +59,17 @@ async def test_what_a_replace_retired_goes_an_hour_later(harness: RagHarness, in
 
 
 async def test_of_a_deleted_index_nothing_stays_but_its_version(harness: RagHarness, index: IndexId) -> None:
-    await harness.rag.append(harness.scope, index, documents(("a", "alt")))
-    await harness.rag.delete_index(harness.scope, index)
+    await harness.rag.writer.append(harness.scope, index, documents(("a", "alt")))
+    await harness.rag.deleter.delete_index(harness.scope, index)
     assert await swept(harness, AN_HOUR_ON) == SweepResult(retired=PARTS)
     assert await stored(harness, index) == []
-    assert (await harness.rag.append(harness.scope, index, documents(("a", "neu")))).version == 3
+    assert (await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))).version == 3
 
 
 async def test_a_bitmap_that_was_replaced_goes_and_the_segment_stays(harness: RagHarness, index: IndexId) -> None:
-    await harness.rag.append(harness.scope, index, documents(*((f"d{n}", "x") for n in range(9))))
+    await harness.rag.writer.append(harness.scope, index, documents(*((f"d{n}", "x") for n in range(9))))
     for n in range(3):
-        await harness.rag.delete_document(harness.scope, index, DocumentId(f"d{n}"))
+        await harness.rag.deleter.delete_document(harness.scope, index, DocumentId(f"d{n}"))
     assert len(await stored(harness, index)) == PARTS + 3
     assert await swept(harness, AN_HOUR_ON) == SweepResult(retired=2)
     assert len(await stored(harness, index)) == PARTS + 1
@@ -78,9 +78,9 @@ async def test_a_bitmap_that_was_replaced_goes_and_the_segment_stays(harness: Ra
 
 
 async def test_what_was_never_listed_goes_a_day_later(harness: RagHarness, index: IndexId) -> None:
-    await harness.rag.append(harness.scope, index, documents(("a", "x")))
+    await harness.rag.writer.append(harness.scope, index, documents(("a", "x")))
     with inject(FaultPlan(Fault.CRASH_BEFORE, at=PARTS)), pytest.raises(Crash):
-        await harness.cold().replace(harness.scope, index, documents(("b", "y")))
+        await harness.cold().writer.replace(harness.scope, index, documents(("b", "y")))
     assert len(await stored(harness, index)) == 2 * PARTS
     assert await swept(harness, AN_HOUR_ON) == SweepResult()
     assert await swept(harness, A_DAY_ON) == SweepResult(orphans=PARTS)
@@ -95,10 +95,10 @@ async def test_also_of_an_index_that_never_was(harness: RagHarness, index: Index
 
 async def test_an_old_object_that_was_retired_just_now_has_its_hour(harness: RagHarness, index: IndexId) -> None:
     """By the clock of the sweep it is a day old; but a reader may be at it."""
-    await harness.rag.replace(harness.scope, index, documents(("a", "alt")))
+    await harness.rag.writer.replace(harness.scope, index, documents(("a", "alt")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spass.rag.write.delete.now_s", lambda: int(time.time()) + A_DAY_ON)
-        await harness.rag.delete_index(harness.scope, index)
+        await harness.rag.deleter.delete_index(harness.scope, index)
     assert await swept(harness, A_DAY_ON) == SweepResult()
     assert len(await stored(harness, index)) == PARTS
     assert await swept(harness, A_DAY_ON + GARBAGE_SECONDS) == SweepResult(retired=PARTS)
@@ -106,7 +106,7 @@ async def test_an_old_object_that_was_retired_just_now_has_its_hour(harness: Rag
 
 async def test_more_than_a_manifest_remembers_is_found_by_the_day(harness: RagHarness, index: IndexId) -> None:
     for n in range(70):
-        await harness.rag.replace(harness.scope, index, documents(("a", str(n))))
+        await harness.rag.writer.replace(harness.scope, index, documents(("a", str(n))))
     assert (await swept(harness, AN_HOUR_ON)).retired == 64 * PARTS
     assert await swept(harness, A_DAY_ON) == SweepResult(orphans=5 * PARTS)
     assert await contents(harness, index) == {"a": "69"}
@@ -115,11 +115,11 @@ async def test_more_than_a_manifest_remembers_is_found_by_the_day(harness: RagHa
 async def test_a_writer_in_between_loses_nothing_and_the_next_sweep_takes_the_entries_out(
     harness: RagHarness, index: IndexId
 ) -> None:
-    await harness.rag.replace(harness.scope, index, documents(("a", "1")))
-    await harness.rag.replace(harness.scope, index, documents(("a", "2")))
+    await harness.rag.writer.replace(harness.scope, index, documents(("a", "1")))
+    await harness.rag.writer.replace(harness.scope, index, documents(("a", "2")))
     rival = harness.cold()
 
-    with inject(RacingWriters(lambda: rival.replace(harness.scope, index, documents(("a", "3"))), operation="UpdateItem")):
+    with inject(RacingWriters(lambda: rival.writer.replace(harness.scope, index, documents(("a", "3"))), operation="UpdateItem")):
         assert await swept(harness, AN_HOUR_ON) == SweepResult(retired=PARTS)
     manifest = await read_manifest(harness.scope.store, index)
     assert (len(manifest.retired), manifest.version) == (2, 3)
@@ -129,21 +129,21 @@ async def test_a_writer_in_between_loses_nothing_and_the_next_sweep_takes_the_en
 
 
 async def test_a_sweep_beside_a_write_under_way_does_not_disturb_it(harness: RagHarness, index: IndexId) -> None:
-    await harness.rag.replace(harness.scope, index, documents(("a", "1")))
-    await harness.rag.replace(harness.scope, index, documents(("a", "2")))
+    await harness.rag.writer.replace(harness.scope, index, documents(("a", "1")))
+    await harness.rag.writer.replace(harness.scope, index, documents(("a", "2")))
     plan = RacingWriters(lambda: swept(harness, AN_HOUR_ON))
     with inject(plan):
-        assert (await harness.rag.append(harness.scope, index, documents(("b", "x")))).version == 3
+        assert (await harness.rag.writer.append(harness.scope, index, documents(("b", "x")))).version == 3
     assert plan.count("TransactWriteItems") == 1
     assert await contents(harness, index) == {"a": "2", "b": "x"}
 
 
 async def test_a_reader_whose_version_was_swept_answers_for_the_next_one(harness: RagHarness, index: IndexId) -> None:
-    await harness.rag.replace(harness.scope, index, documents(("a", "alt")))
-    reader = harness.cold()
+    await harness.rag.writer.replace(harness.scope, index, documents(("a", "alt")))
+    reader = harness.cold().reader
 
     async def gone() -> None:
-        await harness.rag.replace(harness.scope, index, documents(("a", "neu")))
+        await harness.rag.writer.replace(harness.scope, index, documents(("a", "neu")))
         await swept(harness, AN_HOUR_ON)
 
     with inject(RacingWriters(gone, operation="GetObject")):
@@ -156,8 +156,8 @@ async def test_a_sweep_that_breaks_off_is_ended_by_the_next(harness: RagHarness,
     at = 0
     while True:
         index = IndexId(f"{fault}-{at}")
-        await harness.rag.replace(harness.scope, index, documents(("a", "alt")))
-        await harness.rag.replace(harness.scope, index, documents(("a", "neu")))
+        await harness.rag.writer.replace(harness.scope, index, documents(("a", "alt")))
+        await harness.rag.writer.replace(harness.scope, index, documents(("a", "neu")))
         with inject(FaultPlan(fault, at=at)) as plan, contextlib.suppress(Crash, SpassError):
             await swept(harness, AN_HOUR_ON)
         await swept(harness, AN_HOUR_ON)
@@ -172,8 +172,8 @@ async def test_a_sweep_that_breaks_off_is_ended_by_the_next(harness: RagHarness,
 
 async def test_another_tenants_indices_are_not_looked_at(harness: RagHarness, index: IndexId) -> None:
     other = harness.tenant("other")
-    await harness.rag.append(other, index, documents(("a", "x")))
-    await harness.rag.delete_index(other, index)
+    await harness.rag.writer.append(other, index, documents(("a", "x")))
+    await harness.rag.deleter.delete_index(other, index)
     assert await swept(harness, A_DAY_ON) == SweepResult()
     assert len(await other.store.objects.list_keys("rag/")) == PARTS
 
@@ -183,7 +183,7 @@ async def test_an_index_whose_merge_never_came_is_merged_after_all(
 ) -> None:
     monkeypatch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 1)
     for n in range(4):
-        await harness.rag.append(harness.scope, index, documents((f"d{n}", "x")))
+        await harness.rag.writer.append(harness.scope, index, documents((f"d{n}", "x")))
     assert merge_due(await read_manifest(harness.scope.store, index))
     jobs = RecordingJobs(harness.scope.store)
     store = dataclasses.replace(harness.scope.store, jobs=jobs)
