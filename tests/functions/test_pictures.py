@@ -34,7 +34,7 @@ def test_what_is_no_picture_is_named_without_showing_it(gateway: Gateway) -> Non
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_no_backend_has_is_the_callers_to_change(gateway: Gateway, stream: bool) -> None:
-    gateway.model.failure = BackendUnsupported("Bedrock fetches no pictures; send them as data: URLs.", param="messages")
+    gateway.model.failure = BackendUnsupported("Bedrock does not fetch pictures. Send them as data: URLs.", param="messages")
     reply = gateway.send("POST", "/v1/chat/completions", body={**chat(picture("https://example.com/a")), "stream": stream})
     assert (reply.status, reply.code, reply.json["error"]["param"]) == (400, "invalid_request", "messages")
     assert "data: URLs" in reply.json["error"]["message"]

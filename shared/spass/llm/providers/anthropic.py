@@ -56,7 +56,7 @@ class Anthropic:
         return self._stream(body, context) if request.stream else self._answer(body, context)
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:  # noqa: ARG002 - the protocol's shape
-        raise BackendAuthError("Anthropic has no embedding models.")
+        raise BackendAuthError("Anthropic does not offer embedding models.")
 
     async def aclose(self) -> None:
         await self._connection.aclose()

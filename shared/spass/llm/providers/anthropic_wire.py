@@ -183,7 +183,7 @@ def _tool_choice(request: ChatRequest) -> Json:
 
 def _stop(request: ChatRequest) -> list[str]:
     if not all(stop.strip() for stop in request.stop):
-        raise BackendUnsupported("Anthropic stops at no blank text; stop needs a character that can be seen.", param="stop")
+        raise BackendUnsupported("Anthropic does not accept a blank text in 'stop'. Add a visible character.", param="stop")
     return list(request.stop)
 
 

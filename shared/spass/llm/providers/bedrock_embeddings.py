@@ -49,7 +49,7 @@ async def embed(connection: Connection, path: str, request: EmbeddingRequest, co
         return await _titan(connection, path, request, context)
     if "cohere.embed" in request.model:
         return await _cohere(connection, path, request, context)
-    raise BackendAuthError("Of Bedrock's embedding models, only Titan's and Cohere's are known here.")
+    raise BackendAuthError("Of Bedrock's embedding models, this gateway supports only Titan's and Cohere's.")
 
 
 async def _titan(connection: Connection, path: str, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:

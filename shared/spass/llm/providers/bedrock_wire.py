@@ -153,7 +153,7 @@ def _text_block(text: str) -> Block:
 def _image_block(image: Image) -> Block:
     data = inline_image(image)
     if data is None:  # an image/svg+xml, for example: ``reject_image_urls`` let through only data URLs
-        raise BackendUnsupported("Bedrock takes no such picture.", param="messages")
+        raise BackendUnsupported("Bedrock does not accept this format of picture. Use png, jpeg, gif or webp.", param="messages")
     return {"image": {"format": data.format, "source": {"bytes": data.data}}}
 
 

@@ -47,7 +47,7 @@ def reject_unsupported(request: ChatRequest, provider: str, lacks: Collection[st
     for field in sorted(lacks):
         if _IS_REQUESTED[field](request):
             raise BackendUnsupported(
-                f"{provider} has no '{field}'; leave it out, or ask a model of another provider.", param=field
+                f"{provider} does not support '{field}'. Leave it out, or use a model of another provider.", param=field
             )
 
 
@@ -58,7 +58,7 @@ def reject_image_urls(request: ChatRequest, provider: str) -> None:
         BackendUnsupported: there is such a picture.
     """
     if _has_image_urls(request):
-        raise BackendUnsupported(f"{provider} fetches no pictures; send them as data: URLs.", param="messages")
+        raise BackendUnsupported(f"{provider} does not fetch pictures. Send them as data: URLs.", param="messages")
 
 
 def reasoning_effort(request: ChatRequest, provider: str) -> str | None:
@@ -71,7 +71,7 @@ def reasoning_effort(request: ChatRequest, provider: str) -> str | None:
     if wanted is None or wanted in _EFFORTS:
         return None if wanted is None else str(wanted)
     raise BackendUnsupported(
-        f"{provider} has no reasoning_effort '{wanted}', only {', '.join(_EFFORTS)}.", param="reasoning_effort"
+        f"{provider} does not support reasoning_effort '{wanted}'. Use one of: {', '.join(_EFFORTS)}.", param="reasoning_effort"
     )
 
 

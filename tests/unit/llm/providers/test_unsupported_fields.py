@@ -123,7 +123,7 @@ async def test_ollama_is_shown_no_tools_that_it_may_not_call() -> None:
 
 @pytest.mark.parametrize("choice", ["required", NamedTool("weather")])
 async def test_a_choice_that_ollama_would_overlook_is_refused(choice: NamedTool) -> None:
-    with pytest.raises(BackendUnsupported, match="ollama has no 'tool_choice'"):
+    with pytest.raises(BackendUnsupported, match="ollama does not support 'tool_choice'"):
         await reply_of(provider_at(Upstream(HI), "ollama"), replace(TOOLS, tool_choice=choice))
 
 
