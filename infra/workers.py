@@ -12,7 +12,7 @@ from infra.routes import Permission
 
 
 class Trigger(StrEnum):
-    """What starts a worker."""
+    """The source of a worker's events."""
 
     JOBS = "jobs"  # a message of the queue of jobs
     COMPACTIONS = "compactions"  # a message of the queue of compactions

@@ -1,4 +1,4 @@
-"""The hourly sweep: removes what nobody needs any more, of every tenant."""
+"""The hourly sweep: removes what is no longer used, and sends lost jobs again, for every tenant."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What works without being called: the workers of the queues, the state machine with its steps, the hourly sweep."""
+"""The workers: those of the queues, the state machine with its steps, the hourly sweep."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ from infra.workers import WORKERS, Trigger, Worker
 _COMPACTIONS_A_BATCH: Final = 10
 _COMPACTION_BATCHES_AT_ONCE: Final = 2
 _SWEEP_EVERY: Final = "rate(1 hour)"
-_SWEEP_WITHIN_MINUTES: Final = 15  # of the hour: nobody waits for it
+_SWEEP_WITHIN_MINUTES: Final = 15  # no caller waits for it
 
 _EMBEDDING: Final = frozenset({Permission.EMBEDDING})
 

@@ -44,7 +44,7 @@ def parse(body: str) -> list[Task | Unknown]:
 
 
 def _file(event: object) -> Iterator[UploadedFile | Unknown]:
-    """Yield the file that ``event`` tells of. The S3 console shows an empty folder by an empty object, which is no file."""
+    """Yield the file that ``event`` tells of. The empty object that the S3 console puts for a folder is skipped."""
     match event:
         case {"eventName": str(name), "s3": {"object": {"key": str(quoted), **details}}}:
             key = unquote_plus(quoted)

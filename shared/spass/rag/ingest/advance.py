@@ -30,13 +30,6 @@ class IndexReplaced(Conflict):
     code = "index_replaced"
 
 
-def index_replaced() -> IndexReplaced:
-    return IndexReplaced(
-        "The index was deleted or replaced while this file was being ingested, and what had been ingested went with it; "
-        "upload the file again."
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Advance:
     """The step of a part over a batch, beside the append of the batch's documents. ``record`` and ``part`` are as last read."""
@@ -51,7 +44,10 @@ class Advance:
         IndexReplaced: the append would go into another life of the index than the batches before.
         """
         if self.record.generation and self.record.generation != answer.generation:
-            raise index_replaced()
+            raise IndexReplaced(
+                "The index was deleted or replaced while this file was being ingested, and what had been ingested went with it; "
+                "upload the file again."
+            )
         return [self._part(), self._upload(answer.generation), *not_superseded(self.store, self.record)]
 
     def refusal(self) -> SpassError:

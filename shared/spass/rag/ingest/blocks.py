@@ -1,4 +1,4 @@
-"""What every reader does with the bytes themselves: take them in bites, count lines, refuse what is no text of UTF-8."""
+"""The bytes of a file: pieces of them, numbers of lines, and the check that they are text in UTF-8."""
 
 import asyncio
 import codecs
@@ -9,14 +9,14 @@ from spass.rag.ingest.plan import FileRefused
 
 BOM: Final = codecs.BOM_UTF8
 _BITE: Final = 64 * 1024
-"""Bytes worked on before others get their turn: a few milliseconds."""
+"""Bytes that are read before other tasks of the event loop run: a few milliseconds."""
 
 
 async def bites(blocks: AsyncIterator[bytes], size: int | None = None) -> AsyncIterator[bytes]:
-    """``blocks`` in pieces small enough to be worked on at once; only the first ``size`` bytes of them, if it is given.
+    """Yield ``blocks`` in pieces of at most 64 KiB; only the first ``size`` bytes of them, if it is given.
 
     Raises:
-        ValueError: there are fewer.
+        ValueError: there are fewer bytes.
     """
     left = size
     if left == 0:
@@ -35,7 +35,7 @@ async def bites(blocks: AsyncIterator[bytes], size: int | None = None) -> AsyncI
 
 
 class LineCount:
-    """The number of the line that the bytes so far end on, where LF, CR and CRLF each end one."""
+    """Counts lines, each of which ends with LF, CR or CRLF. ``line`` is the number of the current one."""
 
     def __init__(self, line: int = 1) -> None:
         self.line = line
@@ -57,22 +57,22 @@ def lines_ended(data: bytes) -> int:
 
 
 class TextGuard:
-    """Lets the bytes of a text pass, without its byte order mark."""
+    """Checks that bytes are text in UTF-8, and drops the byte order mark."""
 
     def __init__(self, *, every_byte: bool) -> None:
-        """With ``every_byte`` all of it must be UTF-8; without, only be no other encoding that shows."""
+        """With ``every_byte`` all bytes must be UTF-8; without it, only UTF-16 and NUL bytes are refused."""
         self.offset = 0
-        """Bytes that were left out before the first that passed."""
+        """Bytes of the byte order mark, which was dropped."""
         self._start = b""
         self._started = False
         self._lines = LineCount()
         self._decoder = codecs.getincrementaldecoder("utf-8")() if every_byte else None
 
     def passed(self, data: bytes, *, final: bool = False) -> bytes:
-        """``data``, perhaps with some kept back until it is clear what the file begins with.
+        """Return ``data``, without bytes that are kept back until the start of the file is known.
 
         Raises:
-            FileRefused: it is no text of UTF-8.
+            FileRefused: it is not text in UTF-8.
         """
         if not self._started:
             data = self._begun(data, final=final)
@@ -101,5 +101,5 @@ class TextGuard:
             raise FileRefused("not_utf8", f"Line {self._lines.line} is not UTF-8.", self._lines.line) from None
         if nul >= 0:
             self._lines.add(data[:nul])
-            message = f"Line {self._lines.line} holds a NUL byte: the file is no text, or UTF-16; save it as UTF-8."
+            message = f"Line {self._lines.line} holds a NUL byte: the file is not text, or it is UTF-16; save it as UTF-8."
             raise FileRefused("not_text", message, self._lines.line)

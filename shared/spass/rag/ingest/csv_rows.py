@@ -1,19 +1,20 @@
 """CSV: a document in each row.
 
 The form is that of RFC 4180, but rows may also end with LF or CR alone. The column ``text`` is the text, ``id`` the id if there
-is one, every other column a string of metadata. An empty cell is no value: the id is generated, the metadata lack the field,
+is one, every other column a string of metadata. An empty cell has no value: the id is generated, and the metadata lack the field,
 which a filter sees as null.
 """
 
 import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum, auto
 from typing import Final
 
-from spass.rag.ingest.checks import Problem, entry_of
-from spass.rag.ingest.lines import Record
-from spass.rag.ingest.plan import Entry, FileRefused, Kind, Parts, Plan, Position, Source
-from spass.rag.ingest.rows import RowSplitter
+from spass.rag.ingest.blocks import LineCount
+from spass.rag.ingest.plan import FileRefused, Position
+from spass.rag.ingest.records import MAX_RECORD_BYTES, Problem, Record
 
 _TEXT: Final = "text"
 _ID: Final = "id"
@@ -21,60 +22,159 @@ _MAX_HEADER_BYTES: Final = 8192
 _SHOWN: Final = 64  # characters of a name that the file chose
 _OTHER_DELIMITERS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
+_BLANK_LINES: Final = re.compile(rb"(?:[ \t]*+[\r\n])*+")
+_CELL_IN_QUOTES: Final = re.compile(rb'(?:[^"]++|"")*+')
+_OPENING_OR_END: Final = re.compile(rb',"|[\r\n]')
 
-class CsvSurvey:
-    """Reads the header, and all rows only as far as to see that each quote is closed."""
 
-    def __init__(self, start: Position, part_bytes: int) -> None:
-        self._rows = RowSplitter(replace(start, number=0))  # the header has number 0
-        self._part_bytes = part_bytes
-        self._columns: tuple[str, ...] = ()
-        self._parts: Parts | None = None
-        self._found_rows = False
+class _State(Enum):
+    CELL = auto()
+    """At the start of a cell: only here a quote opens a quoted cell."""
+    PLAIN = auto()
+    QUOTED = auto()
+    QUOTE = auto()
+    """After a quote within quotes: the first of two, or the closing one."""
+    RETURN = auto()
+    """After a CR that ends the row: an LF would still belong to it."""
 
-    def feed(self, data: bytes, *, final: bool) -> None:
-        for record in self._rows.feed(data, final=final):
-            if self._parts is None:
-                self._columns = _header(record)
-                self._parts = Parts(record.after, self._part_bytes)
+
+class RowSplitter:
+    """Splits rows at LF, CR or CRLF outside of quotes. Blank lines between rows are skipped."""
+
+    def __init__(self, at: Position) -> None:
+        self.at = at
+        self._state = _State.CELL
+        self._held = b""
+        self._size = 0  # of the row so far, held or not
+        self._lines = LineCount(at.line)
+        self._counted = 0  # bytes of the data at hand whose lines are counted
+        self._quote_line = at.line  # where the last quote was opened
+
+    def feed(self, data: bytes, *, final: bool) -> Iterator[Record]:
+        """Yield the rows that are complete with ``data``; all of them if it is ``final``. Read it to the end.
+
+        Raises:
+            FileRefused: a quote that was opened is not closed at the end.
+        """
+        self._counted = 0
+        begin = self._without_blank_lines(data, 0)
+        while (end := self._row_end(data, begin)) is not None:
+            yield from self._ended(data, begin, end)
+            begin = self._without_blank_lines(data, end)
+        if final and self._state is _State.QUOTED:
+            message = f"The quote opened on line {self._quote_line} is not closed."
+            raise FileRefused("csv_unclosed_quote", message, self._quote_line)
+        if final:
+            yield from self._ended(data, begin, len(data))
+            return
+        self._count(data, len(data))
+        self._size += len(data) - begin
+        self._held = self._held + data[begin:] if self._size <= MAX_RECORD_BYTES else b""
+
+    @property
+    def end(self) -> int:
+        """Return the offset of the next row."""
+        return self.at.offset
+
+    def may_end(self) -> bool:
+        """Return True: a part may end after every row."""
+        return True
+
+    def _without_blank_lines(self, data: bytes, begin: int) -> int:
+        if self._size:
+            return begin
+        blank = _BLANK_LINES.match(data, begin)
+        if blank is None or blank.end() == begin:
+            return begin
+        self._count(data, blank.end())
+        self.at = replace(self.at, offset=self.at.offset + len(blank[0]), line=self._lines.line)
+        return blank.end()
+
+    def _row_end(self, data: bytes, here: int) -> int | None:
+        """Just behind the row that goes on at ``here``; None if it does not end in ``data``."""
+        if self._state is _State.CELL and (end := _end_without_quotes(data, here)):
+            return end
+        while here < len(data):
+            if self._state is _State.RETURN:
+                self._state = _State.CELL
+                return here + data.startswith(b"\n", here)
+            if self._state is _State.CELL and data.startswith(b'"', here):
+                here = self._opened(data, here + 1)
+            elif self._state is _State.QUOTED:
+                cell = _CELL_IN_QUOTES.match(data, here)
+                if cell is None or cell.end() == len(data):
+                    return None
+                here = cell.end() + 1
+                self._state = _State.QUOTE
+            elif self._state is _State.QUOTE and data.startswith(b'"', here):
+                here += 1
+                self._state = _State.QUOTED
+            elif (found := _OPENING_OR_END.search(data, here)) is None:
+                self._state = _State.CELL if data.endswith(b",") else _State.PLAIN
+                return None
+            elif found[0] == b',"':
+                here = self._opened(data, found.end())
             else:
-                self._found_rows = True
-                self._parts.may_end(record.after)
-        if final and not self._found_rows:
-            raise FileRefused("empty_file", "The file holds no row below a header." if self._parts else "The file is empty.")
+                here = found.end()
+                self._state = _State.RETURN if found[0] == b"\r" else _State.CELL
+                if self._state is _State.CELL:
+                    return here
+        return None
 
-    def plan(self) -> Plan:
-        parts = self._parts.until(self._rows.at.offset) if self._parts else ()
-        return Plan(Kind.CSV, self._columns, parts)
+    def _opened(self, data: bytes, here: int) -> int:
+        self._count(data, here)
+        self._quote_line = self._lines.line
+        self._state = _State.QUOTED
+        return here
+
+    def _count(self, data: bytes, until: int) -> None:
+        self._lines.add(data[self._counted : until])
+        self._counted = until
+
+    def _ended(self, data: bytes, begin: int, end: int) -> Iterator[Record]:
+        self._count(data, end)
+        size = self._size + end - begin
+        row = (self._held + data[begin:end]).rstrip(b"\r\n") if size <= MAX_RECORD_BYTES else None
+        blank = row is not None and not row.strip()
+        at, after = self.at, Position(self.at.offset + size, self._lines.line, self.at.number + (not blank))
+        self.at, self._held, self._size = after, b"", 0
+        if not blank:
+            yield Record(row, at, after)
 
 
-class CsvReader:
-    def __init__(self, columns: Sequence[str], source: Source, start: Position) -> None:
-        self._columns = columns
-        self._source = source
-        self._rows = RowSplitter(start)
+def _end_without_quotes(data: bytes, begin: int) -> int:
+    """The end of the row that begins here, if it holds no quotes and no CR but at its end, as most do; else 0."""
+    end = data.find(b"\n", begin)
+    if end < 0 or data.find(b'"', begin, end) >= 0 or data.find(b"\r", begin, end - 1) >= 0:
+        return 0
+    return end + 1
 
-    def feed(self, data: bytes, *, final: bool) -> Iterator[Entry]:
-        for record in self._rows.feed(data, final=final):
-            yield entry_of(record, self._fields, self._source)
 
-    def _fields(self, row: bytes) -> Mapping[str, object]:
-        try:
-            cells = _cells(row)
-        except csv.Error:
-            raise Problem("csv_bad_row", "A quoted cell goes on after its closing quote.") from None
-        if len(cells) != len(self._columns):
-            raise Problem("csv_bad_row", f"Cells in the row: {len(cells)}; in the header: {len(self._columns)}.")
-        filled = {name: cell for name, cell in zip(self._columns, cells, strict=True) if cell}
-        document: dict[str, object] = {name: filled.pop(name) for name in (_ID, _TEXT) if name in filled}
-        return {**document, "metadata": filled}
+def fields_of_row(columns: Sequence[str], row: bytes) -> Mapping[str, object]:
+    """Raises:
+    Problem: the row has not the cells of the ``columns``.
+    """
+    try:
+        cells = _cells(row)
+    except csv.Error:
+        raise Problem("csv_bad_row", "A quoted cell goes on after its closing quote.") from None
+    if len(cells) != len(columns):
+        raise Problem("csv_bad_row", f"Cells in the row: {len(cells)}; in the header: {len(columns)}.")
+    filled = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
+    document: dict[str, object] = {name: filled.pop(name) for name in (_ID, _TEXT) if name in filled}
+    return {**document, "metadata": filled}
 
 
 def _cells(row: bytes) -> list[str]:
     return next(csv.reader([row.decode()], strict=True))
 
 
-def _header(record: Record) -> tuple[str, ...]:
+def columns_of(record: Record) -> tuple[str, ...]:
+    """Return the columns that the header names.
+
+    Raises:
+        FileRefused: it is too long, or names a column twice or none ``text``.
+    """
     line = record.at.line
     if record.data is None or len(record.data) > _MAX_HEADER_BYTES:
         raise FileRefused("csv_bad_header", f"The header is longer than {_MAX_HEADER_BYTES} bytes.", line)

@@ -1,63 +1,79 @@
 """JSONL: a document on each line."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Json
 from spass.rag.index.documents import MAX_METADATA_DEPTH
-from spass.rag.ingest.checks import Problem, entry_of
-from spass.rag.ingest.lines import LineSplitter
-from spass.rag.ingest.plan import Entry, FileRefused, Kind, Parts, Plan, Position, Source
+from spass.rag.ingest.plan import Position
+from spass.rag.ingest.records import MAX_RECORD_BYTES, Problem, Record
 
 _MAX_DEPTH: Final = MAX_METADATA_DEPTH + 4
-"""So that of metadata nested too deep the message speaks, as the HTTP route's does."""
+"""Deep enough that the check of metadata, and not the parser, refuses what is nested too deep."""
+_BLANK_LINES: Final = re.compile(rb"(?:[ \t\r]*+\n)*+")
 
 
-class JsonlSurvey:
-    """A bad line fails alone, when it is read; so only the ends of lines are looked for here."""
+class LineSplitter:
+    """Splits lines at LF; a CR before it is a blank of the line. Blank lines are skipped."""
 
-    def __init__(self, start: Position, part_bytes: int) -> None:
-        self._parts = Parts(start, part_bytes)
-        self._at = start
-        self._offset = start.offset  # of the next byte fed
-        self._blank = True
+    def __init__(self, at: Position) -> None:
+        self.at = at
+        self._held = b""
+        self._size = 0  # of the line so far, held or not
 
-    def feed(self, data: bytes, *, final: bool) -> None:
-        self._blank = self._blank and (not data or data.isspace())
-        counted = 0
-        while (end := data.find(b"\n", max(counted, self._parts.wanted - self._offset - 1)) + 1) > 0:
-            self._passed(data, counted, end)
-            self._parts.may_end(self._at)
-            counted = end
-        self._passed(data, counted, len(data))
-        self._offset += len(data)
-        if final and self._blank:
-            raise FileRefused("empty_file", "The file holds no line that is not blank.")
+    def feed(self, data: bytes, *, final: bool) -> Iterator[Record]:
+        """Yield the lines that are complete with ``data``; all of them if it is ``final``. Read it to the end."""
+        begin = self._without_blank_lines(data, 0)
+        while (end := data.find(b"\n", begin)) >= 0:
+            yield from self._ended(data[begin:end], 1)
+            begin = self._without_blank_lines(data, end + 1)
+        if final:
+            yield from self._ended(data[begin:], 0)
+            return
+        self._size += len(data) - begin
+        self._held = self._held + data[begin:] if self._size <= MAX_RECORD_BYTES else b""
 
-    def plan(self) -> Plan:
-        return Plan(Kind.JSONL, (), self._parts.until(self._offset))
+    @property
+    def end(self) -> int:
+        """Return the offset of the next line."""
+        return self.at.offset
 
-    def _passed(self, data: bytes, begin: int, end: int) -> None:
-        lines = data.count(b"\n", begin, end)
-        self._at = Position(self._offset + end, self._at.line + lines, self._at.number + lines)
+    def may_end(self) -> bool:
+        """Return True: a part may end after every line."""
+        return True
+
+    def _without_blank_lines(self, data: bytes, begin: int) -> int:
+        if self._size:
+            return begin
+        blank = _BLANK_LINES.match(data, begin)
+        if blank is None or blank.end() == begin:
+            return begin
+        self.at = _after(self.at, len(blank[0]), blank[0].count(b"\n"))
+        return blank.end()
+
+    def _ended(self, rest: bytes, newline: int) -> Iterator[Record]:
+        size = self._size + len(rest)
+        line = self._held + rest if size <= MAX_RECORD_BYTES else None
+        at, after = self.at, _after(self.at, size + newline, newline)
+        self.at, self._held, self._size = after, b"", 0
+        if line is None or line.strip():
+            yield Record(line, at, after)
 
 
-class JsonlReader:
-    def __init__(self, source: Source, start: Position) -> None:
-        self._source = source
-        self._lines = LineSplitter(start)
-
-    def feed(self, data: bytes, *, final: bool) -> Iterator[Entry]:
-        for record in self._lines.feed(data, final=final):
-            yield entry_of(record, _fields, self._source)
+def _after(at: Position, size: int, lines: int) -> Position:
+    return Position(at.offset + size, at.line + lines, at.number + lines)
 
 
-def _fields(line: bytes) -> Mapping[str, Json]:
+def fields_of_line(line: bytes) -> Mapping[str, Json]:
+    """Raises:
+    Problem: the line is not a document.
+    """
     try:
         return read_object(line.decode(), max_depth=_MAX_DEPTH)
     except UnicodeDecodeError:
         raise Problem("not_utf8", "The line is not UTF-8.") from None
     except InvalidJson as error:
         reason = error.reason if error.position is None else f"it is not valid JSON from character {error.position + 1} on"
-        raise Problem("invalid_request", f"The line is no document: {reason}.") from None
+        raise Problem("invalid_request", f"The line is not a document: {reason}.") from None

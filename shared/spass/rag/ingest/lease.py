@@ -39,7 +39,7 @@ class Receiver:
         return {"owner": self.owner, "message": self.message, "lease_until": now_s() + LEASE_SECONDS}
 
     def may_lease(self) -> Condition:
-        """Return the condition that there is no lease, that it has expired, or that it is this worker's."""
+        """Return the condition that there is no lease, that it has expired, or that this worker has it."""
         return Absent("lease_until") | AtMost("lease_until", now_s()) | Equals("owner", self.owner)
 
     def refusal(self, item: Item) -> Refusal:

@@ -21,7 +21,7 @@ from spass.rag.ingest.supersession import check_not_superseded
 from spass.rag.write.writer import Writer
 
 ROUTE: Final = "ingest"
-"""What the audit calls the embedding of an upload."""
+"""The route of an upload's embedding calls in the audit records."""
 LAST_SECONDS: Final = 90.0
 """A worker with less time left than this, or than its slowest batch took, does not begin another batch."""
 SLICE_SECONDS: Final = 180.0

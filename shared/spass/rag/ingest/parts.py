@@ -1,8 +1,8 @@
 """The parts of an upload: the items that say how far each has been ingested."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, cast
+from dataclasses import dataclass, fields
+from typing import Any, Final, cast
 
 from spass.aws import keys
 from spass.aws.attributes import Item, Value
@@ -32,11 +32,11 @@ class PartRecord:
     position: Position
     end: int
     batch: int
-    done: bool
-    owner: str
-    lease_until: int
-    failed: int
-    errors: tuple[UploadError, ...]
+    done: bool = False
+    owner: str = ""
+    lease_until: int = 0
+    failed: int = 0
+    errors: tuple[UploadError, ...] = ()
 
 
 async def put_parts(store: TenantStore, record: UploadRecord, parts: Sequence[Part]) -> None:
@@ -97,19 +97,12 @@ async def first_errors(store: TenantStore, record: UploadRecord) -> list[UploadE
 
 def part_of(item: Item) -> PartRecord:
     """Return the part that the table stores as ``item``."""
-    key = Key(str(item["pk"]), str(item["sk"]))
-    return PartRecord(
-        key=key,
-        number=int(key.sk.rpartition("#")[2]),
-        position=Position.from_json(cast("dict[str, Json]", item["position"])),
-        end=cast(int, item["end"]),
-        batch=cast(int, item["batch"]),
-        done=bool(item.get("done")),
-        owner=str(item.get("owner") or ""),
-        lease_until=cast(int, item.get("lease_until") or 0),
-        failed=cast(int, item.get("failed") or 0),
-        errors=errors_of(item),
-    )
+    known: dict[str, Any] = {field.name: item[field.name] for field in fields(PartRecord) if field.name in item}
+    known["key"] = Key(str(item["pk"]), str(item["sk"]))
+    known["number"] = int(known["key"].sk.rpartition("#")[2])
+    known["position"] = Position.from_json(cast("dict[str, Json]", item["position"]))
+    known["errors"] = errors_of(item)
+    return PartRecord(**known)
 
 
 def part_key(store: TenantStore, record: UploadRecord, number: int) -> Key:

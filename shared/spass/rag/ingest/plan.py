@@ -1,4 +1,4 @@
-"""What bulk ingest knows of a file: its kind, the parts it is read in, and what stands in it."""
+"""A file that is ingested: its kind, its parts, and the entries in it."""
 
 import hashlib
 import json
@@ -6,6 +6,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Final, Self
 
@@ -21,14 +22,14 @@ class Kind(StrEnum):
 
 
 def kind_of(filename: str) -> Kind | None:
-    """The kind that the ending of ``filename`` says, in letters of any case; None for a file that cannot be ingested."""
+    """Return the kind by the suffix of ``filename``, in any case; None for a file that cannot be ingested."""
     ending = PurePosixPath(filename).suffix.lower().removeprefix(".")
     return Kind(ending) if ending in {kind.value for kind in Kind} else None
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a file where reading can begin. All of it must be kept to go on from there, ``fence`` as well."""
+    """A place in a file where reading can begin. All its fields are needed to continue there."""
 
     offset: int = 0
     """Bytes before it."""
@@ -44,14 +45,14 @@ class Position:
 
     @classmethod
     def from_json(cls, stored: dict[str, Json]) -> Self:
-        """The inverse of ``as_json``, of whole numbers of any type (a table may give decimals)."""
+        """Return the position that ``as_json`` described. Its numbers may be decimals, as a table returns them."""
         numbers = {name: int(str(stored[name])) for name in ("offset", "line", "number")}
         return cls(**numbers, fence=str(stored["fence"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The bytes ``[start.offset, end)`` of a file. They read the same alone as within the whole."""
+    """The bytes ``[start.offset, end)`` of a file. Their entries are the same as when the whole file is read."""
 
     start: Position
     end: int
@@ -63,12 +64,12 @@ class Plan:
     columns: tuple[str, ...]
     """The header of a CSV; of other kinds empty."""
     parts: tuple[Part, ...]
-    """At least one; together all of the file that is to be read, in order."""
+    """At least one, in order. Together they are all of the file that is to be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryError:
-    """Why the entry that begins on ``line`` cannot be stored."""
+    """The reason why the entry that begins on ``line`` cannot be stored."""
 
     line: int
     code: str
@@ -77,7 +78,7 @@ class EntryError:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line, row or chunk: exactly one of ``document`` and ``error`` is there. Reading can go on from ``after``."""
+    """A line, row or chunk: a ``document`` or an ``error``. Reading can continue at ``after``."""
 
     document: NewDocument | None
     error: EntryError | None
@@ -85,7 +86,7 @@ class Entry:
 
 
 class FileRefused(Exception):
-    """Nothing of the file may be stored. ``line`` is where the reason stands, if it stands on one."""
+    """The whole file is refused. ``line`` has the reason, if one line has."""
 
     def __init__(self, code: str, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -114,49 +115,30 @@ class Source:
         A name that no id can hold is written without accents, with ``-`` for what even so is none of its characters, and with 8
         hex digits of the SHA-256 of the whole name.
         """
-        return f"{self._slug}#{number}"
+        return f"{_slug(self.filename)}#{number}"
 
     @property
     def name(self) -> str:
         """The file's name as metadata holds it: cut where it would fill more than half of them."""
-        name = self.filename.encode("utf-8", "replace").decode()
-        if len(json.dumps(name, ensure_ascii=False).encode()) <= _SOURCE_BYTES:
-            return name
-        kept = name[:_SOURCE_BYTES]
-        while len(json.dumps(kept, ensure_ascii=False).encode()) > _SOURCE_BYTES - len("…".encode()):
-            kept = kept[:-1]
-        return f"{kept}…"
-
-    @property
-    def _slug(self) -> str:
-        if len(self.filename) <= _NAME_LENGTH and _SAFE_NAME.fullmatch(self.filename):
-            return self.filename
-        digest = hashlib.sha256(self.filename.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-        plain = unicodedata.normalize("NFKD", self.filename).encode("ascii", "ignore").decode()
-        slug = _UNSAFE.sub("-", plain).lstrip("._:-")[: _NAME_LENGTH - len(digest) - 1].rstrip("-")
-        return f"{slug or 'file'}-{digest}"
+        return _metadata_name(self.filename)
 
 
-class Parts:
-    """Collects the parts of a file while it is surveyed."""
+@lru_cache(maxsize=16)
+def _metadata_name(filename: str) -> str:
+    name = filename.encode("utf-8", "replace").decode()
+    if len(json.dumps(name, ensure_ascii=False).encode()) <= _SOURCE_BYTES:
+        return name
+    kept = name[:_SOURCE_BYTES]
+    while len(json.dumps(kept, ensure_ascii=False).encode()) > _SOURCE_BYTES - len("…".encode()):
+        kept = kept[:-1]
+    return f"{kept}…"
 
-    def __init__(self, start: Position, part_bytes: int) -> None:
-        self._start = start
-        self._part_bytes = part_bytes
-        self._closed: list[Part] = []
 
-    @property
-    def wanted(self) -> int:
-        """The least offset at which the part may end."""
-        return self._start.offset + self._part_bytes
-
-    def may_end(self, at: Position) -> None:
-        """The part ends ``at`` this place, if it is long enough."""
-        if at.offset >= self.wanted:
-            self._closed.append(Part(self._start, at.offset))
-            self._start = at
-
-    def until(self, end: int) -> tuple[Part, ...]:
-        """All of them, the last up to the ``end`` of the file."""
-        rest = [Part(self._start, end)] if end > self._start.offset or not self._closed else []
-        return (*self._closed, *rest)
+@lru_cache(maxsize=16)
+def _slug(filename: str) -> str:
+    if len(filename) <= _NAME_LENGTH and _SAFE_NAME.fullmatch(filename):
+        return filename
+    digest = hashlib.sha256(filename.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    plain = unicodedata.normalize("NFKD", filename).encode("ascii", "ignore").decode()
+    slug = _UNSAFE.sub("-", plain).lstrip("._:-")[: _NAME_LENGTH - len(digest) - 1].rstrip("-")
+    return f"{slug or 'file'}-{digest}"

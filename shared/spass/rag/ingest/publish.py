@@ -1,4 +1,4 @@
-"""Which parts of large files are on the queue: at most eight of a tenant at a time, or one of each file if it has more files.
+"""The parts of large files on the queue: at most eight of a tenant at a time, or one of each file if it has more files.
 
 Without that bound the hundreds of parts of one file would delay all other files. Each part that is done sends the next one.
 Sending

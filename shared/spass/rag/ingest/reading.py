@@ -1,43 +1,46 @@
-"""Files as streams: one pass to refuse what cannot be read and to plan the parts, then the entries of a part.
+"""Files as streams: one pass that refuses what cannot be read and finds the parts, then the entries of a part.
 
-Nothing here holds more of a file than one record, or knows where its bytes come from.
+No more of a file is held than one record and a block, wherever its bytes come from.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from spass.rag.ingest.blocks import TextGuard, bites
-from spass.rag.ingest.csv_rows import CsvReader, CsvSurvey
-from spass.rag.ingest.jsonl import JsonlReader, JsonlSurvey
-from spass.rag.ingest.plan import Entry, Kind, Plan, Position, Source
-from spass.rag.ingest.text import TextReader, TextSurvey
+from spass.rag.ingest.csv_rows import RowSplitter, columns_of, fields_of_row
+from spass.rag.ingest.jsonl import LineSplitter, fields_of_line
+from spass.rag.ingest.plan import Entry, FileRefused, Kind, Part, Plan, Position, Source
+from spass.rag.ingest.records import Record, entry_of
+from spass.rag.ingest.text import Chunk, Chunker, chunk_entry
+
+Unit: TypeAlias = Record | Chunk
 
 
-class _Survey(Protocol):
-    def feed(self, data: bytes, *, final: bool) -> None: ...
+class _Splitter(Protocol):
+    @property
+    def end(self) -> int: ...
 
-    def plan(self) -> Plan: ...
+    def feed(self, data: bytes, *, final: bool) -> Iterator[Unit]: ...
 
-
-class _Reader(Protocol):
-    def feed(self, data: bytes, *, final: bool) -> Iterator[Entry]: ...
+    def may_end(self) -> bool: ...
 
 
 async def survey(kind: Kind, blocks: AsyncIterator[bytes], *, part_bytes: int) -> Plan:
-    """Read the whole file once, and plan it in parts of about ``part_bytes``, each of which ends with a record or chunk.
+    """Read the whole file once, and plan parts of about ``part_bytes`` that each end with a record or chunk.
 
     Raises:
-        FileRefused: it is empty, no text of UTF-8, or a CSV whose header or quotes are wrong. Of JSONL a line that is not UTF-8
-            is left to be refused alone.
+        FileRefused: it is empty, is not text in UTF-8, or is a CSV whose header or quotes are wrong. A line of JSONL that is not
+            UTF-8 is refused alone, when it is read.
     """
     guard = TextGuard(every_byte=kind is not Kind.JSONL)
     found: _Survey | None = None
     async for data in bites(blocks):
         if passed := guard.passed(data):
-            found = found or _survey(kind, Position(guard.offset), part_bytes)
+            found = found or _Survey(kind, Position(guard.offset), part_bytes)
             found.feed(passed, final=False)
     passed = guard.passed(b"", final=True)
-    found = found or _survey(kind, Position(guard.offset), part_bytes)
+    found = found or _Survey(kind, Position(guard.offset), part_bytes)
     found.feed(passed, final=True)
     return found.plan()
 
@@ -45,28 +48,70 @@ async def survey(kind: Kind, blocks: AsyncIterator[bytes], *, part_bytes: int) -
 async def entries(
     kind: Kind, columns: Sequence[str], source: Source, blocks: AsyncIterator[bytes], start: Position, end: int
 ) -> AsyncIterator[Entry]:
-    """What stands in a part of a surveyed file from ``start``, its start or any ``Entry.after`` in it, up to ``end``, the part's.
+    """Yield the entries of a part from ``start``, its start or any ``Entry.after`` in it, up to ``end``, the part's.
 
     ``columns`` are the plan's. ``blocks`` begin at the byte ``start.offset`` and reach to ``end`` at least.
 
     Raises:
-        ValueError: the blocks end before that, or are no UTF-8 where the survey would have refused it.
+        ValueError: the blocks end before that, or are not UTF-8 where the survey would have refused it.
     """
-    reader = _reader(kind, columns, source, start)
+    splitter = _splitter(kind, start)
+    fields = fields_of_line if kind is Kind.JSONL else partial(fields_of_row, columns)
+
+    def entry(unit: Unit) -> Entry:
+        return chunk_entry(unit, source) if isinstance(unit, Chunk) else entry_of(unit, fields, source)
+
     async for data in bites(blocks, end - start.offset):
-        for entry in reader.feed(data, final=False):
-            yield entry
-    for entry in reader.feed(b"", final=True):
-        yield entry
+        for unit in splitter.feed(data, final=False):
+            yield entry(unit)
+    for unit in splitter.feed(b"", final=True):
+        yield entry(unit)
 
 
-def _survey(kind: Kind, start: Position, part_bytes: int) -> _Survey:
-    if kind is Kind.JSONL:
-        return JsonlSurvey(start, part_bytes)
-    return CsvSurvey(start, part_bytes) if kind is Kind.CSV else TextSurvey(kind, start, part_bytes)
+class _Survey:
+    def __init__(self, kind: Kind, start: Position, part_bytes: int) -> None:
+        self._kind = kind
+        self._splitter = _splitter(kind, Position(start.offset, number=0) if kind is Kind.CSV else start)
+        self._part_bytes = part_bytes
+        self._columns: tuple[str, ...] = ()
+        self._start = start  # of the part that is open
+        self._closed: list[Part] = []
+        self._empty = True
+
+    def feed(self, data: bytes, *, final: bool) -> None:
+        for unit in self._splitter.feed(data, final=final):
+            if self._kind is Kind.CSV and not self._columns and isinstance(unit, Record):
+                self._columns = columns_of(unit)
+                self._start = unit.after
+                continue
+            self._empty = False
+            if unit.after.offset - self._start.offset >= self._part_bytes and self._splitter.may_end():
+                self._closed.append(Part(self._start, unit.after.offset))
+                self._start = unit.after
+        if final and self._empty:
+            raise FileRefused(
+                "empty_file", _EMPTY[self._kind] if self._columns or self._kind is not Kind.CSV else "The file is empty."
+            )
+
+    def plan(self) -> Plan:
+        end = self._splitter.end
+        rest = [Part(self._start, end)] if end > self._start.offset or not self._closed else []
+        return Plan(self._kind, self._columns, (*self._closed, *rest))
 
 
-def _reader(kind: Kind, columns: Sequence[str], source: Source, start: Position) -> _Reader:
-    if kind is Kind.JSONL:
-        return JsonlReader(source, start)
-    return CsvReader(columns, source, start) if kind is Kind.CSV else TextReader(kind, source, start)
+_EMPTY = {
+    Kind.JSONL: "The file holds no line that is not blank.",
+    Kind.CSV: "The file holds no row below a header.",
+    Kind.TEXT: "The file holds nothing but blanks.",
+    Kind.MARKDOWN: "The file holds nothing but blanks.",
+}
+
+
+def _splitter(kind: Kind, at: Position) -> _Splitter:
+    match kind:
+        case Kind.JSONL:
+            return LineSplitter(at)
+        case Kind.CSV:
+            return RowSplitter(at)
+        case _:
+            return Chunker(kind, at)

@@ -1,7 +1,7 @@
 """The record of an upload: the state of one file on its way into an index, from its form until 90 days after its last change."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Annotated, Any, Final, cast
 
@@ -81,27 +81,27 @@ class UploadRecord:
     filename: str
     status: Status
     key: str
-    version: str | None
-    revision: str
-    sequencer: str
-    bytes_total: int
-    bytes_done: int
-    ingested: int
-    failed: int
-    errors: tuple[UploadError, ...]
-    lease_until: int
-    touched: int
-    parts: int | None
-    published: int
-    parts_done: int
-    kind: str
-    columns: tuple[str, ...]
-    generation: str
-    stopped: bool
-    failed_part: int | None
-    resent: int
-    user: UserId | None
-    request_id: RequestId | None
+    version: str | None = None
+    revision: str = ""
+    sequencer: str = ""
+    bytes_total: int = 0
+    bytes_done: int = 0
+    ingested: int = 0
+    failed: int = 0
+    errors: tuple[UploadError, ...] = ()
+    lease_until: int = 0
+    touched: int = 0
+    parts: int | None = None
+    published: int = 0
+    parts_done: int = 0
+    kind: str = ""
+    columns: tuple[str, ...] = ()
+    generation: str = ""
+    stopped: bool = False
+    failed_part: int | None = None
+    resent: int = 0
+    user: UserId | None = None
+    request_id: RequestId | None = None
 
     @property
     def active(self) -> bool:
@@ -133,35 +133,12 @@ class UploadRecord:
 
 def record_of(item: Item) -> UploadRecord:
     """Return the upload that the table stores as ``item``."""
-    columns = cast("Sequence[str]", item.get("columns") or ())
-    return UploadRecord(
-        index=IndexId(str(item["index"])),
-        id=UploadId(str(item["sk"]).removeprefix(keys.UPLOAD_PREFIX)),
-        filename=str(item["filename"]),
-        status=Status(str(item["status"])),
-        key=str(item["key"]),
-        version=_text(item, "version") or None,
-        revision=_text(item, "revision"),
-        sequencer=_text(item, "sequencer"),
-        bytes_total=_number(item, "bytes_total"),
-        bytes_done=_number(item, "bytes_done"),
-        ingested=_number(item, "ingested"),
-        failed=_number(item, "failed"),
-        errors=errors_of(item),
-        lease_until=_number(item, "lease_until"),
-        touched=_number(item, "touched"),
-        parts=_number(item, "parts") if "parts" in item else None,
-        published=_number(item, "published"),
-        parts_done=_number(item, "parts_done"),
-        kind=_text(item, "kind"),
-        columns=tuple(columns),
-        generation=_text(item, "generation"),
-        stopped=bool(item.get("stopped")),
-        failed_part=_number(item, "failed_part") if "failed_part" in item else None,
-        resent=_number(item, "resent"),
-        user=UserId(_text(item, "user")) if "user" in item else None,
-        request_id=RequestId(_text(item, "request_id")) if "request_id" in item else None,
-    )
+    known: dict[str, Any] = {field.name: item[field.name] for field in fields(UploadRecord) if field.name in item}
+    known["id"] = str(item["sk"]).removeprefix(keys.UPLOAD_PREFIX)
+    known["status"] = Status(str(item["status"]))
+    known["errors"] = errors_of(item)
+    known["columns"] = tuple(cast("Sequence[str]", item.get("columns") or ()))
+    return UploadRecord(**known)
 
 
 def errors_of(item: Mapping[str, Value]) -> tuple[UploadError, ...]:
@@ -179,11 +156,3 @@ async def read_record(store: TenantStore, index: IndexId, upload: UploadId) -> U
     if item is None:
         raise UploadNotFound(f"There is no upload {upload!r} into this index.", param="upload_id")
     return record_of(item)
-
-
-def _text(item: Item, name: str) -> str:
-    return str(item.get(name) or "")
-
-
-def _number(item: Item, name: str) -> int:
-    return cast(int, item.get(name) or 0)

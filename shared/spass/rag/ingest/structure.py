@@ -1,4 +1,4 @@
-"""Where a chunk of text ends: a pure function of the bytes it begins with.
+"""The end of a chunk of text: a pure function of the bytes that it begins with.
 
 It looks at ``REACH`` bytes and no further, so a text is cut the same from whatever cut the reading begins, and however its bytes
 arrive. What is Markdown here is the part of CommonMark (https://spec.commonmark.org/0.31.2/) that shows how a text is built:
@@ -14,7 +14,7 @@ TARGET: Final = 1024
 """Bytes of a chunk at most, but for code. The built-in embedding model reads 256 tokens at once, which is about as much English;
 of a longer text it averages several readings, and an average is near to no question."""
 LEAST: Final = TARGET // 4
-"""A chunk is not ended before, as long as its section goes on: it would say too little by itself."""
+"""Bytes of a chunk at least, unless its section ends: a shorter one says too little."""
 MOST: Final = TARGET * 4
 """A fenced block of code is kept whole up to here, as half of a function is of no use to a reader."""
 _NEAR: Final = TARGET + 512
@@ -42,8 +42,8 @@ _MARK: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """``body`` is what stands at the start of a chunk: up to ``REACH`` bytes, less only at the end of the text. It begins with no
-    blank."""
+    """``body`` is the text from the start of a chunk, without blanks before it: ``REACH`` bytes, fewer only at the end of the
+    file."""
 
     body: bytes
     lead: bytes
@@ -73,12 +73,12 @@ class _Code:
 @dataclass(frozen=True, slots=True)
 class _Outline:
     text: int = 0
-    """Where the headings end that the page begins with."""
+    """The end of the headings that the page begins with."""
     section: int | None = None
-    """Where the next section begins, if that may matter."""
+    """The start of the next section, if that may matter."""
     code: tuple[_Code, ...] = ()
     open: bool = False
-    """Whether the last code has no end in what was looked at."""
+    """True if the last block of code does not end in the bytes that were read."""
 
 
 def cut(page: Page) -> Cut:
@@ -123,7 +123,7 @@ def _stripped(body: bytes, end: int | None) -> int:
 
 
 def _outline(page: Page, body: bytes) -> _Outline:
-    """What stands in ``body``, the whole or the beginning of the page's."""
+    """Return the outline of ``body``, which is the page's or the beginning of it."""
     opened, begin, text = page.fence, 0, 0
     code: list[_Code] = []
     section = None

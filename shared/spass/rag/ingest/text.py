@@ -13,8 +13,8 @@ from typing import Final
 from pydantic import JsonValue
 
 from spass.rag.ingest.blocks import LineCount
-from spass.rag.ingest.checks import named_document
-from spass.rag.ingest.plan import Entry, FileRefused, Kind, Parts, Plan, Position, Source
+from spass.rag.ingest.plan import Entry, Kind, Position, Source
+from spass.rag.ingest.records import named_document
 from spass.rag.ingest.structure import REACH, Cut, Page, cut, whole_characters
 
 _BLANKS: Final = re.compile(
@@ -33,13 +33,15 @@ class Chunk:
     """The end of ``data``; the blanks that follow are before the next."""
     page: Page
 
-    def is_the_same_up_to(self, end: int) -> bool:
-        """Whether it would be the same if the file ended there."""
+    def same_if_file_ends(self, end: int) -> bool:
+        """Return True if the chunk would be the same in a file that ends at the offset ``end``."""
         body = self.page.body[: end - self.begin]
         return cut(replace(self.page, body=body)) == Cut(len(self.data), self.after.fence)
 
 
 class Chunker:
+    """Splits text into chunks."""
+
     def __init__(self, kind: Kind, at: Position) -> None:
         self._markdown = kind is Kind.MARKDOWN
         self._data = b""
@@ -47,14 +49,15 @@ class Chunker:
         self._lines = LineCount(at.line)
         self._number = at.number
         self._fence = at.fence
+        self._recent: deque[Chunk] = deque()  # chunks that saw what is behind the last one
 
     @property
     def end(self) -> int:
-        """The offset of what comes next."""
+        """Return the offset of the next byte to feed."""
         return self._offset + len(self._data)
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[Chunk]:
-        """The chunks that are certain with ``data``; all of them, if it is ``final``. To be read to the end."""
+        """Yield the chunks that are certain with ``data``; all of them if it is ``final``. Read it to the end."""
         data = self._data + data
         here = 0
         while True:
@@ -63,6 +66,9 @@ class Chunker:
                 break
             chunk = self._chunk(data, here, begin)
             here = begin + len(chunk.data)
+            self._recent.append(chunk)
+            while self._recent[0].begin + REACH <= chunk.after.offset:
+                self._recent.popleft()
             yield chunk
         if begin - here > _LEAD:
             dropped = whole_characters(data, begin - _LEAD)
@@ -70,6 +76,11 @@ class Chunker:
             here = dropped
         self._data = data[here:]
         self._offset += here
+
+    def may_end(self) -> bool:
+        """Return True if a part may end after the last chunk: the chunks before it would be the same."""
+        end = self._recent[-1].after.offset
+        return all(chunk.same_if_file_ends(end) for chunk in reversed(self._recent))
 
     def _chunk(self, data: bytes, here: int, begin: int) -> Chunk:
         lead = data[max(here, begin - _LEAD) : begin]
@@ -90,38 +101,7 @@ def _end_of_blanks(data: bytes, here: int) -> int:
     return blanks.end() if blanks else here
 
 
-class TextSurvey:
-    def __init__(self, kind: Kind, start: Position, part_bytes: int) -> None:
-        self._kind = kind
-        self._chunks = Chunker(kind, start)
-        self._parts = Parts(start, part_bytes)
-        self._recent: deque[Chunk] = deque()  # those that saw what is behind the last of them
-        self._found = False
-
-    def feed(self, data: bytes, *, final: bool) -> None:
-        for chunk in self._chunks.feed(data, final=final):
-            self._found = True
-            self._recent.append(chunk)
-            end = chunk.after.offset
-            while self._recent[0].begin + REACH <= end:
-                self._recent.popleft()
-            if end >= self._parts.wanted and all(one.is_the_same_up_to(end) for one in reversed(self._recent)):
-                self._parts.may_end(chunk.after)
-        if final and not self._found:
-            raise FileRefused("empty_file", "The file holds nothing but blanks.")
-
-    def plan(self) -> Plan:
-        return Plan(self._kind, (), self._parts.until(self._chunks.end))
-
-
-class TextReader:
-    def __init__(self, kind: Kind, source: Source, start: Position) -> None:
-        self._chunks = Chunker(kind, start)
-        self._source = source
-        self._name = source.name
-
-    def feed(self, data: bytes, *, final: bool) -> Iterator[Entry]:
-        for chunk in self._chunks.feed(data, final=final):
-            text = chunk.data.decode()
-            metadata: dict[str, JsonValue] = {"source": self._name, "start": chunk.begin, "end": chunk.after.offset}
-            yield Entry(named_document(text, metadata, self._source, chunk.after.number - 1), None, chunk.after)
+def chunk_entry(chunk: Chunk, source: Source) -> Entry:
+    """Return the document that ``chunk`` is; it always keeps the rules."""
+    metadata: dict[str, JsonValue] = {"source": source.name, "start": chunk.begin, "end": chunk.after.offset}
+    return Entry(named_document(chunk.data.decode(), metadata, source, chunk.after.number - 1), None, chunk.after)

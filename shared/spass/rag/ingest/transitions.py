@@ -125,22 +125,21 @@ async def set_status(store: TenantStore, record: UploadRecord, status: Status) -
         await store.table.write(Update(_key(store, record), set={"status": status}, when=_IS_ACTIVE))
 
 
-async def restart(store: TenantStore, record: UploadRecord, *, working_on: int | None = None) -> None:
+async def restart(store: TenantStore, record: UploadRecord, *, working_on: int | None = None) -> UploadRecord:
     """Continue an upload that was stopped: send its parts again, but the one that the caller is ``working_on``. Their messages
-    were
-    dropped while it had failed.
+    were dropped while it had failed.
 
     Raises:
         LeaseLost: it has ended meanwhile.
     """
     running: dict[str, Value] = {"status": Status.RUNNING, "touched": now_s()}
+    restarted = Update(_key(store, record), set=running, remove=("errors", "finished_at"), when=_IS_STOPPED | _IS_ACTIVE)
     try:
-        if record.status is Status.FAILED:
-            restarted = Update(_key(store, record), set=running, remove=("errors", "finished_at"), when=_IS_STOPPED | _IS_ACTIVE)
-            await store.table.write(restarted)
+        record = record_of(await store.table.write(restarted) or {})
         if (record.parts or 0) > 1:
             await republish_parts(store, record, skip=working_on)
-        await store.table.write(Update(_key(store, record), remove=("stopped", "failed_part"), when=_IS_ACTIVE))
+        cleared = Update(_key(store, record), remove=("stopped", "failed_part"), when=_IS_ACTIVE)
+        return record_of(await store.table.write(cleared) or {})
     except ConditionFailed:
         raise LeaseLost("The upload is not in work any more.", retry_after=1) from None
 

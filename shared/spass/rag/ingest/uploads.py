@@ -160,7 +160,7 @@ class Uploads:
 async def _keep(store: TenantStore, upload: UploadId, record: Put, ticket: UploadTicket, claim: Claim | None) -> None:
     writes: list[Write] = [record]
     if claim is not None:
-        # A form that S3 refuses is no answer: under the same key a client then gets a new one.
+        # After the form has expired, the same idempotency key gets a new one.
         writes.append(await claim.completion(StoredAnswer(ticket.to_dict(), {}, expires_at=epoch_s(ticket.expires_at))))
     try:
         await again(lambda: store.table.transact(writes, token=upload))

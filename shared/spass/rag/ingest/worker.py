@@ -1,4 +1,4 @@
-"""What a worker does with a message about an upload: plan the file, then ingest its parts.
+"""A worker with a message about an upload: it plans the file, then ingests its parts.
 
 A file of one part is ingested by the worker that planned it. Of a larger one each part is a message of its own.
 """
@@ -78,7 +78,7 @@ class IngestWorker:
         if job.part not in range(record.parts or 0) or not (record.active or may_restart):
             return True
         if record.stopped:
-            await restart(self._store, record, working_on=job.part)
+            record = await restart(self._store, record, working_on=job.part)
         return await self._part(record, job.part)
 
     async def _upload(self, leased: UploadRecord | Refusal) -> bool:
@@ -92,7 +92,7 @@ class IngestWorker:
                 return planned
             record = planned
         if record.stopped:
-            await restart(self._store, record)
+            record = await restart(self._store, record)
         if record.parts == 1:
             return await self._part(record, 0)
         await self._next(record)
@@ -113,7 +113,8 @@ class IngestWorker:
                 await set_status(self._store, record, Status.RUNNING)
             await check_not_superseded(self._store, record)
             if not await PartRun(self._writer, self._store, record, self._deadline).run(part):
-                await self._release(record, lease, number)
+                if not await self._release(record, lease, number):
+                    return False
                 await self._store.jobs.send(IngestPart(self._store.tenant, record.index, record.id, number))
                 return True
         elif part is not Refusal.ENDED:

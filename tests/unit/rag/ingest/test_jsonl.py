@@ -5,8 +5,8 @@ import json
 import pytest
 
 from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES
-from spass.rag.ingest.lines import MAX_RECORD_BYTES
 from spass.rag.ingest.plan import Kind, Position
+from spass.rag.ingest.records import MAX_RECORD_BYTES
 from tests.unit.rag.ingest.sample_files import documents, errors_of, planned, read
 
 

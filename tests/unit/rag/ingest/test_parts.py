@@ -7,7 +7,10 @@ import pytest
 from spass.aws.faults import Crash
 from spass.core.errors import UpstreamError, UpstreamRejected
 from spass.core.ids import DocumentId, IndexId, UploadId
+from spass.core.jobs import IngestUpload, body_of
+from spass.core.time import Deadline, now_s
 from spass.rag.ingest.publish import PARTS_AT_ONCE
+from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, file_of, lines, numbered
 
 pytestmark = pytest.mark.anyio
@@ -186,6 +189,27 @@ async def test_a_worker_that_dies_after_its_part_and_before_it_sends_the_next_le
     await harness.work_off()
     assert (await harness.only_upload()).status == "succeeded"
     assert sorted(harness.calls.asked) == sorted(DOCUMENTS.values())
+
+
+async def test_an_abandoned_upload_continues_although_no_part_of_it_is_left_on_the_queue(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = await planned(harness)
+
+    async def die(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spass.rag.ingest.worker.publish_parts", die)
+        for body in harness.queued():
+            with pytest.raises(Crash):
+                await harness.deliver(body)
+    swept = await sweep_uploads(harness.store, now_s() + 25 * 3600, Deadline.after(10))
+    assert swept == SweptUploads(abandoned=1)
+    assert await harness.deliver(body_of(IngestUpload(harness.tenant, INDEX, upload)))
+    await harness.work_off()
+    assert (await harness.only_upload()).status == "succeeded"
+    assert await harness.texts() == DOCUMENTS
 
 
 async def test_a_worker_whose_time_is_up_sends_its_part_to_the_end_of_the_queue(

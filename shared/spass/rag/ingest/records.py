@@ -1,22 +1,34 @@
-"""The rules of the HTTP route, for a document that stands in a file."""
+"""Records of a file, and the rules of the HTTP route for the documents in them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from pydantic import JsonValue, ValidationError
 
 from spass.core.errors import SpassError
 from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES, NewDocument, metadata_json
-from spass.rag.ingest.lines import MAX_RECORD_BYTES, Record
-from spass.rag.ingest.plan import Entry, EntryError, Source
+from spass.rag.ingest.plan import Entry, EntryError, Position, Source
 
+_LONGEST_ESCAPE: Final = len(r"\u0041")
+MAX_RECORD_BYTES: Final = _LONGEST_ESCAPE * (MAX_TEXT_BYTES + MAX_METADATA_BYTES) + 12 * 1024
+"""72 KiB. The largest document with every character escaped, and room for its id, keys and blanks between them."""
 _UNNAMED: Final = "unnamed"
 _SHOWN: Final = 64  # characters of a name that the file chose
 _MAX_MESSAGE: Final = 300
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A line or row. ``data`` is without its line end; it is None if it is longer than ``MAX_RECORD_BYTES``."""
+
+    data: bytes | None
+    at: Position
+    after: Position
+
+
 class Problem(Exception):
-    """Why an entry cannot be stored."""
+    """An entry cannot be stored."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -25,7 +37,7 @@ class Problem(Exception):
 
 
 def entry_of(record: Record, fields: Callable[[bytes], Mapping[str, object]], source: Source) -> Entry:
-    """The entry that ``record`` is, whose ``fields`` may raise a ``Problem``."""
+    """Return the entry of ``record``. ``fields`` parses its bytes, and may raise a ``Problem``."""
     try:
         if record.data is None:
             raise Problem("line_too_long", f"It is longer than {MAX_RECORD_BYTES} bytes and was skipped.")
@@ -35,10 +47,10 @@ def entry_of(record: Record, fields: Callable[[bytes], Mapping[str, object]], so
 
 
 def _checked_document(fields: Mapping[str, object], source: Source, number: int) -> NewDocument:
-    """The document that ``fields`` write. One without an id gets that of entry ``number`` of its file.
+    """Return the document of ``fields``. One without an id gets that of entry ``number`` of its file.
 
     Raises:
-        Problem: the HTTP route would not take it either.
+        Problem: the HTTP route would refuse it too.
     """
     named = "id" in fields
     try:
@@ -53,7 +65,7 @@ def _checked_document(fields: Mapping[str, object], source: Source, number: int)
 
 
 def named_document(text: str, metadata: Mapping[str, JsonValue], source: Source, number: int) -> NewDocument:
-    """A document that is known to hold to the rules, with the id of entry ``number``, which no client may choose."""
+    """Return a document that keeps the rules, with the id of entry ``number``, which no client may choose."""
     return NewDocument.model_construct(id=source.document_id(number), text=text, metadata=dict(metadata))
 
 
