@@ -1,12 +1,8 @@
 """A model that says what a test wrote for it, behind the real router, and a store in memory."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
-
-import boto3
-from moto import mock_aws
 
 from spass.aws import keys
 from spass.aws.attributes import Item
@@ -77,22 +73,6 @@ def calls_of(model: ScriptedModel, config: GatewayConfig = CONFIG, admission: Ad
 def memory_store(tenant: TenantId) -> TenantStore:
     """A table that lives as long as the test."""
     return MemoryAws().for_tenant(tenant)
-
-
-@contextmanager
-def emulated_table() -> Iterator[None]:
-    """A table in moto's memory, where a queue may stand beside it."""
-    with mock_aws():
-        boto3.client("dynamodb").create_table(
-            TableName="spass",
-            BillingMode="PAY_PER_REQUEST",
-            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
-            AttributeDefinitions=[
-                {"AttributeName": "pk", "AttributeType": "S"},
-                {"AttributeName": "sk", "AttributeType": "S"},
-            ],
-        )
-        yield
 
 
 def make_scope(store: TenantStore, *, allowed: Sequence[str] = ("*",), depth: int = 0, admin: bool = False) -> Scope:

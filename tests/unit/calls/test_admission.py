@@ -12,7 +12,7 @@ from decimal import Decimal
 
 import pytest
 
-from spass.aws.clients import Aws, TenantStore
+from spass.aws.clients import TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.table import TenantTable
 from spass.calls import pipeline
@@ -29,14 +29,10 @@ from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.metering.usage import reset, spending_of_month
 from spass.tenancy.settings import Cascade, TenantSettings
 from spass.testing.model import ScriptedModel
+from tests.simulated.memory import MemoryAws
 from tests.unit.calls.scripted_provider import CONFIG, calls_of, make_scope, scripted_model, vectors_of
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def store(emulated_store: TenantStore) -> TenantStore:
-    return emulated_store
 
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
@@ -357,13 +353,13 @@ async def test_embeddings_take_part(harness: AdmissionHarness) -> None:
     assert len(harness.provider.embeddings) == 1
 
 
-async def test_all_workers_share_the_limits_and_no_other_tenant_does(harness: AdmissionHarness) -> None:
+async def test_all_workers_share_the_limits_and_no_other_tenant_does(harness: AdmissionHarness, aws: MemoryAws) -> None:
     harness.limits.tokens = 1000
     await harness.ask(answer=900, takes=TokenUsage(2, 900))
     other = harness.worker()
     with pytest.raises(RateLimited):
         await harness.ask(answer=900, by=other)
-    harness.store = Aws(table="spass", bucket="spass").for_tenant(TenantId("other"))
+    harness.store = aws.for_tenant(TenantId("other"))
     await harness.ask(answer=900)
 
 

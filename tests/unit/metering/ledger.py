@@ -7,16 +7,14 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, TypeVar
 
-import boto3
-
-from spass.aws.clients import Aws, TenantStore
+from spass.aws.clients import TenantStore
 from spass.aws.faults import AwsCall, Fault, FaultPlan
-from spass.aws.job_targets import JobTargets
 from spass.core.cost import Cost, CostSource
 from spass.core.ids import AgentName, RequestId, TenantId, UserId, new_id
 from spass.core.messages import TokenUsage
 from spass.core.time import timestamp
 from spass.metering.audit import OK, AuditRecord, CallKind
+from tests.simulated.memory import WITH_QUEUE, MemoryAws
 
 T = TypeVar("T")
 
@@ -70,17 +68,25 @@ class Faults(FaultPlan):
 
 @dataclass(frozen=True)
 class LedgerHarness:
-    """A tenant's store and the queue of jobs behind it, both in moto's memory."""
+    """A tenant's store and the messages that it sent to the queue of jobs, all in memory."""
 
+    aws: MemoryAws
     store: TenantStore
-    queue: str
+    sent: list[str] = field(default_factory=list)
 
     @classmethod
-    def opened(cls, tenant: str = "acme") -> "LedgerHarness":
-        queue = boto3.client("sqs").create_queue(QueueName="jobs")["QueueUrl"]
-        return cls(Aws(table="spass", bucket="spass", places=JobTargets(queue=queue)).for_tenant(TenantId(tenant)), queue)
+    def opened(cls) -> "LedgerHarness":
+        aws = MemoryAws(WITH_QUEUE)
+        ledger = cls(aws, aws.for_tenant(TenantId("acme")))
+        aws.queues.told = lambda queue, body: ledger.sent.append(body)
+        return ledger
 
     def queued(self) -> list[dict[str, Any]]:
         """What stands in the queue. It stays there."""
-        found = boto3.client("sqs").receive_message(QueueUrl=self.queue, MaxNumberOfMessages=10, VisibilityTimeout=0)
-        return [json.loads(message["Body"]) for message in found.get("Messages", [])]
+        return [json.loads(body) for body in self.sent]
+
+    def without_queue(self) -> TenantStore:
+        """The same store in a function that has no queue."""
+        aws = MemoryAws()
+        aws.__dict__["_dynamodb"] = self.aws._dynamodb
+        return aws.for_tenant(self.store.tenant)

@@ -5,9 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from spass.aws.clients import Aws
 from spass.aws.faults import Fault, FaultPlan, inject
-from spass.aws.job_targets import JobTargets
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.jobs import Delivery
@@ -25,8 +23,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def dispatcher(ledger: LedgerHarness) -> Dispatcher:
-    aws = Aws(table="spass", bucket="spass", places=JobTargets(queue=ledger.queue))
-    return Dispatcher({TenantId("acme")}, aws.for_tenant, background_handler(cast(Writer, None), ObjectCache()))
+    return Dispatcher({TenantId("acme")}, ledger.aws.for_tenant, background_handler(cast(Writer, None), ObjectCache()))
 
 
 async def left(ledger: LedgerHarness) -> str:

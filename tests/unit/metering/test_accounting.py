@@ -9,7 +9,7 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.attributes import Item
-from spass.aws.clients import Aws, TenantStore
+from spass.aws.clients import TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.core.cost import Cost
 from spass.core.ids import RequestId
@@ -134,7 +134,7 @@ async def test_what_the_queue_does_not_take_either_stands_in_the_log(
 
 
 async def test_where_there_is_no_queue_the_log_says_so(ledger: LedgerHarness, capsys: pytest.CaptureFixture[str]) -> None:
-    jobless = Aws(table="spass", bucket="spass").for_tenant(ledger.store.tenant)
+    jobless = ledger.without_queue()
     with inject(FaultPlan(Fault.THROTTLE, times=2)):
         await record_call(jobless, call())
     assert [line["event"] for line in lines(capsys)] == ["call", "audit_not_stored"]

@@ -114,7 +114,7 @@ async def test_a_request_without_calls_is_not_found(store: TenantStore) -> None:
 async def test_another_tenants_request_looks_like_one_that_never_was(ledger: LedgerHarness) -> None:
     await record_call(ledger.store, call())
     with pytest.raises(RequestNotFound):
-        await tree(LedgerHarness.opened("other").store, ANNA, OUTER)
+        await tree(ledger.aws.for_tenant(TenantId("other")), ANNA, OUTER)
 
 
 async def test_records_that_have_expired_are_not_shown(store: TenantStore) -> None:

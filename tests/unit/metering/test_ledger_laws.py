@@ -2,15 +2,12 @@
 lost, and no reset gives the month's money back."""
 
 import asyncio
-import itertools
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, cast
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,13 +21,11 @@ from spass.core.messages import TokenUsage
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 from spass.metering.usage import UsageQuery, reset, spending_of_month, usage
-from tests.unit.calls.scripted_provider import emulated_table
 from tests.unit.metering.ledger import TODAY, Faults, LedgerHarness, call, days_ago, usd
 
 SOAK = bool(os.environ.get("SPASS_SOAK"))
 AGENTS = [AgentName("reader"), AgentName("writer"), None]
 MONTHS = sorted({days_ago(back)[:7] for back in (0, 1, 40)})
-_tenants = itertools.count()
 
 FAULTS = st.dictionaries(st.integers(0, 3), st.sampled_from(list(Fault)), max_size=3)
 NOTHING = (TokenUsage(), Cost())
@@ -130,22 +125,11 @@ class LedgerSimulation:
             assert await spending_of_month(self.ledger.store, month) == self.spent.get(month, 0)
 
 
-@pytest.fixture(scope="module")
-def table() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "testing")
-        patch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-        patch.delenv("AWS_ENDPOINT_URL", raising=False)
-        with emulated_table():
-            yield
-
-
 @settings(max_examples=500 if SOAK else 15)
 @given(st.lists(STEPS, min_size=1, max_size=12))
-def test_the_usage_is_what_the_audit_says(table: None, steps: list[Called | Delivered | Reset]) -> None:
+def test_the_usage_is_what_the_audit_says(steps: list[Called | Delivered | Reset]) -> None:
     async def run() -> None:
-        simulation = LedgerSimulation(LedgerHarness.opened(f"t-{next(_tenants)}"))
+        simulation = LedgerSimulation(LedgerHarness.opened())
         for step in steps:
             await simulation.step(step)
             await simulation.learn()

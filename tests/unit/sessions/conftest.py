@@ -1,15 +1,13 @@
-"""Sessions on an emulated table in process, for what one request after another does."""
+"""Sessions on a table in memory, for what one request after another does."""
 
 import hashlib
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import pytest
-from moto import mock_aws
 
-from spass.aws.clients import Aws
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
@@ -21,6 +19,7 @@ from spass.sessions.turn import CommittedTurn, Respond, ShortenHistory, Turn
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
+from tests.simulated.memory import MemoryAws
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 
 AGENT = AgentName("librarian")
@@ -30,7 +29,7 @@ AGENT = AgentName("librarian")
 class SessionsHarness:
     """A gateway's sessions, with a clock that only moves when told, a model with room for 250 tokens, and summaries by script."""
 
-    aws: Aws
+    aws: MemoryAws
     now: float = 1_800_000_000.0
     summarizer: ScriptedSummarizer = field(default_factory=ScriptedSummarizer)
 
@@ -49,11 +48,11 @@ class SessionsHarness:
         caller = Caller(identity, UserId(user), RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions")
         return Scope.for_request(caller, self.aws.for_tenant(identity.tenant))
 
-    def stored_items(self) -> list[dict[str, Any]]:
-        return self.aws._dynamodb.scan(TableName="spass")["Items"]
+    def stored_items(self) -> list[Mapping[str, Any]]:
+        return list(self.aws.table.items())
 
     def stored_objects(self) -> list[str]:
-        return [entry["Key"] for entry in self.aws._s3.list_objects_v2(Bucket="spass").get("Contents", [])]
+        return self.aws.bucket.keys
 
     async def create(self, user: str = "ana", title: str | None = None) -> SessionId:
         return await self.create_with(CreateSession(title=title), user)
@@ -123,31 +122,6 @@ def redirected(request: IdempotentRequest | None, to: SessionId) -> IdempotentRe
     return IdempotentRequest(hashlib.sha256(f"{request.digest}{to}".encode()).hexdigest(), request.body_hash)
 
 
-@pytest.fixture(scope="module")
-def aws() -> Iterator[Aws]:
-    """One emulated table and bucket for a module's tests: making the clients is what costs."""
-    with pytest.MonkeyPatch.context() as patch, mock_aws():
-        patch.delenv("AWS_ENDPOINT_URL", raising=False)
-        patch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-        aws = Aws(table="spass", bucket="spass")
-        aws._dynamodb.create_table(
-            TableName="spass",
-            BillingMode="PAY_PER_REQUEST",
-            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
-            AttributeDefinitions=[
-                {"AttributeName": "pk", "AttributeType": "S"},
-                {"AttributeName": "sk", "AttributeType": "S"},
-            ],
-        )
-        aws._s3.create_bucket(Bucket="spass", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
-        yield aws
-
-
 @pytest.fixture
-def harness(aws: Aws) -> Iterator[SessionsHarness]:
-    harness = SessionsHarness(aws)
-    yield harness
-    for item in harness.stored_items():
-        aws._dynamodb.delete_item(TableName="spass", Key={"pk": item["pk"], "sk": item["sk"]})
-    for key in harness.stored_objects():
-        aws._s3.delete_object(Bucket="spass", Key=key)
+def harness() -> SessionsHarness:
+    return SessionsHarness(MemoryAws())
