@@ -20,7 +20,8 @@ from spass.sessions.compaction.planning import first_kept_seq
 from spass.sessions.compaction.types import CompactionPlan, Summary
 from spass.sessions.hold import acquire_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
-from spass.sessions.session import CompactStrategy, Hold, HoldKind, Session
+from spass.sessions.session import Hold, HoldKind, Session
+from spass.tenancy.scalars import CompactStrategy
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

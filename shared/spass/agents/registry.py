@@ -9,6 +9,7 @@ from spass.agents.answers import AgentPage, AgentSummary
 from spass.agents.spec import AgentSpec
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import AgentNotFound
+from spass.core.json import replace_surrogates
 from spass.core.text_checks import did_you_mean
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.yaml_source import ConfigError, ConfigProblem, YamlSource, load_yaml, validate
@@ -112,4 +113,4 @@ def _display_path(path: Path) -> str:
 
 
 def _display_name(name: str) -> str:
-    return name.encode("utf-8", "replace").decode()[:128]
+    return replace_surrogates(name)[:128]

@@ -8,6 +8,7 @@ from spass.agents.kinds.registry import KINDS
 from spass.core.ids import RAG_ID
 from spass.core.text_checks import limit_bytes, reject_blank
 from spass.llm.types import MAX_OUTPUT_TOKENS
+from spass.tenancy.scalars import TopK
 from spass.tenancy.strict_body import StrictBody
 
 MAX_MESSAGE_BYTES: Final = 256 * 1024
@@ -41,7 +42,7 @@ class AgentSpec(BaseModel):
     max_turns: Annotated[int, Field(ge=1, le=100)] = 10
     tools: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_check_unique)] = ()
     rag_index: Annotated[str, Field(pattern=RAG_ID)] | None = None
-    rag_top_k: Annotated[int, Field(ge=1, le=50)] | None = None
+    rag_top_k: TopK | None = None
 
 
 class MessageBody(StrictBody):

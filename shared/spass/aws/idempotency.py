@@ -18,6 +18,7 @@ from spass.aws.table import TTL, ConditionFailed, TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Put, Update
 from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
 from spass.core.ids import random_suffix
+from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import now_s
 
@@ -184,14 +185,13 @@ async def _completion(
     kept: dict[str, Json] = {"body": answer.body, "headers": dict(answer.headers)}
     if answer.status is not None:
         kept["status"] = answer.status
-    text = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
     attributes: dict[str, Value] = {
         "state": "done",
         "owner": owner,
         "body_hash": request.body_hash,
         TTL: answer.expires_at or now_s() + _KEEP_SECONDS,
     }
-    encoded = text.encode("utf-8", "replace")  # text of a model may hold half a surrogate pair
+    encoded = dump_bytes(kept)
     if len(encoded) <= _INLINE_BYTES:
         attributes["answer"] = encoded.decode()
     else:

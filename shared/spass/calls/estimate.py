@@ -3,8 +3,7 @@
 import json
 from typing import Final
 
-from spass.core.messages import Image, Message, TokenUsage
-from spass.llm.attempt import CHARACTERS_PER_TOKEN
+from spass.core.messages import CHARACTERS_PER_TOKEN, Image, Message, TokenUsage
 from spass.llm.types import ChatRequest
 
 TYPICAL_ANSWER_TOKENS: Final = 1024

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from spass.completions.answers import Embedding, EmbeddingList, EmbeddingUsage
 from spass.completions.body import Body
 from spass.core.errors import InvalidRequest
+from spass.core.json import encode_utf8
 from spass.llm.types import EmbeddingReply
 from spass.tenancy.config import MAX_EMBEDDING_INPUTS, ModelConfig, RequestLimits
 
@@ -37,7 +38,7 @@ def _texts(value: object) -> list[str]:
             raise PydanticCustomError("embedding_input", "text {number} is no text", {"number": number})
         if not text:
             raise PydanticCustomError("embedding_input", "text {number} is empty", {"number": number})
-        if len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
+        if len(encode_utf8(text)) > MAX_TEXT_BYTES:
             reason = {"number": number, "limit": MAX_TEXT_BYTES}
             raise PydanticCustomError("embedding_input", "text {number} is over {limit} bytes of UTF-8", reason)
     return texts

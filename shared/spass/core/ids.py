@@ -23,7 +23,16 @@ DOCUMENT_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}(#[1-9][0-9]*)?$"
 """The form of any document's id: the caller's, or ``<file>#<number>``, as bulk ingest names the pieces of a file. Besides, it has
 128 characters at most (which the pattern leaves unsaid: pydantic's engine cannot look ahead)."""
 
+AGENT_NAME: Final = "[a-zA-Z0-9_-]{1,128}"
+"""The form of an agent's name in a path or a parameter. A file of an agent may use 64 characters."""
+
 Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl", "upl"]
+
+
+def id_pattern(prefix: Prefix) -> str:
+    """Return the regular expression of the ids that ``new_id(prefix)`` makes."""
+    return rf"{prefix}_[0-9a-z]{{26}}"
+
 
 # Crockford's base 32 in lower case: sorts as the number it writes, and has no letters that read alike.
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, TypeAlias
 
-from spass.core.ids import IndexId, JobId, TenantId, UploadId
+from spass.core.ids import IndexId, JobId, TenantId, UploadId, id_pattern
 
 MAX_RECEIVES: Final = 5
 """Deliveries of a message of the queue of jobs before the queue moves it to the dead letters."""
-_COMPACTION: Final = re.compile(r"job_[0-9a-z]{26}")
+_COMPACTION: Final = re.compile(id_pattern("job"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,37 @@
-"""Reading JSON that strangers write.
+"""Read JSON that others wrote, and write JSON.
 
 The standard parser accepts more than JSON (NaN, duplicate keys, halves of surrogate pairs) and can be made to work hard by small
-texts (deep nesting, numbers of a million digits). What passes is one object that every floor can store and write back.
+texts (deep nesting, numbers of a million digits). ``read_object`` accepts only objects that can be stored and written back.
 """
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Final
 
 from spass.core.messages import Json
 
+MAX_DEPTH: Final = 64
+"""Levels of arrays and objects in a request, or in the arguments of a tool call."""
 MAX_KEYS: Final = 1000
-"""Keys of one object. Each unknown key is reported by validation, so their number must be bounded before it."""
+"""Keys of one object. Validation reports each unknown key, so their number is bounded before it."""
 MAX_ITEMS: Final = 10_000
 """Items of one list, for the same reason. No list of the contract may be nearly as long."""
 MAX_DIGITS: Final = 64
+"""Digits of one integer."""
 
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
-_SHOWN: Final = 64  # characters of a key
+_MAX_SHOWN: Final = 64  # characters of a key
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encode_canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 class InvalidJson(ValueError):
-    """The text is not such an object. ``reason`` goes on after a colon; ``position`` is the character where JSON itself ends."""
+    """A text is not an object that ``read_object`` accepts.
+
+    ``reason`` is a clause that follows a colon; ``position`` is the character at which the text stops being JSON.
+    """
 
     def __init__(self, reason: str, position: int | None = None) -> None:
         super().__init__(reason)
@@ -30,11 +39,11 @@ class InvalidJson(ValueError):
         self.position = position
 
 
-def read_object(text: str, *, max_depth: int) -> dict[str, Json]:
-    """The one JSON object that ``text`` is, nested ``max_depth`` levels at most.
+def read_object(text: str, *, max_depth: int = MAX_DEPTH) -> dict[str, Json]:
+    """Return the JSON object in ``text``, nested at most ``max_depth`` levels.
 
     Raises:
-        Unreadable: it is none, or not one that can be stored and written back.
+        InvalidJson: it is not one JSON object, or it cannot be stored and written back.
     """
     _check_unicode(text)
     try:
@@ -48,18 +57,58 @@ def read_object(text: str, *, max_depth: int) -> dict[str, Json]:
         raise _too_deep(max_depth) from None
     if not isinstance(value, dict):
         raise InvalidJson("it must be one JSON object")
-    # Without as many brackets nothing is nested too deep, without as many commas no list is too long: that decides most texts.
-    if text.count("{") + text.count("[") > max_depth or text.count(",") >= MAX_ITEMS:
-        _check_shape(value, max_depth)
+    # These counts decide most texts: too deep takes as many brackets, too long as many commas.
+    if text.count("{") + text.count("[") > max_depth and nests_deeper(value, max_depth):
+        raise _too_deep(max_depth)
+    if text.count(",") >= MAX_ITEMS:
+        _check_lists(value)
     if _SURROGATE_ESCAPE.search(text):
-        _check_unicode(json.dumps(value, ensure_ascii=False))
+        _check_unicode(_encode(value))
     return value
 
 
-def canonical(value: Json) -> bytes:
-    """Return ``value`` as JSON with the members of its objects in order, so that equal values are equal bytes. ``True`` is not
-    ``1``, and ``1.0`` is not ``1``."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+def nests_deeper(value: object, levels: int) -> bool:
+    """Return True if lists and objects in ``value`` lie more than ``levels`` deep; ``value`` itself is the first level."""
+    level = [value]
+    for _ in range(levels):
+        level = [child for parent in level for child in _children(parent) if isinstance(child, Mapping | list | tuple)]
+        if not level:
+            return False
+    return True
+
+
+def dump(value: Json) -> str:
+    """Return ``value`` as JSON without blanks.
+
+    Raises:
+        ValueError: it holds NaN or an infinite number.
+    """
+    return _encode(value)
+
+
+def dump_bytes(value: Json) -> bytes:
+    """Return ``value`` as JSON in UTF-8 without blanks, encoded as by ``encode_utf8``.
+
+    Raises:
+        ValueError: it holds NaN or an infinite number.
+    """
+    return _encode(value).encode("utf-8", "replace")
+
+
+def dump_canonical(value: Json) -> bytes:
+    """Return ``value`` as JSON with the members of objects in order: equal values are equal bytes. ``True``, ``1`` and ``1.0``
+    differ."""
+    return _encode_canonical(value).encode()
+
+
+def encode_utf8(text: str) -> bytes:
+    """Return ``text`` in UTF-8. Half of a surrogate pair, which UTF-8 cannot write, becomes a question mark."""
+    return text.encode("utf-8", "replace")
+
+
+def replace_surrogates(text: str) -> str:
+    """Return ``text`` with a question mark for each half of a surrogate pair."""
+    return encode_utf8(text).decode()
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -69,12 +118,12 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for number, name in enumerate(names) if name in names[:number])
-        raise InvalidJson(f"the key {twice.encode('utf-8', 'replace').decode()[:_SHOWN]!r} stands twice in one object")
+        raise InvalidJson(f"the key {replace_surrogates(twice)[:_MAX_SHOWN]!r} stands twice in one object")
     return found
 
 
 def _refuse_constant(name: str) -> Json:
-    raise InvalidJson(f"{name} is no JSON number")
+    raise InvalidJson(f"{name} is not a JSON number")
 
 
 def _finite(digits: str) -> float:
@@ -90,23 +139,18 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _check_shape(value: Json, max_depth: int) -> None:
-    level: list[Json] = [value]
-    for _ in range(max_depth):
-        level = [child for parent in level for child in _children(parent) if isinstance(child, dict | list)]
-        if not level:
-            return
-    raise _too_deep(max_depth)
+def _check_lists(value: Json) -> None:
+    level: list[object] = [value]
+    while level:
+        if any(isinstance(one, list) and len(one) > MAX_ITEMS for one in level):
+            raise InvalidJson(f"a list may hold {MAX_ITEMS} items at most")
+        level = [child for parent in level for child in _children(parent) if isinstance(child, Mapping | list)]
 
 
-def _children(parent: Json) -> Iterable[Json]:
-    if isinstance(parent, dict):
-        return parent.values()
-    if not isinstance(parent, list):
-        return ()
-    if len(parent) > MAX_ITEMS:
-        raise InvalidJson(f"a list may hold {MAX_ITEMS} items at most")
-    return parent
+def _children(parent: object) -> list[object]:
+    if isinstance(parent, Mapping):
+        return list(parent.values())
+    return list(parent) if isinstance(parent, list | tuple) else []
 
 
 def _too_deep(max_depth: int) -> InvalidJson:
@@ -117,4 +161,4 @@ def _check_unicode(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidJson("it holds half of a surrogate pair, which is no character") from None
+        raise InvalidJson("it holds half of a surrogate pair, which is not a character") from None

@@ -3,10 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
 """A value that JSON can write."""
+
+
+CHARACTERS_PER_TOKEN: Final = 4
+"""The estimate where a provider does not count tokens."""
 
 
 class Role(StrEnum):

@@ -25,7 +25,7 @@ def limit_bytes(limit: int) -> Callable[[str], str]:
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
-            raise ValueError("must not hold half of a surrogate pair, which is no character") from None
+            raise ValueError("must not hold half of a surrogate pair, which is not a character") from None
         if size > limit:
             raise ValueError(f"must be at most {limit} bytes of UTF-8; it has {size}")
         return text

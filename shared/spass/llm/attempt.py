@@ -2,9 +2,7 @@
 
 from typing import Final
 
-from spass.core.messages import TokenUsage
-
-CHARACTERS_PER_TOKEN: Final = 4
+from spass.core.messages import CHARACTERS_PER_TOKEN, TokenUsage
 
 _NONE: Final = TokenUsage()
 

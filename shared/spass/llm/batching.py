@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from spass.core.json import encode_utf8
 from spass.tenancy.config import BackendConfig
 
 _CONCURRENT_REQUESTS: Final = 4
@@ -64,7 +65,7 @@ def batches(texts: Iterable[str], limits: EmbeddingLimits) -> Iterator[tuple[str
     batch: list[str] = []
     size = 0
     for text in texts:
-        length = len(text.encode(errors="replace"))
+        length = len(encode_utf8(text))
         if batch and (len(batch) == limits.texts or size + length > limits.text_bytes):
             yield tuple(batch)
             batch, size = [], 0

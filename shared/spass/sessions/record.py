@@ -10,6 +10,7 @@ from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.core.events import Event, Outcome, ToolCallFinished
 from spass.core.ids import MessageId, SessionId, new_id
+from spass.core.json import dump_bytes
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.core.time import Timestamp
 
@@ -146,8 +147,7 @@ def _encode(record: TurnRecord) -> bytes:
         "finish_reason": record.finish_reason.value,
         "tools": [[run.call_id, run.name, run.duration_ms] for run in record.tools],
     }
-    # A model may write half a surrogate pair, which UTF-8 cannot: better a question mark than a turn that cannot be kept.
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return dump_bytes(body)
 
 
 def _decode(turn_id: str, body: str | bytes) -> TurnRecord:

@@ -12,7 +12,7 @@ from spass.aws.writes import ITEM_ABSENT, Put
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import SessionArchived, SessionNotFound
-from spass.core.ids import AgentName, SessionId, new_id
+from spass.core.ids import AgentName, SessionId, id_pattern, new_id
 from spass.core.time import timestamp
 from spass.sessions.deletion import delete_session
 from spass.sessions.held_session import Clock
@@ -25,7 +25,7 @@ from spass.tenancy.settings import Cascade
 if TYPE_CHECKING:
     from spass.sessions.compaction.summary import Summarizer
 
-_POSITION: Final = re.compile(r"ses_[0-9a-z]{26}")
+_POSITION: Final = re.compile(id_pattern("ses"))
 
 
 class SessionPage(ResponseModel):

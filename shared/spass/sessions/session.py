@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Final, Literal, cast
+from typing import Annotated, Final, cast
 
 from pydantic import AfterValidator, Field
 
@@ -14,9 +14,9 @@ from spass.core.ids import AgentName, SessionId, SummaryId, UserId
 from spass.core.text_checks import reject_nul
 from spass.core.time import Timestamp
 from spass.tenancy.response_model import Count, DateTime, ResponseModel, SessionIdText
+from spass.tenancy.scalars import CompactStrategy, KeepLastN
 from spass.tenancy.strict_body import StrictBody
 
-CompactStrategy = Literal["auto", "manual", "off"]
 Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(reject_nul)]
 
 
@@ -25,7 +25,7 @@ class CreateSession(StrictBody):
 
     title: Title | None = None
     compact_strategy: CompactStrategy | None = None
-    compact_keep_last_n: Annotated[int, Field(ge=0, le=200)] | None = None
+    compact_keep_last_n: KeepLastN | None = None
     compact_observation_mask: bool | None = None
 
 

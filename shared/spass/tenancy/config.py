@@ -15,9 +15,11 @@ from spass.tenancy.config_checks import BackendCheck, find_problems, find_warnin
 from spass.tenancy.scalars import (
     ANY_MODEL,
     BaseUrl,
+    CompactStrategy,
     Count,
     Day,
     EnvironmentVariable,
+    KeepLastN,
     Money,
     Name,
     Positive,
@@ -25,6 +27,7 @@ from spass.tenancy.scalars import (
     Seconds,
     Sha256,
     TenantName,
+    TopK,
 )
 from spass.tenancy.yaml_source import ConfigError, load_yaml, validate
 
@@ -123,8 +126,8 @@ class RequestLimits(_Section):
 class TenantDefaults(_Section):
     """The part of the configuration that cascades from the process over the file's tenant to what the tenant stored."""
 
-    compact_strategy: Literal["auto", "manual", "off"] = "auto"
-    compact_keep_last_n: Annotated[int, Field(ge=0, le=200, strict=True)] = 10
+    compact_strategy: CompactStrategy = "auto"
+    compact_keep_last_n: Annotated[KeepLastN, Field(strict=True)] = 10
     compact_observation_mask: Annotated[bool, Field(strict=True)] = True
     compact_summary_model: Name | None = None
     system_prompt: Annotated[str, AfterValidator(limit_bytes(MAX_SYSTEM_PROMPT_BYTES)), _size(MAX_SYSTEM_PROMPT_BYTES)] | None = (
@@ -132,7 +135,7 @@ class TenantDefaults(_Section):
     )
     memory: Annotated[str, AfterValidator(limit_bytes(MAX_MEMORY_BYTES)), _size(MAX_MEMORY_BYTES)] | None = None
     tools_enabled_default: Annotated[tuple[Name, ...], Field(max_length=_MAX_TOOLS)] = ()
-    rag_top_k: Annotated[int, Field(ge=1, le=50, strict=True)] = 5
+    rag_top_k: Annotated[TopK, Field(strict=True)] = 5
     monthly_budget_usd: Money | None = None
     tokens_per_minute: Positive | None = None
 

@@ -1,17 +1,15 @@
 """What the answers of all rooms have in common: their base class, and the types of their fields."""
 
-import json
 from operator import not_
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticSerializationError
 
-from spass.core.ids import JobId, SessionId, SummaryId
+from spass.core.ids import JobId, SessionId, SummaryId, id_pattern
+from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import Timestamp
-
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _without_titles(schema: dict[str, Any]) -> None:
@@ -40,7 +38,7 @@ class ResponseModel(BaseModel):
         try:
             return self.__pydantic_serializer__.to_json(self)
         except PydanticSerializationError:
-            return _encode(self.to_dict()).encode("utf-8", "replace")
+            return dump_bytes(self.to_dict())
 
     def to_dict(self) -> dict[str, Json]:
         """Return the answer as values that JSON can write."""
@@ -57,9 +55,9 @@ LEAVE_OUT_IF_EMPTY: Final = Field(exclude_if=not_)
 """Marks a field that is absent from the answer when it is empty or False."""
 
 Count = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
-SessionIdText = Annotated[SessionId, WithJsonSchema({"type": "string", "pattern": "^ses_[0-9a-z]{26}$"})]
-SummaryIdText = Annotated[SummaryId, WithJsonSchema({"type": "string", "pattern": "^sum_[0-9a-z]{26}$"})]
-JobIdText = Annotated[JobId, WithJsonSchema({"type": "string", "pattern": "^job_[0-9a-z]{26}$"})]
+SessionIdText = Annotated[SessionId, WithJsonSchema({"type": "string", "pattern": f"^{id_pattern('ses')}$"})]
+SummaryIdText = Annotated[SummaryId, WithJsonSchema({"type": "string", "pattern": f"^{id_pattern('sum')}$"})]
+JobIdText = Annotated[JobId, WithJsonSchema({"type": "string", "pattern": f"^{id_pattern('job')}$"})]
 DateTime = Annotated[Timestamp, WithJsonSchema({"type": "string", "format": "date-time"})]
 DecimalText = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[0-9]+([.][0-9]+)?$"})]
 """An amount of money, exact."""

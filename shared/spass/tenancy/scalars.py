@@ -3,7 +3,7 @@
 import re
 from datetime import date
 from decimal import Decimal
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -57,3 +57,8 @@ Seconds = Annotated[float, Field(gt=0, le=900, allow_inf_nan=False)]
 Day = Annotated[date, BeforeValidator(_day), Field(ge=date(1970, 1, 1))]
 Price = Annotated[Decimal, Field(ge=0)]
 Money = Annotated[Decimal, Field(ge=0, le=10**9, max_digits=30)]
+CompactStrategy: TypeAlias = Literal["auto", "manual", "off"]
+KeepLastN = Annotated[int, Field(ge=0, le=200)]
+"""Messages that a compaction keeps verbatim."""
+TopK = Annotated[int, Field(ge=1, le=50)]
+"""Passages that a search returns at most."""

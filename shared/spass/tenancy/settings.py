@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import WithJsonSchema
 
@@ -19,6 +19,7 @@ from spass.core.messages import Json
 from spass.core.time import Deadline, now
 from spass.tenancy.config import GatewayConfig, TenantDefaults
 from spass.tenancy.response_model import ResponseModel
+from spass.tenancy.scalars import CompactStrategy
 from spass.tenancy.stored_settings import KEYS, ConfigValues, SettingRules, StoredSettings, settings_update
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class EffectiveConfig(ResponseModel):
 class TenantSettings:
     """``sources`` has one entry for each other field."""
 
-    compact_strategy: Literal["auto", "manual", "off"]
+    compact_strategy: CompactStrategy
     compact_keep_last_n: int
     compact_observation_mask: bool
     compact_summary_model: str | None

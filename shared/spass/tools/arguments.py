@@ -6,7 +6,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from spass.core.field_paths import field_path, path_within
-from spass.core.json import InvalidJson, read_object
+from spass.core.json import InvalidJson, read_object, replace_surrogates
 from spass.core.messages import Json
 from spass.tools.base import ToolError
 
@@ -47,7 +47,7 @@ def arguments_for_display(text: str) -> Json:
     try:
         return parse(text)
     except InvalidArguments:
-        return text[:MAX_BYTES].encode("utf-8", "replace").decode()
+        return replace_surrogates(text[:MAX_BYTES])
 
 
 def describe_validation_error(error: ValidationError, arguments: Mapping[str, Json]) -> InvalidArguments:

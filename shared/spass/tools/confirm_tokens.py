@@ -21,7 +21,7 @@ from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Delete, Put, Write
 from spass.calls.scope import Scope
 from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid, InternalError, SpassError
 from spass.core.ids import DocumentId, IndexId, TenantId
-from spass.core.json import canonical
+from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.core.time import now_s
 from spass.rag.index.answers import Document, WriteAnswer
@@ -68,8 +68,8 @@ class ConfirmedOperation:
     def fingerprint(self, caller: Caller) -> bytes:
         """SHA-256 over whose call it is and all that it says. The order in which members of an object are written makes no
         difference."""
-        body = hashlib.sha256(canonical(self.body)).hexdigest()
-        return hashlib.sha256(canonical([caller.tenant, caller.user, self.op, self.index, self.document, body])).digest()
+        body = hashlib.sha256(dump_canonical(self.body)).hexdigest()
+        return hashlib.sha256(dump_canonical([caller.tenant, caller.user, self.op, self.index, self.document, body])).digest()
 
 
 @dataclass(frozen=True, slots=True)

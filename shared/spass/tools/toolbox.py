@@ -33,6 +33,7 @@ from spass.core.errors import (
     Upstream,
 )
 from spass.core.events import ToolCallFinished
+from spass.core.json import replace_surrogates
 from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
 from spass.metering import audit
 from spass.metering.audit import CallKind
@@ -267,7 +268,7 @@ def _check_admin(tool: type[Tool], scope: Scope) -> None:
 
 
 def _no_such_tool(name: str, known: Collection[str]) -> str:
-    shown = name.encode("utf-8", "replace").decode()[:80]
+    shown = replace_surrogates(name)[:80]
     return f"There is no tool {shown!r}. There are: {', '.join(known) or 'none'}."
 
 

@@ -1,6 +1,5 @@
 """JSON in HTTP: bodies are read strictly, answers are written in UTF-8."""
 
-import json
 import re
 from collections.abc import AsyncIterable, Mapping
 from typing import Final
@@ -8,14 +7,11 @@ from typing import Final
 from starlette.responses import Response
 
 from spass.core.errors import InvalidRequest, PayloadTooLarge
-from spass.core.json import InvalidJson, read_object
+from spass.core.json import InvalidJson, dump_bytes, read_object
 from spass.core.messages import Json
 from spass.tenancy.response_model import ResponseModel
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-MAX_JSON_DEPTH: Final = 64
-
-_dump_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 async def read_body(chunks: AsyncIterable[bytes], content_length: str | None) -> bytes:
@@ -75,7 +71,7 @@ def parse_object(body: bytes) -> dict[str, Json]:
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"The body is not UTF-8 (byte {error.start}).") from None
     try:
-        return read_object(text, max_depth=MAX_JSON_DEPTH)
+        return read_object(text)
     except InvalidJson as error:
         message = f"The body cannot be read: {error.reason}."
         loc: list[Json] = ["body"] if error.position is None else ["body", error.position]
@@ -84,7 +80,7 @@ def parse_object(body: bytes) -> dict[str, Json]:
 
 def dump(value: "Json | ResponseModel") -> bytes:
     """Return ``value`` as JSON in UTF-8. Half of a surrogate pair, which UTF-8 cannot write, becomes a question mark."""
-    return value.to_json() if isinstance(value, ResponseModel) else _dump_json(value).encode("utf-8", "replace")
+    return value.to_json() if isinstance(value, ResponseModel) else dump_bytes(value)
 
 
 def json_response(value: "Json | ResponseModel", *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

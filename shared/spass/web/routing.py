@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from spass.calls.scope import MAX_CALLER_DEPTH
 from spass.core.errors import AdminRequired, AgentNotFound, InvalidRequest, JobNotFound, SessionNotFound, UploadNotFound
-from spass.core.ids import DOCUMENT_ID, RAG_ID, AgentName, DocumentId, IndexId, JobId, SessionId, UploadId
+from spass.core.ids import AGENT_NAME, DOCUMENT_ID, RAG_ID, AgentName, DocumentId, IndexId, JobId, SessionId, UploadId, id_pattern
 from spass.core.messages import Json
 from spass.web.caller import acts_for_user, caller_of, refuse_user_id
 from spass.web.exchange import exchange_of
@@ -29,11 +29,10 @@ from spass.web.services import services_of
 Handler = Callable[[Request], Coroutine[None, None, Response]]
 
 MAX_CURSOR: Final = 4096
-AGENT_NAME: Final = "[a-zA-Z0-9_-]{1,128}"
 _AGENT: Final = re.compile(AGENT_NAME)
-_SESSION: Final = re.compile(r"ses_[0-9a-z]{26}")
-_JOB: Final = re.compile(r"job_[0-9a-z]{26}")
-_UPLOAD: Final = re.compile(r"upl_[0-9a-z]{26}")
+_SESSION: Final = re.compile(id_pattern("ses"))
+_JOB: Final = re.compile(id_pattern("job"))
+_UPLOAD: Final = re.compile(id_pattern("upl"))
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 
 _ERROR: Final = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}

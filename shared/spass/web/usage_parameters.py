@@ -11,14 +11,14 @@ from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from spass.core.errors import AdminRequired, InvalidRequest, RequestNotFound
-from spass.core.ids import AgentName, RequestId
+from spass.core.ids import AGENT_NAME, AgentName, RequestId, id_pattern
 from spass.core.messages import Json
 from spass.metering.usage import GroupBy, UsageQuery
 from spass.web.exchange import exchange_of
-from spass.web.routing import AGENT_NAME, reject_repeated
+from spass.web.routing import reject_repeated
 
 _MAX_SHOWN: Final = 64  # characters of a name that nobody knows
-_REQUEST: Final = re.compile(r"req_[0-9a-z]{26}")
+_REQUEST: Final = re.compile(id_pattern("req"))
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 

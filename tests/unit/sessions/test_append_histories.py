@@ -14,7 +14,8 @@ import pytest
 
 from spass.core.ids import SessionId
 from spass.sessions import record
-from spass.sessions.session import CompactStrategy, CreateSession
+from spass.sessions.session import CreateSession
+from spass.tenancy.scalars import CompactStrategy
 from tests.simulated.gateway import Gateway
 from tests.simulated.invariants import Chain, violations
 from tests.simulated.schedule import MANY_FAULTS, Schedule, run_schedule

@@ -28,8 +28,9 @@ from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Message
 from spass.sessions import turn as turn_module
 from spass.sessions.record import INLINE_BYTES
-from spass.sessions.session import CompactStrategy, CreateSession, Session
+from spass.sessions.session import CreateSession, Session
 from spass.sessions.turn import Respond, ShortenHistory
+from spass.tenancy.scalars import CompactStrategy
 from tests.unit.sessions.conftest import answer_events, redirected
 
 if TYPE_CHECKING:

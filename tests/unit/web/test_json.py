@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.errors import InvalidRequest, PayloadTooLarge
-from spass.web.json import MAX_BODY_BYTES, MAX_JSON_DEPTH, dump, parse_object, read_body
+from spass.core.json import MAX_DEPTH
+from spass.web.json import MAX_BODY_BYTES, dump, parse_object, read_body
 
 values = st.recursive(
     st.none()
@@ -90,7 +91,7 @@ def test_what_is_not_one_plain_object_is_refused_with_the_reason(body: bytes, sa
 
 
 def test_an_object_may_be_as_deep_as_the_limit_and_hold_a_whole_surrogate_pair() -> None:
-    depth = MAX_JSON_DEPTH - 1
+    depth = MAX_DEPTH - 1
     assert parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
     assert parse_object(b'{"a": "\\ud83d\\ude00"}') == {"a": "\N{GRINNING FACE}"}
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from spass.core.json import encode_utf8
 from spass.core.messages import Json, TokenUsage
 from spass.llm.errors import BackendAuthError
 from spass.llm.providers.http import Connection, malformed_response
@@ -94,7 +95,7 @@ def _dimensions_field(field: str, request: EmbeddingRequest, *, choosing: str) -
 
 def _windows(text: str) -> Iterator[str]:
     """Yield ``text`` in pieces of at most the window's bytes, cut between characters. An empty text is one piece."""
-    data = text.encode(errors="replace")
+    data = encode_utf8(text)
     begin = 0
     while begin < len(data) or not begin:
         end = begin + _COHERE_WINDOW

@@ -16,7 +16,6 @@ _EMPTY_PLACEHOLDER: Final = "(Begin.)"
 _DISALLOWED: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _MAX_NAME: Final = 64
 _STEM: Final = 54  # of an id that gets a number
-_MAX_DEPTH: Final = 64
 _DATA_URL: Final = re.compile(r"data:image/(\w+);base64,(.*)", re.DOTALL)
 
 
@@ -111,7 +110,7 @@ def arguments_of(call: ToolCall) -> Json:
     Arguments that are not a JSON object are quoted, because otherwise every later call of the conversation would fail.
     """
     try:
-        return read_object(call.arguments if call.arguments.strip() else "{}", max_depth=_MAX_DEPTH)
+        return read_object(call.arguments if call.arguments.strip() else "{}")
     except InvalidJson:
         return {"not_an_object": call.arguments}
 

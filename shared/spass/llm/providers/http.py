@@ -1,7 +1,6 @@
 """Send requests to one backend, bound the time and the bytes of its answers, and translate every error into ``BackendError``."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -9,6 +8,7 @@ from typing import Final, Protocol, TypeVar
 
 import httpx
 
+from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.llm.backends import DEFAULT_MAX_CONNECTIONS
 from spass.llm.errors import BackendAuthError, BackendBadRequest, BackendError, BackendTimeout, BackendUnavailable
@@ -27,7 +27,6 @@ MAX_ERROR_BYTES: Final = 64 * 1024
 
 _ERROR_SECONDS: Final = 5.0  # to wait for the message of an error whose status is known
 _DRAIN_SECONDS: Final = 0.25
-_dump_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _DEFAULT_HEADERS: Final = {
     "Accept": "*/*",
     "Accept-Encoding": "gzip, deflate",
@@ -283,7 +282,6 @@ def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:
 
 def _encode(body: Mapping[str, Json]) -> bytes:
     try:
-        # A tool or a model may have written half a surrogate pair, which UTF-8 cannot encode.
-        return _dump_json(body).encode(errors="replace")
+        return dump_bytes(body)
     except ValueError as error:
         raise BackendBadRequest("The request holds a number that JSON cannot write.") from error

@@ -1,7 +1,6 @@
 """What a client sends to the rag room, and its limits."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, ConfigDict, FailFast, Field, FiniteFloat, JsonValue, model_validator
@@ -9,6 +8,7 @@ from pydantic.config import JsonDict
 
 from spass.core.errors import DocumentTooLarge, DuplicateDocumentId, InvalidRequest, TooManyDocuments
 from spass.core.ids import RAG_ID, DocumentId
+from spass.core.json import dump, nests_deeper
 from spass.core.messages import Json
 from spass.core.text_checks import limit_bytes, reject_blank
 from spass.tenancy.strict_body import StrictBody
@@ -117,21 +117,12 @@ def metadata_json(metadata: dict[str, Any], where: str = "metadata") -> bytes:
     Raises:
         InvalidRequest: it holds what JSON cannot write, such as NaN, or is nested deeper than 32 levels.
     """
-    level: list[object] = [metadata]
-    for _ in range(MAX_METADATA_DEPTH):
-        level = [inner for value in level for inner in _child_values(value)]
-    if any(isinstance(value, dict | list) for value in level):
+    if nests_deeper(metadata, MAX_METADATA_DEPTH):
         raise InvalidRequest(f"The metadata is nested deeper than {MAX_METADATA_DEPTH} levels.", param=where)
     try:
-        return json.dumps(metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        return dump(metadata).encode()
     except ValueError:
         raise InvalidRequest("The metadata is not JSON that can be stored.", param=where) from None
-
-
-def _child_values(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def check_limits(documents: Sequence[NewDocument]) -> None:

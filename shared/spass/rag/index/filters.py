@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from spass.core.errors import InvalidRequest
+from spass.core.json import dump, nests_deeper
 from spass.core.messages import Json
 
 MAX_FILTER_BYTES: Final = 8192
@@ -157,23 +158,14 @@ def parse_filter(raw: Mapping[str, Json]) -> Filter:
 
 
 def _check_size(raw: Mapping[str, Json]) -> None:
-    level: list[Json] = [raw]
-    for _ in range(_MAX_DEPTH + 2):  # the filter's own two levels around a value
-        level = [inner for value in level for inner in _child_values(value)]
-    if level:
+    if nests_deeper(raw, _MAX_DEPTH + 1):  # the filter and the value's operator lie around a value
         raise _invalid_filter(f"is nested deeper than {_MAX_DEPTH} levels")
     try:
-        size = len(json.dumps(raw, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
+        size = len(dump(raw).encode())
     except ValueError:
         raise _invalid_filter("is not JSON") from None
     if size > MAX_FILTER_BYTES:
         raise _invalid_filter(f"is {size} bytes long; {MAX_FILTER_BYTES} are allowed")
-
-
-def _child_values(value: Json) -> Sequence[Json]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 
 def _condition(field: str, asked: Json) -> FilterCondition:

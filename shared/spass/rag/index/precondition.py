@@ -12,7 +12,7 @@ from typing import Protocol
 
 from spass.aws.clients import TenantStore
 from spass.core.ids import DocumentId, IndexId
-from spass.core.json import canonical
+from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.locations import load_live_ids, locate_documents
@@ -75,7 +75,7 @@ async def entity_tag(view: View, manifest: Manifest, objects: SegmentObjects) ->
     Raises:
         ObjectMissing: the version has been swept.
     """
-    return hashlib.sha256(canonical([manifest.generation, await view.read(manifest, objects)])).hexdigest()
+    return hashlib.sha256(dump_canonical([manifest.generation, await view.read(manifest, objects)])).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

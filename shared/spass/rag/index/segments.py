@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spass.core.ids import DocumentId
+from spass.core.json import dump
 from spass.core.messages import Json
 from spass.core.time import timestamp
 from spass.rag.index.answers import Document
@@ -51,7 +52,7 @@ class Rows:
 
 def json_line(value: Json) -> bytes:
     """``value`` as one line of UTF-8 JSON, without the line feed."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return dump(value).encode()
 
 
 def encode_segment(rows: Rows) -> dict[str, bytes]:

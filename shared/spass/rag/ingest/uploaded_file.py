@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from spass.aws.uploads import UPLOADS_PREFIX
-from spass.core.ids import RAG_ID, IndexId, TenantId, UploadId
+from spass.core.ids import RAG_ID, IndexId, TenantId, UploadId, id_pattern
 
-UPLOAD_ID: Final = re.compile(r"upl_[0-9a-z]{26}")
+UPLOAD_ID: Final = re.compile(id_pattern("upl"))
 _INDEX_ID: Final = re.compile(RAG_ID)
 _HASH_BYTES: Final = 15
 _BEFORE_ALL_TIMES: Final = "00"

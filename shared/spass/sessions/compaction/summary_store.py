@@ -7,6 +7,7 @@ from spass.aws.attributes import Item, Value
 from spass.aws.clients import TenantStore
 from spass.core.errors import SummaryFailed
 from spass.core.ids import SessionId, SummaryId
+from spass.core.json import encode_utf8
 from spass.core.time import Timestamp
 from spass.sessions.compaction.types import SummaryRecord
 from spass.sessions.record import INLINE_BYTES
@@ -18,7 +19,7 @@ def storable_text(text: str) -> str:
     Raises:
         SummaryFailed: they do not fit an item.
     """
-    encoded = text.encode("utf-8", "replace")
+    encoded = encode_utf8(text)
     if len(encoded) > INLINE_BYTES:
         raise SummaryFailed("The model's summary is too large to be kept.")
     return encoded.decode()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from spass.core.json import replace_surrogates
 from spass.core.messages import Message, Role
 
 MIN_PART_BYTES: Final = 256
@@ -115,9 +116,8 @@ def _json(value: str | int) -> str:
     written = json.dumps(value, ensure_ascii=False)
     if written.isascii():
         return written
-    # Half a surrogate pair, which no provider can be sent, becomes a question mark.
-    written = written.encode("utf-8", "replace").decode()
-    return _LINE_ENDS.sub(lambda end: f"\\u{ord(end.group()):04x}", written)
+    # No provider accepts half a surrogate pair.
+    return _LINE_ENDS.sub(lambda end: f"\\u{ord(end.group()):04x}", replace_surrogates(written))
 
 
 def _cut_position(body: bytes, start: int, end: int) -> int:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from spass.calls.estimate import count_characters
-from spass.core.messages import Message
-from spass.llm.attempt import CHARACTERS_PER_TOKEN
+from spass.core.messages import CHARACTERS_PER_TOKEN, Message
 from spass.sessions.session import Session
 
 _FULL_PERCENT: Final = 80

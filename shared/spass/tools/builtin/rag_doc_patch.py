@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, JsonValue, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from spass.core.json import canonical
+from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.rag.index.documents import DocumentPatch, Text, check_patch
 from spass.tools.base import ToolContext
@@ -54,7 +54,7 @@ class RagDocPatch(DocumentTool):
                 context.scope, self.index, [self.document]
             )  # refuses what could not be embedded
             changed.append("text")
-        if canonical(metadata) != canonical(dict(stored.metadata)):
+        if dump_canonical(metadata) != dump_canonical(dict(stored.metadata)):
             changed.append("metadata")
         return {
             "index_id": self.index_id,

@@ -11,6 +11,7 @@ from spass.core.ids import RAG_ID, IndexId
 from spass.core.messages import Json
 from spass.rag.index.answers import Hit
 from spass.rag.index.documents import QueryText
+from spass.tenancy.scalars import TopK
 from spass.tools.base import Tool, ToolContext, ToolError
 
 _MAX_RESULT_BYTES: Final = 48 * 1024
@@ -31,7 +32,7 @@ class RagQuery(Tool):
 
     index_id: Annotated[str, Field(pattern=RAG_ID, description="The index to search, e.g. berlin-info.")]
     query: Annotated[QueryText, Field(description="What to look for, as a question or a few words.")]
-    top_k: Annotated[int, Field(ge=1, le=50, description="How many passages to return at most.")] = 5
+    top_k: Annotated[TopK, Field(description="How many passages to return at most.")] = 5
 
     async def run(self, context: ToolContext, /) -> Json:
         try:

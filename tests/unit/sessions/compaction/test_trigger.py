@@ -10,7 +10,8 @@ from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.messages import Message, Role, ToolCall
 from spass.core.time import Timestamp
 from spass.sessions.compaction.trigger import should_compact
-from spass.sessions.session import CompactStrategy, Session
+from spass.sessions.session import Session
+from spass.tenancy.scalars import CompactStrategy
 
 AT = Timestamp("2026-01-01T00:00:00.000Z")
 
