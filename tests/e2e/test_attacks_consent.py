@@ -156,7 +156,7 @@ def test_no_document_is_deleted_that_came_after_the_preview_however_close(harnes
             assert ids_of(victim) == [f"new{number}"] + ["old"] * (len(refused) == 4)
 
 
-def test_a_document_that_was_exchanged_is_not_deleted_and_another_one_does_not_matter(harness: ConsentHarness) -> None:
+def test_a_replaced_document_is_not_deleted_and_another_one_does_not_matter(harness: ConsentHarness) -> None:
     with closing(harness.client(USER)) as user:
         write(user, "a", "b")
         a, b = ({**DELETE, "doc_id": name} for name in "ab")

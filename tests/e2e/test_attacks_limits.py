@@ -51,7 +51,7 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
             yield gateway
 
 
-def test_tokens_beyond_the_reservation_are_refused_for_a_minute_from_the_end_of_the_call(gateway: Gateway) -> None:
+def test_tokens_beyond_the_reservation_are_refused_for_a_minute_from_the_calls_end(gateway: Gateway) -> None:
     body = {"model": "slow", "messages": [{"role": "user", "content": "Hi!?"}], "max_tokens": 20}
     with gateway.client(TOKEN) as client:
         admitted = client.post("/v1/chat/completions", json=body)

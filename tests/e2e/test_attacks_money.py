@@ -230,7 +230,7 @@ def test_a_spent_budget_lets_through_what_costs_nothing(gateway: Gateway, tenant
         assert ask(client, "zeros").json()["error"]["code"] == "budget_exceeded"
 
 
-def test_an_agents_answer_that_flows_arrives_and_a_blocking_one_waits_as_long_as_its_backend_allows(gateway: Gateway) -> None:
+def test_an_agents_flowing_answer_arrives_and_a_blocking_one_meets_the_timeout(gateway: Gateway) -> None:
     with gateway.client("patient-token") as client:
         reply = client.post("/a1/agents/talker/chat", json={"message": "Tell me."})
         assert reply.status_code == 200, reply.text

@@ -208,9 +208,7 @@ def test_a_turn_whose_compaction_fails_is_answered_where_it_was(client: httpx.Cl
     assert len(client.get(at(session, "/messages", "narrow")).json()["messages"]) == 6
 
 
-def test_a_prompt_that_the_provider_finds_too_long_is_sent_once_more_from_the_successor(
-    client: httpx.Client, faults: Moods
-) -> None:
+def test_a_prompt_too_long_for_the_provider_is_sent_once_more_from_the_successor(client: httpx.Client, faults: Moods) -> None:
     session = create_session(client)
     faults.too_long = 1
     reply = send_message(client, session, "question 2")

@@ -113,7 +113,7 @@ class TestEmbeddings(EmbeddingsIntegrationTests):
         return {"model": EMBEDDING, **CLIENT_OPTIONS, "default_headers": {"Connection": "close"}}
 
 
-def test_numbers_of_tokens_which_its_embeddings_send_by_default_are_refused_with_what_to_send() -> None:
+def test_token_numbers_that_embeddings_send_by_default_are_refused_with_advice() -> None:
     with pytest.raises(BadRequestError, match="lists of token numbers are not supported; send text"):
         OpenAI().embeddings.create(model=EMBEDDING, input=[[1, 2, 3]])
 

@@ -56,7 +56,7 @@ def test_a_stream_of_it_is_one_message(client: OpenAI) -> None:
     assert completion.usage.model_dump()["cost_details"]["sub_calls"] == 2
 
 
-def test_a_tool_of_the_callers_goes_to_the_caller_also_where_the_gateway_has_one_of_its_name(client: OpenAI) -> None:
+def test_a_tool_of_the_callers_goes_to_the_caller_even_under_a_gateway_tools_name(client: OpenAI) -> None:
     first = client.chat.completions.create(model=CHAT, messages=QUESTION, tools=[CALCULATOR]).choices[0]
     assert first.finish_reason == "tool_calls"
     assert first.message.tool_calls is not None

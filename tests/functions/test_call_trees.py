@@ -187,7 +187,7 @@ def test_a_gateway_behind_a_gateway_knows_which_call_led_to_it(gateway: Gateway,
 
 @pytest.mark.parametrize("retries", [0, 3])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_gateway_that_is_its_own_provider_stops_at_the_third_call_and_spends_nothing(
+def test_a_gateway_that_is_its_own_provider_stops_at_the_third_call_for_free(
     gateway: Gateway, tmp_path: Path, stream: bool, retries: int
 ) -> None:
     ring = gateway.reconfigured(tmp_path / "ring", "retries: 0", f"retries: {retries}")

@@ -42,7 +42,7 @@ def test_only_a_configured_summary_model_is_exempt_from_a_tokens_allow_list(harn
     assert harness.compact(session, agent="costly").status == 200
 
 
-def test_without_a_configured_summary_model_a_token_that_may_use_the_agents_has_it_summarise(harness: CompactionHarness) -> None:
+def test_without_a_summary_model_the_agents_own_summarises_for_its_users(harness: CompactionHarness) -> None:
     harness.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": None}, token="demo-admin-token")
     reply = harness.compact(harness.session())
     assert (reply.status, reply.json["summary_model"]) == (200, "small")

@@ -77,7 +77,7 @@ def test_an_archived_session_refuses_what_a_live_one_would(harness: CompactionHa
     assert [one["content"] for one in harness.messages(successor)].count("x") == 1
 
 
-def test_a_turn_answered_before_the_session_was_compacted_is_answered_again_after_it(harness: CompactionHarness) -> None:
+def test_a_turn_answered_before_the_compaction_is_replayed_after_it(harness: CompactionHarness) -> None:
     session = harness.session()
     first = harness.say(session, "question 3", **KEY)
     harness.compacted(session)

@@ -80,7 +80,7 @@ def everything_stored(gateway: Gateway) -> str:
 
 
 @pytest.mark.usefixtures("confirmed")
-def test_a_first_step_under_a_key_is_answered_again_with_a_token_that_is_stored_nowhere(gateway: Gateway) -> None:
+def test_a_first_step_is_replayed_under_its_key_and_its_token_is_stored_nowhere(gateway: Gateway) -> None:
     first, again = (delete_keyed(gateway) for _ in "ab")
     assert again.json == first.json
     assert [reply.headers.get("idempotency-replayed") for reply in (first, again)] == [None, "true"]

@@ -58,7 +58,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("event", "kind"), [({}, "KeyError"), ({"kind": "storage"}, "StorageUnavailable")])
-def test_the_runtime_hears_of_the_kind_alone_so_that_a_step_fails_and_is_tried_again(
+def test_the_runtime_hears_of_the_kind_alone_so_that_a_step_is_retried(
     failing: WorkerFunction,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

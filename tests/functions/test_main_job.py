@@ -63,7 +63,7 @@ def test_a_single_shot_answers_and_says_what_it_cost(gateway: Gateway) -> None:
     assert body["request_id"] == reply.headers["spass-request-id"]
 
 
-def test_an_agent_of_a_model_outside_the_tokens_list_is_refused_before_anything_happens(gateway: Gateway) -> None:
+def test_an_agent_of_a_model_the_token_may_not_use_is_refused_before_anything(gateway: Gateway) -> None:
     assert gateway.send("POST", "/a1/agents/costly/chat", body={"message": "x"}).code == "model_not_allowed"
     assert gateway.stored() == {}
     assert gateway.model.requests == []

@@ -63,7 +63,7 @@ def test_a_form_is_given_again_under_its_key_until_it_expires(gateway: Gateway, 
         assert (ticket["upload_id"] == first["upload_id"]) is replayed
 
 
-def test_a_markdown_file_becomes_documents_that_are_found_read_patched_and_deleted_by_their_ids(gateway: Gateway) -> None:
+def test_documents_of_a_markdown_file_are_found_read_patched_and_deleted_by_id(gateway: Gateway) -> None:
     ticket = ticket_for(gateway, "notes.md")
     put(gateway, ticket, NOTES)
     upload = ok(gateway.send("GET", f"{UPLOADS}/{ticket['upload_id']}"))

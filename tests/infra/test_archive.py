@@ -25,7 +25,7 @@ def _role(deployment: Deployment, reference: dict[str, Any]) -> tuple[dict[str, 
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_the_log_of_every_function_that_calls_models_or_tools_is_subscribed_to_and_no_other(
+def test_the_log_of_every_function_that_calls_models_or_tools_is_subscribed_to(
     deployments: dict[str, Deployment], name: str
 ) -> None:
     deployment = deployments[name]
@@ -50,7 +50,7 @@ def _exported(deployment: Deployment, reference: dict[str, Any]) -> dict[str, An
     return properties
 
 
-def test_subscriptions_are_made_last_when_the_role_that_sends_has_long_been_in_force(prod: Deployment) -> None:
+def test_subscriptions_are_made_last_when_the_sending_role_is_long_in_force(prod: Deployment) -> None:
     """CloudWatch Logs sends a trial message while it makes a subscription. If the role is seconds old, the message fails, and so
     does the deployment."""
     resources = prod.api["Resources"]
@@ -79,7 +79,7 @@ def test_cloudwatch_logs_may_only_put_lines_into_the_stream(prod: Deployment) ->
     ]
 
 
-def test_the_archive_is_lines_packed_by_day_under_a_prefix_of_its_own_encrypted_on_the_way(prod: Deployment) -> None:
+def test_the_archive_is_lines_by_day_under_its_own_prefix_encrypted_on_the_way(prod: Deployment) -> None:
     _, stream = _stream(prod)
     assert stream["DeliveryStreamEncryptionConfigurationInput"] == {"KeyType": "AWS_OWNED_CMK"}
     target = stream["ExtendedS3DestinationConfiguration"]

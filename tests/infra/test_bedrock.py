@@ -63,7 +63,7 @@ def test_only_functions_that_call_models_may_and_only_call(bundled: Callable[[st
         assert _resources(statement) == [_model(REGION, "amazon.titan-embed-text-v2:0")]
 
 
-def test_a_backend_elsewhere_is_called_there_and_one_with_a_key_not_in_the_functions_name(
+def test_a_backend_elsewhere_is_called_there_and_a_keyed_one_not_by_the_function(
     bundled: Callable[[str], None], synthesize: Synthesize
 ) -> None:
     bundled(

@@ -101,9 +101,7 @@ def _magic(interpreter: Path) -> bytes:
     return bytes.fromhex(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def test_lambda_runs_the_byte_code_although_packing_changed_every_time_and_nothing_can_be_written(
-    bundles: Bundles, tmp_path: Path
-) -> None:
+def test_lambda_runs_the_byte_code_after_packing_though_nothing_can_be_written(bundles: Bundles, tmp_path: Path) -> None:
     with ZipFile(tmp_path / "asset.zip", "w") as archive:
         for file in bundles.code.rglob("*"):
             # A source that ends the process when it is compiled and run shows that it was not.
@@ -247,7 +245,7 @@ def test_the_layer_holds_every_package_that_a_function_imports(imports: dict[str
     assert imports["missing"] == {}
 
 
-def test_the_reading_of_imports_finds_lazy_ones_and_passes_over_those_for_type_checkers(tmp_path: Path) -> None:
+def test_reading_imports_finds_lazy_ones_and_skips_those_for_type_checkers(tmp_path: Path) -> None:
     (tmp_path / "ours.py").write_text(
         "from typing import TYPE_CHECKING\n"
         "import json\n"

@@ -73,7 +73,7 @@ def test_packages_are_built_for_the_python_that_functions_run_on() -> None:
     assert {"arm64": "aarch64", "x86_64": "x86_64"}[ARCHITECTURE.name] == LAMBDA.machine
 
 
-def test_a_functions_code_is_its_python_files_and_a_start_script_that_lambda_can_execute(tmp_path: Path) -> None:
+def test_a_functions_code_is_its_python_files_and_an_executable_start_script(tmp_path: Path) -> None:
     source = tmp_path / "functions"
     (source / "rag" / "__pycache__").mkdir(parents=True)
     (source / "testing").mkdir()

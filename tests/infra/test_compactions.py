@@ -35,7 +35,7 @@ def test_each_step_is_told_ids_and_hands_on_nothing() -> None:
         assert [catch["ResultPath"] for catch in task.get("Catch", ())] == [None] * len(task.get("Catch", ()))
 
 
-def test_a_step_that_fails_for_good_leaves_a_job_that_says_so_and_a_failed_execution() -> None:
+def test_a_step_that_fails_for_good_leaves_a_failed_job_and_a_failed_execution() -> None:
     states = DEFINITION["States"]
     for name in ("Plan", "Summarise", "Commit"):
         assert [(catch["ErrorEquals"], catch["Next"]) for catch in states[name]["Catch"]] == [(["States.ALL"], "Fail")]

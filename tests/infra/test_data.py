@@ -90,7 +90,7 @@ def test_what_a_tenant_deletes_is_gone_once_it_can_no_longer_be_recovered(prod: 
     assert "ExpirationInDays" not in rules["deleted"]
 
 
-def test_only_objects_tagged_as_transient_uploaded_files_and_the_audits_archive_ever_expire(prod: Deployment) -> None:
+def test_only_transient_objects_uploaded_files_and_the_audit_archive_expire(prod: Deployment) -> None:
     ((_, bucket),) = prod.resources("AWS::S3::Bucket")
     expiring = [rule for rule in bucket["Properties"]["LifecycleConfiguration"]["Rules"] if "ExpirationInDays" in rule]
     transient, uploads, archive = expiring

@@ -186,7 +186,7 @@ def test_nothing_is_snapshot_unless_asked(deployments: dict[str, Deployment]) ->
         assert not list(deployment.resources("AWS::Lambda::Version"))
 
 
-def test_with_snapshots_the_long_routes_are_invoked_by_the_alias_of_a_published_version(
+def test_with_snapshots_the_long_routes_are_invoked_by_an_alias_of_a_version(
     synthesize: Callable[[Environment], Deployment],
 ) -> None:
     deployment = synthesize(replace(DEV, snap_start=True))

@@ -101,7 +101,7 @@ def test_the_sweep_runs_every_hour_as_a_role_that_may_do_nothing_else(dev: Deplo
     assert trusted["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
 
 
-def test_the_first_failure_of_a_sweep_raises_its_alarm_and_the_third_of_what_runs_often(prod: Deployment) -> None:
+def test_a_sweeps_first_failure_raises_its_alarm_and_a_frequent_works_third(prod: Deployment) -> None:
     """A sweep that takes too long fails every hour once."""
     alarms = {name: alarm["Properties"]["Threshold"] for name, alarm in prod.resources("AWS::CloudWatch::Alarm")}
     of_functions = {name: threshold for name, threshold in alarms.items() if "MonitoringFunction" in name}
@@ -111,7 +111,7 @@ def test_the_first_failure_of_a_sweep_raises_its_alarm_and_the_third_of_what_run
     assert set(of_functions.values()) == {1, 3}
 
 
-def test_the_laptop_has_every_worker_and_what_starts_it_and_hides_a_message_only_briefly() -> None:
+def test_the_laptop_has_every_worker_with_its_trigger_and_short_visibility() -> None:
     resources = json.loads(local_template())["Resources"].values()
     functions = {one["Properties"]["FunctionName"] for one in resources if one["Type"] == "AWS::Lambda::Function"}
     assert functions == {f"spass-local-{name}" for name in NAMES}

@@ -49,9 +49,7 @@ def test_a_function_that_only_reads_holds_no_write_action(dev: Deployment, funct
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_role_reaches_one_table_two_prefixes_of_one_bucket_one_path_of_parameters_and_its_queues_and_machines(
-    dev: Deployment, function: str
-) -> None:
+def test_a_role_reaches_one_table_two_prefixes_one_path_its_queues_and_machines(dev: Deployment, function: str) -> None:
     partition = {"Ref": "AWS::Partition"}
     account = {"Ref": "AWS::AccountId"}
     bucket = ["arn:", partition, ":s3:::", {"Fn::ImportValue": "spass-dev-BucketName"}]

@@ -26,9 +26,7 @@ def _policy(deployment: Deployment, queue: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_there_are_two_queues_so_that_nobody_who_waits_for_a_compaction_stands_behind_files(
-    deployments: dict[str, Deployment], name: str
-) -> None:
+def test_two_queues_keep_waiting_compactions_out_of_the_way_of_files(deployments: dict[str, Deployment], name: str) -> None:
     assert deployments[name].queues().keys() == OF.keys()
 
 
@@ -50,7 +48,7 @@ def test_a_message_stays_hidden_for_as_long_as_its_worker_can_live(dev: Deployme
     assert dev.queues()[queue].work["VisibilityTimeout"] > dev.functions()[worker.function_name]["Timeout"]
 
 
-def test_a_compaction_that_could_not_be_started_is_tried_again_within_a_minute_and_given_up_before_its_hour_ends(
+def test_a_compaction_that_cannot_start_is_retried_and_given_up_within_its_hour(
     dev: Deployment,
 ) -> None:
     queue = dev.queues()["CompactionQueueArn"].work

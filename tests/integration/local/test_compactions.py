@@ -176,7 +176,7 @@ async def test_a_step_that_fails_twice_is_done_at_its_third_try(laptop: Laptop) 
 
 
 @pytest.mark.parametrize("step", ["plan", "summarise", "commit"])
-async def test_a_step_that_always_fails_leaves_a_job_that_says_so_and_the_session_as_it_was(laptop: Laptop, step: str) -> None:
+async def test_a_step_that_always_fails_leaves_a_failed_job_and_the_session_as_it_was(laptop: Laptop, step: str) -> None:
     async with gateway(laptop) as client:
         path = await conversation(client)
         before = (await client.get(f"{path}/messages")).json()

@@ -58,7 +58,7 @@ def test_the_clock_starts_the_sweep(laptop: Laptop) -> None:
     assert laptop.given["sweep"] == [{"by": "the clock"}]
 
 
-def test_after_a_restart_the_queues_are_worked_off_and_cut_off_executions_continue_once(tmp_path: Path) -> None:
+def test_after_a_restart_queues_are_drained_and_cut_off_executions_continue_once(tmp_path: Path) -> None:
     home, free = Home(tmp_path / "home"), threading.Event()
 
     def compact(_: Mapping[str, Any]) -> Json:

@@ -144,7 +144,7 @@ async def test_writers_merges_and_sweeps_at_once_lose_and_double_nothing(
     assert removed > 0
 
 
-async def test_an_index_that_dies_and_is_born_again_under_its_name_gets_no_row_of_its_old_life_back(harness: RagHarness) -> None:
+async def test_an_index_created_again_under_its_name_gets_no_row_of_its_old_life(harness: RagHarness) -> None:
     """Appends and merges of the old life are under way while the new one begins, again and again."""
     done = asyncio.Event()
 

@@ -184,7 +184,7 @@ async def test_a_crash_between_the_two_commits_leaves_a_whole_chain_whose_hold_e
     assert (await visible_history(harness, await chain(harness, session)))[8:] == turn_texts("hello")
 
 
-async def test_a_source_that_is_lost_while_its_summary_is_written_stays_as_its_new_holder_leaves_it(
+async def test_a_source_lost_while_its_summary_is_written_stays_as_its_new_holder_left_it(
     harness: "SessionHarness",
 ) -> None:
     session = await full_session(harness, CompactionBeforeTurn())

@@ -63,7 +63,7 @@ async def test_eight_turns_racing_on_one_session_lose_and_double_nothing(harness
         assert len(history) % 4 == 0
 
 
-async def test_turns_racing_on_a_session_that_they_compact_again_and_again_lose_and_double_nothing(
+async def test_turns_racing_on_a_session_they_compact_lose_and_double_nothing(
     harness: "SessionHarness",
 ) -> None:
     """Each writer begins at the first session every time and is sent on, link by link, to where the others have got to."""

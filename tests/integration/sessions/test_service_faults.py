@@ -121,7 +121,7 @@ async def test_a_deleted_session_is_gone_at_once_and_wholly_in_the_end(
         assert (await sessions.page(scope, AGENT, None, 100)).sessions == []
 
 
-async def test_a_body_that_no_turn_points_to_goes_with_its_session_and_takes_no_other_with_it(
+async def test_a_body_that_no_turn_points_to_is_deleted_with_its_session_alone(
     harness: "SessionHarness", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)

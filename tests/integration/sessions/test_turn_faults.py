@@ -197,7 +197,7 @@ async def test_a_commit_that_never_replies_but_took_effect_is_found_by_reading(h
     assert await harness.turn(session, "hello", "key").answer() == TurnAnswer(answer.answer, replayed=True)
 
 
-async def test_a_commit_refused_because_its_own_earlier_try_took_effect_is_found_by_reading(harness: "SessionHarness") -> None:
+async def test_a_commit_refused_because_its_earlier_try_took_effect_is_found_by_reading(harness: "SessionHarness") -> None:
     session = await harness.session()
     with inject(UncertainCommits(forgets=True, replies_from=2)) as plan:
         answer = await harness.turn(session, "hello").answer()

@@ -146,7 +146,7 @@ async def test_a_first_call_changes_nothing_whatever_goes_wrong(tenants: Tenants
 
 @pytest.mark.parametrize("fault", list(Fault))
 @pytest.mark.parametrize("name", WRITES)
-async def test_whatever_goes_wrong_nothing_happened_and_the_token_is_good_or_all_of_it_did(
+async def test_whatever_goes_wrong_all_of_it_happened_or_nothing_and_the_token_is_good(
     tenants: Tenants, name: str, fault: Fault
 ) -> None:
     arguments, contents = WRITES[name]

@@ -95,7 +95,7 @@ async def test_a_note_whose_reply_was_lost_is_written_once_however_many_others_c
 
 @pytest.mark.parametrize("before", [[], ["Bob likes coffee."]], ids=["the first note", "another note"])
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_whatever_goes_wrong_nothing_happened_and_the_token_is_good_or_all_of_it_did(
+async def test_whatever_goes_wrong_all_of_it_happened_or_nothing_and_the_token_is_good(
     aws: Aws, tenant: TenantId, fault: Fault, before: list[str]
 ) -> None:
     after = [*before, NOTE["note"]]

@@ -237,7 +237,7 @@ class CountingShortener:
         return self.shorter
 
 
-async def test_a_conversation_too_long_for_the_provider_is_sent_again_with_a_shorter_history(
+async def test_a_conversation_too_long_for_the_provider_is_sent_with_a_shorter_history(
     harness: EngineHarness, scope: Scope
 ) -> None:
     harness.will_say(TOO_LONG, says("Hi."))
@@ -278,7 +278,7 @@ async def test_what_was_retrieved_stays_in_the_shorter_conversation(harness: Eng
 
 
 @pytest.mark.parametrize("shorter", [None, SHORT])
-async def test_a_conversation_that_stays_too_long_fails_the_turn_and_relief_is_asked_for_once(
+async def test_a_conversation_that_stays_too_long_fails_after_one_shortening(
     harness: EngineHarness, scope: Scope, shorter: Sequence[Message] | None
 ) -> None:
     harness.will_say(TOO_LONG, TOO_LONG)

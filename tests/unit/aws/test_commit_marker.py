@@ -53,7 +53,7 @@ async def test_a_lost_reply_is_known_as_done_however_many_others_wrote_since(
     assert await version_of(store) == 1 + others
 
 
-async def test_a_reply_that_the_client_repeats_is_known_as_done_though_no_emulator_knew_its_token(
+async def test_a_repeated_reply_is_known_as_done_though_no_emulator_knew_its_token(
     store: TenantStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.table.write(Put(KEY, {"version": 0}))

@@ -26,7 +26,7 @@ def test_alternatives_and_requirements_nest() -> None:
     assert rendered == "(#n0 = :v0 AND (attribute_not_exists(#n1) OR #n1.#n2 <= :v1))"
 
 
-def test_an_entry_of_a_map_is_increased_by_a_sum_since_dynamodb_adds_to_attributes_only() -> None:
+def test_an_entry_of_a_map_is_increased_by_a_sum_as_add_takes_attributes_only() -> None:
     write = Update(KEY, add={"count": 1, "window.7": 2}, discard={"members": frozenset({"a"})}, default={"since": 3})
     assert parameters_of(write)["UpdateExpression"] == (
         "SET #n0 = if_not_exists(#n0, :v0), #n2.#n3 = #n2.#n3 + :v2 ADD #n1 :v1 DELETE #n4 :v3"

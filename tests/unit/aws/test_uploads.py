@@ -74,7 +74,7 @@ def test_credentials_that_could_not_be_renewed_yet_sign_for_the_time_they_have(p
     assert seconds_good(presign(temporary(seconds=12 * 60, renew=renew))) == 12 * 60
 
 
-def test_a_functions_credentials_whose_end_nobody_tells_sign_for_as_long_as_an_invocation_may_take(presign: Presign) -> None:
+def test_credentials_without_an_end_sign_for_as_long_as_an_invocation_may_take(presign: Presign) -> None:
     assert seconds_good(presign(Credentials("AKID", "s", "t"))) == 15 * 60
 
 

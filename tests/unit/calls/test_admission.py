@@ -123,7 +123,7 @@ async def test_limits_cost_one_call_before_and_one_after(
     assert await table_calls(harness) == ["TransactWriteItems", "UpdateItem", "UpdateItem"]
 
 
-async def test_over_the_tokens_of_a_minute_nothing_is_asked_and_the_caller_is_told_when_to_come_again(
+async def test_over_the_tokens_of_a_minute_nothing_is_asked_and_retry_after_is_told(
     harness: AdmissionHarness,
 ) -> None:
     harness.limits.tokens = 1000
@@ -222,7 +222,7 @@ async def test_a_request_that_is_refused_for_its_words_gives_everything_back(
     await harness.ask(answer=900)
 
 
-async def test_over_the_budget_of_the_month_the_caller_is_told_of_it_and_of_the_months_end(harness: AdmissionHarness) -> None:
+async def test_over_the_months_budget_the_caller_is_told_of_it_and_of_the_months_end(harness: AdmissionHarness) -> None:
     harness.limits.budget = "1"
     for _ in range(2):
         await harness.ask()
@@ -236,7 +236,7 @@ async def test_over_the_budget_of_the_month_the_caller_is_told_of_it_and_of_the_
     await harness.ask()
 
 
-async def test_money_that_a_call_under_way_may_give_back_is_asked_for_again_soon_and_waited_for_by_work_with_time(
+async def test_money_a_call_may_return_is_waited_for_by_work_with_time_and_told_to_others(
     harness: AdmissionHarness,
 ) -> None:
     harness.limits.budget = "0.001"
@@ -321,7 +321,7 @@ async def test_new_caps_hold_from_the_next_reservation_on(harness: AdmissionHarn
     await harness.ask(answer=10)
 
 
-async def test_a_model_without_a_price_reserves_no_money_and_is_counted_with_what_its_provider_says(
+async def test_an_unpriced_model_reserves_no_money_and_costs_what_its_provider_says(
     harness: AdmissionHarness,
 ) -> None:
     harness.limits.budget = "1"

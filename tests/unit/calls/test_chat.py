@@ -231,7 +231,7 @@ async def test_a_call_that_breaks_off_is_recorded_with_what_it_took(store: Tenan
     assert (record["status"], record["completion_tokens"]) == ("upstream_error", 2)
 
 
-async def test_what_was_heard_before_a_stream_breaks_is_said_to_its_last_letter_before_the_error(store: TenantStore) -> None:
+async def test_all_that_was_heard_before_a_stream_breaks_is_said_before_the_error(store: TenantStore) -> None:
     provider = scripted_model([ChatDelta("abcdefgh"), BackendUnavailable("gone")])
     said: list[str] = []
     with pytest.raises(UpstreamError):

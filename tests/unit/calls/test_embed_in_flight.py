@@ -133,7 +133,7 @@ def test_a_request_that_fails_is_sent_again_while_the_others_go_on() -> None:
     assert round(seconds, 3) == 7  # one second, five of waiting, one second: the other six were done by then
 
 
-def test_the_first_request_that_fails_for_good_ends_all_others_and_nothing_comes_back() -> None:
+def test_the_first_final_failure_ends_all_other_requests_and_returns_nothing() -> None:
     server = Server(seconds=lambda number: 1.0 + number, failures={1: [BackendBadRequest("not that")]})
     scope = scope_for()
 

@@ -163,7 +163,7 @@ async def test_the_caller_may_go_on_from_what_it_got(store: TenantStore) -> None
     assert message_of(answer)["content"] == "Sunny, and 42."
 
 
-async def test_rounds_of_the_callers_tools_and_of_the_gateways_alternate_in_one_conversation(store: TenantStore) -> None:
+async def test_rounds_of_the_callers_tools_and_of_the_gateways_alternate(store: TenantStore) -> None:
     model = Model(turns=[calling("weather"), calling("calculator"), calling("weather", "weather"), says("Sunny, and 42.")])
     service, scope = model.completions(), make_scope(store)
     messages: list[Any] = [{"role": "user", "content": "6 * 7?"}]
@@ -192,7 +192,7 @@ def _without_notes(shape: list[tuple[str, int]]) -> list[tuple[str, int]]:
     return [entry for entry in shape if entry[0] != "system"]
 
 
-async def test_a_callers_tool_that_had_the_name_of_one_of_the_gateways_leaves_its_calls_in_the_past(store: TenantStore) -> None:
+async def test_calls_of_a_callers_tool_with_a_gateway_tools_name_stay_in_the_past(store: TenantStore) -> None:
     mine = {"type": "function", "function": {"name": "calculator", "description": "Mine."}}
     model = Model(turns=[calling("calculator"), calling("calculator"), says("42")])
     service, scope = model.completions(), make_scope(store)
@@ -405,7 +405,7 @@ async def test_tools_act_for_the_callers_tenant_and_user() -> None:
     assert table_of(scope).audited("tool") == [("rag_query", "ok")]
 
 
-async def test_a_model_that_fails_on_the_way_fails_the_request_and_what_it_took_is_on_the_bill(store: TenantStore) -> None:
+async def test_a_model_that_fails_midway_fails_the_request_and_its_usage_is_billed(store: TenantStore) -> None:
     scope = make_scope(store)
     with pytest.raises(UpstreamError):
         await Model(turns=[calling("calculator"), [BackendUnavailable("down")]]).completions().complete(scope, chat())
@@ -463,7 +463,7 @@ def turn_of(texts: Sequence[str], names: Sequence[str], reason: FinishReason | N
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(turns=st.lists(TURN, min_size=1, max_size=4), wants_json=st.booleans(), with_map=st.booleans())
-def test_whatever_the_model_does_stream_and_answer_agree_and_the_conversation_stays_whole(
+def test_whatever_the_model_does_stream_and_answer_agree_on_a_whole_conversation(
     turns: Sequence[tuple[Sequence[str], Sequence[str], FinishReason | None]], wants_json: bool, with_map: bool
 ) -> None:
     model = Model(turns=[turn_of(*turn) for turn in turns])

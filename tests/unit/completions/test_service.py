@@ -134,7 +134,7 @@ async def test_more_than_256_texts_are_refused_with_the_setting_that_allows_them
     assert sum(len(request.texts) for request in provider.embeddings) == 256
 
 
-async def test_as_many_texts_as_the_setting_allows_are_split_for_the_provider_and_answered_in_order(store: TenantStore) -> None:
+async def test_as_many_texts_as_allowed_are_split_for_the_provider_and_answered_in_order(store: TenantStore) -> None:
     config = GatewayConfig.model_validate({**CONFIG.model_dump(exclude_unset=True), "limits": {"embedding_inputs": 2048}})
     provider = scripted_model()
     service = Completions(calls_of(provider, config), config, Cascade(config), no_toolbox)

@@ -36,7 +36,7 @@ def test_a_cursor_gives_back_its_position(scope: str, position: str) -> None:
 
 
 @pytest.mark.parametrize("position", ["", "x" * 129, "x" * 1025, "ü", "a/b", "a\n", "\x00", "[" * 3000, '"x"'])
-def test_a_position_that_no_list_of_ids_has_is_refused_although_anybody_can_make_its_cursor(position: str) -> None:
+def test_a_position_that_no_list_of_ids_has_is_refused_in_any_cursor(position: str) -> None:
     with pytest.raises(InvalidRequest):
         decode_cursor("list", encode_cursor("list", position))
 

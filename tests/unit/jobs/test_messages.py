@@ -40,7 +40,7 @@ def test_an_object_without_a_version_is_told_by_the_events_order(version: str | 
 
 
 @given(st.text("0123456789ABCDEF", min_size=1, max_size=20), st.text("0123456789ABCDEF", min_size=1, max_size=20))
-def test_sequencers_compare_as_strings_once_the_shorter_is_filled_with_zeros_on_the_right(one: str, other: str) -> None:
+def test_sequencers_compare_as_strings_once_filled_with_zeros_on_the_right(one: str, other: str) -> None:
     """https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html"""
     length = max(len(one), len(other))
     first, second = (one.ljust(length, "0"), other.ljust(length, "0"))

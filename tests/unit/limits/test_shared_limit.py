@@ -195,7 +195,7 @@ async def run_for(world: LimitHarness, hold: Reservation, seconds: int) -> None:
 
 @pytest.mark.parametrize("seconds", [64, 65, 120, 800])
 @pytest.mark.parametrize("others_call", [False, True])
-async def test_tokens_beyond_the_reservation_count_for_a_minute_from_the_end_of_a_long_call(
+async def test_tokens_beyond_the_reservation_count_for_a_minute_from_a_long_calls_end(
     table: LimitTable, seconds: int, *, others_call: bool
 ) -> None:
     world = LimitHarness(table, Caps(1000, None, Decimal(1)))
@@ -300,7 +300,7 @@ async def test_a_month_takes_no_more_than_its_budget(table: LimitTable) -> None:
     assert (refused.by, world.time + refused.retry_after) == ("budget", 1_801_440_000)  # 2027-02-01
 
 
-async def test_money_that_calls_under_way_may_give_back_is_worth_a_short_wait_and_spent_money_is_not(table: LimitTable) -> None:
+async def test_money_that_running_calls_may_return_is_worth_a_wait_and_spent_money_is_not(table: LimitTable) -> None:
     world = LimitHarness(table, Caps(usd_per_month=Decimal(200)), spent="0")
     hold = await world.let_in(usd="199")
     other = await world.let_in(usd="0")
@@ -354,7 +354,7 @@ async def test_a_call_that_fits_beside_no_other_hears_of_a_wait_only_if_it_fits_
     assert (await world.refused(usd="5")).by == "budget"
 
 
-async def test_what_is_reserved_stays_known_when_the_budget_changes_and_is_forgotten_with_its_month(table: LimitTable) -> None:
+async def test_a_reservation_survives_a_new_budget_and_is_forgotten_with_its_month(table: LimitTable) -> None:
     world = LimitHarness(table, Caps(usd_per_month=Decimal(10)), spent="0")
     world.time = 1_801_440_000 - 30
     await world.let_in(usd="9")
@@ -426,7 +426,7 @@ async def test_a_budget_set_in_the_middle_of_a_month_knows_what_was_spent_before
     await world.refused(usd="0.5", worker=world.new_worker(Caps(usd_per_month=Decimal("10.5"))))
 
 
-async def test_a_budget_below_what_is_spent_refuses_every_call_of_a_worker_from_the_first_on(table: LimitTable) -> None:
+async def test_a_budget_below_the_spending_refuses_a_workers_first_call(table: LimitTable) -> None:
     world = LimitHarness(table, Caps(usd_per_month=Decimal(10)), spent="0")
     await world.let_in(usd="7")
     world.spent = "7"
@@ -436,9 +436,7 @@ async def test_a_budget_below_what_is_spent_refuses_every_call_of_a_worker_from_
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-async def test_what_a_month_has_cost_is_summed_up_for_its_first_refusals_and_not_for_every_one(
-    table: LimitTable, shards: int
-) -> None:
+async def test_a_months_cost_is_summed_up_for_its_first_refusals_and_not_for_each(table: LimitTable, shards: int) -> None:
     world = LimitHarness(table, Caps(usd_per_month=Decimal(500 * shards)), spent="3000")
     for _ in range(8):
         refused = await world.refused(usd="1", worker=world.new_worker())
@@ -481,7 +479,7 @@ async def test_money_spent_before_is_counted_once_however_many_shards_there_are(
     assert spent == 1000
 
 
-async def test_a_larger_budget_that_takes_more_shards_forgets_nothing_and_counts_nothing_twice(table: LimitTable) -> None:
+async def test_a_larger_budget_with_more_shards_forgets_nothing_and_counts_nothing_twice(table: LimitTable) -> None:
     world = LimitHarness(table, Caps(usd_per_month=Decimal(600)), spent="0")
     await world.let_in(usd="580")
     world.spent = "580"
@@ -495,9 +493,7 @@ async def test_a_larger_budget_that_takes_more_shards_forgets_nothing_and_counts
 
 
 @pytest.mark.parametrize(("budget", "shards"), [(1400, 2), (1900, 3), (1500, 3)])
-async def test_what_one_shard_cannot_hold_of_the_months_money_takes_the_room_of_the_others(
-    table: LimitTable, budget: int, shards: int
-) -> None:
+async def test_money_that_one_shard_cannot_hold_takes_the_room_of_the_others(table: LimitTable, budget: int, shards: int) -> None:
     world = LimitHarness(table, Caps(usd_per_month=Decimal(1500)), spent="0")
     for _ in range(6):
         await world.let_in(usd="200", worker=world.new_worker())
@@ -553,7 +549,7 @@ async def test_places_are_all_used_though_they_are_spread(table: LimitTable) -> 
     assert await world.worker.count_in_flight() == 65
 
 
-async def test_a_worker_that_remembers_reserves_and_settles_in_one_call_each_also_when_the_window_rolls() -> None:
+async def test_a_worker_with_memory_reserves_and_settles_in_one_call_even_at_a_rollover() -> None:
     table = MemoryTable()
     world = LimitHarness(table, Caps(1000, 5, Decimal(10)))
     await (await world.let_in(100, "0.1")).settle(tokens=50, usd=Decimal("0.1"))
@@ -622,7 +618,7 @@ async def test_a_renewal_whose_reply_is_lost_keeps_the_place_and_settles_it(tabl
     await world.let_in(1000, "0.6")
 
 
-async def test_an_item_of_an_earlier_release_goes_on_counting_and_forgets_its_calls_with_their_leases(table: LimitTable) -> None:
+async def test_an_item_of_an_earlier_release_keeps_counting_and_its_calls_expire(table: LimitTable) -> None:
     world = LimitHarness(table, Caps(1000, 2, Decimal(10)), spent="0")
     slot = int(world.time // 5)
     stored: dict[str, Value] = {
@@ -761,7 +757,7 @@ async def test_whoever_is_cancelled_while_reserving_gives_it_back() -> None:
     await world.let_in(1000, "1")
 
 
-async def test_nobody_waits_longer_for_a_reservation_than_is_left_and_what_comes_late_is_given_back() -> None:
+async def test_nobody_waits_past_the_deadline_and_a_late_reservation_is_given_back() -> None:
     table = BlockedReplyTable()
     world = LimitHarness(table, Caps(1000, 1, Decimal(1)))
     table.going_on.set()
@@ -775,7 +771,7 @@ async def test_nobody_waits_longer_for_a_reservation_than_is_left_and_what_comes
     await world.let_in(1000, "1")
 
 
-async def test_tokens_of_a_reservation_that_was_long_under_way_count_for_a_minute_from_its_return() -> None:
+async def test_tokens_of_a_slow_reservation_count_for_a_minute_from_its_return() -> None:
     class Slow(MemoryTable):
         async def write(self, write: Update) -> Item | None:
             item = await super().write(write)

@@ -33,7 +33,7 @@ def backend(provider: str, **fields: Any) -> BackendConfig:
     return BackendConfig.model_validate({"provider": provider, **fields})
 
 
-def test_openai_takes_as_many_texts_as_it_documents_and_no_token_is_shorter_than_a_byte() -> None:
+def test_openai_takes_as_many_texts_as_it_documents_at_a_byte_per_token() -> None:
     assert embedding_limits([backend("openai")], 384) == EmbeddingLimits(2048, 300_000, 4)
 
 

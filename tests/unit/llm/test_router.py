@@ -160,7 +160,7 @@ async def test_a_backend_that_is_slow_while_time_is_left_is_a_failing_one() -> N
     assert await text_of(harness.chat()) == "Hello"
 
 
-async def test_a_backend_that_was_sent_the_request_and_did_not_answer_in_time_is_not_asked_again() -> None:
+async def test_a_backend_that_got_the_request_and_timed_out_is_not_asked_again() -> None:
     harness = RouterHarness(BackendTimeout("slow"))
     harness.sends()
     chat = harness.chat()
@@ -317,7 +317,7 @@ async def test_leaving_early_closes_the_provider() -> None:
     assert harness.providers["a"].closed == 1
 
 
-async def test_every_failed_try_is_one_json_line_of_the_log_under_the_request_without_the_providers_words(
+async def test_every_failed_try_is_one_log_line_without_the_providers_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     await text_of(RouterHarness(BackendAuthError("bad key sk-1234 at https://x", status=401), then(BUSY, HELLO)).chat())
@@ -557,7 +557,7 @@ def test_no_row_of_failures_breaks_the_bounds(
 
 
 @given(st.lists(st.lists(failures, min_size=1, max_size=6), min_size=1, max_size=4), st.integers(0, 8), st.booleans())
-def test_every_try_that_may_be_billed_is_counted_and_none_follows_a_time_out_of_its_backend(
+def test_each_billable_try_is_counted_and_none_follows_its_backends_time_out(
     scripts: list[list[BackendError]], retries: int, sent: bool
 ) -> None:
     async def run() -> None:

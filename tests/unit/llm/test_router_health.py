@@ -33,7 +33,7 @@ def anyio_backend() -> tuple[str, Mapping[str, object]]:
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-async def test_a_backend_that_failed_is_not_asked_again_at_once_while_another_serves_the_model(failure: BackendError) -> None:
+async def test_a_failed_backend_is_not_asked_at_once_while_another_serves_the_model(failure: BackendError) -> None:
     harness = RouterFleet({}, {})
     harness.models["a"].failures = [failure]
     assert [await harness.say() for _ in range(5)] == ["b"] * 5
@@ -148,7 +148,7 @@ async def test_a_stream_that_breaks_after_its_first_token_cools_its_backend_down
 
 
 @pytest.mark.parametrize("failure", [BackendForbidden("no"), BackendRequestTooLarge("too large")])
-async def test_a_refusal_of_one_request_moves_it_to_the_next_backend_and_leaves_the_first_to_others(
+async def test_a_refused_request_moves_on_and_its_backend_stays_for_others(
     failure: BackendError,
 ) -> None:
     harness = RouterFleet({}, {})
@@ -182,7 +182,7 @@ async def test_a_rate_limit_that_a_small_request_meets_is_one_for_all_that_are_l
     assert await harness.say(9) == "a"
 
 
-async def test_large_requests_that_are_refused_again_and_again_do_not_keep_a_backend_from_smaller_ones() -> None:
+async def test_large_requests_refused_repeatedly_do_not_block_smaller_ones() -> None:
     harness = RouterFleet({}, {})
     slow = BackendRateLimited("slow", retry_after=600.0)
     harness.models["a"].failures = [BackendRateLimited("slow"), slow]

@@ -60,7 +60,7 @@ async def test_a_limited_backend_costs_two_table_calls() -> None:
         assert harness.table.calls == before + 2
 
 
-async def test_200_parallel_calls_of_many_workers_never_take_more_than_the_limit_in_any_minute() -> None:
+async def test_200_parallel_calls_of_many_workers_never_exceed_the_limit_in_any_minute() -> None:
     harness = RouterFleet({"rate_limit_tpm": 2500}, workers=8)
     harness.models["a"].usage = TokenUsage(20, 20)
     harness.models["a"].seconds = 3.0
@@ -95,7 +95,7 @@ async def test_what_is_full_at_one_backend_goes_to_the_next_at_once() -> None:
     assert harness.now == began
 
 
-async def test_where_all_are_full_a_request_waits_for_the_room_that_comes_first_and_waiting_is_no_retry() -> None:
+async def test_where_all_are_full_a_request_waits_for_the_first_room_which_is_no_retry() -> None:
     harness = RouterFleet({"rate_limit_tpm": 100}, {"rate_limit_tpm": 100}, retries=0)
     began = harness.now
     await harness.say(100)
@@ -277,7 +277,7 @@ class UnableModel(Model):
         raise BackendUnsupported("It has no pictures.", param="messages")
 
 
-async def test_what_a_provider_cannot_be_asked_for_takes_nothing_of_its_limit_and_is_no_attempt() -> None:
+async def test_what_a_provider_cannot_do_takes_none_of_its_limit_and_is_no_attempt() -> None:
     harness = RouterFleet({"rate_limit_tpm": 1000, "max_concurrent": 2})
     harness.models["a"] = UnableModel()
     chat = harness.chat(100)

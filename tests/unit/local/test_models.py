@@ -73,7 +73,7 @@ def test_what_the_operator_sets_for_a_tenant_of_the_laptops_name_holds_there(con
 
 
 @pytest.mark.parametrize("name", ["mine", "demo", "demo-admin"])
-def test_the_operators_tokens_work_beside_the_laptops_in_a_tenant_of_the_laptops_name(
+def test_the_operators_tokens_work_beside_the_laptops_in_a_tenant_of_one_name(
     config: GatewayConfig, tmp_path: Path, name: str
 ) -> None:
     file = tmp_path / "mine.yaml"

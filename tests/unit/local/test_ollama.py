@@ -153,9 +153,7 @@ def test_a_named_model_is_sent_to_the_ollama_that_has_it(
     assert choice.by_model == {"small": "desk", "large": "rack", "secret": "rack"}
 
 
-def test_an_ollama_that_no_backend_names_serves_the_models_of_the_catalogue_that_it_has(
-    config_of: ConfigOf, tmp_path: Path
-) -> None:
+def test_an_ollama_that_no_backend_names_serves_the_catalogues_models_it_has(config_of: ConfigOf, tmp_path: Path) -> None:
     text = "".join(line for line in TWO.splitlines(keepends=True) if "provider: ollama" not in line)
     choice, served = choice_of(config_of(text), {USUAL: EVERYTHING}, tmp_path)
     assert choice.by_model == {"small": "ollama", "large": "ollama", "secret": "stand-in"}

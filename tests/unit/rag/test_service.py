@@ -302,7 +302,7 @@ async def test_passive_retrieval_from_an_absent_index_adds_nothing(harness: RagH
     assert [hit.id for hit in await harness.rag.reader.retrieve(harness.scope, index, "eins", 5)] == ["a"]
 
 
-async def test_a_reader_whose_segment_was_swept_meanwhile_answers_from_the_version_in_force(
+async def test_a_reader_whose_segment_was_swept_answers_from_the_current_version(
     harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "eins")))

@@ -346,7 +346,7 @@ def small(patch: pytest.MonkeyPatch, *, merging: bool, bitmaps_in_objects: bool)
 
 @settings(max_examples=max(25, settings().max_examples // 10))
 @given(scripts, texts, st.booleans(), st.booleans())
-def test_an_index_is_a_dictionary_whatever_goes_wrong_whoever_comes_between_and_whenever_it_is_tidied_up(
+def test_an_index_is_a_dictionary_whatever_fails_races_or_is_merged(
     aws: Aws,
     script: list[tuple[Step, int, InjectedFault | None, list[Step], str, int]],
     query: str,

@@ -185,7 +185,7 @@ async def test_a_summary_too_large_to_be_kept_is_one_that_failed(harness: "Sessi
     assert (answer.answer.body["session"], answer.answer.body["error"]) == (session, "summary_failed")
 
 
-async def test_a_bucket_that_does_not_take_what_is_kept_leaves_the_turn_to_the_session_as_it_was(
+async def test_a_bucket_that_refuses_what_is_kept_leaves_the_session_as_it_was(
     harness: "SessionsHarness",
 ) -> None:
     session = await session_of(harness, ("old " * 100, "old " * 100), ("x" * INLINE_BYTES, "newer"))
@@ -318,7 +318,7 @@ async def test_a_turn_that_breaks_on_the_successor_leaves_it_free_and_the_chain_
     assert (await said(harness, successor))[1:] == ["new", "newer", "hello", "yes"]
 
 
-async def test_a_request_is_answered_the_same_again_from_the_source_and_from_the_successor(harness: "SessionsHarness") -> None:
+async def test_a_request_is_replayed_alike_from_the_source_and_from_the_successor(harness: "SessionsHarness") -> None:
     session = await full_session(harness)
     meanwhile: list[SpassError] = []
 

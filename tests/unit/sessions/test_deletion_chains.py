@@ -155,7 +155,7 @@ async def whole_or_not_at_all(chains: ChainBuilder, source: SessionId) -> str:
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_whatever_call_of_a_delete_fails_the_chain_is_whole_and_the_next_delete_ends_it(
+async def test_whatever_call_of_a_delete_fails_the_next_delete_ends_it(
     chains: ChainBuilder, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def middle() -> list[SessionId]:
@@ -187,7 +187,7 @@ async def test_whatever_call_of_a_delete_fails_the_chain_is_whole_and_the_next_d
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_delete_after_a_commit_that_went_wrong_anywhere_takes_one_session_and_leaves_a_whole_one_or_none(
+async def test_a_delete_after_any_faulty_commit_removes_one_session_and_leaves_no_part(
     chains: ChainBuilder, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
@@ -214,9 +214,7 @@ async def test_a_delete_after_a_commit_that_went_wrong_anywhere_takes_one_sessio
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_nothing_is_compacted_of_a_session_whose_delete_went_wrong_anywhere_after_it_began(
-    chains: ChainBuilder, fault: Fault
-) -> None:
+async def test_nothing_is_compacted_of_a_session_whose_delete_began_and_failed(chains: ChainBuilder, fault: Fault) -> None:
     sample, _ = await held(chains)
     chains.now += LEASE_SECONDS + 1
     with inject(FaultPlan()) as plan:
@@ -233,7 +231,7 @@ async def test_nothing_is_compacted_of_a_session_whose_delete_went_wrong_anywher
         await nobody_is_left(chains)
 
 
-async def test_the_sweep_leaves_what_successors_begin_with_and_takes_what_no_commit_came_for(
+async def test_the_sweep_keeps_what_successors_begin_with_and_takes_what_has_no_commit(
     chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
@@ -280,7 +278,7 @@ async def test_a_compaction_that_is_asked_for_while_its_session_is_deleted_is_re
     assert await stored(chains, session) == ([], [])
 
 
-async def test_a_turn_that_stands_still_while_its_hold_expires_and_its_session_is_deleted_is_refused(
+async def test_a_turn_whose_hold_expired_and_whose_session_was_deleted_is_refused(
     harness: SessionsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)

@@ -165,7 +165,7 @@ async def test_where_not_all_summaries_fit_the_newest_are_shown(chains: ChainBui
     assert answer["truncated"] is True
 
 
-async def test_heads_are_read_one_after_the_other_each_way_and_summaries_at_once_and_all_consistently(
+async def test_heads_are_read_in_sequence_summaries_at_once_and_all_consistently(
     chains: ChainBuilder,
 ) -> None:
     members = await chains.chain(5)

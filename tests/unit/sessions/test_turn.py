@@ -206,7 +206,7 @@ async def test_while_a_turn_runs_its_own_retry_is_told_so_and_others_that_it_is_
     assert [error.retry_after for error in refused] == [2, None, 2, 2]
 
 
-async def test_an_answered_request_is_answered_the_same_again_even_when_the_session_is_busy_or_archived(
+async def test_an_answered_request_is_replayed_even_if_the_session_is_busy_or_archived(
     harness: "SessionsHarness",
 ) -> None:
     session = await harness.create()

@@ -299,7 +299,7 @@ def transaction(text: str) -> dict[str, Any]:
     return {"TransactItems": [{"Put": put({"text": {"S": text}})}], "ClientRequestToken": "the token"}
 
 
-def test_a_transaction_sent_again_within_ten_minutes_takes_effect_once_and_another_under_its_token_is_refused() -> None:
+def test_a_repeated_transaction_takes_effect_once_and_its_token_serves_no_other() -> None:
     memory = Memory()
     memory("TransactWriteItems", transaction("first"))
     memory("PutItem", put({"text": {"S": "later"}}))

@@ -78,7 +78,7 @@ def test_a_greedy_parameter_takes_the_rest_of_the_path(path: str, full_path: str
     assert split_path(path=path, full_path=full_path, resource="/v1/models/{model+}") == RequestPath(root, root + own)
 
 
-def test_a_location_holds_behind_a_stage_and_headers_come_as_often_as_they_were_sent(
+def test_a_location_holds_behind_a_stage_and_repeated_headers_stay_repeated(
     services: Services, loop: asyncio.AbstractEventLoop
 ) -> None:
     handler = lambda_handler(router, services)

@@ -42,7 +42,7 @@ async def test_titan_is_asked_text_by_text(model: str) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 0, 10**13, None, "many"])
-async def test_a_count_that_cannot_be_believed_says_nothing_of_all_and_takes_no_vector_away(count: Json) -> None:
+async def test_an_unbelievable_count_says_nothing_of_the_total_and_drops_no_vector(count: Json) -> None:
     upstream = Upstream(
         whole({"embedding": [1, 2], "inputTextTokenCount": 3}), whole({"embedding": [3, 4], "inputTextTokenCount": count})
     )

@@ -334,7 +334,7 @@ def test_an_error_body_of_any_shape_is_read(body: bytes) -> None:
 XAI_KEY = "Incorrect API key provided: xa***yz. You can obtain an API key from https://console.x.ai."
 
 
-async def test_a_key_refused_as_a_bad_request_moves_on_to_the_next_backend_and_is_no_word_to_the_caller() -> None:
+async def test_a_key_refused_as_a_bad_request_moves_on_and_is_hidden_from_the_caller() -> None:
     refused = Upstream(whole({"code": "Client specified an invalid argument", "error": XAI_KEY}, 400))
     serving = Upstream(whole({"choices": [{"message": {"content": "Hi"}}]}))
     backends = (backend("xai", supported_models=("m",)), backend("openai", supported_models=("m",), priority=2))

@@ -55,7 +55,7 @@ async def test_a_backends_timeout_does_not_run_while_a_request_waits_for_a_conne
     assert asyncio.get_running_loop().time() - began == pytest.approx(5 * SECONDS)
 
 
-async def test_who_waits_for_a_connection_waits_until_the_deadline_at_most_and_leaves_none_behind() -> None:
+async def test_waiting_for_a_connection_ends_with_the_deadline_and_leaves_none_behind() -> None:
     provider = OpenAi(backend(max_concurrent=1, timeout=60), "key", transport=Steady())
     answers = await asyncio.gather(*[ask(provider, context(SECONDS * 1.5)) for _ in range(3)])
     assert [isinstance(answer, BackendTimeout) for answer in answers] == [False, False, True]
@@ -78,7 +78,7 @@ MINUTES = 240.0
 
 
 @pytest.mark.parametrize("allowed", [None, MINUTES + 1])
-async def test_a_blocking_answer_is_waited_for_until_the_deadline_or_the_backends_own_timeout(allowed: float | None) -> None:
+async def test_a_blocking_answer_waits_until_the_deadline_or_the_backends_timeout(allowed: float | None) -> None:
     provider = OpenAi(backend(timeout=allowed), "key", transport=Slow(MINUTES))
     assert isinstance(await ask(provider, context(270)), list)
     assert isinstance(await ask(provider, context(MINUTES - 1)), BackendTimeout)
@@ -88,7 +88,7 @@ async def test_a_blocking_answer_is_waited_for_until_the_deadline_or_the_backend
     assert asyncio.get_running_loop().time() - began == pytest.approx(MINUTES - 1)
 
 
-async def test_a_stream_and_an_embedding_end_after_two_minutes_of_silence_where_the_backend_says_nothing_else() -> None:
+async def test_a_stream_and_an_embedding_end_after_two_minutes_of_silence_by_default() -> None:
     provider = OpenAi(backend(), "key", transport=Slow(MINUTES))
     for work in (ask(provider, context(270), stream=True), embed(provider, context(270))):
         began = asyncio.get_running_loop().time()

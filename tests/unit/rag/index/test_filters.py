@@ -175,7 +175,7 @@ def test_a_column_of_few_values_is_a_byte_a_row() -> None:
     assert sizes["n"] < 12 * 10_000
 
 
-def test_documents_that_each_have_fields_of_their_own_take_no_more_memory_than_others() -> None:
+def test_documents_with_fields_of_their_own_take_no_more_memory_than_others() -> None:
     """Ten times their own bytes at most; or a merge of many such documents would be the end of its worker, again and again."""
     fields = ([b'"%x-%x":1' % (row, n) for n in range(120)] for row in range(2000))
     lines = b"".join(b'{"lang":"de",%s}\n' % b",".join(own) for own in fields)

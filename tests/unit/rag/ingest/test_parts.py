@@ -89,7 +89,7 @@ async def test_files_of_a_tenant_share_its_window_and_each_of_them_moves_on(harn
     assert len(waiting["b"]) == PARTS_AT_ONCE
 
 
-async def test_every_file_has_a_part_on_the_queue_if_there_are_more_files_than_the_window_is_wide(harness: IngestHarness) -> None:
+async def test_every_file_has_a_part_on_the_queue_if_more_wait_than_the_window_holds(harness: IngestHarness) -> None:
     for number in range(PARTS_AT_ONCE + 4):
         await planned(harness, f"i{number}/a.jsonl")
         sent = len(harness.queued())
@@ -169,7 +169,7 @@ async def test_the_part_of_a_dead_worker_continues_where_it_stood(
     assert harness.calls.asked == ["text 0", "text 1"]
 
 
-async def test_a_worker_that_dies_after_its_part_and_before_it_sends_the_next_leaves_none_out(
+async def test_a_worker_that_dies_between_its_part_and_the_next_message_skips_none(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await planned(harness)

@@ -69,7 +69,7 @@ async def test_a_version_that_is_half_way_when_a_newer_one_comes_stores_nothing_
 
 
 @pytest.mark.parametrize("body", [file_of(numbered(10, "old")), lines(*["no json"] * 2500)], ids=["documents", "errors alone"])
-async def test_a_batch_that_is_being_embedded_when_a_newer_version_comes_does_not_take_effect(
+async def test_a_batch_overtaken_while_it_is_embedded_does_not_take_effect(
     harness: IngestHarness, small_batches: int, body: bytes
 ) -> None:
     """The newer one is taken, and done, between the older one's embedding and its append."""
@@ -158,7 +158,7 @@ def job_of(harness: IngestHarness, upload: UploadId) -> str:
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_an_event_whose_worker_died_before_there_was_a_record_is_taken_when_it_comes_again(
+async def test_an_event_whose_worker_died_before_its_record_is_taken_when_it_comes_again(
     harness: IngestHarness, fault: Fault
 ) -> None:
     older, newer = (harness.put(PATH, file_of(numbered(2, text))) for text in ("old", "new"))

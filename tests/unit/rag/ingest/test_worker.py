@@ -221,7 +221,7 @@ async def test_a_bug_met_by_one_event_of_a_message_does_not_keep_the_next_one_wa
     assert list((await harness.texts()).values()) == ["good"]
 
 
-async def test_trouble_that_may_pass_brings_the_message_back_and_nothing_is_embedded_twice(
+async def test_passing_trouble_brings_the_message_back_and_nothing_is_embedded_twice(
     harness: IngestHarness, small_batches: int
 ) -> None:
     event = harness.put(PATH, file_of(numbered(10)))
@@ -384,7 +384,7 @@ async def test_no_batch_is_begun_without_time_or_after_the_time_slice(
 
 
 @pytest.mark.parametrize(("left", "ends"), [(870.0, True), (300.0, False)])
-async def test_a_file_that_a_whole_workers_time_is_too_short_to_look_through_is_not_looked_at_again(
+async def test_a_file_too_large_to_survey_in_one_invocation_is_not_surveyed_again(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, left: float, ends: bool
 ) -> None:
     """Four more times of a quarter of an hour would end the same."""
@@ -405,7 +405,7 @@ async def test_a_file_that_a_whole_workers_time_is_too_short_to_look_through_is_
     assert harness.calls.asked == []
 
 
-async def test_what_a_dead_worker_held_goes_on_with_its_own_message_when_the_lease_runs_out(
+async def test_work_of_a_dead_worker_goes_on_with_its_message_when_the_lease_expires(
     harness: IngestHarness, small_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event = harness.put(PATH, file_of(numbered(10)))

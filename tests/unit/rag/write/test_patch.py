@@ -170,9 +170,7 @@ async def test_metadata_that_only_python_takes_for_the_same_is_not(harness: RagH
     assert json.dumps(stored.metadata) == json.dumps(answer.metadata) == json.dumps({"n": values[rivals - 1], "kept": True})
 
 
-async def test_a_text_that_was_the_stored_one_until_another_writer_came_is_embedded_after_all(
-    harness: RagHarness, index: IndexId
-) -> None:
+async def test_a_text_that_was_the_stored_one_until_another_writer_came_is_embedded(harness: RagHarness, index: IndexId) -> None:
     await begun(harness, index)
     rival = harness.cold()
     with inject(RacingWriters(lambda: rival.writer.append(harness.scope, index, documents(("a", "anders"))))):

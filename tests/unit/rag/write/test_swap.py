@@ -32,7 +32,7 @@ class CountingPlan:
 
 
 @pytest.mark.parametrize("others", [0, 1, 40])
-async def test_a_swap_whose_reply_was_lost_is_known_as_done_however_many_others_came_after(
+async def test_a_swap_whose_reply_was_lost_is_known_as_done_whatever_came_after(
     harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     store, plan = harness.scope.store, CountingPlan()

@@ -249,7 +249,7 @@ async def test_a_summary_of_any_size_and_script_fits_or_is_refused(compaction: C
     assert (await compaction.messages(plan.successor))[0].message.content.endswith("ü?")
 
 
-async def test_large_kept_messages_lie_in_the_bucket_and_a_commit_that_came_too_late_leaves_none_there(
+async def test_large_kept_messages_lie_in_the_bucket_and_a_late_commit_leaves_none(
     compaction: Compaction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)

@@ -156,7 +156,7 @@ async def test_a_session_that_was_compacted_names_its_successor(deployment: Simu
     assert error["details"] == {"successor_session_id": successor}
 
 
-async def test_a_session_is_not_compacted_against_its_will_nor_where_there_is_nothing_to_do(
+async def test_a_session_is_not_compacted_against_its_will_nor_without_need(
     deployment: SimulatedDeployment,
 ) -> None:
     off, short, empty = (
@@ -362,7 +362,7 @@ async def start(deployment: SimulatedDeployment, session: SessionId) -> Job:
         )
 
 
-async def test_a_request_that_died_before_it_left_its_job_to_the_queue_leaves_it_there_the_next_time(
+async def test_a_job_not_sent_before_its_request_died_is_sent_the_next_time(
     deployment: SimulatedDeployment,
 ) -> None:
     session = await deployment.session()

@@ -138,7 +138,7 @@ async def test_the_calls_are_in_the_audit_and_on_the_bill_whatever_the_token_may
     assert scope.tally.total.usd > 0
 
 
-async def test_what_does_not_fit_is_summarised_in_parts_and_they_together_with_the_earlier_summary(
+async def test_what_does_not_fit_is_summarised_in_parts_with_the_earlier_summary(
     store: TenantStore,
 ) -> None:
     model = summary_model(numbered())

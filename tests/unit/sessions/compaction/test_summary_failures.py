@@ -119,7 +119,7 @@ async def test_a_request_that_the_provider_finds_too_long_is_halved(store: Tenan
     assert len(model.requests) - len(heard) < 16  # what was too long once is not tried so again
 
 
-async def test_a_request_of_which_the_provider_reads_only_the_beginning_is_asked_for_in_parts(store: TenantStore) -> None:
+async def test_a_request_whose_beginning_alone_is_read_is_asked_for_in_parts(store: TenantStore) -> None:
     """Ollama cuts off what does not fit its ``num_ctx``, and says so only by the tokens that it counts."""
     window = 4096
 
@@ -158,7 +158,7 @@ async def test_tokens_of_a_lost_try_do_not_hide_that_only_the_beginning_was_read
     assert told == {message.content for message in messages if message.role is Role.USER}
 
 
-async def test_a_request_that_was_cut_off_where_a_window_ends_is_asked_for_in_parts_however_little_is_missing(
+async def test_a_request_cut_off_at_the_window_is_asked_for_in_parts_however_near(
     store: TenantStore,
 ) -> None:
     """What is read is then a multiple of 1024 tokens, and too near to what was sent to tell by their number."""
