@@ -1,4 +1,4 @@
-"""What a request cost, summed over its sub-calls."""
+"""The cost of a request: the sum over its model calls."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class CostSource(StrEnum):
-    """Who said the price, strongest first: the provider, our price table, nobody."""
+    """Where a price comes from, strongest first: the provider, the catalogue of ``gateway.yaml``, unknown."""
 
     UPSTREAM = "upstream"
     CATALOG = "catalog"
@@ -19,7 +19,7 @@ _STRENGTH = (CostSource.UPSTREAM, CostSource.CATALOG, CostSource.NONE)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Money in both currencies over ``sub_calls`` model calls. ``source`` is the weakest among them."""
+    """The cost of ``sub_calls`` model calls in both currencies. ``source`` is the weakest source among them."""
 
     usd: Decimal = Decimal(0)
     eur: Decimal = Decimal(0)
@@ -37,7 +37,7 @@ NO_COST: Final = Cost()
 
 
 class CostTally:
-    """The running sum of one outer request. Everything that calls a model for the request adds to the same tally."""
+    """The running sum of one outer request: every model call made for it adds to the same tally."""
 
     def __init__(self) -> None:
         self.total = Cost()

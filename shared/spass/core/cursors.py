@@ -1,4 +1,4 @@
-"""Opaque cursors: a position in a list, bound to whose list it is."""
+"""Opaque cursors: a position in a list, bound to the list and its owner."""
 
 import base64
 import binascii
@@ -10,13 +10,13 @@ from spass.core.errors import InvalidRequest
 from spass.core.ids import RAG_ID
 
 AN_ID: Final = re.compile(RAG_ID)
-"""Positions of lists that are in the order of their entries' ids."""
+"""Positions in a list that is ordered by its entries' ids."""
 
 _CHECK_BYTES: Final = 12
 
 
 def encode_cursor(scope: str, position: str) -> str:
-    """A cursor for ``position`` that only ``decode_cursor`` with the same ``scope`` accepts.
+    """Return a cursor for ``position`` that only ``decode_cursor`` with the same ``scope`` accepts.
 
     A scope names the list and its owner (tenant, user, agent or index).
     """
@@ -25,11 +25,12 @@ def encode_cursor(scope: str, position: str) -> str:
 
 
 def decode_cursor(scope: str, cursor: str, position: re.Pattern[str] = AN_ID) -> str:
-    """The position in ``cursor``. Its check guards against mistakes and not against forgery, which needs no secret: a reader must
-    bear every position that the whole of ``position`` matches.
+    """Return the position in ``cursor``.
+
+    The check prevents mistakes, not forgery: a reader must handle every position that ``position`` matches.
 
     Raises:
-        InvalidRequest: it was not made for this scope, or is no cursor at all.
+        InvalidRequest: it is not a cursor, or belongs to another scope.
     """
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)

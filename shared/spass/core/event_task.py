@@ -1,6 +1,6 @@
-"""A piece of work that runs in its own task and leaves its events in one append-only list.
+"""Run work in a task of its own and keep its events in one append-only list.
 
-Every reader is an index into that list: a slow one costs nothing, several may follow, and one that went away may come back.
+A reader is an index into that list: slow readers cost nothing, several may follow, and one may come back after a break.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ E = TypeVar("E")
 
 
 class EventTask(Generic[E]):
-    """Runs ``events`` to its end in a task of its own, whoever reads and whoever stops reading.
+    """Run ``events`` to its end, independently of its readers.
 
-    An exception of the work ends the list; ``follow`` raises it to each reader after the last event, ``result`` to whoever waits.
+    An exception of the work ends the list. ``follow`` raises it after the last event, ``result`` at once.
     """
 
     def __init__(self, events: AsyncIterator[E]) -> None:
@@ -29,7 +29,7 @@ class EventTask(Generic[E]):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            task.exception()  # marks it as seen, so that work whose reader went away does not complain at garbage collection
+            task.exception()  # marks it as retrieved: asyncio logs an error for a task whose exception nobody retrieved
         self._wake()
 
     def _wake(self) -> None:
@@ -42,8 +42,8 @@ class EventTask(Generic[E]):
         """Cancel the work, unless it has ended. It cleans up before it ends."""
         self._task.cancel()
 
-    async def grown(self, index: int, seconds: float | None = None) -> bool:
-        """Waits until there is an event ``index`` or there will be none, but no longer than ``seconds``; says which it was."""
+    async def wait_for_event(self, index: int, seconds: float | None = None) -> bool:
+        """Wait until event ``index`` exists or the work has ended. Return False if neither happened within ``seconds``."""
         if index < len(self.events) or self._task.done():
             return True
         reader = asyncio.get_running_loop().create_future()
@@ -56,10 +56,10 @@ class EventTask(Generic[E]):
         return True
 
     async def follow(self, start: int = 0) -> AsyncGenerator[E, None]:
-        """Events from index ``start`` on, as they come."""
+        """Yield the events from index ``start`` on, as they arrive."""
         index = start
         while True:
-            await self.grown(index)
+            await self.wait_for_event(index)
             if index >= len(self.events):
                 await self.result()
                 return
@@ -68,6 +68,6 @@ class EventTask(Generic[E]):
                 index += 1
 
     async def result(self) -> list[E]:
-        """All events, once the work has ended. Cancelling the wait does not cancel the work."""
+        """Return all events once the work has ended. Cancelling the wait does not cancel the work."""
         await asyncio.shield(self._task)
         return self.events

@@ -1,4 +1,4 @@
-"""The one stream of events that every turn is: a JSON reply is it collected, a server-sent format is it rendered."""
+"""The events of a turn. A JSON reply is their collection; each server-sent format renders them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class InferenceStarted:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of text as the model wrote it: one token when streaming, a whole answer when not."""
+    """Text of the model: a delta when streaming, else the whole answer."""
 
     text: str
 
@@ -60,21 +60,21 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A word to whoever watches; it changes nothing."""
+    """A message about progress for the client."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFinished:
-    """The last event of a turn that ended well."""
+    """The last event of a turn that succeeded."""
 
     finish_reason: FinishReason
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The last event of a turn that broke, and what broke it."""
+    """The last event of a turn that failed."""
 
     error: SpassError
 
@@ -105,10 +105,10 @@ class ToolRecord:
 
 @dataclass(slots=True)
 class Outcome:
-    """A turn's events, collected.
+    """The collected events of a turn.
 
-    ``messages`` are what the turn adds to a conversation after the user's message: assistant and tool messages in order, the last
-    one the answer. ``turns`` counts model calls.
+    ``messages`` are the messages that the turn adds after the user's: assistant and tool messages in order, the answer last.
+    ``turns`` counts model calls.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -119,7 +119,7 @@ class Outcome:
 
     @property
     def content(self) -> str:
-        """The answer's text."""
+        """Return the text of the answer."""
         return self.messages[-1].content if self.messages else ""
 
     def add(self, event: Event) -> None:
@@ -140,7 +140,7 @@ class Outcome:
 
 
 def collect(events: Iterable[Event]) -> Outcome:
-    """The outcome of a finished stream of events."""
+    """Return the outcome of a turn that has ended."""
     outcome = Outcome()
     for event in events:
         outcome.add(event)

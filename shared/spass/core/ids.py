@@ -1,4 +1,4 @@
-"""Names of things: types that keep one kind of id from standing in for another, and new time-ordered ids."""
+"""Types and patterns of ids, and new ids in the order of time."""
 
 import os
 import time
@@ -17,14 +17,14 @@ JobId = NewType("JobId", str)
 SummaryId = NewType("SummaryId", str)
 
 RAG_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
-"""The form of ids of indices and documents, which are the caller's."""
+"""The ids of indices and documents that a caller chooses."""
 
 DOCUMENT_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}(#[1-9][0-9]*)?$"
-"""The form of any document's id: the caller's, or ``<file>#<number>``, as bulk ingest names the pieces of a file. Besides, it has
-128 characters at most (which the pattern leaves unsaid: pydantic's engine cannot look ahead)."""
+"""The id of any document: the caller's, or ``<file>#<number>`` for a piece of an ingested file. It has at most 128 characters;
+this pattern does not check that, as pydantic's engine has no look-ahead."""
 
 AGENT_NAME: Final = "[a-zA-Z0-9_-]{1,128}"
-"""The form of an agent's name in a path or a parameter. A file of an agent may use 64 characters."""
+"""An agent's name in a path or a parameter. (``agents.spec`` allows only 64 characters in a file.)"""
 
 Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl", "upl"]
 
@@ -41,16 +41,16 @@ _RANDOM_CHARS: Final = 16  # 80 random bits
 
 
 def new_id(prefix: Prefix) -> str:
-    """A new id such as ``ses_01k9…``: 48 bits of Unix milliseconds, then 80 random bits (https://github.com/ulid/spec).
+    """Return a new id such as ``ses_01k9…``: 48 bits of Unix milliseconds, then 80 random bits (https://github.com/ulid/spec).
 
-    Ids sort by the millisecond of their making. The random part is read from the system at every call, never from a seeded
-    generator, so a restored snapshot cannot repeat one.
+    Ids sort by their millisecond. The random part comes from the system at every call and not from a seeded generator, because
+    Lambda may restore one snapshot of a process many times.
     """
     return f"{prefix}_{_base32(time.time_ns() // 1_000_000, _TIME_CHARS)}{random_suffix()}"
 
 
 def random_suffix() -> str:
-    """80 random bits as 16 characters."""
+    """Return 80 random bits as 16 characters."""
     return _base32(int.from_bytes(os.urandom(10), "big"), _RANDOM_CHARS)
 
 

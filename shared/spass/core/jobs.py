@@ -1,6 +1,6 @@
-"""Jobs that one worker leaves to another: the types, and the form of each as the body of a queue's message.
+"""The types of jobs, and each as the body of a queue's message.
 
-Rooms of every floor send jobs (``aws/jobs.py``), and ``spass.jobs`` dispatches what arrives, so the form stands below both.
+Every room may send jobs (``aws/jobs.py``) and ``spass.jobs`` dispatches them, so both sides find the form here.
 """
 
 import json
@@ -12,14 +12,13 @@ from typing import Final, TypeAlias
 from spass.core.ids import IndexId, JobId, TenantId, UploadId, id_pattern
 
 MAX_RECEIVES: Final = 5
-"""Deliveries of a message of the queue of jobs before the queue moves it to the dead letters."""
+"""Deliveries of a job's message before SQS moves it to the dead-letter queue."""
 _COMPACTION: Final = re.compile(id_pattern("job"))
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message of a queue, received for the ``receives``-th time (from 1). Other deliveries have the same ``message`` id only if
-    they are of the same message."""
+    """One delivery of a queue's message: the ``receives``-th, counted from 1. ``message`` is the message's id."""
 
     message: str
     receives: int

@@ -1,4 +1,4 @@
-"""What is said in a conversation, in the form that agents, sessions and models share."""
+"""Messages of a conversation, as agents, sessions and models share them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
 Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
-"""A value that JSON can write."""
+"""A value that JSON can represent."""
 
 
 CHARACTERS_PER_TOKEN: Final = 4
@@ -22,7 +22,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's wish to call a tool. ``arguments`` is the JSON text as the model wrote it, which need not be valid."""
+    """A model's request to call a tool. ``arguments`` is JSON text as the model wrote it; it may be invalid."""
 
     id: str
     name: str
@@ -31,8 +31,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A picture in a user's message: ``url`` is an ``https:`` address or a ``data:`` URL with the bytes in base64. ``detail`` is
-    how closely a model shall look at it, where its provider lets one say."""
+    """An image in a user's message.
+
+    ``url`` is an ``https:`` address or a ``data:`` URL in base64. ``detail`` sets the resolution, if the provider supports it.
+    """
 
     url: str
     detail: Literal["auto", "low", "high"] | None = None
@@ -40,11 +42,11 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. A tool message answers the call ``tool_call_id``; an assistant message may ask for ``tool_calls``. ``name``
-    tells speakers of one role apart, where a provider knows such a thing.
+    """One message. A tool message answers the call ``tool_call_id``; an assistant message may request ``tool_calls``. ``name``
+    distinguishes speakers of one role, if the provider supports it.
 
-    A message with pictures has ``parts``, texts and pictures in their order; ``content`` is then the texts alone, joined by line
-    breaks. ``data`` says that the words are nobody's in this conversation: they were looked up for it.
+    A message with images has ``parts``: texts and images in order. Its ``content`` is the texts joined by line breaks. ``data``
+    marks text that was looked up and that no participant wrote.
     """
 
     role: Role
@@ -56,7 +58,7 @@ class Message:
     data: bool = False
 
     def rewritten(self, change: Callable[[str], str]) -> "Message":
-        """The same message with ``change`` made to each of its texts."""
+        """Return the message with ``change`` applied to each of its texts."""
         parts = tuple(change(part) if isinstance(part, str) else part for part in self.parts)
         content = "\n".join(part for part in parts if isinstance(part, str)) if parts else change(self.content)
         return replace(self, content=content, parts=parts)
@@ -64,8 +66,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as a model sees it. ``parameters`` is a JSON Schema of type object; ``strict`` asks for arguments that match it
-    without fail, of providers that can promise it."""
+    """A tool as a model sees it. ``parameters`` is a JSON Schema of type object. ``strict`` requires arguments that match it, of
+    providers that can guarantee that."""
 
     name: str
     description: str

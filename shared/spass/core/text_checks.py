@@ -1,25 +1,24 @@
-"""What a text that somebody sends must be, where the type alone does not say it. Refusals are ``ValueError``s, as pydantic reads
-them."""
+"""Checks of texts, as pydantic validators: they raise ``ValueError``."""
 
 from collections.abc import Callable, Sequence
 
 
 def reject_nul(text: str) -> str:
-    """``text``, if it does not hold the character NUL, which many a store and reader takes for an end."""
+    """Return ``text`` unless it holds NUL, which some stores and readers treat as the end of a text."""
     if "\0" in text:
         raise ValueError("must not hold the character NUL")
     return text
 
 
 def reject_blank(text: str) -> str:
-    """``text``, if it holds more than blanks, and no NUL."""
+    """Return ``text`` unless it is blank or holds NUL."""
     if not text.strip():
         raise ValueError("must hold more than blanks")
     return reject_nul(text)
 
 
 def limit_bytes(limit: int) -> Callable[[str], str]:
-    """Takes a text of at most ``limit`` bytes of UTF-8."""
+    """Return a check that accepts at most ``limit`` bytes of UTF-8."""
 
     def check(text: str) -> str:
         try:

@@ -1,4 +1,4 @@
-"""Time as the wire writes it (RFC 3339, UTC, milliseconds), and the one deadline of a request."""
+"""Timestamps (RFC 3339, UTC, milliseconds) and the deadline of a request."""
 
 import time
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import NewType
 
 Timestamp = NewType("Timestamp", str)
-"""``2026-04-30T08:14:22.123Z``. Sorts as text in time order."""
+"""``2026-04-30T08:14:22.123Z``. As text it sorts in the order of time."""
 
 
 def now_s() -> int:
-    """Whole seconds since the epoch: the unit of every expiry."""
+    """Return whole seconds since the epoch, the unit of every expiry."""
     return int(time.time())
 
 
@@ -19,19 +19,19 @@ def now() -> Timestamp:
 
 
 def timestamp(seconds: float) -> Timestamp:
-    """The wire form of Unix ``seconds``."""
+    """Return the timestamp of Unix ``seconds``."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return Timestamp(moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z")
 
 
 def epoch_s(at: Timestamp) -> int:
-    """The Unix second of ``at``."""
+    """Return the Unix second of ``at``."""
     return int(datetime.fromisoformat(at).timestamp())
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment on the monotonic clock by which a request must have ended, all retries included."""
+    """A moment on the monotonic clock, in seconds, by which a request must have ended with all its retries."""
 
     at: float
 
@@ -40,5 +40,5 @@ class Deadline:
         return cls(time.monotonic() + seconds)
 
     def remaining(self) -> float:
-        """Seconds left; never negative."""
+        """Return the seconds left, at least 0."""
         return max(0.0, self.at - time.monotonic())

@@ -1,4 +1,4 @@
-"""Where in a text secrets stand: those that this process knows, and what looks like nothing but a credential."""
+"""Find secrets in a run of characters: secrets that this process knows, and credential formats."""
 
 import hashlib
 import re
@@ -9,17 +9,17 @@ from urllib.parse import quote
 from spass.redaction.patterns import AWS_SECRET, AWS_SECRET_NAME, BEARER, BEARER_TOKEN, CREDENTIAL, LOGIN
 
 MIN_SECRET_LENGTH: Final = 8
-"""Characters. Nothing shorter is taken for a secret."""
+"""Characters. A shorter text is not a secret."""
 CONTEXT_CHARACTERS: Final = 64
-"""Characters before a run that what it is may depend on."""
+"""Characters before a run that decide what it is."""
 EARLY_CHARACTERS: Final = 4
-"""Characters of a run that may be given on before it is known how it goes on. They say of most credentials only what they are."""
+"""Characters of a run that may leave before its end is known. Of most credentials they tell only the issuer."""
 
-_MIN_WORD_LENGTH: Final = 12  # characters: a shorter value is a secret only if it holds a digit; "stand-in" is a word
+_MIN_WORD_LENGTH: Final = 12  # characters; a shorter value is a secret only if it holds a digit: "stand-in" is a word
 _PIECE: Final = 48
 _RUN_CHARACTERS: Final = r"!#$%&*+\-./0-9:=?@A-Z^_a-z~"
 _NOT_IN_A_RUN: Final = re.compile(rf"[^{_RUN_CHARACTERS}]+")
-# A token may stand in a URL, after a name, or in a sentence.
+# A token may be part of a URL, follow a name, or end a sentence.
 _WORDS: Final = tuple(map(re.compile, (r"[A-Za-z0-9_-]{8,}", r"[A-Za-z0-9._~+/-]{8,}=*", r"[^=:&?#@]{8,}=*", r".{8,}")))
 _AROUND: Final = "!#$%&*+-./:=?@^_~"
 
@@ -27,18 +27,18 @@ _NAMED: Final = (
     (("secret", "aws", "akia", "asia"), AWS_SECRET_NAME, AWS_SECRET),
     (("bearer",), BEARER, BEARER_TOKEN),
 )
-"""Words of which one stands in what stands before a credential, that, and the credential."""
+"""Labels and what they announce: words of which the label holds one, the label, and the credential that follows it."""
 _SHORTEST_NAMED: Final = 20
 
-# What a secret may be within: visible ASCII without quotes, brackets, commas, semicolons, bars and backslashes.
+# A run: visible ASCII without quotes, brackets, commas, semicolons, bars and backslashes.
 _RUN: Final = re.compile(rf"[{_RUN_CHARACTERS}]+")
-# The same in JSON: \\/ and \\u0073 are characters of a run; other escapes, such as \\n, end it.
+# A run in JSON: the escapes \\/ and \\u0073 belong to it; other escapes, such as \\n, end it.
 _ESCAPED_RUN: Final = rf"(?:[{_RUN_CHARACTERS}]|\\/|\\u[0-9a-fA-F]{{4}})"
 _FIRST_RUN: Final = re.compile(rf"{_ESCAPED_RUN}*")
 _RUN_OR_ESCAPE: Final = re.compile(rf"\\(?!/|u[0-9a-fA-F]{{4}}).?|(?P<run>{_ESCAPED_RUN}+)", re.DOTALL)
 _LONG_RUN: Final = re.compile(rf"[{_RUN_CHARACTERS}]{{{MIN_SECRET_LENGTH},}}")
 LAST_BREAK: Final = re.compile(rf".*[^{_RUN_CHARACTERS}\\]", re.DOTALL)
-"""Up to the last character that surely ends a run."""
+"""Matches up to the last character that ends a run."""
 
 
 class SecretSpan(NamedTuple):
@@ -47,13 +47,13 @@ class SecretSpan(NamedTuple):
 
 
 def first_run_length(text: str) -> int:
-    """The length of the run that ``text`` begins with."""
+    """Return the length of the run at the start of ``text``."""
     match = _FIRST_RUN.match(text)
     return match.end() if match else 0
 
 
 def runs(text: str, shortest: int) -> Iterator[SecretSpan]:
-    """The runs of ``text`` of ``shortest`` characters or more."""
+    """Yield the runs in ``text`` of at least ``shortest`` characters."""
     if "\\" in text:
         found = (match.span("run") for match in _RUN_OR_ESCAPE.finditer(text) if match["run"])
         return (SecretSpan(start, end) for start, end in found if end - start >= shortest)
@@ -62,7 +62,7 @@ def runs(text: str, shortest: int) -> Iterator[SecretSpan]:
 
 
 class SecretSet:
-    """What is known: ``values`` to the letter, tokens by their SHA-256 (``digests``)."""
+    """The secrets to find: ``values`` as they are, and tokens by their SHA-256 (``digests``)."""
 
     def __init__(self, values: Iterable[str], digests: Collection[bytes]) -> None:
         self._pieces = sorted(set(_pieces(values)), key=len)
@@ -70,12 +70,14 @@ class SecretSet:
 
     @classmethod
     def of(cls, values: Iterable[str], sha256: Iterable[str]) -> Self:
-        """``sha256`` in hexadecimal."""
+        """Return the set for digests in hexadecimal."""
         return cls(values, frozenset(map(bytes.fromhex, sha256)))
 
     def spans(self, run: str, before: str, lead: str = "") -> list[SecretSpan]:
-        """The secrets in a whole ``run``, in order and apart. ``before`` is what stands before it, and ``lead`` the last
-        character of the run's own beginning where that has been looked through already."""
+        """Return the spans of secrets in a whole ``run``: in order, neither overlapping nor touching.
+
+        ``before`` is the text before the run. If the run's own beginning was searched already, ``lead`` is its last character.
+        """
         if len(run) < MIN_SECRET_LENGTH:
             return []
         if "\\" in run:
@@ -104,8 +106,7 @@ class SecretSet:
 
 
 def early_length(run: str) -> int:
-    """How many of the first characters of ``run`` may be given on early: letters and digits. Of a run that has grown it is never
-    less."""
+    """Return how many of the first characters of ``run`` may leave early: letters and digits. It never shrinks as a run grows."""
     count = 0
     while count < min(EARLY_CHARACTERS, len(run)) and run[count].isalnum():
         count += 1
@@ -113,13 +114,13 @@ def early_length(run: str) -> int:
 
 
 def ends_with_label(before: str) -> bool:
-    """Whether ``before`` ends with what stands before what looks like a credential only there."""
+    """Return True if ``before`` ends with a label of ``_NAMED``, after which a credential may follow."""
     lower = before.lower()
     return any(any(word in lower for word in words) and name.search(before) for words, name, _ in _NAMED)
 
 
 def _labelled_credentials(run: str, before: str) -> Iterator[SecretSpan]:
-    """The credentials in ``run`` that are told by what stands before them."""
+    """Yield the credentials in ``run`` that follow a label."""
     context = (before + run).lower()
     for words, name, value in _NAMED:
         if any(word in context for word in words):
@@ -130,7 +131,7 @@ def _labelled_credentials(run: str, before: str) -> Iterator[SecretSpan]:
 
 
 def _pieces(values: Iterable[str]) -> Iterator[str]:
-    """What to look for. A run is looked through part by part if it is long, so a long value is looked for in pieces."""
+    """Yield the texts to search for. A long run is searched part by part, so a long value is searched for in pieces."""
     for value in values:
         if len(value) < (MIN_SECRET_LENGTH if any(map(str.isdigit, value)) else _MIN_WORD_LENGTH):
             continue
@@ -142,7 +143,7 @@ def _pieces(values: Iterable[str]) -> Iterator[str]:
 
 
 def _words(run: str) -> Iterator[SecretSpan]:
-    """What of ``run`` may be a token."""
+    """Yield the parts of ``run`` that may be a token."""
     if run.isalnum():
         yield SecretSpan(0, len(run))
         return
@@ -162,7 +163,7 @@ def _unescaped(run: str) -> str:
 
 
 def _merge_spans(spans: list[SecretSpan]) -> list[SecretSpan]:
-    """The same characters in spans that neither overlap nor touch."""
+    """Return spans with the same characters that neither overlap nor touch."""
     if len(spans) < 2:
         return spans
     apart: list[SecretSpan] = []

@@ -1,4 +1,4 @@
-"""What credentials look like: the kinds that nothing else begins like, or that are as long as nothing else."""
+"""The patterns of secrets, and of names and places that must not leave the gateway."""
 
 import re
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 
 class CredentialFormat(NamedTuple):
-    """One kind: how it may begin, to the letter, and what must follow. The whole counts only where no letter or digit stands
-    before it; ``rest`` says itself where it must end."""
+    """How the credentials of one issuer look: a literal start, and a pattern for the rest, which also says where it must end. No
+    letter or digit stands before the start."""
 
     starts: tuple[str, ...]
     rest: str
@@ -15,11 +15,11 @@ class CredentialFormat(NamedTuple):
 
 _ENDS: Final = r"(?![A-Za-z0-9])"
 _B64: Final = r"[A-Za-z0-9_-]"  # of URLs
-_NOT_GLUED: Final = r"(?<![A-Za-z0-9][_-])"  # three characters more may well stand in the middle of anything in base64
+_NOT_GLUED: Final = r"(?<![A-Za-z0-9][_-])"  # such a short start may occur inside any base64
 _DIGITS_IN_B64: Final = r"(?:[MNO][DTjz][AEIMQUYcgk][w-z0-5]){5,6}[A-Za-z]{0,3}"  # 17 to 20 digits, written in base64
 _DIGIT_IN: Final = r"(?=[A-Za-z_-]*[0-9])"
 
-# Each is what its issuer documents, or what the secret scanners of GitHub, gitleaks and TruffleHog know of it.
+# Sources: the issuer's documentation, and the secret scanners of GitHub, gitleaks and TruffleHog.
 CREDENTIAL_FORMATS: Final = (
     # models
     CredentialFormat(("sk-proj-", "sk-svcacct-", "sk-admin-", "sk-None-"), rf"{_B64}{{16,}}"),  # OpenAI
@@ -119,25 +119,24 @@ def _alternatives() -> Iterator[str]:
 
 
 CREDENTIAL: Final = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_alternatives())})")
-"""Any of ``CREDENTIAL_FORMATS``."""
+"""Matches each of ``CREDENTIAL_FORMATS``."""
 
 LOGIN: Final = re.compile(rf"(?<=://)[^\s/@:?#]{{0,128}}:(?!(?i:{_PLACEHOLDER}))[^\s/@]{{1,256}}(?=@)")
-"""Name and password of a URL, but for those that manuals write."""
+"""Name and password in a URL, except the placeholders of manuals."""
 
 AWS_SECRET: Final = re.compile(r"(?<![A-Za-z0-9+/])(?=[A-Za-z0-9+/]*[G-Zg-z+/])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=])")
-"""What may be a secret key of AWS, which looks like nothing in particular: it is one where ``AWS_SECRET_NAME`` stands before,
-a name or the key's id."""
+"""A secret key of AWS has no format of its own. This matches one if ``AWS_SECRET_NAME`` (a name, or the key's id) precedes it."""
 AWS_SECRET_NAME: Final = re.compile(r"(?:(?i:secret|aws)[\w .-]{0,24}|(?:AKIA|ASIA)[A-Z0-9]{16})\W{0,16}\Z")
 
 BEARER: Final = re.compile(r"(?i:\bbearer)\W{1,8}\Z")
 BEARER_TOKEN: Final = re.compile(r"(?<![A-Za-z0-9._~+/-])(?=(?:[A-Za-z._~+/-]*[0-9]){2})[A-Za-z0-9._~+/-]{20,}=*")
-"""What is a token where ``BEARER`` stands before. With fewer digits it is the placeholder of a manual."""
+"""A token if ``BEARER`` precedes it. With fewer than two digits it is the placeholder of a manual."""
 
 PRIVATE_KEY: Final = re.compile(r"-----BEGIN (?:[A-Z0-9]{2,12} ){0,2}PRIVATE KEY(?: BLOCK)?-----")
-"""What stands before a private key; its lines follow."""
+"""The header of a private key; its lines follow."""
 _KEY_LINES: Final = r"(?:\s|\\[nr]|[A-Za-z0-9+/=:,-])"
 PRIVATE_KEY_LINES: Final = re.compile(rf"{PRIVATE_KEY.pattern}(?:{_KEY_LINES}*?-----END [A-Z0-9 ]*-----|{_KEY_LINES}*)")
-"""Both, in a text of which only its words count."""
+"""Header and lines."""
 
 PLACES: Final = tuple(
     map(
@@ -189,5 +188,5 @@ PROVIDER_TEXT: Final[tuple[str | re.Pattern[str], ...]] = (
     rf"(?i)(?<![\w.-])(?:[a-z0-9-]+\.){{2,}}(?:{_WORDLIKE_DOMAINS})\b(?![\w-])(?::\d+)?(?:/\S*)?",
     r"(?<![\w/.<#])(?:~|\.{1,2})?/(?:[\w@-]|\.\w)[\w.@-]*(?:/[\w.@-]*)*",  # paths
 )
-"""What a provider's own message may hold: secrets, also half masked ones, and every host, address and path.
-Most are text, which ``re`` compiles at first use: a process that starts must not wait for them."""
+"""Secrets (also half masked ones), hosts, addresses and paths in a provider's message.
+Most are text, which ``re`` compiles at first use, because a cold start must not wait for them."""

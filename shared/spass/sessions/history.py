@@ -67,7 +67,7 @@ async def read_history(store: TenantStore, session: Session, cursor: str | None,
                 if stored.seq < seq:
                     continue
                 message = MessageView.of(stored, session.archived_at if stored.seq < session.compacted_before else None)
-                if len(messages) == limit or not room.takes(message.to_json()):
+                if len(messages) == limit or not room.add(message.to_json()):
                     return HistoryPage(messages=messages, next_cursor=encode_cursor(scope, f"{turn.first_seq}:{stored.seq}"))
                 messages.append(message)
         turn_seq = turns[-1].next_seq

@@ -159,7 +159,7 @@ async def _summaries(
     is all of them."""
     begun = [(session.id, session.summary_id) for session in newest_first if session.summary_id is not None]
     room = PageSizeLimit()
-    room.takes(b",".join(member.to_json() for member in beside))
+    room.add(b",".join(member.to_json() for member in beside))
     kept: list[SummaryView] = []
     for start in range(0, len(begun), _SUMMARIES_AT_ONCE):
         some = begun[start : start + _SUMMARIES_AT_ONCE]
@@ -167,7 +167,7 @@ async def _summaries(
             if record is None:  # its session was deleted as we read
                 continue
             summary = SummaryView.of(record)
-            if not room.takes(summary.to_json()):
+            if not room.add(summary.to_json()):
                 return kept, False
             kept.append(summary)
     return kept, True

@@ -49,7 +49,7 @@ async def stream_response(
     """
     running = EventTask(chunks)
     if client is None:
-        await running.grown(0)
+        await running.wait_for_event(0)
     else:
         await _wait_for_first(running, client)
     if not running.events:
@@ -64,7 +64,7 @@ async def _wait_for_first(work: EventTask[Chunk], client: Receive) -> None:
     Raises:
         ClientDisconnect: the client left.
     """
-    begun, left = asyncio.ensure_future(work.grown(0)), asyncio.ensure_future(_client_disconnected(client))
+    begun, left = asyncio.ensure_future(work.wait_for_event(0)), asyncio.ensure_future(_client_disconnected(client))
     try:
         await asyncio.wait({begun, left}, return_when=asyncio.FIRST_COMPLETED)
         if not begun.done():
@@ -112,7 +112,7 @@ async def render_events(
     sent = 0
     try:
         while True:
-            while not await running.grown(sent, keep_alive):
+            while not await running.wait_for_event(sent, keep_alive):
                 yield KEEP_ALIVE
             if sent >= len(running.events):
                 break

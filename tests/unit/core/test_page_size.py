@@ -31,7 +31,7 @@ def test_what_comes_in_pieces_weighs_what_they_do(one: bytes, other: bytes) -> N
 def test_a_full_page_of_any_text_fits_through_a_lambda_and_is_nearly_full(text: str) -> None:
     entry = json.dumps({"content": text * (20_000 // len(text))}, ensure_ascii=False)
     room, taken = PageSizeLimit(), 0
-    while room.takes(entry.encode()):
+    while room.add(entry.encode()):
         taken += 1
     page = json.dumps({"entries": [json.loads(entry)] * taken, "next_cursor": "x" * 100}, ensure_ascii=False)
     assert len(page.encode()) <= PAGE_BYTES
@@ -41,8 +41,8 @@ def test_a_full_page_of_any_text_fits_through_a_lambda_and_is_nearly_full(text: 
 
 
 def test_what_the_answer_adds_to_each_entry_counts_too() -> None:
-    room, taken, entry = PageSizeLimit(beside=b"y" * 100), 0, b"x" * 100
-    while room.takes(entry):
+    room, taken, entry = PageSizeLimit(entry_overhead=b"y" * 100), 0, b"x" * 100
+    while room.add(entry):
         taken += 1
     assert taken * 201 <= PAGE_BYTES < (taken + 10) * 201
 
@@ -50,7 +50,7 @@ def test_what_the_answer_adds_to_each_entry_counts_too() -> None:
 def test_the_first_entry_always_fits_and_nothing_after_one_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAGE_BYTES", 1024 + 12)
     room = PageSizeLimit()
-    assert room.takes(b"x" * 13)
-    assert not room.takes(b"")
+    assert room.add(b"x" * 13)
+    assert not room.add(b"")
     room = PageSizeLimit()
-    assert [room.takes(b"x" * 5) for _ in range(3)] == [True, True, False]
+    assert [room.add(b"x" * 5) for _ in range(3)] == [True, True, False]

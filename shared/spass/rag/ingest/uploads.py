@@ -149,7 +149,7 @@ class Uploads:
             )
             for record in map(record_of, items):
                 upload = await _shown(scope.store, record)
-                if len(shown) == limit or not room.takes(upload.to_json()):
+                if len(shown) == limit or not room.add(upload.to_json()):
                     return UploadPage(uploads=tuple(shown), next_cursor=encode_cursor(owner, shown[-1].id))
                 shown.append(upload)
                 last = upload.id

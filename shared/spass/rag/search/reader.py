@@ -153,7 +153,7 @@ class Reader:
             loaded = await load_live_ids(objects, manifest.segments)
             places, more = await _page(objects, loaded, after, limit)
             lines = await _texts(objects, [place for place, _ in places])
-            fitting = len(list(takewhile(PageSizeLimit(beside=_TIMES).takes, lines)))
+            fitting = len(list(takewhile(PageSizeLimit(entry_overhead=_TIMES).add, lines)))
             rows = (live.ids.row(place.row) for place, live in places)
             documents = tuple(map(decode_document, lines[:fitting], rows))
             more = more or fitting < len(places)
