@@ -21,7 +21,7 @@ class Environment:
     messages. ``audit_archive_days`` is how long the archive of the audit keeps a call's line in the bucket; None archives none.
     ``contact`` (an address or a page) is what the Wikipedia tools tell Wikipedia about who calls. ``snap_start``
     restores the routes that call models from a snapshot instead of starting them cold; snapshots bill while idle. After a restore
-    each function makes new clients, reads its credentials again and reseeds ``random`` (``spass/web/functions.py``).
+    each function makes new clients, reads its credentials again and reseeds ``random`` (``spass/web/http_function.py``).
     ``job_workers`` (2 to 1000) is how many messages of the queue of jobs are worked on at once: files, parts, merges. What finds
     none free waits, for days if it must. ``compaction_steps`` is how many functions work on steps of compactions that were
     asked for; None bounds them by the account alone. They are reserved: nothing else of the account gets them, and Lambda wants

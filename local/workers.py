@@ -22,8 +22,9 @@ from local.message_visibility import MessageVisibility
 from spass.aws.log import failure_line, write_line
 from spass.core.messages import Json
 from spass.core.time import Deadline
-from spass.web.functions import EventHandler, FunctionFailed, WorkerFunction
 from spass.web.services import Services
+from spass.web.startup import FunctionFailed
+from spass.web.worker_function import EventHandler, WorkerFunction
 
 _PREFIX: Final = "spass-local-"  # of the functions' names in local/template.json
 _LAST_SECONDS: Final = 30.0  # of a worker's time, left to end in order

@@ -7,7 +7,7 @@ from spass.agents.chat import chat
 from spass.agents.spec import ChatBody
 from spass.aws.idempotency import Claim
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import stream_app
+from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently
 from spass.web.routing import AgentParameter, api_router
 

@@ -2,7 +2,7 @@
 
 from spass.agents.answers import AgentConfig
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import lambda_handler
+from spass.web.http_function import lambda_handler
 from spass.web.routing import AgentParameter, api_router
 
 router = api_router()

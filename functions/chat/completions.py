@@ -11,7 +11,7 @@ from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.chunks import collect_chunks, replay_chunks
 from spass.web.caller import AUGMENT_HEADER, augment_of
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import stream_app
+from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently, stream_idempotently
 from spass.web.routing import api_router
 from spass.web.services import Services

@@ -6,7 +6,7 @@ from spass.aws.idempotency import Claim
 from spass.completions.answers import EmbeddingList
 from spass.completions.embeddings import EmbeddingsRequest
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import stream_app
+from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently
 from spass.web.routing import api_router
 

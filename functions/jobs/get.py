@@ -2,7 +2,7 @@
 
 from spass.sessions.compaction.answers import JobView
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import lambda_handler
+from spass.web.http_function import lambda_handler
 from spass.web.routing import JobParameter, api_router
 
 router = api_router()

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.web.app import TITLE, location
-from spass.web.functions import lambda_handler
+from spass.web.http_function import lambda_handler
 from spass.web.routing import public_router
 from spass.web.swagger_ui import page
 

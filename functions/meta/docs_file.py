@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from spass.web.functions import lambda_handler
+from spass.web.http_function import lambda_handler
 from spass.web.routing import public_router
 from spass.web.swagger_ui import file as swagger_ui_file
 

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from spass.tenancy.response_model import ResponseModel
-from spass.web.functions import lambda_handler
+from spass.web.http_function import lambda_handler
 from spass.web.routing import public_router
 
 router = public_router()

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.web.functions import lambda_handler, routers_of
+from spass.web.http_function import lambda_handler, routers_of
 from spass.web.json import json_response
 from spass.web.routing import public_router
 

@@ -7,7 +7,7 @@ from fastapi import Path
 from spass.completions.answers import Model
 from spass.completions.models import available_model
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import lambda_handler
+from spass.web.http_function import lambda_handler
 from spass.web.routing import api_router
 
 router = api_router()

@@ -3,7 +3,7 @@
 from spass.completions.answers import ModelList
 from spass.completions.models import available_models
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import lambda_handler
+from spass.web.http_function import lambda_handler
 from spass.web.routing import api_router
 
 router = api_router()

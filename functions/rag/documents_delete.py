@@ -2,7 +2,7 @@
 
 from spass.tenancy.response_model import Deletion
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import lambda_handler
+from spass.web.http_function import lambda_handler
 from spass.web.routing import DocumentParameter, IndexParameter, api_router
 
 router = api_router()

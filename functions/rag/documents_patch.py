@@ -3,7 +3,7 @@
 from spass.rag.index.answers import Document
 from spass.rag.index.documents import DocumentPatch
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import stream_app
+from spass.web.http_function import stream_app
 from spass.web.routing import DocumentParameter, IndexParameter, api_router
 
 router = api_router()

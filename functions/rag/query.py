@@ -7,7 +7,7 @@ from spass.rag.index.answers import QueryAnswer
 from spass.rag.index.documents import QueryRequest
 from spass.rag.index.filters import parse_filter
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import stream_app
+from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently
 from spass.web.routing import IndexParameter, api_router
 

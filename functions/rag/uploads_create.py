@@ -6,7 +6,7 @@ from spass.aws.idempotency import Claim
 from spass.rag.index.documents import UploadRequest
 from spass.rag.ingest.uploads import UploadTicket
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import lambda_handler
+from spass.web.http_function import lambda_handler
 from spass.web.idempotency import RouteResult, run_idempotently
 from spass.web.routing import IndexParameter, api_router
 

@@ -10,7 +10,7 @@ from spass.core.errors import SessionArchived
 from spass.sessions.session import Successor
 from spass.web.app import location
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import stream_app
+from spass.web.http_function import stream_app
 from spass.web.idempotency import at_path, replay_response
 from spass.web.json import json_response
 from spass.web.routing import AgentParameter, SessionParameter, api_router

@@ -10,7 +10,7 @@ from spass.sessions.compaction.answers import Compaction, JobTicket
 from spass.sessions.compaction.job import CompactSession
 from spass.web.app import location
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import stream_app
+from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently
 from spass.web.prefer import PREFER_HEADER, PREFERENCE_APPLIED, RESPOND_ASYNC, prefers
 from spass.web.routing import AgentParameter, SessionParameter, api_router

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from spass.aws.idempotency import Claim
 from spass.sessions.session import CreateSession, SessionView
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import lambda_handler
+from spass.web.http_function import lambda_handler
 from spass.web.idempotency import RouteResult, run_idempotently
 from spass.web.routing import AgentParameter, api_router
 

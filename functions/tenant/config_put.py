@@ -3,7 +3,7 @@
 from spass.tenancy.settings import EffectiveConfig
 from spass.tenancy.stored_settings import ConfigChange
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import lambda_handler
+from spass.web.http_function import lambda_handler
 from spass.web.routing import admin_router
 
 router = admin_router()

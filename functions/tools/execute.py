@@ -11,7 +11,7 @@ from spass.core.messages import Json
 from spass.tenancy.strict_body import StrictBody
 from spass.tools.answers import ToolResult
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import stream_app
+from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently
 from spass.web.routing import api_router
 

@@ -2,7 +2,7 @@
 
 from spass.metering.usage import Reset, reset
 from spass.web.exchange import CurrentExchange
-from spass.web.functions import lambda_handler
+from spass.web.http_function import lambda_handler
 from spass.web.routing import admin_router
 from spass.web.usage_parameters import ResetAgent
 

@@ -4,7 +4,7 @@ import os
 
 from fastapi import APIRouter
 
-from spass.web.functions import lambda_handler, routers_of
+from spass.web.http_function import lambda_handler, routers_of
 
 router = APIRouter()
 for _one in routers_of(os.environ["SPASS_ROUTES"].split(",")):

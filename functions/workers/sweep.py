@@ -12,8 +12,8 @@ from spass.core.time import Deadline, now, now_s
 from spass.rag.ingest.sweep import sweep_uploads
 from spass.rag.write.sweep import sweep
 from spass.sessions.sweep import sweep_bodies
-from spass.web.functions import worker_handler
 from spass.web.services import Services
+from spass.web.worker_function import worker_handler
 
 
 async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> Json:

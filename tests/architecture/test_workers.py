@@ -10,7 +10,7 @@ import pytest
 from infra.workers import WORKERS, Worker
 from spass.core.jobs import MAX_RECEIVES
 from spass.sessions.compaction.job import JOB_SECONDS
-from spass.web.functions import WorkerFunction
+from spass.web.worker_function import WorkerFunction
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUTES_SHARE = "shared"  # the Lambda of routes with one function

@@ -28,7 +28,7 @@ from spass.core.time import Deadline
 from spass.llm.router import Router
 from spass.testing.model import ScriptedModel
 from spass.web.edge import normal_path
-from spass.web.functions import LambdaFunction, lambda_handler, stream_app
+from spass.web.http_function import LambdaFunction, lambda_handler, stream_app
 from spass.web.services import Services, Settings
 from tests.simulated.memory import MemoryAws
 

@@ -16,8 +16,10 @@ from fastapi import APIRouter
 from spass.core.errors import StorageUnavailable
 from spass.core.messages import Json
 from spass.core.time import Deadline
-from spass.web.functions import FunctionFailed, WorkerFunction, lambda_handler, worker_handler
+from spass.web.http_function import lambda_handler
 from spass.web.services import Services
+from spass.web.startup import FunctionFailed
+from spass.web.worker_function import WorkerFunction, worker_handler
 from tests.functions.gateway import CONFIG, write_operators_files
 from tests.unit.calls.planted_secrets import SECRETS, SHAPED, leaked_kinds
 
@@ -75,7 +77,7 @@ def test_the_runtime_hears_of_the_kind_alone_so_that_a_step_is_retried(
         assert not leaked_kinds(raised.value.msg, SECRETS)
         line = said(capsys)
         assert (line["event"], line["level"], line["exception"]) == ("function_failed", "error", kind)
-        assert line["where"].startswith("spass.web.functions:")
+        assert line["where"].startswith("spass.web.worker_function:")
 
 
 def test_a_runtime_that_has_no_such_exception_hears_no_more(failing: WorkerFunction, capsys: pytest.CaptureFixture[str]) -> None:

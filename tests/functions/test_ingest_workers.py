@@ -12,7 +12,7 @@ from functions.workers import jobs
 from spass.core.jobs import IngestPart, Job, body_of
 from spass.core.messages import Json
 from spass.llm.errors import BackendUnavailable
-from spass.web.functions import WorkerFunction, worker_handler
+from spass.web.worker_function import WorkerFunction, worker_handler
 from tests.functions.gateway import BUCKET, Gateway
 
 pytestmark = pytest.mark.moto

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.routes import ROUTES, Route
-from spass.web.functions import LambdaFunction, StreamApp
+from spass.web.http_function import LambdaFunction, StreamApp
 from tests.functions.gateway import described, event, write_operators_files
 
 MODULES = sorted({route.module for route in ROUTES})

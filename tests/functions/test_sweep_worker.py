@@ -12,7 +12,7 @@ from functions.workers import sweep
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.rag.write.sweep import GARBAGE_SECONDS
-from spass.web.functions import WorkerFunction, worker_handler
+from spass.web.worker_function import WorkerFunction, worker_handler
 from tests.functions.gateway import Gateway
 
 DOCUMENTS = "/a1/rag/indices/books/documents"

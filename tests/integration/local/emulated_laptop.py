@@ -19,8 +19,8 @@ from local.home import Home
 from local.workers import Workers
 from spass.core.messages import Json
 from spass.core.time import Deadline
-from spass.web.functions import EventHandler, worker_handler
 from spass.web.services import Services
+from spass.web.worker_function import EventHandler, worker_handler
 
 SECONDS = 20.0
 _SECONDS_OF = {worker.module: worker.seconds for worker in WORKERS}

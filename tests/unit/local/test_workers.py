@@ -17,8 +17,8 @@ from local.message_visibility import MessageVisibility
 from local.workers import Workers
 from spass.core.messages import Json
 from spass.core.time import Deadline
-from spass.web.functions import worker_handler
 from spass.web.services import Services
+from spass.web.worker_function import worker_handler
 
 Answer = Callable[[Mapping[str, Any], Deadline], Awaitable[Json]]
 Works = Callable[[Answer], None]

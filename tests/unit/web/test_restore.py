@@ -14,7 +14,7 @@ from starlette.responses import Response
 from spass.aws.keys import Key
 from spass.core.ids import TenantId
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
-from spass.web.functions import StreamApp, stream_app
+from spass.web.http_function import StreamApp, stream_app
 from spass.web.json import json_response
 from spass.web.routing import public_router
 from spass.web.services import Services, services_of
@@ -61,7 +61,7 @@ def app(services: Services, aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Stream
     monkeypatch.setenv("AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH", HOOK)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     services.settings = replace(services.settings, keys_path="/spass/dev/")
-    monkeypatch.setattr("spass.web.functions.take_over", lambda: None)
+    monkeypatch.setattr("spass.web.startup.capture_library_logs", lambda: None)
     return stream_app(router, services, needs=lambda made: (made.router, made.cascade, made.read_keys(all_models=True)))
 
 
@@ -135,7 +135,7 @@ async def test_a_restore_that_fails_is_logged_and_refused(
 
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "spass-dev-use")
     monkeypatch.setenv("AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH", HOOK)
-    monkeypatch.setattr("spass.web.functions.take_over", lambda: None)
+    monkeypatch.setattr("spass.web.startup.capture_library_logs", lambda: None)
     app = stream_app(router, services, needs=needs)
     failures.append(KeyError("secret text"))
     async with client(app) as caller:

@@ -1,0 +1,171 @@
+"""The app of one route as AWS Lambda invokes it: short routes through Mangum, long ones as ASGI under the Lambda Web Adapter.
+
+Outside Lambda an app is made only when it is first called. The laptop serves the routers itself, so it may import every route
+file.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import APIRouter
+from mangum import Mangum
+from mangum.handlers import APIGateway
+from mangum.types import LambdaContext, LambdaEvent
+from mangum.types import Scope as EventScope
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from spass.aws.log import failure_line, write_line
+from spass.web.app import create_app
+from spass.web.edge import API_GATEWAY_REQUEST_ID
+from spass.web.request_path import split_path
+from spass.web.services import Services
+from spass.web.startup import WarmUp, in_lambda, log_failure, log_startup_failure
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+_REQUEST_CONTEXT: Final = b"x-amzn-request-context"
+_RESTORE_HOOK: Final = "AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH"
+_starts_functions: Final = ContextVar("starts_functions", default=True)
+
+
+def lambda_handler(router: APIRouter, services: Services | None = None) -> "LambdaFunction":
+    """Return the Lambda handler of a short route."""
+    return LambdaFunction(router, services)
+
+
+def stream_app(router: APIRouter, services: Services | None = None, *, needs: WarmUp | None = None) -> "StreamApp":
+    """Return the ASGI app of a long route, to run under the Lambda Web Adapter."""
+    return StreamApp(router, services, needs)
+
+
+def routers_of(modules: Iterable[str]) -> list[APIRouter]:
+    """Import route files and return their routers, without starting their own functions.
+
+    Each of those would read files, make clients and read provider keys that the function of this process does not use.
+    """
+    before = _starts_functions.set(False)
+    try:
+        return [import_module(module).router for module in modules]
+    finally:
+        _starts_functions.reset(before)
+
+
+class _RouteFunction:
+    def __init__(self, router: APIRouter, services: Services | None, needs: WarmUp | None = None) -> None:
+        self._router = router
+        self._services = services
+        self._needs = needs
+        if in_lambda() and _starts_functions.get():
+            with log_startup_failure():
+                self._prepare()
+
+    def _prepare(self) -> None:
+        """Make the services that every request of the route uses."""
+        made: Services = self.app.state.services
+        _ = made.tokens
+        made.aws.connect()
+        if self._needs is not None:
+            self._needs(made)
+
+    @cached_property
+    def app(self) -> "FastAPI":
+        return create_app([self._router], self._services)
+
+
+class LambdaFunction(_RouteFunction):
+    """Answer API Gateway's proxy events."""
+
+    @cached_property
+    def _mangum(self) -> Mangum:
+        return Mangum(self.app, lifespan="off", custom_handlers=[RestApi])
+
+    def __call__(self, event: LambdaEvent, context: LambdaContext) -> dict[str, Any]:
+        with log_failure():
+            return self._mangum(event, context)
+
+
+class StreamApp(_RouteFunction):
+    """Answer HTTP. The web adapter passes API Gateway's request context in a header."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app: ASGIApp = self.app
+        if scope["type"] == "http" and in_lambda():
+            if _is_restore_hook(scope):
+                app = Response(status_code=204 if self._restore() else 500)
+            else:
+                scope = {**scope, **_scope_from_header(scope)}
+        await app(scope, receive, send)
+
+    def _restore(self) -> bool:
+        """Replace what processes restored from one snapshot must not share. If that fails, log why and return False."""
+        services: Services = self.app.state.services
+        try:
+            services.forget_snapshot()
+            self._prepare()
+        except Exception as error:  # noqa: BLE001 (the edge: the adapter only needs to know that the restore failed)
+            write_line({**failure_line(error, ""), "event": "restore_failed"})
+            return False
+        return True
+
+
+class RestApi(APIGateway):
+    """Mangum's reader of an API Gateway event, which keeps repeated headers and sets the root path."""
+
+    @property
+    def scope(self) -> EventScope:
+        scope = super().scope
+        context: Mapping[str, Any] = self.event["requestContext"]
+        path = str(self.event.get("path") or "/")
+        at = split_path(
+            path=path,
+            full_path=str(context.get("path") or path),
+            resource=str(self.event.get("resource") or path),
+        )
+        many: Mapping[str, list[str]] | None = self.event.get("multiValueHeaders")
+        if many:
+            scope["headers"] = [
+                [name.lower().encode("latin-1", "replace"), value.encode("utf-8", "replace")]
+                for name, values in many.items()
+                for value in values
+            ]
+        scope["path"] = at.path
+        scope["root_path"] = at.root_path
+        scope["raw_path"] = path.encode()
+        scope[API_GATEWAY_REQUEST_ID] = context.get("requestId")
+        return scope
+
+
+def _is_restore_hook(scope: Scope) -> bool:
+    """Return True for the web adapter's request after a SnapStart restore, which comes before any other.
+
+    The adapter sets the header with the request context on every request that a caller sent, so a caller cannot send this one.
+    """
+    hook = os.environ.get(_RESTORE_HOOK)
+    is_hook = bool(hook) and scope["method"] == "POST" and scope["path"] == hook
+    return is_hook and not any(name == _REQUEST_CONTEXT for name, _ in scope["headers"])
+
+
+def _scope_from_header(scope: Scope) -> Mapping[str, Any]:
+    """``path``, ``root_path`` and the gateway's id by the request context that the web adapter passes on."""
+    raw = next((value for name, value in scope["headers"] if name == _REQUEST_CONTEXT), None)
+    try:
+        context = json.loads(raw) if raw else None
+    except ValueError:
+        context = None
+    if not isinstance(context, dict):
+        return {}
+    raw_path = scope.get("raw_path") or scope["path"].encode()
+    path = bytes(raw_path).decode("latin-1")
+    at = split_path(
+        path=path,
+        full_path=str(context.get("path") or path),
+        resource=str(context.get("resourcePath") or path),
+    )
+    return {"path": at.path, "root_path": at.root_path, API_GATEWAY_REQUEST_ID: context.get("requestId")}

@@ -1,0 +1,78 @@
+"""What every Lambda function does when it starts and when it fails."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import TypeAlias
+
+from spass.aws.log import capture_library_logs, failure_line, write_line
+from spass.core.messages import Json
+from spass.web.services import Services
+
+WarmUp: TypeAlias = Callable[[Services], object]
+"""Use the services that a function needs, so that they are made while it starts: then it has a whole processor, and no request
+waits."""
+
+
+class FunctionFailed(Exception):
+    """A function failed. Its message is the type of the error; the log has the reason."""
+
+
+def in_lambda() -> bool:
+    """Return True in a process of AWS Lambda."""
+    return "AWS_LAMBDA_FUNCTION_NAME" in os.environ
+
+
+@contextmanager
+def log_startup_failure() -> Iterator[None]:
+    """Start a function in Lambda: capture the logs of libraries, and log a failure as one line.
+
+    Raises:
+        SystemExit: the start failed. Lambda would print any other exception with its text and its trace.
+    """
+    capture_library_logs()
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 (the edge: what is raised further, the runtime prints)
+        write_line({**failure_line(error, ""), "event": "start_failed", **_problems(error)})
+        raise SystemExit(1) from None
+
+
+@contextmanager
+def log_failure() -> Iterator[None]:
+    """Run a function. In Lambda, log a failure as one line, and raise an exception that holds only the type of the error."""
+    try:
+        yield
+    except Exception as error:
+        if not in_lambda():
+            raise
+        write_line({**failure_line(error, ""), "event": "function_failed"})
+        raise _without_trace(type(error).__name__) from None
+
+
+def _without_trace(kind: str) -> Exception:
+    """Return the exception with which an invocation fails as one of this ``kind``. The runtime logs the trace of every exception
+    but its own for faults (https://github.com/aws/aws-lambda-python-runtime-interface-client, bootstrap.py).
+    """
+    runtime = sys.modules.get("awslambdaric.lambda_runtime_exception")
+    if runtime is None:
+        return FunctionFailed(kind)
+    fault: Exception = runtime.FaultException(kind, str(FunctionFailed.__doc__), None)
+    return fault
+
+
+def _problems(error: Exception) -> dict[str, Json]:
+    """Return the problems of an operator's file: its name, the line and the message."""
+    from spass.redaction.text import redact_provider_text
+    from spass.tenancy.yaml_source import ConfigError
+
+    if not isinstance(error, ConfigError):
+        return {}
+    return {
+        "problems": [
+            {"file": PurePath(problem.file).name, "line": problem.line, "problem": redact_provider_text(problem.message)}
+            for problem in error.problems
+        ]
+    }

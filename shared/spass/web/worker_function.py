@@ -1,0 +1,62 @@
+"""The Lambda handler of a worker: of a function that a queue, a state machine or a schedule invokes."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+from mangum.types import LambdaContext
+
+from spass.core.messages import Json
+from spass.core.time import Deadline
+from spass.web.services import Services
+from spass.web.startup import WarmUp, in_lambda, log_failure, log_startup_failure
+
+_SHUTDOWN_SECONDS: Final = 30.0  # of a worker's time, left to end in order
+
+EventHandler: TypeAlias = Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]]
+"""Handle one event until the deadline, and return the answer to the invoker."""
+
+
+def worker_handler(work: EventHandler, services: Services | None = None, *, needs: WarmUp | None = None) -> "WorkerFunction":
+    """Return the Lambda handler of a worker."""
+    return WorkerFunction(work, services, needs)
+
+
+class WorkerFunction:
+    """Handle events one at a time, all in one event loop, because the open connections of the services belong to it."""
+
+    def __init__(self, work: EventHandler, services: Services | None, needs: WarmUp | None) -> None:
+        self.work = work  # for a process that has a loop and services of its own
+        self._given = services
+        self._one_at_a_time = threading.Lock()
+        if in_lambda():
+            with log_startup_failure():
+                self.services.aws.connect()
+                if needs is not None:
+                    needs(self.services)
+
+    @cached_property
+    def services(self) -> Services:
+        return self._given or Services()
+
+    @cached_property
+    def _runner(self) -> asyncio.Runner:
+        return asyncio.Runner()
+
+    def __call__(self, event: Mapping[str, Any], context: LambdaContext) -> Json:
+        with self._one_at_a_time, log_failure():
+            seconds = context.get_remaining_time_in_millis() / 1000 - _SHUTDOWN_SECONDS
+            return self._runner.run(self._handle(event, Deadline.after(seconds)))
+
+    def close(self) -> None:
+        """Close open connections, in a process that outlives its workers."""
+        with self._one_at_a_time:
+            if "_runner" in self.__dict__:
+                self._runner.run(self.services.aclose())
+                self._runner.close()
+                del self._runner
+
+    async def _handle(self, event: Mapping[str, Any], deadline: Deadline) -> Json:
+        return await self.work(self.services, event, deadline)
