@@ -2,12 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
+from spass.aws.attributes import Item, attribute_of
 from spass.aws.faults import AwsCall, FaultPlan, inject
+from spass.aws.table import Page, Reply
 
 T = TypeVar("T")
 
@@ -68,9 +70,10 @@ def record_calls() -> Iterator[Meter]:
 
 def _read_units(response: object) -> float:
     """Of a consistent read, which all of ours are: of all the items together, at least one unit."""
-    answer = cast("Mapping[str, object]", response)
-    items = cast("Sequence[Mapping[str, object]]", answer.get("Items") or ([answer["Item"]] if "Item" in answer else []))
-    return max(1.0, math.ceil(sum(map(bytes_of_item, items)) / _READ_UNIT))
+    value = cast("Reply[Page | Item | None]", response).value
+    items = value.items if isinstance(value, Page) else [value] if value else []
+    size = sum(bytes_of_item({name: attribute_of(held) for name, held in item.items()}) for item in items)
+    return max(1.0, math.ceil(size / _READ_UNIT))
 
 
 def bytes_of_item(item: Mapping[str, object]) -> int:

@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from starlette.types import Message
 
 from infra.routes import ROUTES, Route
+from spass.aws.attributes import item_of
 from spass.aws.clients import Aws
 from spass.core.messages import Json
 from spass.core.time import Deadline
@@ -257,10 +258,10 @@ class Gateway:
         return {**kept, **self.objects()}
 
     def items(self) -> Sequence[Mapping[str, Any]]:
-        """All items, as boto3's client gives them."""
+        """All items."""
         if isinstance(self.aws, MemoryAws):
             return list(self.aws.table.items())
-        return self.aws._dynamodb.scan(TableName=TABLE)["Items"]
+        return [item_of(item) for item in self.aws._dynamodb.scan(TableName=TABLE)["Items"]]
 
     def objects(self) -> Mapping[str, bytes]:
         """The bodies of all objects by key."""

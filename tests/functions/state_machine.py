@@ -82,7 +82,7 @@ class _AwsWithFakeQueues(Aws):
         shared = machine.gateway.aws
         super().__init__(table=shared._table, bucket=shared._bucket, places=PLACES)
         calls = _Calls(machine, machine.gateway._loop)
-        self.__dict__ |= {"_dynamodb": shared._dynamodb, "_s3": shared._s3}
+        self.__dict__ |= {"_table_client": shared._table_client, "_s3": shared._s3}
         self.__dict__ |= {"_sqs": cast("SQSClient", calls), "_states": cast("SFNClient", calls)}
 
 

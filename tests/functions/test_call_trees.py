@@ -178,10 +178,10 @@ def test_a_gateway_behind_a_gateway_knows_which_call_led_to_it(gateway: Gateway,
     reply = front.send("POST", CHAT, body=QUESTION | {"stream": stream})
     assert reply.status == 200
     (call,) = calls_of(front, reply.headers["spass-request-id"])
-    (below,) = [item for item in gateway.items() if item.get("origin_request_id", {}).get("S") == call["request_id"]]
-    assert below["outer_request_id"]["S"] != call["outer_request_id"]
+    (below,) = [item for item in gateway.items() if item.get("origin_request_id") == call["request_id"]]
+    assert below["outer_request_id"] != call["outer_request_id"]
     # What the inner gateway says that it cost is the price of the outer's call.
-    assert (call["cost_source"], call["cost_usd"]) == ("upstream", below["cost_usd"]["S"])
+    assert (call["cost_source"], call["cost_usd"]) == ("upstream", below["cost_usd"])
     assert spent(front)["requests"] == 2
 
 
@@ -198,6 +198,6 @@ def test_a_gateway_that_is_its_own_provider_stops_at_the_third_call_for_free(
     assert (call["status"], call["attempts"], call["cost_usd"]) == ("recursion_depth_exceeded", 1, "0")
     records = ring.records()
     assert len(records) == 3
-    origins = {record.get("origin_request_id", {}).get("S") for record in records}
-    assert origins - {None} < {record["request_id"]["S"] for record in records}
+    origins = {record.get("origin_request_id") for record in records}
+    assert origins - {None} < {record["request_id"] for record in records}
     assert spent(ring)["requests"] == 0

@@ -73,7 +73,7 @@ async def test_a_message_starts_one_execution_named_for_its_job_however_often_it
 
 async def test_one_message_s_failure_is_not_the_next_one_s(deployment: SimulatedDeployment) -> None:
     (first, one), (second, two) = await asked(deployment), await asked(deployment)
-    deployment.points = CallFaults({0: Fault.THROTTLE})
+    deployment.points = CallFaults({0: Fault.THROTTLE, 1: Fault.THROTTLE})
     answer: Any = await deployment.message(message(id=one), "junk", message(id=two))
     assert answer == {"batchItemFailures": [{"itemIdentifier": "m0"}]}
     await deployment.settled()

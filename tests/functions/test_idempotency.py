@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from spass.aws.keys import Key
 from spass.aws.leases import renewing
+from spass.aws.writes import Update
+from spass.core.ids import TenantId
 from spass.llm.errors import BackendError
 from spass.web import idempotency as web
 from tests.functions.gateway import Gateway, Reply
@@ -141,8 +144,9 @@ def test_work_whose_key_was_lost_to_another_try_stops(gateway: Gateway, name: st
 
     async def lose_the_key() -> None:
         for item in gateway.items():
-            if item.get("state") == {"S": "running"}:
-                gateway.aws._dynamodb.put_item(TableName=gateway.aws._table, Item={**item, "owner": {"S": "another try"}})
+            if item.get("state") == "running":
+                table = gateway.aws.for_tenant(TenantId("demo")).table
+                await table.write(Update(Key(item["pk"], item["sk"]), set={"owner": "another try"}))
         await asyncio.sleep(0.5)
         went_on.append(name)
 

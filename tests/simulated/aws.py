@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from spass.aws.clients import Aws
 from spass.aws.job_targets import JobTargets
+from spass.aws.table import TableClient
 from spass.testing.bucket import MemoryBucket
-from tests.simulated.dynamodb import MemoryDynamoDB
+from spass.testing.table import MemoryTable
 
 if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_sqs import SQSClient
 
@@ -34,13 +34,13 @@ class SimulatedAws(Aws):
 
     def __init__(self, clock: Callable[[], float], places: JobTargets = PLACES) -> None:
         super().__init__(table="spass", bucket="spass", places=places)
-        self.table = MemoryDynamoDB(clock)
+        self.table = MemoryTable(clock)
         self.bucket = MemoryBucket(clock)
         self.queues = MemoryQueues()
 
     @cached_property
-    def _dynamodb(self) -> "DynamoDBClient":
-        return cast("DynamoDBClient", self.table)
+    def _table_client(self) -> TableClient:
+        return self.table
 
     @cached_property
     def _s3(self) -> "S3Client":

@@ -4,9 +4,8 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from spass.aws.attributes import item_of
 from spass.aws.faults import Crash, inject
 from spass.aws.idempotency import IdempotentRequest
 from spass.core.errors import SessionArchived, SpassError
@@ -77,8 +76,8 @@ class CompactionExecutions:
 
     def stored(self) -> list[Job]:
         """Every job there is."""
-        items = (cast("dict[str, Any]", item) for item in self.gateway.aws.table.items() if item["sk"]["S"] == "JOB")
-        return sorted((decode_job(item_of(item)) for item in items), key=lambda job: job.id)
+        items = (item for item in self.gateway.aws.table.items() if item["sk"] == "JOB")
+        return sorted(map(decode_job, items), key=lambda job: job.id)
 
     async def look(self, job: JobId) -> Job:
         """The job as its owner sees it."""

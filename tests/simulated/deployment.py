@@ -21,10 +21,10 @@ from functions.jobs import get
 from functions.sessions import compact
 from functions.workers import compaction_step, compactions
 from spass.aws import keys
-from spass.aws.attributes import Item, item_of
+from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
-from spass.aws.table import Put
+from spass.aws.writes import Put
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
@@ -35,14 +35,13 @@ from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_b
 from spass.sessions.session import Session, decode_session
 from spass.testing.bucket import MemoryBucket
 from spass.testing.model import ScriptedModel
+from spass.testing.table import MemoryTable
 from spass.web.app import create_app
 from spass.web.services import Services
 from tests.functions.gateway import ScriptedServices, write_operators_files
 from tests.simulated.aws import PLACES, SimulatedAws
-from tests.simulated.dynamodb import MemoryDynamoDB
 
 if TYPE_CHECKING:
-    from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_stepfunctions import SFNClient
 
@@ -139,8 +138,8 @@ class SimulatedDeployment(SimulatedAws):
         for remembering in ("cascade", "calls", "summarizer"):
             self.services.__dict__.pop(remembering, None)
         self.services.compaction_steps = CompactionSteps(self.services.summarizer, self.clock)
-        self.table, self.bucket = MemoryDynamoDB(self.clock), MemoryBucket(self.clock)
-        for client in ("_dynamodb", "_s3"):
+        self.table, self.bucket = MemoryTable(self.clock), MemoryBucket(self.clock)
+        for client in ("_table_client", "_s3"):
             self.__dict__.pop(client, None)
         for running in (self.executions, self.failed_executions, self.dead_letters, self._deliveries):
             running.clear()
@@ -255,7 +254,7 @@ class SimulatedDeployment(SimulatedAws):
 
     def stored(self) -> list[Item]:
         """All items, in no order."""
-        return [item_of(cast("Mapping[str, AttributeValueTypeDef]", item)) for item in self.table.items()]
+        return list(self.table.items())
 
     async def session(self, turns: int = 3, *, keep_last: int = 2, strategy: str = "manual", user: UserId = USER) -> SessionId:
         """A session in which somebody asked something so often, and a tool was called each time."""

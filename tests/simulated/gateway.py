@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, cast
 
-from spass.aws.attributes import item_of
+from spass.aws.attributes import Item
 from spass.aws.faults import Crash, inject
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.calls.scope import Scope
@@ -42,7 +42,6 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
 from tests.simulated.aws import SimulatedAws
-from tests.simulated.expressions import Attributes
 from tests.simulated.invariants import Acknowledgement, Chain, ChainMember, ClientLog, Reading, head_violations, summary_of
 from tests.simulated.schedule import NO_FAULTS, Schedule
 
@@ -100,13 +99,13 @@ class Gateway:
         self.summaries = SimulatedSummarizer(self.schedule)
         self.sessions = Sessions(Cascade(config()), lambda: self.summaries, clock=clock)
 
-    def _watch(self, before: Attributes | None, after: Attributes | None) -> None:
+    def _watch(self, before: Item | None, after: Item | None) -> None:
         if before is None or after is None:
             return
-        if before["sk"]["S"] == "HEAD":
-            self.trespasses += head_violations(_session(before), _session(after), self.schedule.now())
-        if before["sk"]["S"] == "JOB" and before["status"]["S"] in ("succeeded", "failed"):
-            self.trespasses.append(f"changed after it had ended: {before['id']['S']} at {self.schedule.now()}")
+        if before["sk"] == "HEAD":
+            self.trespasses += head_violations(decode_session(before), decode_session(after), self.schedule.now())
+        if before["sk"] == "JOB" and before["status"] in ("succeeded", "failed"):
+            self.trespasses.append(f"changed after it had ended: {before['id']!r} at {self.schedule.now()}")
 
     def scope(self) -> Scope:
         identity = Identity(TENANT, "token", False, ("*",))
@@ -247,12 +246,8 @@ class Gateway:
 
     def _heads(self) -> list[Session]:
         """Of all sessions, the oldest first."""
-        heads = (_session(item) for item in self.aws.table.items() if item["sk"]["S"] == "HEAD")
+        heads = (decode_session(item) for item in self.aws.table.items() if item["sk"] == "HEAD")
         return sorted(heads, key=lambda head: head.id)
-
-
-def _session(item: Attributes) -> Session:
-    return decode_session(item_of(cast("dict[str, Any]", item)))
 
 
 def render(recorded: CommittedTurn) -> StoredAnswer:

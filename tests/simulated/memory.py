@@ -17,7 +17,6 @@ from spass.core.time import now_s
 from tests.simulated.aws import SimulatedAws
 
 if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_s3 import S3Client
 
 
@@ -46,9 +45,7 @@ class MemoryAws(SimulatedAws):
 
     def __init__(self, places: JobTargets = NO_JOB_TARGETS) -> None:
         super().__init__(now_s, places)
-        table, bucket = _SerializedClient(self.table), _SerializedClient(self.bucket)
-        self.__dict__["_dynamodb"] = cast("DynamoDBClient", table)
-        self.__dict__["_s3"] = cast("S3Client", bucket)
+        self.__dict__["_s3"] = cast("S3Client", _SerializedClient(self.bucket))
 
 
 def table_for_faults(emulated: Aws) -> Aws:

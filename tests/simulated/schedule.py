@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import SimpleNamespace
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import pytest
-from botocore.exceptions import ClientError
 
 from spass.aws.faults import AwsCall, Crash, FaultPlan, inject
+from spass.aws.table import ConditionFailed, TransactionConflict, TransactionFailed
 from spass.core.errors import StorageUnavailable
 from tests.unit.virtual_time import VirtualLoop
 
@@ -144,7 +144,7 @@ class Schedule:
 
         async def arrive() -> None:
             await asyncio.sleep(self.while_(_LATEST))
-            with suppress(ClientError):
+            with suppress(ConditionFailed, TransactionFailed):
                 run()
 
         def arrived(arrival: asyncio.Task[None]) -> None:
@@ -189,13 +189,13 @@ class Process(FaultPlan):
             case CallFault.THROTTLE:
                 raise _not_heard()
             case CallFault.CONFLICT:
-                raise _conflict(call)
+                raise TransactionConflict
             case CallFault.LATE:
                 await way.on(schedule.while_(_GIVEN_UP))
                 schedule.later(run)
                 raise _not_heard()
             case CallFault.REPEATED:
-                with suppress(ClientError):
+                with suppress(ConditionFailed, TransactionFailed):
                     run()
                 await way.on(schedule.while_(_GIVEN_UP))
             case CallFault.GHOST:
@@ -237,15 +237,6 @@ class _InFlightCall:
 
 def _may_conflict(call: AwsCall) -> bool:
     return call.operation in ("TransactWriteItems", "PutItem", "UpdateItem", "DeleteItem")
-
-
-def _conflict(call: AwsCall) -> ClientError:
-    if call.operation != "TransactWriteItems":
-        return ClientError({"Error": {"Code": "TransactionConflictException", "Message": ""}}, call.operation)
-    count = len(cast("list[object]", call.parameters["TransactItems"]))
-    reasons = [{"Code": "TransactionConflict"}, *({"Code": "None"} for _ in range(count - 1))]
-    cancelled: Any = {"Error": {"Code": "TransactionCanceledException", "Message": ""}, "CancellationReasons": reasons}
-    return ClientError(cancelled, call.operation)
 
 
 def _not_heard() -> StorageUnavailable:

@@ -10,12 +10,13 @@ import boto3
 from botocore.config import Config
 from botocore.credentials import Credentials
 
+from spass.aws.dynamodb import DynamoDBTable
 from spass.aws.error_translation import storage_errors
 from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 from spass.aws.jobs import TenantJobs
+from spass.aws.keys import BACKEND_PREFIX
 from spass.aws.objects import TenantObjects
-from spass.aws.shared_table import SharedTable
-from spass.aws.table import TenantTable
+from spass.aws.table import GuardedTable, TableClient, TenantTable
 from spass.aws.uploads import TenantUploads
 from spass.core.ids import TenantId
 
@@ -82,6 +83,10 @@ class Aws:
         return self._session.client("dynamodb", config=_TABLE_CONFIG)
 
     @cached_property
+    def _table_client(self) -> TableClient:
+        return DynamoDBTable(self._dynamodb, self._table)
+
+    @cached_property
     def _s3(self) -> "S3Client":
         return self._session.client("s3", config=_BUCKET_CONFIG)
 
@@ -116,16 +121,16 @@ class Aws:
         _ = self._dynamodb
 
     @property
-    def shared(self) -> SharedTable:
+    def shared(self) -> GuardedTable:
         """What is stored for all tenants together."""
-        return SharedTable(self._dynamodb, self._table)
+        return GuardedTable(self._table_client, BACKEND_PREFIX)
 
     def for_tenant(self, tenant: TenantId) -> TenantStore:
         """The store of one tenant: the only way to tenant data.
 
         Here credentials that are good for this tenant alone take the place of the function's own.
         """
-        table = TenantTable(self._dynamodb, self._table, tenant)
+        table = TenantTable(self._table_client, tenant)
         return TenantStore(
             tenant,
             table,

@@ -11,8 +11,8 @@ from typing import Final
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
-from spass.aws.table import TTL, TransactionFailed, Write
-from spass.aws.writes import ITEM_ABSENT, Put
+from spass.aws.table import TTL, TransactionFailed
+from spass.aws.writes import ITEM_ABSENT, Put, Write
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import random_suffix
 from spass.core.time import now_s

@@ -1,9 +1,14 @@
-"""Writes as DynamoDB's requests: the one place that writes expressions."""
+"""The table in DynamoDB, through boto3: the one place that writes its expressions."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from spass.aws.attributes import Value, attribute_of
+from botocore.exceptions import ClientError
+
+from spass.aws.attributes import Item, Value, attribute_of, item_of
+from spass.aws.error_translation import storage_errors
+from spass.aws.keys import Key
+from spass.aws.table import ConditionFailed, Page, Query, Reply, TransactionConflict, TransactionFailed
 from spass.aws.writes import (
     Absent,
     AllOf,
@@ -22,9 +27,102 @@ from spass.aws.writes import (
     Update,
     Write,
 )
+from spass.core.errors import InternalError
 
 if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
+
+T = TypeVar("T")
+
+# Why a transaction may be cancelled and yet succeed when it is sent again. "None" is a write that was not at fault.
+_PASSING: Final = frozenset({"None", "TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
+
+
+class DynamoDBTable:
+    """A ``TableClient`` of the table ``name``."""
+
+    def __init__(self, client: "DynamoDBClient", name: str) -> None:
+        self._client: Any = client  # its parameters are put together here
+        self._name = name
+
+    def get(self, *, key: Key, consistent: bool) -> Reply[Item | None]:
+        with storage_errors():
+            response = self._client.get_item(Key=_key(key), ConsistentRead=consistent, **self._common)
+        return _reply(response, _item(response))
+
+    def query(self, *, query: Query) -> Reply[Page]:
+        values: dict[str, AttributeValueTypeDef] = {":pk": {"S": query.partition}}
+        parameters: dict[str, object] = {"KeyConditionExpression": "pk = :pk", "ExpressionAttributeValues": values}
+        if query.prefix:
+            parameters["KeyConditionExpression"] = "pk = :pk AND begins_with(sk, :prefix)"
+            values[":prefix"] = {"S": query.prefix}
+        if query.after is not None:
+            parameters["ExclusiveStartKey"] = _key(Key(query.partition, query.after))
+        if query.limit is not None:
+            parameters["Limit"] = query.limit
+        with storage_errors():
+            response = self._client.query(
+                ConsistentRead=query.consistent, ScanIndexForward=not query.newest_first, **parameters, **self._common
+            )
+        last = response.get("LastEvaluatedKey")
+        return _reply(response, Page([item_of(item) for item in response["Items"]], last["sk"]["S"] if last else None))
+
+    def write(self, *, write: Put | Update | Delete) -> Reply[Item | None]:
+        if isinstance(write, Put):
+            method, returned = self._client.put_item, "NONE"
+        elif isinstance(write, Update):
+            method, returned = self._client.update_item, "ALL_NEW"
+        else:
+            method, returned = self._client.delete_item, "ALL_OLD"
+        try:
+            with storage_errors():
+                response = method(ReturnValues=returned, **parameters_of(write), **self._common)
+        except ClientError as error:
+            match error.response["Error"]["Code"]:
+                case "ConditionalCheckFailedException":
+                    raise ConditionFailed(_item(error.response)) from None
+                case "TransactionConflictException":
+                    raise TransactionConflict from None
+            raise
+        return _reply(response, _item(response, "Attributes"))
+
+    def transact(self, *, writes: Sequence[Write], token: str) -> Reply[None]:
+        items = [{_ACTIONS[type(write)]: {**parameters_of(write), "TableName": self._name}} for write in writes]
+        try:
+            with storage_errors():
+                response = self._client.transact_write_items(
+                    TransactItems=items, ClientRequestToken=token, ReturnConsumedCapacity="TOTAL"
+                )
+        except ClientError as error:
+            reasons = cast("Sequence[Mapping[str, object]]", error.response.get("CancellationReasons", []))
+            failures = {n: _item(reason) for n, reason in enumerate(reasons) if reason.get("Code") == "ConditionalCheckFailed"}
+            if failures:
+                raise TransactionFailed(failures) from None
+            if {reason.get("Code") for reason in reasons} - _PASSING:
+                raise InternalError("The storage refused a transaction of ours.") from None
+            if error.response["Error"]["Code"] in ("TransactionCanceledException", "TransactionInProgressException"):
+                raise TransactionConflict from None
+            raise
+        return _reply(response, None)
+
+    @property
+    def _common(self) -> Mapping[str, str]:
+        return {"TableName": self._name, "ReturnConsumedCapacity": "TOTAL"}
+
+
+_ACTIONS: Final = {Put: "Put", Update: "Update", Delete: "Delete", Check: "ConditionCheck"}
+
+
+def _reply(response: Mapping[str, Any], value: T) -> Reply[T]:
+    consumed = response.get("ConsumedCapacity", ())
+    entries = [consumed] if isinstance(consumed, Mapping) else consumed
+    return Reply(value, sum(entry.get("CapacityUnits", 0.0) for entry in entries))
+
+
+def _item(response: Mapping[str, Any], name: str = "Item") -> Item | None:
+    stored = response.get(name)
+    return item_of(stored) if stored else None
 
 
 def parameters_of(write: Write) -> dict[str, object]:
@@ -33,12 +131,12 @@ def parameters_of(write: Write) -> dict[str, object]:
     parameters: dict[str, object] = {}
     match write:
         case Put():
-            parameters["Item"] = {name: attribute_of(value) for name, value in write.attributes.items()} | _key_of(write)
+            parameters["Item"] = {name: attribute_of(value) for name, value in write.attributes.items()} | _key(write.key)
         case Update():
-            parameters["Key"] = _key_of(write)
+            parameters["Key"] = _key(write.key)
             parameters["UpdateExpression"] = expressions.update(write)
         case Delete() | Check():
-            parameters["Key"] = _key_of(write)
+            parameters["Key"] = _key(write.key)
     if write.when is not None:
         parameters["ConditionExpression"] = expressions.condition(write.when)
         parameters["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
@@ -49,8 +147,8 @@ def parameters_of(write: Write) -> dict[str, object]:
     return parameters
 
 
-def _key_of(write: Write) -> "dict[str, AttributeValueTypeDef]":
-    return {"pk": {"S": write.key.pk}, "sk": {"S": write.key.sk}}
+def _key(key: Key) -> "dict[str, AttributeValueTypeDef]":
+    return {"pk": {"S": key.pk}, "sk": {"S": key.sk}}
 
 
 class _Expressions:

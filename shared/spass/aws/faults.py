@@ -40,7 +40,7 @@ class Crash(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class AwsCall:
-    """One call: the service, its operation and its parameters as given to boto3."""
+    """One call: the service, its operation and its parameters: those of boto3, or, of the table, those of ``TableClient``."""
 
     service: str
     operation: str
@@ -77,7 +77,7 @@ class FaultPlan:
         if fault is Fault.REPEATED:
             await _to_its_end(run)
         result = await _to_its_end(run)
-        self.capacity.append(_capacity(result))
+        self.capacity.append(getattr(result, "capacity_units", 0.0))
         match fault:
             case Fault.CRASH_AFTER:
                 self.crashed = True
@@ -124,9 +124,3 @@ async def _to_its_end(run: Callable[[], T]) -> T:
         if not call.cancelled():
             call.exception()  # marks it as seen
         raise
-
-
-def _capacity(response: object) -> float:
-    consumed = response.get("ConsumedCapacity", 0.0) if isinstance(response, dict) else 0.0
-    entries = consumed if isinstance(consumed, list) else [consumed]
-    return sum(float(entry.get("CapacityUnits", 0.0)) for entry in entries if isinstance(entry, dict))

@@ -8,8 +8,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from spass.aws.clients import TenantStore
 from spass.aws.commit_marker import commit
-from spass.aws.table import Write
-from spass.aws.writes import Check, Put, Update
+from spass.aws.writes import Check, Put, Update, Write
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.time import Deadline
 

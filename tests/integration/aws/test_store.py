@@ -12,7 +12,8 @@ from spass.aws.attributes import Value
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.objects import ObjectMissing
-from spass.aws.table import ABSENT, TTL, Condition, ConditionFailed, Delete, Put, TransactionFailed, Update
+from spass.aws.table import TTL, ConditionFailed, TransactionFailed
+from spass.aws.writes import ITEM_ABSENT, Delete, Equals, Put, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import IndexId, SessionId, TenantId
 
@@ -23,13 +24,13 @@ SESSION = SessionId("ses_1")
 async def test_an_item_comes_back_as_it_was_written(store: TenantStore) -> None:
     key = keys.session_head(store.tenant, SESSION)
     attributes: dict[str, Value] = {"a": 1, "b": [True, None, b"x", {"c": "d"}], "e": [], "f": "", "n": -(10**30)}
-    await store.table.write(Put(key, attributes, ABSENT))
+    await store.table.write(Put(key, attributes, ITEM_ABSENT))
     assert await store.table.get(key) == attributes | {"pk": key.pk, "sk": key.sk}
     with pytest.raises(ConditionFailed) as failure:
-        await store.table.write(Put(key, {"a": 2}, ABSENT))
+        await store.table.write(Put(key, {"a": 2}, ITEM_ABSENT))
     assert failure.value.item is not None
     assert failure.value.item["a"] == 1
-    updated = await store.table.write(Update(key, "SET #a = #a + :one", {"#a": "a"}, {":one": 1}))
+    updated = await store.table.write(Update(key, add={"a": 1}))
     assert updated is not None
     assert updated["a"] == 2
     gone = await store.table.write(Delete(key))
@@ -62,9 +63,7 @@ async def test_a_transaction_is_all_or_nothing(store: TenantStore) -> None:
     one, other = (keys.rag_manifest(store.tenant, IndexId(name)) for name in ("one", "other"))
     await store.table.write(Put(one, {"version": 3}))
     with pytest.raises(TransactionFailed) as failure:
-        await store.table.transact(
-            [Put(other, {}), Put(one, {"version": 5}, Condition("version = :v", {}, {":v": 4}))], token="a"
-        )
+        await store.table.transact([Put(other, {}), Put(one, {"version": 5}, Equals("version", 4))], token="a")
     assert failure.value.failures.keys() == {1}
     assert (failure.value.failures[1] or {})["version"] == 3
     assert await store.table.get(other) is None
@@ -115,13 +114,13 @@ async def test_every_fault_has_the_effect_it_says(store: TenantStore, fault: Fau
 async def test_a_cancelled_caller_leaves_no_write_in_doubt(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever gives up on a write hears so only once the write has ended, one way or the other."""
     key = keys.session_head(store.tenant, SESSION)
-    put_item = store.table._client.put_item
+    write = store.table._client.write
 
     def slowly(**parameters: Any) -> Any:
         time.sleep(0.2)
-        return put_item(**parameters)
+        return write(**parameters)
 
-    monkeypatch.setattr(store.table._client, "put_item", slowly)
+    monkeypatch.setattr(store.table._client, "write", slowly)
     for _ in range(2):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(store.table.write(Put(key, {})), 0.05)

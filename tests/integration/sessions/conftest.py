@@ -10,7 +10,7 @@ import pytest
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
-from spass.aws.table import Put, Update
+from spass.aws.writes import Put, Update
 from spass.calls.scope import Scope
 from spass.core.errors import ContextLengthExceeded
 from spass.core.events import (
@@ -123,7 +123,7 @@ class SessionHarness:
     async def expire_claim(self, request: IdempotentRequest) -> None:
         """A minute passes for whoever carries out ``request``."""
         key = keys.idempotency(self.store.tenant, request.digest)
-        await self.store.table.write(Update(key, "SET expires_at = :past", values={":past": 0}))
+        await self.store.table.write(Update(key, set={"expires_at": 0}))
 
     def pause(self) -> Pause:
         return Pause()

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
-from botocore.exceptions import ClientError
 
 from spass.aws.clients import Aws
 from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
 from spass.aws.leases import LEASE_SECONDS
 from spass.aws.objects import ObjectMissing
+from spass.aws.table import TransactionFailed
 from spass.core.errors import Conflict, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId
 from spass.core.messages import Role
@@ -174,12 +174,12 @@ class UncertainCommits(FaultPlan):
         if call.operation != "TransactWriteItems":
             result = await FaultPlan.around(self, call, run)
             if call.operation == "GetItem" and self.sent and not self.arrives:
-                with suppress(ClientError):
+                with suppress(TransactionFailed):
                     self.sent[-1]()
             return result
         self.sent.append(run)
         if self.forgets:
-            cast("dict[str, object]", call.parameters)["ClientRequestToken"] = f"token-{id(self)}-{len(self.sent)}"
+            cast("dict[str, object]", call.parameters)["token"] = f"token-{id(self)}-{len(self.sent)}"
         if len(self.sent) >= self.replies_from:
             return await FaultPlan.around(self, call, run)
         if self.arrives:
@@ -213,7 +213,7 @@ async def test_a_commit_given_up_cannot_take_effect_later(harness: "SessionHarne
     assert isinstance(plan, UncertainCommits)
     assert (await harness.head(session)).hold is None
     for late in plan.sent:
-        with pytest.raises(ClientError, match="ConditionalCheckFailed"):
+        with pytest.raises(TransactionFailed):
             late()
     assert await harness.history(session) == []
     assert not (await harness.turn(session, "hello", "key").answer()).replayed

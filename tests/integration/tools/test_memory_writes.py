@@ -10,7 +10,8 @@ import pytest
 
 from spass.aws.clients import Aws, TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
-from spass.aws.table import TenantTable, Write
+from spass.aws.table import TenantTable
+from spass.aws.writes import Write
 from spass.core.errors import ConfirmTokenInvalid, StorageUnavailable
 from spass.core.ids import TenantId
 from spass.tenancy.config import GatewayConfig
@@ -87,7 +88,7 @@ async def test_a_note_whose_reply_was_lost_is_written_once_however_many_others_c
             await writer.call("memory_write", **await writer.asked(note=other))
         raise StorageUnavailable("lost")
 
-    monkeypatch.setattr("tests.simulated.dynamodb.TOKEN_SECONDS", 0)  # as if ten minutes had passed
+    monkeypatch.setattr("spass.testing.table.TOKEN_SECONDS", 0)  # as if ten minutes had passed
     monkeypatch.setattr(TenantTable, "transact", lost)
     await writer.call("memory_write", **confirmed)
     assert await writer.lines() == [NOTE["note"], *others]

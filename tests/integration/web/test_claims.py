@@ -12,7 +12,7 @@ from spass.aws import keys, leases
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, IdempotentRequest, acquire
 from spass.aws.leases import LEASE_SECONDS, LeaseLost
-from spass.aws.table import Delete
+from spass.aws.writes import Delete
 from spass.core.errors import IdempotencyInProgress
 from spass.core.time import now_s
 from spass.tenancy.response_model import ResponseModel

@@ -10,7 +10,7 @@ from spass.aws.keys import Key
 from spass.aws.retry import retry_once
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Update
-from tests.simulated.evaluation import apply, holds
+from spass.testing.evaluation import apply, holds
 
 T = TypeVar("T")
 

@@ -8,7 +8,8 @@ from spass.aws.clients import TenantStore
 from spass.aws.commit_marker import commit
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.keys import confirm
-from spass.aws.table import ABSENT, Condition, Put, TenantTable, Update, Write
+from spass.aws.table import TenantTable
+from spass.aws.writes import ITEM_ABSENT, Equals, Put, Update, Write
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from tests.simulated.memory import MemoryAws
@@ -24,8 +25,7 @@ def store() -> TenantStore:
 
 def follow(version: int) -> Update:
     """Return the write of the version after ``version``, on condition that this one is still in force."""
-    values = {":before": version, ":after": version + 1}
-    return Update(KEY, "SET version = :after", values=values, condition=Condition("version = :before"))
+    return Update(KEY, set={"version": version + 1}, when=Equals("version", version))
 
 
 async def version_of(store: TenantStore) -> object:
@@ -47,7 +47,7 @@ async def test_a_lost_reply_is_known_as_done_however_many_others_wrote_since(
             assert await commit(store, [follow(version)]) == {}
         raise StorageUnavailable("lost")
 
-    monkeypatch.setattr("tests.simulated.dynamodb.TOKEN_SECONDS", 0)  # as if ten minutes had passed
+    monkeypatch.setattr("spass.testing.table.TOKEN_SECONDS", 0)  # as if ten minutes had passed
     monkeypatch.setattr(TenantTable, "transact", lost)
     assert await commit(store, [follow(0)]) == {}
     assert await version_of(store) == 1 + others
@@ -71,7 +71,7 @@ async def test_a_repeated_reply_is_known_as_done_though_no_emulator_knew_its_tok
 async def test_conditions_that_do_not_hold_are_answered_and_nothing_is_written(store: TenantStore) -> None:
     await store.table.write(Put(KEY, {"version": 7}))
     other = confirm(TenantId("demo"), "other")
-    failures = await commit(store, [Put(other, {}, ABSENT), follow(0)])
+    failures = await commit(store, [Put(other, {}, ITEM_ABSENT), follow(0)])
     assert {position: item and item["version"] for position, item in failures.items()} == {1: 7}
     assert await store.table.get(other) is None
 

@@ -7,7 +7,9 @@ from botocore.stub import Stubber
 from mypy_boto3_dynamodb import DynamoDBClient
 
 from spass.aws import keys
-from spass.aws.table import ConditionFailed, Put, TenantTable, TransactionFailed
+from spass.aws.dynamodb import DynamoDBTable
+from spass.aws.table import ConditionFailed, TenantTable, TransactionFailed
+from spass.aws.writes import Put
 from spass.core.errors import InternalError, StorageUnavailable
 from spass.core.ids import IndexId, TenantId
 
@@ -23,7 +25,7 @@ def client() -> DynamoDBClient:
 
 @pytest.fixture
 def table(client: DynamoDBClient) -> TenantTable:
-    return TenantTable(client, "table", TenantId("demo"))
+    return TenantTable(DynamoDBTable(client, "table"), TenantId("demo"))
 
 
 def cancelled(stubber: Stubber, *reasons: str) -> None:

@@ -11,9 +11,9 @@ from moto import mock_aws
 
 from bench.meter import bytes_of_item
 from spass.aws.attributes import Item, Value, attribute_of
-from spass.aws.keys import Key, backend_limit
-from spass.aws.shared_table import SharedTable
-from spass.aws.table import ConditionFailed
+from spass.aws.dynamodb import DynamoDBTable
+from spass.aws.keys import BACKEND_PREFIX, Key, backend_limit
+from spass.aws.table import ConditionFailed, GuardedTable
 from spass.aws.writes import ITEM_ABSENT, Update
 from spass.core.errors import StorageUnavailable
 from spass.limits.shard_state import MAX_CALLS_PER_SHARD
@@ -47,7 +47,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[LimitTable]:
             KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
             AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}, {"AttributeName": "sk", "AttributeType": "S"}],
         )
-        yield SharedTable(client, "t")
+        yield GuardedTable(DynamoDBTable(client, "t"), BACKEND_PREFIX)
 
 
 class LimitHarness:
@@ -810,7 +810,7 @@ async def test_a_hold_is_renewed_while_its_call_runs_and_not_longer() -> None:
 def test_no_limit_reaches_beyond_its_part_of_the_table() -> None:
     client = boto3.client("dynamodb", region_name="eu-central-1", aws_access_key_id="x", aws_secret_access_key="x")
     with pytest.raises(PermissionError):
-        asyncio.run(SharedTable(client, "t").get(Key("T#demo#RAG", "LIMIT")))
+        asyncio.run(GuardedTable(DynamoDBTable(client, "t"), BACKEND_PREFIX).get(Key("T#demo#RAG", "LIMIT")))
 
 
 class SlowReplyTable(MemoryTable):

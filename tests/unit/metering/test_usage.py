@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +12,8 @@ from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.faults import Fault, FaultPlan, inject
-from spass.aws.table import TenantTable, Write
+from spass.aws.table import Query, TenantTable
+from spass.aws.writes import Write
 from spass.core.errors import InvalidRequest, StorageUnavailable
 from spass.core.ids import AgentName, UserId
 from spass.core.messages import TokenUsage
@@ -104,7 +105,7 @@ async def test_rows_are_read_page_by_page(store: TenantStore, monkeypatch: pytes
     monkeypatch.setattr(metering, "_PAGE", 3)
     with inject(FaultPlan()) as plan:
         assert len(await rows(store, UsageQuery("user", first=TODAY, last=TODAY))) == 7
-    assert [made.parameters["Limit"] for made in plan.calls if made.operation == "Query"][:1] == [3]
+    assert [cast(Query, made.parameters["query"]).limit for made in plan.calls if made.operation == "Query"][:1] == [3]
     assert len(plan.calls) >= 3
     assert await spending_of_month(store, MONTH) == Decimal("1.75")
     assert await reset(store) == 7

@@ -6,7 +6,7 @@ import pytest
 
 from spass.aws.faults import inject
 from spass.aws.keys import rag_manifest
-from spass.aws.table import Delete
+from spass.aws.writes import Delete
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.manifest import read_manifest
 from spass.rag.write.merge_policy import HEADROOM

@@ -9,7 +9,7 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.table import ABSENT, Put, Update
+from spass.aws.writes import ITEM_ABSENT, Put, Update
 from spass.calls.scope import Scope
 from spass.core.ids import AgentName, MessageId, RequestId, SessionId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
@@ -68,7 +68,7 @@ class ChainBuilder:
         at = timestamp(self.now)
         session = Session(SessionId(new_id("ses")), self.agent, self.user, "a title", at, at, "manual", 0, True)
         head = keys.session_head(self.store.tenant, session.id)
-        await self.store.table.write(Put(head, session.attributes(), ABSENT))
+        await self.store.table.write(Put(head, session.attributes(), ITEM_ABSENT))
         entry = keys.user_session(self.store.tenant, self.user, self.agent, session.id)
         await self.store.table.write(Put(entry, session.entry()))
         self.made.append(session.id)
@@ -85,8 +85,8 @@ class ChainBuilder:
         stored = tuple(StoredMessage(MessageId(new_id("msg")), seq, at, one) for seq, one in enumerate(messages, first))
         turn = TurnRecord(new_id("turn"), stored, TokenUsage(), 1, FinishReason.STOP)
         body = await store_body(self.store, session, turn)
-        await self.store.table.write(Put(keys.session_turn(self.store.tenant, session, first), body, ABSENT))
-        await self.store.table.write(Update(head, "SET next_seq = :next", values={":next": turn.next_seq}))
+        await self.store.table.write(Put(keys.session_turn(self.store.tenant, session, first), body, ITEM_ABSENT))
+        await self.store.table.write(Update(head, set={"next_seq": turn.next_seq}))
 
     async def hold(self, session: SessionId, owner: str = "job_1") -> Session:
         return await acquire_hold(

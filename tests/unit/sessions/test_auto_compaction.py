@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
 
@@ -10,7 +10,7 @@ from spass.aws import keys
 from spass.aws.faults import AwsCall, FaultPlan, inject
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.leases import LeaseLost, renewing
-from spass.aws.table import Update
+from spass.aws.writes import Update
 from spass.core.errors import (
     BudgetExceeded,
     ContextLengthExceeded,
@@ -399,7 +399,7 @@ async def test_no_renewal_meets_the_source_once_it_is_archived(harness: "Session
     with inject(SlowReplies()) as plan:
         await harness.turn(session, "hello", thinking(harness, session)).answer()
     archived = next(at for at, call in enumerate(plan.calls) if call.operation == "TransactWriteItems")
-    later = [str(call.parameters["Key"]) for call in plan.calls[archived:] if call.operation == "UpdateItem"]
+    later = [cast(Update, call.parameters["write"]).key.pk for call in plan.calls[archived:] if call.operation == "UpdateItem"]
     assert later, "the hold was renewed on the successor"
     assert not any(session in key for key in later)
 
@@ -411,9 +411,7 @@ async def test_a_hold_lost_while_the_summary_is_written_ends_the_turn(harness: "
         store = harness.scope().store
         write = Update(
             keys.session_head(store.tenant, session),
-            "SET #hold.#owner = :o",
-            {"#hold": "hold", "#owner": "owner"},
-            {":o": "turn_heir"},
+            set={"hold.owner": "turn_heir"},
         )
         await store.table.write(write)
         await asyncio.sleep(60)

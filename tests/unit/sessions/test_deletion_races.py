@@ -13,7 +13,7 @@ from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.faults import Crash, inject
 from spass.aws.objects import ObjectMissing
-from spass.aws.table import Put
+from spass.aws.writes import Put
 from spass.calls.scope import Scope
 from spass.core.errors import SessionNotFound, SpassError
 from spass.core.ids import MessageId, SessionId, TenantId, new_id

@@ -7,7 +7,7 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.faults import FaultPlan, inject
-from spass.aws.table import Delete
+from spass.aws.writes import Delete
 from spass.core import page_size as pages
 from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
@@ -172,4 +172,4 @@ async def test_heads_are_read_in_sequence_summaries_at_once_and_all_consistently
     with inject(FaultPlan()) as plan:
         await lineage_of(chains, members[2])
     assert [call.operation for call in plan.calls] == ["GetItem"] * (5 + 4)
-    assert all(call.parameters["ConsistentRead"] is True for call in plan.calls)
+    assert all(call.parameters["consistent"] is True for call in plan.calls)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.aws import keys
-from spass.aws.table import Update
+from spass.aws.writes import Update
 from spass.core.errors import NothingToCompact, SessionAgentMismatch, SessionNotFound
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import Message, Role
@@ -125,7 +125,7 @@ async def test_nothing_is_found_of_an_ancestor_whose_removal_broke_off(chains: C
     first = await chains.session(plain_turn("one zebra"))
     now = await chains.compact(first)
     head = keys.session_head(chains.store.tenant, first)
-    await chains.store.table.write(Update(head, "SET deleted_at = :at", values={":at": timestamp(chains.now)}))
+    await chains.store.table.write(Update(head, set={"deleted_at": timestamp(chains.now)}))
     assert await chains.said(first) == ["one zebra", "yes"]
     assert await found(chains, now, "zebra") == []
 

@@ -128,10 +128,10 @@ def check_jobs(jobs: Sequence[Job], chain: Chain) -> None:
 def check_leftovers(race: Race, chain: Chain) -> None:
     """Nothing lies about of what did not take place."""
     items = list(race.gateway.aws.table.items())
-    assert [item["pk"] for item in items if item["sk"]["S"] == "DRAFT"] == []
-    sessions = {str(item["pk"]["S"]).rpartition("#")[2] for item in items if "#SES#" in item["pk"]["S"]}
+    assert [item["pk"] for item in items if item["sk"] == "DRAFT"] == []
+    sessions = {str(str(item["pk"])).rpartition("#")[2] for item in items if "#SES#" in str(item["pk"])}
     assert sessions == {member.session.id for member in chain}
-    listed = {str(item["sk"]["S"]).rpartition("#")[2] for item in items if "#USER#" in item["pk"]["S"]}
+    listed = {str(item["sk"]).rpartition("#")[2] for item in items if "#USER#" in str(item["pk"])}
     assert listed == sessions
 
 

@@ -10,7 +10,7 @@ from spass.aws import keys
 from spass.aws.faults import FaultPlan, inject
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer, acquire
 from spass.aws.leases import LeaseLost
-from spass.aws.table import Delete, Update
+from spass.aws.writes import Delete, Update
 from spass.core import page_size as pages
 from spass.core.cursors import encode_cursor
 from spass.core.errors import InvalidRequest, SessionAgentMismatch, SessionArchived, SessionNotFound, SpassError
@@ -240,7 +240,7 @@ async def test_a_history_read_while_it_is_deleted_is_whole_or_not_there(
         await harness.say(session, "hello")
     store = harness.scope().store
     seen = await harness.sessions.get(harness.scope(), AGENT, session)
-    await store.table.write(Update(keys.session_head(store.tenant, session), "SET deleted_at = :at", values={":at": "now"}))
+    await store.table.write(Update(keys.session_head(store.tenant, session), set={"deleted_at": "now"}))
     for seq in {1, 3, 5} - set(left):
         await store.table.write(Delete(keys.session_turn(store.tenant, session, seq)))
     if overflow:
@@ -291,7 +291,7 @@ async def test_only_its_user_takes_up_a_delete_that_broke_off(harness: "Sessions
     session = await harness.create()
     await harness.say(session, "hello")
     store = harness.scope().store
-    await store.table.write(Update(keys.session_head(store.tenant, session), "SET deleted_at = :at", values={":at": "now"}))
+    await store.table.write(Update(keys.session_head(store.tenant, session), set={"deleted_at": "now"}))
     left = harness.stored_items()
     for scope, agent in ((harness.scope(user="ben"), AGENT), (harness.scope(), AgentName("other"))):
         with pytest.raises(SessionNotFound):
@@ -305,7 +305,7 @@ async def test_a_member_of_a_chain_leaves_its_links_and_no_word_when_deleted(har
     session = await harness.create(title="a secret")
     store = harness.scope().store
     head = keys.session_head(store.tenant, session)
-    await store.table.write(Update(head, "SET successor_session_id = :next", values={":next": "ses_next"}))
+    await store.table.write(Update(head, set={"successor_session_id": "ses_next"}))
     await harness.say(session, "hello")
     await harness.sessions.delete(harness.scope(), AGENT, session)
     item = await store.table.get(head)
@@ -320,9 +320,7 @@ async def test_a_member_of_a_chain_leaves_its_links_and_no_word_when_deleted(har
 async def hold(harness: "SessionsHarness", session: SessionId, owner: str, kind: HoldKind, seconds: int) -> None:
     store = harness.scope().store
     held = Hold(owner, kind, int(harness.now) + seconds).attributes()
-    await store.table.write(
-        Update(keys.session_head(store.tenant, session), "SET #hold = :hold", {"#hold": "hold"}, {":hold": held})
-    )
+    await store.table.write(Update(keys.session_head(store.tenant, session), set={"hold": held}))
 
 
 @pytest.mark.parametrize(("kind", "code"), [(HoldKind.TURN, "session_busy"), (HoldKind.JOB, "compaction_in_progress")])
@@ -350,8 +348,7 @@ async def test_an_archived_session_names_its_successor_and_still_shows_its_histo
     await store.table.write(
         Update(
             keys.session_head(store.tenant, session),
-            "SET archived_at = :at, successor_session_id = :next, compacted_before = :cut",
-            values={":at": timestamp(harness.now), ":next": "ses_next", ":cut": 3},
+            set={"archived_at": timestamp(harness.now), "successor_session_id": "ses_next", "compacted_before": 3},
         )
     )
     with pytest.raises(SessionArchived) as refused:

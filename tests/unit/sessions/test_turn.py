@@ -10,7 +10,7 @@ from spass.aws import keys
 from spass.aws.faults import FaultPlan, inject
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.leases import LeaseLost, renewing
-from spass.aws.table import Update
+from spass.aws.writes import Update
 from spass.core.errors import (
     IdempotencyInProgress,
     IdempotencyKeyReused,
@@ -73,7 +73,7 @@ async def test_the_last_event_never_comes_when_the_commit_fails(harness: "Sessio
     async def taken_over(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         store = harness.scope().store
         head = keys.session_head(store.tenant, session)
-        await store.table.write(Update(head, "SET #hold.#owner = :o", {"#hold": "hold", "#owner": "owner"}, {":o": "turn_late"}))
+        await store.table.write(Update(head, set={"hold.owner": "turn_late"}))
         async for event in quick(history, shorten_history):
             yield event
 
@@ -220,7 +220,7 @@ async def test_an_answered_request_is_replayed_even_if_the_session_is_busy_or_ar
 
     await harness.turn(session, "more", respond).answer()
     store = harness.scope().store
-    archive = Update(keys.session_head(store.tenant, session), "SET archived_at = :at", values={":at": timestamp(harness.now)})
+    archive = Update(keys.session_head(store.tenant, session), set={"archived_at": timestamp(harness.now)})
     await store.table.write(archive)
     again.append(await harness.turn(session, "hello", quick, idempotency=REQUEST).answer())
     assert [(answer.answer, answer.replayed) for answer in again] == [(first.answer, True)] * 3
@@ -259,9 +259,7 @@ async def test_a_long_turn_keeps_its_hold_and_stops_when_it_is_lost(
                 async with asyncio.timeout(10):
                     while await seconds_left() < 60:
                         await asyncio.sleep(0.01)
-            await store.table.write(
-                Update(head, "SET #hold.#owner = :o", {"#hold": "hold", "#owner": "owner"}, {":o": "turn_late"})
-            )
+            await store.table.write(Update(head, set={"hold.owner": "turn_late"}))
             await asyncio.sleep(60)
         finally:
             stopped.set()

@@ -11,7 +11,7 @@ from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.faults import Crash, inject
 from spass.aws.keys import Key
-from spass.aws.table import Put, Update
+from spass.aws.writes import Put, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import AgentName, TenantId, UserId, new_id
 from spass.core.time import now
@@ -22,7 +22,7 @@ from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, CallFault, FaultRat
 
 TENANT: Final = TenantId("demo")
 COUNTER: Final = Key(keys.user_sessions_partition(TENANT, UserId("ana"), AgentName("librarian")), "COUNTER")
-COUNTED: Final = Update(COUNTER, "ADD hits :one", values={":one": 1})
+COUNTED: Final = Update(COUNTER, add={"hits": 1})
 
 
 class Counter:
@@ -175,7 +175,7 @@ def told(seed: int) -> tuple[Any, ...]:
         await schedule.calm()
 
     run_schedule(schedule, story)
-    items = sorted(gateway.aws.table.items(), key=lambda item: (item["pk"]["S"], item["sk"]["S"]))
+    items = sorted(gateway.aws.table.items(), key=lambda item: (str(item["pk"]), str(item["sk"])))
     return items, gateway.log, schedule.calls, schedule.happened
 
 

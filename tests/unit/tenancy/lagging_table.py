@@ -10,12 +10,12 @@ from spass.aws.job_targets import NO_JOB_TARGETS
 from spass.aws.jobs import TenantJobs
 from spass.aws.keys import Key, tenant_config
 from spass.aws.objects import TenantObjects
-from spass.aws.table import ConditionFailed, TenantTable, Write
+from spass.aws.table import ConditionFailed, TenantTable
 from spass.aws.uploads import TenantUploads
-from spass.aws.writes import Update
+from spass.aws.writes import Update, Write
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
-from tests.simulated.evaluation import apply
+from spass.testing.evaluation import apply
 
 TENANT = TenantId("acme")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.faults import Fault, FaultPlan, inject
-from spass.aws.table import Put
+from spass.aws.writes import Put
 from spass.core.errors import InvalidRequest, StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.messages import Json

@@ -9,9 +9,9 @@ from spass.aws.job_targets import NO_JOB_TARGETS
 from spass.aws.jobs import TenantJobs
 from spass.aws.keys import Key
 from spass.aws.objects import TenantObjects
-from spass.aws.table import TenantTable, Write
+from spass.aws.table import TenantTable
 from spass.aws.uploads import TenantUploads
-from spass.aws.writes import Put
+from spass.aws.writes import Put, Write
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId

@@ -7,12 +7,11 @@ from unicodedata import category
 from pydantic import Field
 
 from spass.aws import keys
-from spass.aws.again import again
 from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
-from spass.aws.idempotency import Claim, StoredAnswer
-from spass.aws.leases import LeaseLost
-from spass.aws.table import ABSENT, TTL, Put, TransactionFailed, Write
+from spass.aws.idempotency import Claim, StoredAnswer, create
+from spass.aws.table import TTL
+from spass.aws.writes import ITEM_ABSENT, Put
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import InvalidRequest
@@ -118,8 +117,10 @@ class Uploads:
         if scope.caller.user is not None:
             attributes["user"] = scope.caller.user
         ticket = UploadTicket(upload_id=upload, url=form.url, fields=dict(form.fields), expires_at=timestamp(form.expires_at))
-        record = Put(keys.upload(scope.store.tenant, index_id, upload), attributes, ABSENT)
-        await _keep(scope.store, upload, record, ticket, claim)
+        record = Put(keys.upload(scope.store.tenant, index_id, upload), attributes, ITEM_ABSENT)
+        # After the form has expired, the same idempotency key gets a new one.
+        answer = StoredAnswer(ticket.to_dict(), {}, expires_at=epoch_s(ticket.expires_at))
+        await create(scope.store, [record], token=upload, claim=claim, answer=answer)
         return ticket
 
     async def get(self, scope: Scope, index_id: IndexId, upload_id: UploadId) -> Upload:
@@ -155,18 +156,6 @@ class Uploads:
                 last = upload.id
             if len(items) < _LISTED_AT_ONCE:
                 return UploadPage(uploads=tuple(shown), next_cursor=None)
-
-
-async def _keep(store: TenantStore, upload: UploadId, record: Put, ticket: UploadTicket, claim: Claim | None) -> None:
-    writes: list[Write] = [record]
-    if claim is not None:
-        # After the form has expired, the same idempotency key gets a new one.
-        writes.append(await claim.completion(StoredAnswer(ticket.to_dict(), {}, expires_at=epoch_s(ticket.expires_at))))
-    try:
-        await again(lambda: store.table.transact(writes, token=upload))
-    except TransactionFailed:
-        if await store.table.get(record.key) is None:
-            raise LeaseLost("Another try of this request has taken over; try again.", retry_after=1) from None
 
 
 def _check_file(filename: str, size: int) -> None:

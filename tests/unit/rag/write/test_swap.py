@@ -8,7 +8,7 @@ import pytest
 from spass.aws.clients import TenantStore
 from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.keys import Key, confirm, rag_manifest
-from spass.aws.table import ABSENT, Put, Update, Write
+from spass.aws.writes import ITEM_ABSENT, Put, Update, Write
 from spass.core.errors import ConfirmTokenInvalid, IndexNotFound, SpassError, StorageUnavailable
 from spass.core.ids import IndexId
 from spass.core.time import Deadline, now
@@ -37,7 +37,7 @@ async def test_a_swap_whose_reply_was_lost_is_known_as_done_whatever_came_after(
 ) -> None:
     store, plan = harness.scope.store, CountingPlan()
     transact = type(store.table).transact
-    monkeypatch.setattr("tests.simulated.dynamodb.TOKEN_SECONDS", 0)  # as if ten minutes had passed
+    monkeypatch.setattr("spass.testing.table.TOKEN_SECONDS", 0)  # as if ten minutes had passed
 
     async def lost(table: object, writes: Sequence[Write], *, token: str) -> None:
         monkeypatch.setattr(type(store.table), "transact", transact)
@@ -99,7 +99,7 @@ class OnceCompanion:
 
     async def writes(self, answer: object, /) -> Sequence[Write]:
         self.answers.append(answer)
-        return [Put(self.key, {"answer": str(answer)}, ABSENT)]
+        return [Put(self.key, {"answer": str(answer)}, ITEM_ABSENT)]
 
     def refusal(self) -> SpassError:
         return ConfirmTokenInvalid("used up")
@@ -177,7 +177,7 @@ async def test_a_companion_of_no_change_is_no_version_and_makes_no_index(harness
 async def test_a_manifest_from_before_there_were_revisions_is_followed(harness: RagHarness, index: IndexId) -> None:
     store = harness.scope.store
     await swap(store, index, Deadline.after(10), CountingPlan())
-    await store.table.write(Update(rag_manifest(store.tenant, index), "REMOVE revision"))
+    await store.table.write(Update(rag_manifest(store.tenant, index), remove=("revision",)))
     with inject(RacingWriters(lambda: swap(store, index, Deadline.after(10), CountingPlan()))):
         assert await swap(store, index, Deadline.after(10), CountingPlan()) == 3
     assert (await read_manifest(store, index)).revision == 2

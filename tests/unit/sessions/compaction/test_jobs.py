@@ -12,7 +12,7 @@ from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.faults import Crash, Fault, inject
 from spass.aws.idempotency import IdempotentRequest
-from spass.aws.table import Put, Update
+from spass.aws.writes import Put, Update
 from spass.calls.scope import Scope
 from spass.core.errors import RateLimited, UpstreamError
 from spass.core.ids import JobId, RequestId, SessionId, UserId
@@ -195,7 +195,7 @@ async def test_a_turn_that_gets_in_between_comes_first(deployment: SimulatedDepl
 
     async def loaded(store: TenantStore, read: SessionId, from_seq: int) -> list[TurnRecord]:
         turns = await load_turns(store, read, from_seq)
-        grown = Update(keys.session_head(store.tenant, read), "SET next_seq = next_seq + :one", values={":one": 1})
+        grown = Update(keys.session_head(store.tenant, read), add={"next_seq": 1})
         await store.table.write(grown)
         return turns
 

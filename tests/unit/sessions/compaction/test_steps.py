@@ -10,7 +10,8 @@ from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.faults import Fault
 from spass.aws.leases import LEASE_SECONDS
-from spass.aws.table import TTL, Put, Update
+from spass.aws.table import TTL
+from spass.aws.writes import Put, Update
 from spass.core.ids import AgentName, JobId, MessageId, SessionId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import timestamp
@@ -75,7 +76,7 @@ async def say(deployment: SimulatedDeployment, session: SessionId, text: str) ->
         body = await store_body(deployment.store, session, turn)
         await deployment.store.table.write(Put(keys.session_turn(deployment.store.tenant, session, seq), body))
         head = keys.session_head(deployment.store.tenant, session)
-        await deployment.store.table.write(Update(head, "SET next_seq = :next REMOVE hold", values={":next": turn.next_seq}))
+        await deployment.store.table.write(Update(head, set={"next_seq": turn.next_seq}, remove=("hold",)))
 
 
 async def test_the_session_is_held_from_the_request_to_the_commit(deployment: SimulatedDeployment) -> None:
