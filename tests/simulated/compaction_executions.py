@@ -53,9 +53,9 @@ class CompactionExecutions:
             try:
                 with inject(schedule.process()):
                     scope = self.gateway.scope()
-                    job = await self.jobs.start(scope, AGENT, session, otherwise="talker", idempotency=request)
+                    job = await self.jobs.start(scope, AGENT, session, fallback_model="talker", idempotency=request)
                     job = await self.jobs.wait(scope, job, _WAIT)
-                    if job.ended:
+                    if job.is_finished:
                         return job.failure.code if job.failure else "succeeded"
             except SessionArchived as archived:
                 if not follow:

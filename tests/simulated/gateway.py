@@ -69,14 +69,20 @@ class SimulatedSummarizer(Summarizer):
         self._schedule = schedule
 
     async def summarise(
-        self, scope: Scope, messages: Sequence[Message], *, earlier: str | None, masked: bool, otherwise: str | None
+        self,
+        scope: Scope,
+        messages: Sequence[Message],
+        *,
+        earlier: str | None,
+        mask_observations: bool,
+        fallback_model: str | None,
     ) -> Summary:
-        assert otherwise is not None, "its tokens may use any model"
+        assert fallback_model is not None, "its tokens may use any model"
         schedule = self._schedule
         await asyncio.sleep(schedule.while_(_SLOW if schedule.chance.random() < 0.1 else 1.0))
         if schedule.weather is not NO_FAULTS and schedule.chance.random() < 0.1:
             raise SummaryFailed("The model wrote nothing.")
-        return Summary(summary_of(earlier, messages), otherwise)
+        return Summary(summary_of(earlier, messages), fallback_model)
 
 
 @dataclass(slots=True)

@@ -46,13 +46,13 @@ def words(text: str) -> list[str]:
 class ScoredItem(NamedTuple, Generic[T]):
     """A text that was added, by what it was added as, and how much it speaks of what is looked for: more than 0."""
 
-    found: T
+    item: T
     score: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate(Generic[T]):
-    found: T
+    item: T
     length: int
     counts: Mapping[str, int]
 
@@ -83,7 +83,7 @@ class Ranking(Generic[T]):
         weights = self.weights()
         average = self._words / self.searched if self._words else 1.0
         return [
-            ScoredItem(candidate.found, round(_score(candidate, weights, candidate.length / average), _DIGITS))
+            ScoredItem(candidate.item, round(_score(candidate, weights, candidate.length / average), _DIGITS))
             for candidate in self._candidates
         ]
 

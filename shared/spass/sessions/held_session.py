@@ -25,7 +25,7 @@ class HeldSession:
         self.session = session
         self._clock = clock
         self._transfer_lock = asyncio.Lock()
-        self._places = [session.id]
+        self._session_ids = [session.id]
 
     async def renew(self) -> None:
         """Hold on for another minute; errors as ``hold.renew``."""
@@ -36,19 +36,19 @@ class HeldSession:
     async def transfer_to(self, successor: SessionId) -> AsyncIterator[None]:
         """The body commits what makes ``successor`` begin under our hold, and then says so by ``moved``."""
         async with self._transfer_lock:
-            self._places.append(successor)  # whether it took place may stay unknown
+            self._session_ids.append(successor)  # whether it took place may stay unknown
             yield
 
     def finish_transfer(self, successor: Session) -> None:
         self.session = successor
-        self._places = [successor.id]
+        self._session_ids = [successor.id]
 
-    def ended(self) -> None:
+    def mark_committed(self) -> None:
         """The hold went with the commit."""
-        self._places = []
+        self._session_ids = []
 
     async def release(self) -> None:
         """Release whatever may still be held. What that does not reach falls free by itself."""
-        for place in self._places:
+        for session in self._session_ids:
             with suppress(StorageUnavailable):
-                await release_hold(self.store, place, self.owner)
+                await release_hold(self.store, session, self.owner)

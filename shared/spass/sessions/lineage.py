@@ -33,10 +33,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class LineagePath:
-    """A chain followed one way, the nearest member first. ``whole``: to its end."""
+    """A chain followed one way, the nearest member first. ``is_complete``: to its end."""
 
     members: tuple[Member, ...]
-    whole: bool
+    is_complete: bool
 
     @property
     def live_sessions(self) -> Sequence[Session]:
@@ -109,13 +109,13 @@ class Lineage:
         )
         newest_first = [*reversed(forward.live_sessions), asked, *backward.live_sessions]
         before, after = _shown(backward), _shown(forward)
-        summaries, all_fit = await _summaries(store, newest_first, beside=[*before, *after])
+        summaries, all_fit = await _summaries(store, newest_first, members=[*before, *after])
         return Chain(
             session_id=asked.id,
             backward=before,
             forward=after,
             summaries=summaries[::-1],
-            truncated=not (backward.whole and forward.whole and all_fit),
+            truncated=not (backward.is_complete and forward.is_complete and all_fit),
         )
 
 
@@ -146,20 +146,20 @@ async def _follow(
         item = await store.table.get(keys.session_head(store.tenant, at))
         head = decode_session(item) if item is not None else None
         if head is None or head.user != user:
-            return LineagePath((*members, Member(at, None)), whole=True)
+            return LineagePath((*members, Member(at, None)), is_complete=True)
         members.append(Member(at, head if head.deleted_at is None else None))
         at = onward(head)
-    return LineagePath(tuple(members), whole=at is None)
+    return LineagePath(tuple(members), is_complete=at is None)
 
 
 async def _summaries(
-    store: TenantStore, newest_first: Sequence[Session], *, beside: Sequence[ResponseModel]
+    store: TenantStore, newest_first: Sequence[Session], *, members: Sequence[ResponseModel]
 ) -> tuple[list[SummaryView], bool]:
-    """Return the summaries that these sessions begin with, as many as fit into an answer ``beside`` its members, and whether that
-    is all of them."""
+    """Return the summaries that these sessions start with, as many as fit into an answer with its ``members``, and whether they
+    are all."""
     begun = [(session.id, session.summary_id) for session in newest_first if session.summary_id is not None]
     room = PageSizeLimit()
-    room.add(b",".join(member.to_json() for member in beside))
+    room.add(b",".join(member.to_json() for member in members))
     kept: list[SummaryView] = []
     for start in range(0, len(begun), _SUMMARIES_AT_ONCE):
         some = begun[start : start + _SUMMARIES_AT_ONCE]

@@ -69,11 +69,11 @@ class SessionLineageSearcher:
         past = await ancestors(scope.store, session, MAX_ANCESTORS)
         ranking = Ranking[_Match](query)
         bounds = _SearchBudget(Deadline.after(MAX_SECONDS), MAX_CHARACTERS)
-        whole = past.whole
+        is_complete = past.is_complete
         for distance, member in enumerate([session, *past.live_sessions]):
-            whole &= await _search_session(scope.store, member, distance, ranking, bounds)
+            is_complete &= await _search_session(scope.store, member, distance, ranking, bounds)
         weights = ranking.weights()
-        best = sorted(ranking.scored(), key=lambda one: (one.score, one.found.age), reverse=True)[:limit]
+        best = sorted(ranking.scored(), key=lambda one: (one.score, one.item.age), reverse=True)[:limit]
         return LineageSearchResult(
             tuple(
                 LineageHit(
@@ -87,7 +87,7 @@ class SessionLineageSearcher:
                 for place, score in best
             ),
             ranking.searched,
-            truncated=not whole,
+            truncated=not is_complete,
         )
 
 

@@ -193,7 +193,7 @@ class Turn:
     async def _history(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message]:
         """The messages before the new one, of a session that has room for it if it can be had."""
         live = _messages(turns)
-        if self._compactor.due(held.session, live, self._request.message):
+        if self._compactor.should_compact(held.session, live, self._request.message):
             return await self._shorter(held, turns) or live
         return live
 
@@ -218,7 +218,7 @@ class Turn:
         requests = [self._request.idempotency, self._redirected(session.id) if compactor.compacted else None]
         kept: list[Write] = [await idempotency.record(store, request, answer) for request in requests if request]
         await commit_turn(store, session, turn, kept)
-        held.ended()
+        held.mark_committed()
         self._answer = TurnAnswer(answer, replayed=False)
 
 

@@ -1,10 +1,11 @@
-"""The arguments of a tool call: read from the text a model wrote, and said back to it where they are wrong."""
+"""Parse the arguments of a tool call, and describe their errors to the model."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 from pydantic import ValidationError
 
+from spass.core.errors import InvalidRequest
 from spass.core.field_paths import field_path, path_within
 from spass.core.json import InvalidJson, read_object, replace_surrogates
 from spass.core.messages import Json
@@ -19,21 +20,28 @@ _MAX_MESSAGE: Final = 300
 
 
 class InvalidArguments(ToolError):
-    """The arguments cannot be right. ``errors`` says where: one entry per field, its ``loc`` inside the arguments."""
+    """The arguments are not valid. ``errors`` has one entry per field, with its ``loc`` inside the arguments."""
 
     def __init__(self, message: str, errors: Sequence[Mapping[str, Json]] = ()) -> None:
         super().__init__(message, code="invalid_arguments")
         self.errors = tuple(errors)
 
+    def as_request_error(self) -> InvalidRequest:
+        """Return the error for a caller that sent the arguments inside a request body."""
+        found = self.errors or ({"loc": [], "message": self.message, "type": self.code},)
+        paths = [["arguments", *cast("list[Json]", one["loc"])] for one in found]
+        errors: list[Json] = [{**one, "loc": ["body", *path]} for one, path in zip(found, paths, strict=True)]
+        return InvalidRequest(self.message, param=".".join(map(str, paths[0])), details={"errors": errors})
+
 
 def parse(text: str) -> Mapping[str, Json]:
-    """The JSON object in ``text``. No text at all is an empty object: some models write that for a tool without arguments.
+    """Return the JSON object in ``text``. An empty text is an empty object: some models write it for a tool without arguments.
 
     Raises:
-        InvalidArguments: it is no JSON object that JSON could write again.
+        InvalidArguments: it is not a JSON object, is too long or too deep, or cannot be written as JSON again.
     """
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        raise InvalidArguments(f"The arguments are longer than {MAX_BYTES} bytes. Send less at once.")
+        raise InvalidArguments(f"The arguments are longer than {MAX_BYTES} bytes. Send less in one call.")
     if not text.strip():
         return {}
     try:
@@ -43,7 +51,7 @@ def parse(text: str) -> Mapping[str, Json]:
 
 
 def arguments_for_display(text: str) -> Json:
-    """``text`` for whoever reads what was called: as the object that it is, or, where it is none, its beginning."""
+    """Return ``text`` as the object that it is, or its beginning if it is not an object."""
     try:
         return parse(text)
     except InvalidArguments:
@@ -51,7 +59,7 @@ def arguments_for_display(text: str) -> Json:
 
 
 def describe_validation_error(error: ValidationError, arguments: Mapping[str, Json]) -> InvalidArguments:
-    """Return what pydantic found wrong with ``arguments``, for the model: field by field."""
+    """Return pydantic's ``error`` for the model, field by field."""
     found = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_REPORTED]
     errors: list[Mapping[str, Json]] = []
     listed = []

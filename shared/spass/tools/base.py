@@ -1,7 +1,7 @@
-"""What a tool is: a pydantic model of one call. Its fields are the arguments, its docstring the description, ``run`` does it.
+"""A tool is a pydantic model of one call: its fields are the arguments, its docstring is the description, ``run`` does the work.
 
-To add a tool, write one subclass of ``Tool`` and one line in ``registry.TOOLS``. Docstring and field descriptions are prompts:
-they are all a model knows about the tool.
+To add a tool, write one subclass of ``Tool`` and one line in ``registry.TOOLS``. The docstring and the field descriptions are
+prompts: they are all that a model knows about the tool.
 """
 
 import inspect
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # most of them import numpy, which the description of a tool 
 
 
 class ToolError(Exception):
-    """A tool could not do what it was asked. ``message`` is written for the model and says what to do instead."""
+    """A tool failed. ``message`` is written for the model and says what to do instead."""
 
     def __init__(self, message: str, *, code: str = "tool_failed") -> None:
         super().__init__(message)
@@ -49,41 +49,42 @@ class Rag:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may act with. A tool acts inside the tenant of ``scope`` only. What it changes it changes together with the
-    writes that ``keep`` its result, if there are any. ``lineage_searcher`` is made when it is first asked for; without it
-    nothing was
-    ever compacted."""
+    """The dependencies of a tool call. A tool acts only within the tenant of ``scope``.
+
+    ``record_result`` returns the writes that a change must include in its transaction, so that the result is stored with it.
+    ``lineage_searcher`` creates the searcher at its first use; None outside of sessions.
+    """
 
     scope: Scope
     rag: Rag
     cascade: Cascade
-    confirmations: ConfirmTokens = field(default_factory=ConfirmTokens)
-    keep: RecordResult | None = None
+    confirm_tokens: ConfirmTokens = field(default_factory=ConfirmTokens)
+    record_result: RecordResult | None = None
     lineage_searcher: Callable[[], LineageSearcher] | None = None
 
 
 class Tool(StrictBody):
-    """One call of a tool, its arguments validated."""
+    """One call of a tool, with validated arguments."""
 
     tool_name: ClassVar[str]
     timeout: ClassVar[float] = 10.0
-    """Seconds after which a call is given up."""
+    """Seconds after which a call is cancelled."""
     admin_only: ClassVar[bool] = False
-    """True if only an admin's token may call it. A tool gives no right that its caller lacks on the HTTP routes."""
+    """Whether only an admin's token may call it. A tool never gives a right that its caller lacks on the HTTP routes."""
 
     async def run(self, context: ToolContext, /) -> Json:
-        """The result, as JSON.
+        """Return the result as JSON.
 
         Raises:
-            ToolError: what the model is told instead of a result.
-            SpassError: a room below said no; the model is told its code and message.
+            ToolError: the model reads its message instead of a result.
+            SpassError: the model reads its code and message.
         """
         raise NotImplementedError
 
     @classmethod
     @cache
     def spec(cls) -> ToolSpec:
-        """The tool as a model sees it. Made once: each takes about as long as a read of the table."""
+        """Return the tool as a model sees it. Cached: building it takes about as long as a read of the table."""
         schema = cls.model_json_schema()
         shown = {key: value for key, value in schema.items() if key not in ("title", "description", "$defs")}
         return ToolSpec(cls.tool_name, inspect.cleandoc(cls.__doc__ or ""), _inlined_schema(shown, schema.get("$defs", {})))
@@ -93,8 +94,8 @@ _REFERENCE: Final = "#/$defs/"
 
 
 def _inlined_schema(schema: Mapping[str, Json], definitions: Mapping[str, Json]) -> dict[str, Json]:
-    """``schema`` as models read it best: in one piece (not every provider follows references), and without what repeats names or
-    says nothing and costs tokens, pydantic's generated titles and defaults of null. A property named ``title`` stays."""
+    """Return ``schema`` with its references resolved, because not every provider follows them, and without pydantic's generated
+    titles and null defaults, which cost tokens. A property named ``title`` stays."""
     cleaned: dict[str, Json] = {}
     for key, value in schema.items():
         if key == "properties" and isinstance(value, Mapping):

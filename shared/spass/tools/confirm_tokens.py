@@ -1,8 +1,8 @@
-"""Two-step confirm: a token that says "yes, this very call", good once, for a minute, and while the preview still holds.
+"""Confirm tokens: single-use permission for one exact call, valid for one minute and while its preview is still correct.
 
-The token carries its own expiry and a nonce, and a tag over both and over what it confirms: HMAC-SHA256 with a key of the
-tenant's. So a token for another call is told from a late one without a look at the table. An item of its own says that it has not
-been used, and what state its preview showed; the transaction that carries the call out deletes that item.
+A token has its expiry, a nonce, and a tag over both and over the confirmed call: HMAC-SHA256 with a key of the tenant. So a token
+for another call and an expired token are told apart without a read of the table. An item of its own exists until the token is
+used; it has the state that the preview showed. The transaction that executes the call deletes that item.
 """
 
 import base64
@@ -33,19 +33,19 @@ CONFIRM_SECONDS: Final = 60
 _EXPIRY_BYTES: Final = 6
 _NONCE_BYTES: Final = 16
 _KEY_BYTES: Final = 32
-_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{72}")  # 54 bytes fill it to the last bit, so no two texts are the same token
-_TOKEN_TTL_SECONDS: Final = 3600  # after its expiry: a call confirmed in time may take until its deadline
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{72}")  # 54 bytes fill 72 characters exactly, so no two texts are the same token
+_TOKEN_TTL_SECONDS: Final = 3600  # after its expiry: a call confirmed in time may run until its deadline
 
 WriteResult: TypeAlias = WriteAnswer | Document | NoteResult | bool
-"""What a confirmed write comes to; ``bool`` says whether something was deleted."""
+"""The result of a confirmed write. A ``bool`` says whether something was deleted."""
 UnsignedToken = NewType("UnsignedToken", str)
 """A token without its signature."""
 RecordResult: TypeAlias = Callable[[Json], Awaitable[Sequence[Write]]]
-"""The writes that keep a tool's result for whoever sends the same request again."""
+"""Return the writes that store a tool's result for a repetition of the same request."""
 
 
 def to_result(written: WriteResult) -> dict[str, Json]:
-    """Return ``written`` as the HTTP route answers that does the same, if there is one."""
+    """Return ``written`` in the form in which the HTTP route of the same change answers."""
     match written:
         case bool():
             return {"deleted": written}
@@ -57,8 +57,7 @@ def to_result(written: WriteResult) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedOperation:
-    """What is confirmed: the tool ``op``, on ``index`` and on one ``document`` of it if it is about such, with the rest of the
-    arguments in ``body``."""
+    """The confirmed call: the tool ``op``, its ``index`` and ``document`` if it has them, and its other arguments in ``body``."""
 
     op: str
     index: IndexId | None = None
@@ -66,23 +65,22 @@ class ConfirmedOperation:
     body: Mapping[str, Json] = field(default_factory=dict)
 
     def fingerprint(self, caller: Caller) -> bytes:
-        """SHA-256 over whose call it is and all that it says. The order in which members of an object are written makes no
-        difference."""
+        """Return the SHA-256 of the caller and the call. The order of an object's members makes no difference."""
         body = hashlib.sha256(dump_canonical(self.body)).hexdigest()
         return hashlib.sha256(dump_canonical([caller.tenant, caller.user, self.op, self.index, self.document, body])).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRedemption:
-    """The use of a token, which takes effect together with the write that it confirms, and with what is to ``keep`` its result (a
-    ``Participant``). ``state`` is the entity tag of what the preview showed; empty if the preview binds to nothing."""
+    """The use of a token (a ``Participant``). It takes effect in the transaction of the write that the token confirms, together
+    with the writes of ``record_result``. ``state`` is the entity tag of what the preview showed; empty if it does not matter."""
 
     token: keys.Key
     state: str = ""
-    keep: RecordResult | None = None
+    record_result: RecordResult | None = None
 
     async def writes(self, written: WriteResult, /) -> Sequence[Write]:
-        kept = await self.keep(to_result(written)) if self.keep else ()
+        kept = await self.record_result(to_result(written)) if self.record_result else ()
         return [Delete(self.token, ITEM_EXISTS), *kept]
 
     def refusal(self) -> SpassError:
@@ -90,17 +88,17 @@ class TokenRedemption:
 
 
 class ConfirmTokens:
-    """Hands tokens out and takes them back. What is kept in memory are the tenants' keys, which never change."""
+    """Issue and redeem tokens. Caches the tenants' keys, which never change."""
 
     def __init__(self) -> None:
         self._keys: dict[TenantId, bytes] = {}
 
     async def issue(self, scope: Scope, operation: ConfirmedOperation, state: str = "") -> str:
-        """Return a token with which this caller may carry out ``operation`` once, while what the preview showed still has the
-        entity tag ``state``.
+        """Return a token with which this caller may execute ``operation`` once, while the previewed data has the entity tag
+        ``state``.
 
         Raises:
-            StorageUnavailable: it could not be kept.
+            StorageUnavailable: it could not be stored.
         """
         expires_at = now_s() + CONFIRM_SECONDS
         head = expires_at.to_bytes(_EXPIRY_BYTES, "big") + os.urandom(_NONCE_BYTES)
@@ -110,16 +108,17 @@ class ConfirmTokens:
         return token
 
     async def sign(self, scope: Scope, operation: ConfirmedOperation, unsigned: UnsignedToken) -> str:
-        """Return the token of which only its ``strip_signature`` part was kept."""
+        """Return the complete token for one that was stored without its signature."""
         return await self._signed(scope, operation, base64.urlsafe_b64decode(unsigned))
 
     async def redeem(self, scope: Scope, operation: ConfirmedOperation, token: str) -> TokenRedemption:
-        """The right to carry out ``operation``. Nothing is consumed yet: that happens beside the write, or, if it fails, not at
-        all. A token that has been used is refused here already, so that nothing is embedded for it.
+        """Check ``token`` and return its redemption, which takes effect with the confirmed write and not before.
+
+        A used token is refused here, before anything is embedded for it.
 
         Raises:
-            ConfirmTokenInvalid: it was not given for this call and this caller, or has been used.
-            ConfirmTokenExpired: it was, but more than a minute ago.
+            ConfirmTokenInvalid: it was not issued for this call and this caller, or has been used.
+            ConfirmTokenExpired: it was issued more than a minute ago.
         """
         if not _TOKEN.fullmatch(token):
             raise _token_invalid()
@@ -136,7 +135,7 @@ class ConfirmTokens:
         return TokenRedemption(key, str(item.get("state", "")))
 
     async def refusal(self, scope: Scope, redemption: TokenRedemption) -> SpassError:
-        """Return why a call is refused whose preview no longer holds: its token was used meanwhile, or something else changed."""
+        """Return the error for a call whose preview is out of date: its token was used, or the data has changed."""
         return _token_invalid() if await scope.store.table.get(redemption.token) is None else _state_changed()
 
     async def _signed(self, scope: Scope, operation: ConfirmedOperation, head: bytes) -> str:
@@ -154,18 +153,18 @@ class ConfirmTokens:
 
 
 async def _load_or_create_key(store: TenantStore) -> bytes:
-    """The tenant's key; made now if this is its first token. Who makes one at the same time as another takes the other's."""
+    """Return the tenant's key; create it for the first token. Of two concurrent writers the later one uses the other's key."""
     where = keys.confirm_key(store.tenant)
     item = await store.table.get(where)
     if item is None:
-        made = os.urandom(_KEY_BYTES)
-        put = Put(where, {"key": made}, ITEM_ABSENT)
+        new_key = os.urandom(_KEY_BYTES)
+        put = Put(where, {"key": new_key}, ITEM_ABSENT)
         try:
             await store.table.write(put)
         except ConditionFailed as failure:
             item = failure.item or {}
         else:
-            return made
+            return new_key
     key = item.get("key")
     if not isinstance(key, bytes) or len(key) != _KEY_BYTES:
         raise InternalError("The key of confirm tokens cannot be read.")
@@ -177,27 +176,27 @@ def _item(store: TenantStore, token: str) -> keys.Key:
 
 
 def strip_signature(token: str) -> UnsignedToken:
-    """Return ``token`` without its signature. It confirms nothing until ``Confirmations.sign`` adds the signature again."""
+    """Return ``token`` without its signature. It confirms nothing until ``ConfirmTokens.sign`` adds the signature again."""
     return UnsignedToken(base64.urlsafe_b64encode(base64.urlsafe_b64decode(token)[: _EXPIRY_BYTES + _NONCE_BYTES]).decode())
 
 
 def token_expiry(token: str) -> int:
-    """Return the last second, since the epoch, in which ``token`` is good."""
+    """Return the last second, since the epoch, in which ``token`` is valid."""
     return int.from_bytes(base64.urlsafe_b64decode(token)[:_EXPIRY_BYTES], "big")
 
 
 def _token_invalid() -> ConfirmTokenInvalid:
     return ConfirmTokenInvalid(
-        "This confirm_token was not given for this very call, or it was used already. Check whether the change has been made; if "
-        "not, call again without confirm_token, and then with the new token and exactly the same arguments.",
+        "This confirm_token was not issued for exactly this call, or it was used already. Check whether the change has been "
+        "made; if not, call again without confirm_token, and then with the new token and exactly the same arguments.",
         param="confirm_token",
     )
 
 
 def _state_changed() -> ConfirmTokenInvalid:
     return ConfirmTokenInvalid(
-        "What the preview showed has changed since, so this confirm_token is no longer good, and this call changed nothing. Call "
-        "again without confirm_token to see what the call would do now, and for a new token.",
+        "The data in the preview has changed since, so this confirm_token is no longer valid, and this call changed nothing. "
+        "Call again without confirm_token to see what the call would do now, and to get a new token.",
         param="confirm_token",
     )
 

@@ -1,26 +1,61 @@
-"""The results of tools, in a size that a model can read."""
+"""Bound the size of tool results."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from spass.aws.idempotency import StoredAnswer
 from spass.core.json import dump, encode_utf8
 from spass.core.messages import Json
+from spass.tools.answers import ToolResult
 
 MAX_RESULT_BYTES: Final = 64 * 1024
+"""Bytes of JSON."""
+_MAX_LIST_BYTES: Final = 48 * 1024
+
+
+def fit_items(items: Sequence[Json]) -> list[Json]:
+    """Return the first items, up to 48 KiB of JSON and at least one, so that every page of a list makes progress."""
+    size = 0
+    for number, item in enumerate(items):
+        size += len(json.dumps(item, ensure_ascii=False).encode())
+        if number and size > _MAX_LIST_BYTES:
+            return [*items[:number]]
+    return [*items]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """The answer of a tool that was called directly.
+
+    ``is_recorded``: it is already stored under the request's idempotency key, in the transaction of the tool's change. ``record``
+    is what an idempotency key stores instead of ``body``.
+    """
+
+    body: ToolResult
+    failed: bool
+    is_recorded: bool = False
+    record: StoredAnswer | None = None
+
+    @property
+    def result(self) -> Json:
+        result: Json = self.body.result
+        return result
 
 
 def truncate_result(result: Json) -> tuple[Json, str]:
-    """Return ``result`` and its compact JSON. One longer than ``MAX_RESULT_BYTES`` is cut, and says so."""
+    """Return ``result`` and its compact JSON. One longer than ``MAX_RESULT_BYTES`` is truncated and says so."""
     text = dump(result)
     try:
         encoded = text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair in what somebody else's server answered
+    except UnicodeEncodeError:  # an unpaired surrogate in the answer of another server
         encoded = encode_utf8(text)
         text = encoded.decode()
         result = json.loads(text)
     if len(encoded) <= MAX_RESULT_BYTES:
         return result, text
-    # What is JSON already at most doubles when it is quoted once more.
+    # JSON text grows to twice its size at most when it is quoted again.
     beginning = encoded[: MAX_RESULT_BYTES // 2 - 100].decode("utf-8", "ignore")
     short: Json = {"truncated": True, "note": "The result was too long. This is its beginning.", "beginning": beginning}
     return short, dump(short)

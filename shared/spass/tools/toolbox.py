@@ -1,7 +1,7 @@
-"""Runs tool calls: finds the tool, checks its arguments, bounds its time and its result, and leaves one audit record.
+"""Run tool calls: find the tool, check its arguments, bound its time and its result, and write one audit record.
 
-What goes wrong in a call is its result, ``{"error": {"code", "message"}}``, so that the model reads it and can do better. Only
-what the model cannot help at all is raised: see ``_FATAL`` and, for callers who are no models, ``_RAISED_TO_CALLERS``.
+The result of a failed call is ``{"error": {"code", "message"}}``, so that the model can correct its call. Errors that no other
+call would avoid are raised: ``_FATAL`` for models, ``_RAISED_TO_CALLERS`` for callers of the HTTP route.
 """
 
 import asyncio
@@ -24,7 +24,6 @@ from spass.core.errors import (
     EmbeddingModelMismatch,
     Internal,
     InvalidInput,
-    InvalidRequest,
     LimitExceeded,
     SpassError,
     StorageUnavailable,
@@ -46,47 +45,30 @@ from spass.tools.base import Rag, Tool, ToolContext, ToolError
 from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
 from spass.tools.lineage_searcher import LineageSearcher
 from spass.tools.registry import TOOLS, load_tool
-from spass.tools.results import truncate_result
+from spass.tools.results import ToolAnswer, truncate_result
 from spass.tools.two_step import TwoStepTool
 
 MAX_CALLS: Final = 32
-"""Of one answer of a model: what one sentence of it may set going."""
+"""Tool calls of one model answer that are run."""
 
 _CONCURRENCY: Final = 8
 _FATAL: Final = (StorageUnavailable, Internal)
-"""With these a turn could not be recorded either: it fails, and may be sent again. A failed upstream costs a turn one tool."""
+"""After these a turn could not be recorded either: it fails, and the client may send it again."""
 _RAISED_TO_CALLERS: Final = (
     *(*_FATAL, LimitExceeded, Upstream, Unavailable, DeadlineExceeded, DepthExceeded),  # no other arguments would have avoided it
     *(InvalidInput, EmbeddingModelMismatch, ConfirmTokenInvalid, ConfirmTokenExpired),  # the request itself is refused
 )
-"""What a caller who is no model hears of by a status, as on the other routes. A model reads of it as far as it is not fatal."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolAnswer:
-    """The answer of a tool that was called directly. ``kept``: it is already stored under the claim of its request, together with
-    what the tool changed. ``record`` is what an Idempotency-Key stores in place of it.
-    """
-
-    body: ToolResult
-    failed: bool
-    kept: bool = False
-    record: StoredAnswer | None = None
-
-    @property
-    def result(self) -> Json:
-        result: Json = self.body.result
-        return result
+"""Errors that the HTTP route reports by a status, as other routes do. A model reads them as results unless they are fatal."""
 
 
 class Toolbox:
-    """Every tool of the gateway, at work for one caller after another."""
+    """Every tool of the gateway. One for the process."""
 
     def __init__(self, rag: Rag, cascade: Cascade, lineage_searcher: Callable[[], LineageSearcher] | None = None) -> None:
         self._rag = rag
         self._cascade = cascade
-        self._ancestry = lineage_searcher
-        self._confirmations = ConfirmTokens()
+        self._lineage_searcher = lineage_searcher
+        self._confirm_tokens = ConfirmTokens()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,11 +84,10 @@ class Toolbox:
         return tuple(tool.spec() for tool in tools if identity is None or identity.admin or not tool.admin_only)
 
     async def execute(self, scope: Scope, call: ToolCall, *, allowed: Collection[str]) -> ToolCallFinished:
-        """Runs ``call`` as the model wrote it. Tools outside ``allowed`` do not exist for it. Never raises for what the model
-        did.
+        """Run ``call`` as the model wrote it. Tools outside ``allowed`` do not exist for it. A mistake of the model is a result.
 
         Raises:
-            StorageUnavailable, InternalError: the turn cannot go on.
+            StorageUnavailable, InternalError: the turn cannot continue.
         """
         known = call.name in TOOLS and call.name in allowed
         recorder = Recorder(scope, CallKind.TOOL, tool=call.name if known else None)
@@ -124,11 +105,12 @@ class Toolbox:
     async def execute_all(
         self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str]
     ) -> Sequence[ToolCallFinished]:
-        """Runs what a model asked for in one answer, several at the same time; what they come to, in the order of ``calls``. Of
-        more than ``MAX_CALLS`` the rest is not run, and the model told so. All have ended before a failure is raised.
+        """Run the tool calls of one model answer concurrently and return their results in the order of ``calls``.
+
+        Calls after the first ``MAX_CALLS`` are not run; their result is an error. All calls have ended before an error is raised.
 
         Raises:
-            as ``execute``.
+            SpassError: the same as ``execute``.
         """
         slots = asyncio.Semaphore(_CONCURRENCY)
 
@@ -152,13 +134,14 @@ class Toolbox:
         claim: Claim | None = None,
         headers: Callable[[], Mapping[str, str]] = dict,
     ) -> ToolAnswer:
-        """Runs the tool ``name`` for a caller who is no model. What it could not do is ``{"error": …}`` here too. What it changes
-        and its answer under the ``claim``, with the ``headers`` that belong to it by then, are one transaction.
+        """Run the tool ``name`` for the HTTP route. A failure of the tool is a result ``{"error": …}`` here too.
+
+        The change of the tool and its answer under ``claim``, with ``headers``, are written in one transaction.
 
         Raises:
             ToolNotFound: there is no such tool.
-            AdminRequired: the tool is for admins, and the caller's token is not an admin's.
-            InvalidRequest: the arguments do not fit it.
+            AdminRequired: the tool needs an admin's token.
+            InvalidRequest: the arguments are not valid for it.
             SpassError: one of ``_RAISED_TO_CALLERS``; its ``param`` is a path into the body.
         """
         tool = _find_tool(name)
@@ -166,42 +149,42 @@ class Toolbox:
         try:
             prepared = _call_of(tool, arguments)
         except InvalidArguments as error:
-            raise _invalid_request(error) from None
+            raise error.as_request_error() from None
         recorder = Recorder(scope, CallKind.TOOL, tool=name)
-        kept: ToolAnswer | None = None
+        recorded: ToolAnswer | None = None
 
-        async def keep(result: Json) -> Sequence[Write]:
-            nonlocal kept
+        async def record_result(result: Json) -> Sequence[Write]:
+            nonlocal recorded
             if claim is None:
                 return ()
             body = ToolResult(name=name, result=truncate_result(result)[0], duration_ms=recorder.elapsed_ms)
-            kept = ToolAnswer(body, failed=False, kept=True)
+            recorded = ToolAnswer(body, failed=False, is_recorded=True)
             return [await claim.completion(StoredAnswer(body.to_dict(), headers()))]
 
         try:
-            attempt = await self._attempt(scope, recorder, lambda: prepared, _RAISED_TO_CALLERS, keep)
+            attempt = await self._attempt(scope, recorder, lambda: prepared, _RAISED_TO_CALLERS, record_result)
         except SpassError as error:
             if error.param and error.param.split(".")[0] in tool.model_fields:
                 error.param = f"arguments.{error.param}"
             raise
-        if kept is not None and not attempt.failed:
-            return kept
+        if recorded is not None and not attempt.failed:
+            return recorded
         result, _ = truncate_result(attempt.result)
         answer = ToolAnswer(ToolResult(name=name, result=result, duration_ms=recorder.duration_ms), attempt.failed)
         if attempt.failed or not _needs_confirmation(prepared):
             return answer
-        stored, expires_at = prepared.record_of(cast("Mapping[str, Json]", result))
+        stored, expires_at = prepared.to_record(cast("Mapping[str, Json]", result))
         return replace(answer, record=StoredAnswer({**answer.body.to_dict(), "result": stored}, headers(), expires_at=expires_at))
 
-    async def restored(
+    async def restore_preview(
         self, scope: Scope, name: str, arguments: Mapping[str, Json], record: Mapping[str, Json]
     ) -> Mapping[str, Json]:
-        """Return the body that ``execute_direct`` answered to this call, given what an Idempotency-Key has kept of it."""
+        """Return the body that ``execute_direct`` answered to this call, from the ``record`` of its idempotency key."""
         tool = _call_of(_find_tool(name), arguments)
         if not _needs_confirmation(tool):
             return record
         stored = cast("Mapping[str, Json]", record["result"])
-        return {**record, "result": await tool.restored(scope, self._confirmations, stored)}
+        return {**record, "result": await tool.restore_preview(scope, self._confirm_tokens, stored)}
 
     async def _attempt(
         self,
@@ -209,9 +192,9 @@ class Toolbox:
         recorder: Recorder,
         prepare: Callable[[], Tool],
         raised: tuple[type[SpassError], ...],
-        keep: RecordResult | None = None,
+        record_result: RecordResult | None = None,
     ) -> "_CallResult":
-        """The tool's result, or the error that stands for one; audited either way.
+        """Run and audit the call. Return its result, or its error as a result.
 
         Raises:
             SpassError: one of ``raised``.
@@ -221,14 +204,21 @@ class Toolbox:
             call = prepare()
             seconds = min(call.timeout, scope.deadline.remaining())
             context = ToolContext(
-                scope.for_call(recorder.request_id), self._rag, self._cascade, self._confirmations, keep, self._ancestry
+                scope.for_call(recorder.request_id),
+                self._rag,
+                self._cascade,
+                self._confirm_tokens,
+                record_result,
+                self._lineage_searcher,
             )
             result = await asyncio.wait_for(call.run(context), seconds)
             status = audit.OK
             return _CallResult(result)
         except TimeoutError:
             status = "tool_timeout"
-            return _error_result(ToolError("The tool did not answer in time. Try once more, or answer without it.", code=status))
+            return _error_result(
+                ToolError("The tool did not answer in time. Call it once more, or answer without it.", code=status)
+            )
         except (ToolError, SpassError) as error:
             status = error.code
             if isinstance(error, raised):
@@ -248,7 +238,7 @@ class _CallResult:
 
 
 def _needs_confirmation(tool: Tool) -> TypeGuard[TwoStepTool]:
-    """Return whether the call is the first of two steps, whose answer holds a confirm token."""
+    """Return whether the call is the first of two steps, whose answer has a confirm token."""
     return isinstance(tool, TwoStepTool) and tool.confirm_token is None
 
 
@@ -261,7 +251,7 @@ def _find_tool(name: str) -> type[Tool]:
 def _check_admin(tool: type[Tool], scope: Scope) -> None:
     if tool.admin_only and not scope.caller.identity.admin:
         raise AdminRequired(
-            f"{tool.tool_name} needs a token that gateway.yaml marks as admin, and this request has another. Do not call it "
+            f"{tool.tool_name} needs a token that gateway.yaml marks as admin; the token of this request is not. Do not call it "
             "again; an administrator can make this change.",
             param="name",
         )
@@ -273,9 +263,7 @@ def _no_such_tool(name: str, known: Collection[str]) -> str:
 
 
 def _too_many_calls() -> ToolError:
-    message = (
-        f"This call was not made: an answer may ask for {MAX_CALLS} tool calls. Ask for fewer at once, and for the rest then."
-    )
+    message = f"This call was not run: one answer may have {MAX_CALLS} tool calls. Make fewer calls now, and the others later."
     return ToolError(message, code="too_many_tool_calls")
 
 
@@ -286,19 +274,11 @@ def _call_of(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
         raise tool_arguments.describe_validation_error(error, arguments) from None
 
 
-def _invalid_request(error: InvalidArguments) -> InvalidRequest:
-    """``error``, said to a caller who sent the arguments as part of a body."""
-    found = error.errors or ({"loc": [], "message": error.message, "type": error.code},)
-    places = [["arguments", *cast("list[Json]", one["loc"])] for one in found]
-    errors: list[Json] = [{**one, "loc": ["body", *place]} for one, place in zip(found, places, strict=True)]
-    return InvalidRequest(error.message, param=".".join(map(str, places[0])), details={"errors": errors})
-
-
 def _error_result(error: ToolError | SpassError) -> _CallResult:
-    said: dict[str, Json] = {"code": error.code, "message": error.message}
+    shown: dict[str, Json] = {"code": error.code, "message": error.message}
     if isinstance(error, InvalidArguments) and error.errors:
-        said["errors"] = [*error.errors]
-    return _CallResult({"error": said}, failed=True)
+        shown["errors"] = [*error.errors]
+    return _CallResult({"error": shown}, failed=True)
 
 
 def _finished_event(call: ToolCall, attempt: _CallResult, duration_ms: int = 0) -> ToolCallFinished:

@@ -73,7 +73,7 @@ class TwoStepTool(Tool):
         preview = await self.preview(context)
         return {
             "confirm_required": True,
-            "confirm_token": await context.confirmations.issue(context.scope, self.operation(), state),
+            "confirm_token": await context.confirm_tokens.issue(context.scope, self.operation(), state),
             "expires_in_seconds": CONFIRM_SECONDS,
             "op": self.tool_name,
             "preview": dict(preview),
@@ -83,23 +83,25 @@ class TwoStepTool(Tool):
         }
 
     async def _execute_step(self, context: ToolContext, token: str) -> Json:
-        redemption = await context.confirmations.redeem(context.scope, self.operation(), token)
+        redemption = await context.confirm_tokens.redeem(context.scope, self.operation(), token)
         try:
             if await self.state(context) != redemption.state:  # before anything is embedded; ``execute`` checks it once more
                 raise IndexChanged
-            return to_result(await self.execute(context, replace(redemption, keep=context.keep)))
+            return to_result(await self.execute(context, replace(redemption, record_result=context.record_result)))
         except IndexChanged:
-            raise await context.confirmations.refusal(context.scope, redemption) from None
+            raise await context.confirm_tokens.refusal(context.scope, redemption) from None
 
-    def record_of(self, preview: Mapping[str, Json]) -> tuple[Mapping[str, Json], int]:
+    def to_record(self, preview: Mapping[str, Json]) -> tuple[Mapping[str, Json], int]:
         """Return the first call's answer as it may be stored, and the last second in which its token is good. The stored token
         has no signature, so that a reader of the table cannot use it."""
         token = str(preview["confirm_token"])
         return {**preview, "confirm_token": strip_signature(token)}, token_expiry(token)
 
-    async def restored(self, scope: Scope, confirmations: ConfirmTokens, record: Mapping[str, Json]) -> Mapping[str, Json]:
+    async def restore_preview(
+        self, scope: Scope, confirm_tokens: ConfirmTokens, record: Mapping[str, Json]
+    ) -> Mapping[str, Json]:
         """Return the first call's answer, given what was stored of it."""
-        token = await confirmations.sign(scope, self.operation(), UnsignedToken(str(record["confirm_token"])))
+        token = await confirm_tokens.sign(scope, self.operation(), UnsignedToken(str(record["confirm_token"])))
         return {**record, "confirm_token": token}
 
     def operation(self) -> ConfirmedOperation:

@@ -31,13 +31,17 @@ CONFIG = GatewayConfig.model_validate(
 )
 
 
-async def summary(messages: Sequence[Message], earlier: str | None = None, *, masked: bool = True, model: str = "wide") -> str:
+async def summary(
+    messages: Sequence[Message], earlier: str | None = None, *, mask_observations: bool = True, model: str = "wide"
+) -> str:
     cascade = Cascade(CONFIG)
     router = Router(CONFIG.llm, CONFIG.models, lambda _: None, provider_of=lambda *_: StandIn())
     store = SimulatedAws(lambda: 1_800_000_000.0).for_tenant(TenantId("demo"))
     scope = Scope.for_job(store, Deadline.after(60), route="test", request_id=RequestId("req_1"))
     summarizer = Summarizer(Calls(CONFIG, router, cascade), cascade, CONFIG)
-    return (await summarizer.summarise(scope, messages, earlier=earlier, masked=masked, otherwise=model)).text
+    return (
+        await summarizer.summarise(scope, messages, earlier=earlier, mask_observations=mask_observations, fallback_model=model)
+    ).text
 
 
 def said(*turns: tuple[str, str]) -> list[Message]:
@@ -71,13 +75,13 @@ async def test_names_numbers_decisions_and_open_questions_stay() -> None:
 
 
 async def test_without_the_mask_more_stays_but_what_says_nothing() -> None:
-    raw = await summary(TURNS, masked=False)
+    raw = await summary(TURNS, mask_observations=False)
     assert "It was nice outside this morning" in raw
     assert "Noted." not in raw
 
 
 async def test_raw_output_of_tools_stays_only_without_the_mask() -> None:
-    masked, raw = await summary(LOOKED_UP), await summary(LOOKED_UP, masked=False)
+    masked, raw = await summary(LOOKED_UP), await summary(LOOKED_UP, mask_observations=False)
     assert "Row 7" not in masked
     assert "Schinkel builds the roof." in masked
     assert "Row 7" in raw

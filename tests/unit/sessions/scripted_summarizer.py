@@ -21,8 +21,8 @@ class SummaryRequest:
     scope: Scope
     messages: Sequence[Message]
     earlier: str | None
-    masked: bool
-    otherwise: str | None
+    mask_observations: bool
+    fallback_model: str | None
     seconds_left: float
 
 
@@ -36,16 +36,22 @@ class ScriptedSummarizer(Summarizer):
     asked: list[SummaryRequest] = field(default_factory=list)
 
     async def summarise(
-        self, scope: Scope, messages: Sequence[Message], *, earlier: str | None, masked: bool, otherwise: str | None
+        self,
+        scope: Scope,
+        messages: Sequence[Message],
+        *,
+        earlier: str | None,
+        mask_observations: bool,
+        fallback_model: str | None,
     ) -> Summary:
-        self.asked.append(SummaryRequest(scope, messages, earlier, masked, otherwise, scope.deadline.remaining()))
+        self.asked.append(SummaryRequest(scope, messages, earlier, mask_observations, fallback_model, scope.deadline.remaining()))
         if self.during is not None:
             await self.during()
         scope.tally.add(COST)
         if self.failure is not None:
             raise self.failure
-        assert otherwise is not None, "its tests' tokens may use any model"
+        assert fallback_model is not None, "its tests' tokens may use any model"
         if self.text is not None:
-            return Summary(self.text, otherwise)
+            return Summary(self.text, fallback_model)
         said = " / ".join(message.content for message in messages if message.content)
-        return Summary(f"{earlier} / {said}" if earlier is not None else said, otherwise)
+        return Summary(f"{earlier} / {said}" if earlier is not None else said, fallback_model)

@@ -131,7 +131,7 @@ async def test_a_summary_is_asked_of_what_is_not_kept_in_half_of_the_time_that_i
     await harness.turn(session, "hello", quick, scope=scope).answer()
     (asked,) = harness.summarizer.asked
     assert [message.content for message in asked.messages] == ["old " * 100] * 2
-    assert (asked.earlier, asked.masked, asked.otherwise) == (None, False, "talker")
+    assert (asked.earlier, asked.mask_observations, asked.fallback_model) == (None, False, "talker")
     assert 130 < asked.seconds_left <= 135
     assert scope.tally.total.sub_calls == 1, "what it cost is on the turn's bill"
 

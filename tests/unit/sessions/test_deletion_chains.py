@@ -272,9 +272,9 @@ async def test_a_compaction_that_is_asked_for_while_its_session_is_deleted_is_re
     session = await chains.session(plain_turn("hello"))
     jobs = CompactionJobs(lambda: chains.now)
     with inject(DeletedMeanwhile(delete=lambda: chains.delete(session))), pytest.raises(SessionBusy):
-        await jobs.start(chains.scope, AGENT, session, otherwise="scripted")
+        await jobs.start(chains.scope, AGENT, session, fallback_model="scripted")
     with pytest.raises(SessionNotFound):
-        await jobs.start(chains.scope, AGENT, session, otherwise="scripted")
+        await jobs.start(chains.scope, AGENT, session, fallback_model="scripted")
     assert await stored(chains, session) == ([], [])
 
 

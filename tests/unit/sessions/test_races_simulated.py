@@ -83,7 +83,7 @@ class Race:
             assert await self.gateway.send(session, question, question)
         await asyncio.sleep(JOB_SECONDS)
         for job in self.compactions.stored():
-            assert (await self.compactions.look(job.id)).ended, job
+            assert (await self.compactions.look(job.id)).is_finished, job
         assert await self.gateway.send(session, "at last", "at last")
 
 

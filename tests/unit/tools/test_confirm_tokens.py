@@ -97,15 +97,15 @@ async def test_a_token_fails_for_every_single_value_changed_inside(scope: Scope,
 
 
 async def test_a_token_is_its_callers_alone(harness: RagHarness, scope: Scope) -> None:
-    confirmations = ConfirmTokens()
-    token = await confirmations.issue(scope, PATCH)
+    confirm_tokens = ConfirmTokens()
+    token = await confirm_tokens.issue(scope, PATCH)
     nobody = for_user(scope, None)
     for stranger in (for_user(scope, "bob"), nobody, for_user(scope, "null"), for_user(harness.tenant("other"), "ada")):
         with pytest.raises(ConfirmTokenInvalid):
-            await confirmations.redeem(stranger, PATCH, token)
+            await confirm_tokens.redeem(stranger, PATCH, token)
     with pytest.raises(ConfirmTokenInvalid):
-        await confirmations.redeem(scope, PATCH, await confirmations.issue(nobody, PATCH))
-    await confirmations.redeem(scope, PATCH, token)
+        await confirm_tokens.redeem(scope, PATCH, await confirm_tokens.issue(nobody, PATCH))
+    await confirm_tokens.redeem(scope, PATCH, token)
 
 
 def test_what_is_signed_names_the_tenant_too_whoever_has_its_key(harness: RagHarness, scope: Scope) -> None:
@@ -115,43 +115,43 @@ def test_what_is_signed_names_the_tenant_too_whoever_has_its_key(harness: RagHar
 
 
 async def test_a_token_is_good_once(scope: Scope) -> None:
-    confirmations = ConfirmTokens()
-    token = await confirmations.issue(scope, PATCH)
-    first, second = [await confirmations.redeem(scope, PATCH, token) for _ in range(2)]
+    confirm_tokens = ConfirmTokens()
+    token = await confirm_tokens.issue(scope, PATCH)
+    first, second = [await confirm_tokens.redeem(scope, PATCH, token) for _ in range(2)]
     await scope.store.table.transact(await first.writes(True), token="one")
     with pytest.raises(ConfirmTokenInvalid):
-        await confirmations.redeem(scope, PATCH, token)
+        await confirm_tokens.redeem(scope, PATCH, token)
     assert second == first
     assert isinstance(second.refusal(), ConfirmTokenInvalid)
 
 
 @pytest.mark.parametrize(("seconds", "good"), [(0, True), (59, True), (60, True), (61, False), (100_000, False)])
 async def test_a_token_is_good_for_a_minute(scope: Scope, monkeypatch: pytest.MonkeyPatch, seconds: int, good: bool) -> None:
-    confirmations, issued = ConfirmTokens(), now_s()
+    confirm_tokens, issued = ConfirmTokens(), now_s()
     monkeypatch.setattr(confirm, "now_s", lambda: issued)
-    token = await confirmations.issue(scope, PATCH)
+    token = await confirm_tokens.issue(scope, PATCH)
     monkeypatch.setattr(confirm, "now_s", lambda: issued + seconds)
     if good:
-        await confirmations.redeem(scope, PATCH, token)
+        await confirm_tokens.redeem(scope, PATCH, token)
         return
     with pytest.raises(ConfirmTokenExpired):
-        await confirmations.redeem(scope, PATCH, token)
+        await confirm_tokens.redeem(scope, PATCH, token)
     with pytest.raises(ConfirmTokenInvalid):
-        await confirmations.redeem(for_user(scope, "bob"), PATCH, token)
+        await confirm_tokens.redeem(for_user(scope, "bob"), PATCH, token)
 
 
 async def test_an_expiry_cannot_be_put_off(scope: Scope, monkeypatch: pytest.MonkeyPatch) -> None:
-    confirmations, issued = ConfirmTokens(), now_s()
-    signed = base64.urlsafe_b64decode(await confirmations.issue(scope, PATCH))
+    confirm_tokens, issued = ConfirmTokens(), now_s()
+    signed = base64.urlsafe_b64decode(await confirm_tokens.issue(scope, PATCH))
     later = base64.urlsafe_b64encode((issued + 1000).to_bytes(6, "big") + signed[6:]).decode()
     monkeypatch.setattr(confirm, "now_s", lambda: issued + 100)
     with pytest.raises(ConfirmTokenInvalid):
-        await confirmations.redeem(scope, PATCH, later)
+        await confirm_tokens.redeem(scope, PATCH, later)
 
 
 async def test_a_token_with_any_character_changed_or_missing_is_none(scope: Scope) -> None:
-    confirmations = ConfirmTokens()
-    token = await confirmations.issue(scope, PATCH)
+    confirm_tokens = ConfirmTokens()
+    token = await confirm_tokens.issue(scope, PATCH)
     changed = [token[:at] + ("A" if token[at] != "A" else "B") + token[at + 1 :] for at in range(len(token))]
     shorter = [token[:at] + token[at + 1 :] for at in range(len(token))]
     written = [
@@ -165,7 +165,7 @@ async def test_a_token_with_any_character_changed_or_missing_is_none(scope: Scop
     ]
     for wrong in [*changed, *shorter, *written]:
         with pytest.raises(ConfirmTokenInvalid):
-            await confirmations.redeem(scope, PATCH, wrong)
+            await confirm_tokens.redeem(scope, PATCH, wrong)
 
 
 @given(garbage=st.text(max_size=80) | st.binary(min_size=54, max_size=54).map(lambda raw: base64.urlsafe_b64encode(raw).decode()))
@@ -203,15 +203,15 @@ class RacingProcess(FaultPlan):
 
 
 async def test_who_makes_a_key_too_late_takes_the_one_that_is_there(scope: Scope) -> None:
-    confirmations = ConfirmTokens()
+    confirm_tokens = ConfirmTokens()
     rival = RacingProcess(scope)
     with inject(rival):
-        token = await confirmations.issue(scope, PATCH)
-    for process in (confirmations, ConfirmTokens()):
+        token = await confirm_tokens.issue(scope, PATCH)
+    for process in (confirm_tokens, ConfirmTokens()):
         await process.redeem(scope, PATCH, token)
         await process.redeem(scope, PATCH, rival.token)
 
 
 async def test_no_two_tokens_are_the_same(scope: Scope) -> None:
-    confirmations = ConfirmTokens()
-    assert len({await confirmations.issue(scope, PATCH) for _ in range(20)}) == 20
+    confirm_tokens = ConfirmTokens()
+    assert len({await confirm_tokens.issue(scope, PATCH) for _ in range(20)}) == 20

@@ -1,7 +1,7 @@
-"""The one step of a compaction that anybody sees: before it nothing of it is there, after it all of it.
+"""Commit a compaction in one transaction.
 
-It is one transaction, on condition that the source is held by whoever compacts it and has not grown since it was read. What is
-kept goes into the successor word for word; what is not stays where it is, in the source, whose messages nobody touches.
+The transaction requires that the source is still held by the owner of the compaction and has not grown since it was read. Kept
+messages are copied into the successor. All messages of the source stay in the source, unchanged.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,18 +33,18 @@ from spass.sessions.session import Hold, Session, decode_session
 
 
 class CompactionNotStarted(StorageUnavailable):
-    """The bucket did not take what the successor would begin with: nothing took place, and the source is held as before."""
+    """The bucket refused the successor's first turn. Nothing was committed, and the source is still held."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CommitAttempt:
-    """Everything of a compaction, before it is known whether it takes place."""
+    """One compaction before its outcome is known."""
 
     store: TenantStore
     source: Session
     plan: CompactionPlan
     owner: str
-    made: CompactionResult
+    result: CompactionResult
 
 
 async def commit_compaction(  # one compaction's parts, all named
@@ -59,19 +59,20 @@ async def commit_compaction(  # one compaction's parts, all named
     hold: Hold | None = None,
     with_effect: Callable[[CompactionResult], Sequence[Write]] = lambda _: (),
 ) -> CompactionResult:
-    """Archive ``source``, as it was read under the hold of ``owner``, and let its successor begin with ``summary`` and the
-    messages from ``plan.kept_from`` on. ``live`` are all its turns. The source is let go; the successor begins held by ``hold``.
-    The writes that ``with_effect`` makes join the transaction. ``at`` is in seconds since the epoch.
+    """Archive and release ``source``, which ``owner`` holds, and create its successor, held by ``hold``.
 
-    A commit of the same plan that took place before, whoever made it, is answered as it was made then.
+    The successor starts with ``summary`` and the messages from ``plan.kept_from`` on. ``live`` are all turns of the source. The
+    writes that ``with_effect`` returns join the transaction. ``at`` is in seconds since the epoch.
+
+    A commit of the same plan that took place before, by any process, returns the result that it had then.
 
     Raises:
-        SessionArchived: the source went on as another session.
+        SessionArchived: the source was compacted by another request.
         SessionNotFound: it was deleted.
         SessionBusy: the owner's hold was lost, it grew, or a condition of ``with_effect`` does not hold; nothing took place.
         SummaryFailed: the summary is too large to be kept.
-        NotBegun: see there.
-        StorageUnavailable: we cannot know; the hold may be gone.
+        CompactionNotStarted: the bucket refused the first turn.
+        StorageUnavailable: the outcome is unknown; the hold may be lost.
     """
     _check_plan(source, live, plan)
     at_wire = timestamp(at)
@@ -82,7 +83,7 @@ async def commit_compaction(  # one compaction's parts, all named
     body = await _store_first_item(attempt)
     writes = [
         *_writes(attempt, Put(keys.session_turn(store.tenant, successor.id, 1), body, ITEM_ABSENT)),
-        *with_effect(attempt.made),
+        *with_effect(attempt.result),
     ]
     end = await _transact(attempt, writes)
     if (key := stored_overflow_key(dict(body))) and _cannot_commit_later(end, first):
@@ -94,18 +95,18 @@ async def commit_compaction(  # one compaction's parts, all named
 
 
 async def _store_first_item(attempt: _CommitAttempt) -> dict[str, Value]:
-    made = attempt.made
+    result = attempt.result
     try:
-        return await store_body(attempt.store, made.session.id, made.first)
+        return await store_body(attempt.store, result.session.id, result.first)
     except StorageUnavailable as error:
         raise CompactionNotStarted(error.message, retry_after=error.retry_after) from error
 
 
 async def _transact(attempt: _CommitAttempt, writes: Sequence[Write]) -> CompactionResult | SpassError:
-    """Make the writes; what came of it.
+    """Make the writes and return the result, or the error that stands for it.
 
     Raises:
-        StorageUnavailable: we cannot know.
+        StorageUnavailable: the outcome is unknown.
     """
     token = random_suffix()
     try:
@@ -113,18 +114,18 @@ async def _transact(attempt: _CommitAttempt, writes: Sequence[Write]) -> Compact
     except TransactionFailed:
         return await _read_outcome(attempt)
     except StorageUnavailable:
-        # A try may still be on its way. Without the hold it can no longer take effect, so what we read then is final.
+        # An attempt may still be in flight. Without the hold it can no longer take effect, so a read after the release is final.
         await release_hold(attempt.store, attempt.source.id, attempt.owner)
         end = await _read_outcome(attempt)
         if isinstance(end, SessionBusy):
             return StorageUnavailable("The compaction could not be recorded; try again.", retry_after=1)
         return end
-    return attempt.made
+    return attempt.result
 
 
 def _cannot_commit_later(end: CompactionResult | SpassError, first: TurnRecord) -> bool:
-    """Whether a try with ``first`` that is still on its way can no longer take effect, even if its owner holds the session again,
-    as a job that is tried again does. Else its body stays where it is: what is never committed is swept after a day.
+    """Return whether an attempt with ``first`` that is still in flight can no longer commit, even if a retried job holds the
+    session again. If it can, its body stays in the bucket; bodies that are never committed are swept after a day.
     """
     if isinstance(end, SpassError):
         return isinstance(end, SessionArchived | SessionNotFound)
@@ -132,7 +133,7 @@ def _cannot_commit_later(end: CompactionResult | SpassError, first: TurnRecord) 
 
 
 def _check_plan(source: Session, live: Sequence[TurnRecord], plan: CompactionPlan) -> None:
-    """That nothing of the history would be lost: every live message is at hand, and the plan divides them."""
+    """Raise an error unless ``live`` has every live message and the plan divides them: no message may get lost."""
     numbers = [stored.seq for turn in live for stored in turn.messages]
     if numbers != list(range(source.compacted_before, source.next_seq)):
         raise SessionBusy("Another request changed this session while it was read; try again.", retry_after=1)
@@ -184,7 +185,7 @@ def _successor(source: Session, plan: CompactionPlan, first: TurnRecord, at: Tim
 
 
 def _writes(attempt: _CommitAttempt, first: Put) -> list[Write]:
-    tenant, source, plan, successor = attempt.store.tenant, attempt.source, attempt.plan, attempt.made.session
+    tenant, source, plan, successor = attempt.store.tenant, attempt.source, attempt.plan, attempt.result.session
     at = successor.created_at
     archived = replace(
         source,
@@ -211,7 +212,7 @@ def _writes(attempt: _CommitAttempt, first: Put) -> list[Write]:
         ),
         Put(keys.session_head(tenant, successor.id), successor.attributes(), ITEM_ABSENT),
         first,
-        Put(keys.session_summary(tenant, successor.id, plan.summary), summary_attributes(attempt.made.summary), ITEM_ABSENT),
+        Put(keys.session_summary(tenant, successor.id, plan.summary), summary_attributes(attempt.result.summary), ITEM_ABSENT),
         Put(keys.user_session(tenant, source.user, source.agent, source.id), archived.entry()),
         Put(keys.user_session(tenant, source.user, source.agent, successor.id), successor.entry()),
     ]
@@ -239,15 +240,15 @@ async def _read_outcome(attempt: _CommitAttempt) -> CompactionResult | SpassErro
 
 
 async def _committed_result(attempt: _CommitAttempt) -> CompactionResult:
-    """The compaction with the ids and times that it got when it took place, which may have been in another process. If the
-    successor has been deleted since, with ours."""
-    store, plan, made = attempt.store, attempt.plan, attempt.made
+    """Return the stored compaction, which another process may have committed with other ids and times. If the successor has been
+    deleted since, return this attempt's result."""
+    store, plan, result = attempt.store, attempt.plan, attempt.result
     head = await store.table.get(keys.session_head(store.tenant, plan.successor))
     if head is None or is_deleted(head):
-        return made
+        return result
     try:
         turns = await load_turns(store, plan.successor, 1, limit=1)
     except ObjectMissing:
-        return made
+        return result
     record = await read_summary(store, plan.successor, plan.summary)
-    return CompactionResult(decode_session(head), turns[0], record) if turns and record is not None else made
+    return CompactionResult(decode_session(head), turns[0], record) if turns and record is not None else result

@@ -1,15 +1,15 @@
-"""Compaction in process, under the hold of the turn that needs it."""
+"""Compact a session in process, under the hold of the turn that needs it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from spass.calls.estimate import count_characters
 from spass.calls.scope import Scope
 from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId
-from spass.core.messages import Message
+from spass.core.messages import CHARACTERS_PER_TOKEN, Message
 from spass.core.time import Deadline
-from spass.sessions.compaction import trigger
 from spass.sessions.compaction.commit import CompactionNotStarted, commit_compaction
 from spass.sessions.compaction.planning import plan_compaction
 from spass.sessions.compaction.types import CompactionResult
@@ -18,19 +18,21 @@ from spass.sessions.record import TurnRecord
 from spass.sessions.session import Hold, Session
 
 if TYPE_CHECKING:
-    from spass.sessions.compaction.summary import Summarizer  # its room is entered by the first compaction
+    from spass.sessions.compaction.summary import Summarizer  # imported by the first compaction: most requests need none
 
 _DEADLINE_SHARE: Final = 0.5
-"""Of the time that a request has left: the turn is still to run."""
+"""Share of the request's remaining time. The turn needs the rest."""
+
+_FULL_PERCENT: Final = 80
 
 _HOLD_LOST_ERRORS: Final = (SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable)
-"""What a commit raises when the turn can no longer be sure of its session."""
+"""Errors of a commit after which the turn may have lost its session."""
 
 
 class Compactor:
-    """Compacts the session of one turn: once at most, before the turn runs or when the provider finds the session too long.
+    """Compact the session of one turn at most once: before the turn runs, or when the provider reports that it is too long.
 
-    ``model`` is the agent's, ``context_window`` the tokens it takes.
+    ``model`` is the agent's model and ``context_window`` its context window in tokens.
     """
 
     def __init__(
@@ -43,31 +45,40 @@ class Compactor:
         self._model = model
         self._context_window = context_window
         self._clock = clock
-        self._tried = False
+        self._attempted = False
 
-    def due(self, session: Session, live: Sequence[Message], message: str) -> bool:
-        """Whether ``session`` is to be compacted before a turn that begins with ``message``."""
-        return trigger.should_compact(session, live, message, self._context_window)
+    def should_compact(self, session: Session, live: Sequence[Message], message: str) -> bool:
+        """Return whether to compact ``session`` before a turn that starts with ``message``.
+
+        That is the case if its strategy is ``auto``, it has more ``live`` messages than it keeps, and these and ``message`` fill
+        more than 80 % of the model's context window by an estimate.
+        """
+        if session.compact_strategy != "auto" or len(live) <= session.compact_keep_last_n:
+            return False
+        characters = sum(map(count_characters, live)) + len(message)
+        return 100 * characters > _FULL_PERCENT * CHARACTERS_PER_TOKEN * self._context_window
 
     async def compact(
         self, held: HeldSession, live: Sequence[TurnRecord], hold: Callable[[SessionId], Hold]
     ) -> CompactionResult | None:
-        """Let the session, whose turns are ``live``, go on as a shorter one, which begins under ``hold`` and is then the one that
-        is held. None: it stays as it is, and ``error`` says why if there was a try.
+        """Continue the held session, whose turns are ``live``, as a shorter successor that starts under ``hold``.
+
+        Afterwards ``held`` is the successor. Return None if the session stays as it is; ``error`` then has the reason if a
+        compaction was attempted.
 
         Raises:
-            SessionArchived, SessionBusy, SessionNotFound: the session was lost to another request.
-            StorageUnavailable: whether it was compacted cannot be known.
+            SessionArchived, SessionBusy, SessionNotFound: another request has taken the session.
+            StorageUnavailable: the outcome of the compaction is unknown.
         """
         session = held.session
-        if self._tried or session.compact_strategy != "auto":
+        if self._attempted or session.compact_strategy != "auto":
             return None
-        self._tried = True
+        self._attempted = True
         messages = [stored for turn in live for stored in turn.messages]
         try:
             plan = plan_compaction(session, messages)
             scope = replace(self._scope, deadline=Deadline.after(self._scope.deadline.remaining() * _DEADLINE_SHARE))
-            summary = await self._summarizer().summarise_session(scope, session, live, plan, otherwise=self._model)
+            summary = await self._summarizer().summarise_session(scope, session, live, plan, fallback_model=self._model)
         except SpassError as error:
             self.error = error
             return None

@@ -1,4 +1,4 @@
-"""The end of a job that came to nothing."""
+"""End a job as failed."""
 
 from dataclasses import replace
 from typing import Final
@@ -26,13 +26,13 @@ SESSION_STAYED_BUSY: Final = JobFailure(
 
 
 async def fail_job(store: TenantStore, job: Job, failure: JobFailure, at: float, *, cost: Cost = NO_COST) -> Job:
-    """End ``job`` as failed, unless it has ended, forget what was made for it, and let its session go; the job as it then is.
-    ``cost`` is what was paid for it besides. ``at`` is in seconds since the epoch.
+    """End ``job`` as failed unless it has ended, delete its draft, release its session, and return the job as stored.
 
-    From then on the job changes nothing, whoever still works on it: its commit asks that it has not ended.
+    ``cost`` is added to the job's cost. ``at`` is in seconds since the epoch. Afterwards no step of the job can commit, because
+    its commit requires that the job has not ended.
 
     Raises:
-        StorageUnavailable: we cannot know.
+        StorageUnavailable: the outcome is unknown.
     """
     ended = replace(
         job,
@@ -45,7 +45,7 @@ async def fail_job(store: TenantStore, job: Job, failure: JobFailure, at: float,
     token = random_suffix()
     try:
         await store.table.transact(writes, token=token)
-    except TransactionFailed:  # by our own first try, whose reply was lost, or by somebody else
+    except TransactionFailed:  # ended by our own first attempt, whose reply was lost, or by another process
         ended = await read_job(store, job.id) or ended
     await release_hold(store, job.plan.source, job.id)
     return ended

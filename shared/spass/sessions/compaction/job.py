@@ -1,4 +1,4 @@
-"""A compaction that was asked for, as its record holds it: ids, numbers and times, and never what was said."""
+"""The record of a compaction job: ids, counts and times, and no text of the conversation."""
 
 import math
 from collections.abc import Mapping
@@ -26,18 +26,18 @@ from spass.tenancy.strict_body import StrictBody
 
 JOB_KIND: Final[Literal["compaction"]] = "compaction"
 JOB_SECONDS: Final = 3600
-"""How long a job may take. One that has not ended by then never will."""
+"""The time limit of a job. A job that exceeds it ends as failed."""
 JOB_TTL_SECONDS: Final = 30 * 24 * 3600
 
 _STORED_DETAILS: Final = ("reason", "successor_session_id")
 
 
 class CompactSession(StrictBody):
-    """What a client may say when it has a session compacted: nothing, as yet."""
+    """The body of a request to compact a session. It has no fields yet."""
 
 
 class JobStatus(StrEnum):
-    """How far a job has come."""
+    """The state of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -47,8 +47,8 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """The request that asked for a job: with which token, where in a tree of calls, for the audit of what is done for it, and
-    its Idempotency-Key, if it had one."""
+    """The request that created a job: its token and its place in the tree of calls, for the audit, and the hashes of its
+    idempotency key and body."""
 
     request_id: RequestId
     token_id: str
@@ -61,7 +61,7 @@ class Requester:
 
 @dataclass(frozen=True, slots=True)
 class JobFailure:
-    """Why a job failed. ``retry_after`` is in seconds."""
+    """The reason why a job failed. ``retry_after`` is in seconds."""
 
     code: str
     message: str
@@ -75,7 +75,7 @@ class JobFailure:
         return cls(error.code, redact_provider_text(error.message), None if after is None else max(1, math.ceil(after)), details)
 
     def error(self, job: JobId) -> SpassError:
-        """The same as an error that can be raised."""
+        """Return the failure as an error to raise."""
         kind = _ERRORS.get(self.code, SummaryFailed)
         return kind(self.message, details={**self.details, "job_id": job}, retry_after=self.retry_after)
 
@@ -84,10 +84,9 @@ class JobFailure:
 class Job:
     """The compaction of ``plan.source``, a session of ``user`` with ``agent``.
 
-    ``otherwise`` is the model that summarises if the tenant has set none; None if the requester's token may not use it. The
-    job never
-    lives past second ``ends_at``. What it ``cost`` is known when it has ended, as are the numbers of messages that were
-    ``compacted`` and ``kept``, and the ``model`` that summarised.
+    ``fallback_model`` writes the summary if the tenant has set no model; None if the requester's token may not use it. The job
+    ends at ``ends_at`` at the latest, in seconds since the epoch. ``cost``, the numbers of ``compacted`` and ``kept`` messages
+    and the ``model`` of the summary are known when it has ended.
     """
 
     id: JobId
@@ -95,7 +94,7 @@ class Job:
     user: UserId
     agent: AgentName
     plan: CompactionPlan
-    otherwise: str | None
+    fallback_model: str | None
     requester: Requester
     created_at: Timestamp
     ends_at: int
@@ -107,14 +106,14 @@ class Job:
     failure: JobFailure | None = None
 
     @property
-    def ended(self) -> bool:
+    def is_finished(self) -> bool:
         return self.status in (JobStatus.SUCCEEDED, JobStatus.FAILED)
 
     def is_requested_by(self, request: IdempotentRequest | None) -> bool:
-        """Whether a request with the same Idempotency-Key asked for it.
+        """Return whether a request with the same Idempotency-Key created it.
 
         Raises:
-            IdempotencyKeyReused: so it was, with another body.
+            IdempotencyKeyReused: the key is the same and the body is not.
         """
         if request is None or self.requester.key_hash != request.digest:
             return False
@@ -123,7 +122,7 @@ class Job:
         return True
 
     def attributes(self) -> dict[str, Value]:
-        """The item. What is None is absent."""
+        """Return the item's attributes. A None is left out."""
         plan, requester = self.plan, self.requester
         every: dict[str, Value] = {
             "id": self.id,
@@ -135,7 +134,7 @@ class Job:
             "successor": plan.successor,
             "summary": plan.summary,
             "kept_from": plan.kept_from,
-            "otherwise": self.otherwise,
+            "otherwise": self.fallback_model,
             "request_id": requester.request_id,
             "token_id": requester.token_id,
             "origin_request_id": requester.origin,
@@ -158,7 +157,7 @@ class Job:
 
 
 def decode_job(item: Item) -> Job:
-    """The job that an item holds."""
+    """Return the job in ``item``."""
     stored = cast("Mapping[str, Any]", item)  # written by ``attributes``
     failure = stored.get("failure")
     return Job(
@@ -191,7 +190,7 @@ def decode_job(item: Item) -> Job:
 
 
 async def read_job(store: TenantStore, job: JobId) -> Job | None:
-    """The job; None when there is none.
+    """Return the job, or None if there is none.
 
     Raises:
         StorageUnavailable: throttled or unreachable through all retries.

@@ -1,7 +1,7 @@
-"""Compactions as those who ask for them use them: asked for, looked at, waited for.
+"""Start compaction jobs, read them, and wait for them.
 
-Who asks takes the session's hold in the job's name, in one transaction with the job's record, and then leaves a message on the
-queue. What dies in between leaves a hold that expires by itself and a record of a job that never began.
+One transaction takes the session's hold for the job and creates the job's record; then a message goes to the queue. A process
+that dies between the two leaves a hold that expires and a job that never starts.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from spass.sessions.hold import hold_error, new_job_hold, not_held_by_others, re
 from spass.sessions.record import load_turns
 from spass.sessions.session import HoldKind, Session, decode_owned_session, require_user
 
-_FIRST_DELAY: Final = 0.1  # seconds between two looks at a job, half as much again each time
+_FIRST_DELAY: Final = 0.1  # seconds between two reads of a job; grows by half each time
 _MAX_DELAY: Final = 1.0
 
 
 class CompactionJobs:
-    """The compactions that callers asked for. ``clock`` gives seconds since the epoch."""
+    """The compaction jobs of all tenants. ``clock`` returns seconds since the epoch."""
 
     def __init__(self, clock: Clock = time.time) -> None:
         self._clock = clock
@@ -48,58 +48,58 @@ class CompactionJobs:
         agent: AgentName,
         session: SessionId,
         *,
-        otherwise: str,
+        fallback_model: str,
         idempotency: IdempotentRequest | None = None,
     ) -> Job:
-        """Ask for the session to be compacted; the job, which may have begun. A request that comes again with its
-        ``idempotency`` finds the job that it asked for before. ``otherwise`` is the model that summarises if the tenant has set
-        none and the caller's token may use it.
+        """Start a job that compacts the session, and return it. A repeated ``idempotency`` key returns the job that it started.
+
+        ``fallback_model`` writes the summary if the tenant has set no model for summaries and the caller's token allows it.
 
         Raises:
-            SessionNotFound, SessionAgentMismatch: as ``decode_owned_session``.
-            SessionArchived: it was compacted before.
-            CompactionDisabled: it is never to be compacted.
+            SessionNotFound, SessionAgentMismatch: the same as ``decode_owned_session``.
+            SessionArchived: it was compacted earlier.
+            CompactionDisabled: its strategy is ``off``.
             SessionBusy, CompactionInProgress: a turn or another job holds it.
-            NothingToCompact: it keeps all it has.
-            IdempotencyKeyReused: the key came with another body.
-            StorageUnavailable: it may have been asked for or not; the session is free again soon.
+            NothingToCompact: it keeps all of its messages.
+            IdempotencyKeyReused: the key was used with another body.
+            StorageUnavailable: the outcome is unknown; the session's hold expires soon.
         """
         store, now = scope.store, self._clock()
         source = await self._source(scope, agent, session)
         earlier = await self._find_existing_job(store, source, idempotency, now)
         if earlier is not None and earlier.failure is None:
             return earlier
-        if earlier is not None:  # who ended it died before it let go
+        if earlier is not None:  # the process that ended it died before it released the session
             await release_hold(store, session, earlier.id)
             source = await self._source(scope, agent, session)
         _check_compactable(source, now)
-        job = await self._new_job(scope, source, otherwise, idempotency, now)
+        job = await self._new_job(scope, source, fallback_model, idempotency, now)
         await self._hold(store, source, job, now)
         await self._send_message(store, job)
         return job
 
     async def get(self, scope: Scope, job_id: JobId) -> Job:
-        """The job. One that has not ended in its time is ended here.
+        """Return the job. End a job that has exceeded its time as failed.
 
         Raises:
-            JobNotFound: there is none, or it is another user's.
+            JobNotFound: there is no such job, or it belongs to another user.
             StorageUnavailable: throttled or unreachable through all retries.
         """
         job = await read_job(scope.store, job_id)
         if job is None or job.user != require_user(scope):
             raise JobNotFound("You have no such job.")
         now = self._clock()
-        return await fail_job(scope.store, job, TIMED_OUT, now) if not job.ended and now >= job.ends_at else job
+        return await fail_job(scope.store, job, TIMED_OUT, now) if not job.is_finished and now >= job.ends_at else job
 
     async def wait(self, scope: Scope, job: Job, seconds: float) -> Job:
-        """The job once it has ended, or as it was last seen within ``seconds``: it goes on, whether we can look or not.
+        """Return the job when it has ended, or as it was last read within ``seconds``. Failed reads are ignored.
 
         Raises:
-            JobNotFound: as ``get``.
+            JobNotFound: the same as ``get``.
         """
         loop = asyncio.get_running_loop()
         until, delay, found = loop.time() + seconds, _FIRST_DELAY, job
-        while not found.ended and (rest := until - loop.time()) > 0:
+        while not found.is_finished and (rest := until - loop.time()) > 0:
             await asyncio.sleep(min(delay, rest))
             delay = min(_MAX_DELAY, delay * 1.5)
             with suppress(StorageUnavailable):
@@ -134,7 +134,7 @@ class CompactionJobs:
     async def _find_existing_job(
         self, store: TenantStore, source: Session, request: IdempotentRequest | None, now: float
     ) -> Job | None:
-        """The job that this same request asked for before, and of which it never heard; one that failed while it holds the
+        """Return the job that an earlier attempt of this request started, or None. A failed job counts while it holds the
         session."""
         hold = source.hold
         if request is None:
@@ -146,14 +146,16 @@ class CompactionJobs:
         job = await read_job(store, JobId(owner)) if owner is not None else None
         if job is None or not job.is_requested_by(request):
             return None
-        if job.status is JobStatus.QUEUED:  # who asked for it may have died before saying so
+        if job.status is JobStatus.QUEUED:  # the process that created it may have died before it sent the message
             await self._send_message(store, job)
         return job
 
-    async def _new_job(self, scope: Scope, source: Session, otherwise: str, request: IdempotentRequest | None, now: float) -> Job:
+    async def _new_job(
+        self, scope: Scope, source: Session, fallback_model: str, request: IdempotentRequest | None, now: float
+    ) -> Job:
         try:
             turns = await load_turns(scope.store, source.id, source.compacted_before)
-        except ObjectMissing:  # nobody holds it yet, and somebody deletes it
+        except ObjectMissing:  # another request is deleting the session, which is not held yet
             turns = []
         live = [stored for turn in turns for stored in turn.messages]
         if len(live) != source.live_message_count:
@@ -175,14 +177,14 @@ class CompactionJobs:
             source.user,
             source.agent,
             plan,
-            otherwise if caller.identity.allows(otherwise) else None,
+            fallback_model if caller.identity.allows(fallback_model) else None,
             requester,
             timestamp(now),
             int(now) + JOB_SECONDS,
         )
 
     async def _hold(self, store: TenantStore, source: Session, job: Job, now: float) -> None:
-        """Hold the session for the job, as it was read, and put the job's record: both or neither."""
+        """Hold the session, unchanged since it was read, and create the job's record, in one transaction."""
         hold = new_job_hold(job.id, job.requester.key_hash, job.requester.body_hash, now)
         unchanged = Equals("next_seq", source.next_seq) & Absent("deleted_at") & Absent("archived_at")
         take = Update(
@@ -194,7 +196,7 @@ class CompactionJobs:
         try:
             await store.table.transact([take, record], token=job.id)
         except TransactionFailed as failure:
-            if 1 not in failure.failures:  # else the record stands there, so this is our own first try
+            if 1 not in failure.failures:  # otherwise the record exists: our own first attempt succeeded
                 raise _hold_error(failure.failures[0], source, now) from None
         except StorageUnavailable:
             with suppress(StorageUnavailable):
@@ -202,7 +204,7 @@ class CompactionJobs:
             raise
 
     async def _send_message(self, store: TenantStore, job: Job) -> None:
-        """Leave the job to the queue, or end it."""
+        """Send the job to the queue. If that fails, end the job and raise StorageUnavailable."""
         try:
             await store.jobs.send(CompactSession(store.tenant, job.id))
         except StorageUnavailable:
@@ -212,7 +214,7 @@ class CompactionJobs:
 
 
 def _check_compactable(source: Session, now: float) -> None:
-    """That the session may be compacted."""
+    """Raise an error unless the session may be compacted now."""
     if source.archived_at is not None:
         raise hold_error(source, None, None, now)
     if source.compact_strategy == "off":
@@ -222,7 +224,7 @@ def _check_compactable(source: Session, now: float) -> None:
 
 
 def _hold_error(head: Item | None, source: Session, now: float) -> SpassError:
-    """Why a session, which was free when it was read, could not be held."""
+    """Return why a session that was free when it was read could not be held."""
     found = decode_owned_session(head, source.agent, source.user)
     held = found.hold is not None and found.hold.live(now)
     return hold_error(found if held else replace(found, hold=None), None, None, now)

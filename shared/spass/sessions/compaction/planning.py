@@ -1,4 +1,4 @@
-"""Where a session is cut: what stands before goes into the summary, what stands behind is kept word for word."""
+"""Choose the cut of a session: messages before it are summarised, messages after it are kept unchanged."""
 
 from collections.abc import Sequence
 
@@ -10,20 +10,20 @@ from spass.sessions.session import Session
 
 
 def plan_compaction(session: Session, live: Sequence[StoredMessage]) -> CompactionPlan:
-    """How ``session``, whose live messages are all of ``live``, is compacted; errors as ``first_kept_seq``."""
+    """Return the plan for ``session``, whose live messages are all of ``live``. Errors are those of ``first_kept_seq``."""
     follows = session.parent_session_id is not None
     return CompactionPlan.new(session.id, first_kept_seq(live, session.compact_keep_last_n, summarised=follows))
 
 
 def first_kept_seq(live: Sequence[StoredMessage], keep_last: int, *, summarised: bool) -> int:
-    """The ``seq`` of the first message that is kept; one behind the last, if none is.
+    """Return the ``seq`` of the first message to keep; the ``seq`` after the last one if none is kept.
 
-    At least the last ``keep_last`` of the ``live`` messages are kept. The cut moves earlier to where a user speaks, so that no
-    tool call loses its result and no question its answer. ``summarised``: the first message is an earlier compaction's summary,
-    which is never kept but goes into the new one.
+    At least the last ``keep_last`` of the ``live`` messages are kept. The cut moves back to a user message, so that no tool call
+    is separated from its result and no question from its answer. ``summarised``: the first message is the summary of an earlier
+    compaction; it always goes into the new summary.
 
     Raises:
-        NothingToCompact: nothing would be summarised but an earlier summary.
+        NothingToCompact: there is nothing to summarise except an earlier summary.
     """
     first = 1 if summarised else 0
     cut = len(live) - keep_last
@@ -31,7 +31,7 @@ def first_kept_seq(live: Sequence[StoredMessage], keep_last: int, *, summarised:
         cut -= 1
     if cut <= first:
         raise NothingToCompact(
-            f"This session keeps its last {keep_last} messages, and has no older turn that is not summarised yet.",
+            f"This session keeps its last {keep_last} messages and has no older turn that is not yet summarised.",
             details={"live_message_count": len(live), "compact_keep_last_n": keep_last},
         )
     return live[cut].seq if cut < len(live) else live[-1].seq + 1

@@ -1,9 +1,9 @@
-"""A compaction, step by step, as the state machine calls for it: plan, summarise, commit; and fail, when a step cannot be done.
+"""The steps of a compaction job, called by the state machine: plan, summarise, commit; and fail, if a step fails for good.
 
-A step may be called again after it was done, or while an earlier call of it still runs. So each begins by looking: a job that has
-ended is left alone, a summary that is there is not made again. The session's hold, in the job's name, keeps turns away; where it
-ran out between two steps it is taken again, and what turns came meanwhile are kept. What a step raises makes the machine call it
-again; what another try would not change ends the job.
+A step may be called again after it has ended, or while an earlier call still runs. So each step first reads the job: it does
+nothing if the job has ended, and it does not write a summary twice. The job holds the session, so that no turn runs. If the hold
+expired between two steps, the next step takes it again; turns that were added in between are kept. An error that a step raises
+makes the machine retry the step. An error that a retry would not change ends the job.
 """
 
 import time
@@ -42,20 +42,22 @@ if TYPE_CHECKING:
     from spass.sessions.compaction.summary import Summarizer
 
 _RETRYABLE: Final = (StorageUnavailable, InternalError, SessionBusy)
-"""What another try may change, or somebody has to look at."""
+"""Errors that a retry may avoid, or that an operator must look at."""
 
 
 @dataclass(frozen=True, slots=True)
 class _HeldJob:
-    """A job that has not ended, and its session, held for it."""
+    """A job that has not ended, and the session that it holds."""
 
     job: Job
     session: Session
 
 
 class CompactionSteps:
-    """The steps of every job. ``clock`` gives seconds since the epoch. Each step raises what the machine shall try again:
-    StorageUnavailable, and a Conflict while another request holds the session.
+    """The steps of every job. ``clock`` returns seconds since the epoch.
+
+    Each step raises the errors that the machine must retry: StorageUnavailable, and SessionBusy while another request holds the
+    session.
     """
 
     def __init__(self, summarizer: "Summarizer", clock: Clock = time.time) -> None:
@@ -63,7 +65,7 @@ class CompactionSteps:
         self._clock = clock
 
     async def plan(self, store: TenantStore, job_id: JobId) -> None:
-        """The job is under way. (What it does was decided when it was asked for, so that the one who asked could be refused.)"""
+        """Mark the job as running. Its plan was made when it was requested, so that the request could be refused."""
         taken = await self._acquire(store, job_id)
         if taken is None or taken.job.status is JobStatus.RUNNING:
             return
@@ -74,7 +76,7 @@ class CompactionSteps:
             await self._release_if_finished(store, taken.job)
 
     async def summarise(self, store: TenantStore, job_id: JobId, deadline: Deadline) -> None:
-        """There is a summary, or the job has failed."""
+        """Store the draft of the summary, or end the job as failed."""
         taken = await self._acquire(store, job_id)
         if taken is None or await _read_draft(store, taken.job) is not None:
             return
@@ -83,7 +85,7 @@ class CompactionSteps:
         try:
             async with renewing(lambda: renew_hold(store, job.plan.source, job.id, self._clock())):
                 summary = await self._summary(scope, taken)
-            await self._keep(store, job, summary, scope.tally.total)
+            await self._store_draft(store, job, summary, scope.tally.total)
         except _RETRYABLE:
             await _add_cost(store, job, scope.tally.total)
             raise
@@ -100,21 +102,23 @@ class CompactionSteps:
         if summary is None:
             if await self._release_if_finished(store, job):
                 return
-            raise InternalError("A compaction came to its commit without a summary.")
+            raise InternalError("A compaction reached its commit without a summary.")
         live = await load_turns(store, session.id, session.compacted_before)
 
-        def ended(made: CompactionResult) -> list[Write]:
+        def finish_job(result: CompactionResult) -> list[Write]:
             after = replace(
                 job,
                 status=JobStatus.SUCCEEDED,
-                finished_at=made.summary.created_at,
+                finished_at=result.summary.created_at,
                 compacted=job.plan.kept_from - session.compacted_before,
-                kept=made.first.next_seq - made.first.first_seq - 1,
+                kept=result.first.next_seq - result.first.first_seq - 1,
             )
             return [job_update(store, job, after), Delete(keys.job_draft(store.tenant, job.id))]
 
         try:
-            await commit_compaction(store, session, live, job.plan, summary, owner=job.id, at=self._clock(), with_effect=ended)
+            await commit_compaction(
+                store, session, live, job.plan, summary, owner=job.id, at=self._clock(), with_effect=finish_job
+            )
         except (SessionArchived, SessionNotFound) as error:
             await fail_job(store, job, JobFailure.of(error), self._clock())
         except SessionBusy:
@@ -122,9 +126,9 @@ class CompactionSteps:
                 raise
 
     async def fail(self, store: TenantStore, job_id: JobId) -> None:
-        """The job has ended and holds nothing; as failed, unless it ended before."""
+        """End the job as failed unless it has ended, and release its session."""
         job = await read_job(store, job_id)
-        if job is not None and not job.ended:
+        if job is not None and not job.is_finished:
             await fail_job(store, job, await self._failure_reason(store, job), self._clock())
         elif job is not None:
             await release_hold(store, job.plan.source, job.id)
@@ -137,11 +141,11 @@ class CompactionSteps:
         )
 
     async def _acquire(self, store: TenantStore, job_id: JobId) -> _HeldJob | None:
-        """The job with its session; None when there is nothing left to do for it."""
+        """Return the job with its session, held. None if the job has ended."""
         job = await read_job(store, job_id)
         if job is None:
             return None
-        if job.ended:  # and perhaps the try that ended it could not let go
+        if job.is_finished:  # the attempt that ended it may have failed to release the session
             await release_hold(store, job.plan.source, job.id)
             return None
         now = self._clock()
@@ -158,11 +162,11 @@ class CompactionSteps:
     async def _summary(self, scope: Scope, taken: _HeldJob) -> Summary:
         job, session = taken.job, taken.session
         turns = await load_turns(scope.store, session.id, session.compacted_before)
-        summary = await self._summarizer.summarise_session(scope, session, turns, job.plan, otherwise=job.otherwise)
+        summary = await self._summarizer.summarise_session(scope, session, turns, job.plan, fallback_model=job.fallback_model)
         return replace(summary, text=storable_text(summary.text))
 
-    async def _keep(self, store: TenantStore, job: Job, summary: Summary, cost: Cost) -> None:
-        """The draft of what is committed in the next step."""
+    async def _store_draft(self, store: TenantStore, job: Job, summary: Summary, cost: Cost) -> None:
+        """Store the draft that the next step commits."""
         writes: list[Write] = [
             Put(keys.job_draft(store.tenant, job.id), {"text": summary.text, "model": summary.model, TTL: job.ends_at}),
             job_update(store, job, replace(job, model=summary.model, cost=job.cost + cost)),
@@ -174,16 +178,17 @@ class CompactionSteps:
             await self._release_if_finished(store, job)
 
     async def _release_if_finished(self, store: TenantStore, job: Job) -> bool:
-        """Whether the job was ended while a step worked on it: then the step may have taken the session again after that."""
+        """Release the session if the job was ended while a step ran, and return whether it was. The step may hold the session
+        again."""
         found = await read_job(store, job.id)
-        if found is not None and not found.ended:
+        if found is not None and not found.is_finished:
             return False
         await release_hold(store, job.plan.source, job.id)
         return True
 
 
 def _job_scope(store: TenantStore, job: Job, deadline: Deadline) -> Scope:
-    """Where the job's model calls stand: they are audited as the request's that asked for it."""
+    """Return the scope of the job's model calls, which are audited under the request that created the job."""
     requester = job.requester
     scope = Scope.for_job(
         store,
@@ -200,13 +205,13 @@ def _job_scope(store: TenantStore, job: Job, deadline: Deadline) -> Scope:
 
 
 async def _add_cost(store: TenantStore, job: Job, cost: Cost) -> None:
-    """What a try cost that comes again stands in the job too; where that cannot be written, in the account alone."""
+    """Add the cost of an attempt that will be retried to the job. If that fails, only the audit has it."""
     if cost.sub_calls:
         with suppress(StorageUnavailable, ConditionFailed):
             await store.table.write(job_update(store, job, replace(job, cost=job.cost + cost)))
 
 
 async def _read_draft(store: TenantStore, job: Job) -> Summary | None:
-    """The summary that was made for the job."""
+    """Return the draft of the job's summary, or None."""
     item = await store.table.get(keys.job_draft(store.tenant, job.id))
     return Summary(str(item["text"]), str(item["model"])) if item is not None else None

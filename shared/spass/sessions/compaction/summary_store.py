@@ -1,4 +1,4 @@
-"""A summary as it lies in the table: beside the first message of the session that begins with it, and without its words cut."""
+"""Store summaries: one item per summary, in the partition of the session that starts with it."""
 
 from typing import cast
 
@@ -14,19 +14,19 @@ from spass.sessions.record import INLINE_BYTES
 
 
 def storable_text(text: str) -> str:
-    """A model's words as they can be stored: where it wrote half a surrogate pair stands a question mark.
+    """Return ``text`` with unpaired surrogates replaced by question marks.
 
     Raises:
-        SummaryFailed: they do not fit an item.
+        SummaryFailed: it does not fit into an item.
     """
     encoded = encode_utf8(text)
     if len(encoded) > INLINE_BYTES:
-        raise SummaryFailed("The model's summary is too large to be kept.")
+        raise SummaryFailed("The model's summary is too large to be stored.")
     return encoded.decode()
 
 
 def summary_attributes(record: SummaryRecord) -> dict[str, Value]:
-    """The attributes of the item."""
+    """Return the attributes of the item."""
     return {
         "id": record.id,
         "source": record.source,
@@ -40,7 +40,7 @@ def summary_attributes(record: SummaryRecord) -> dict[str, Value]:
 
 
 def decode_summary(item: Item) -> SummaryRecord:
-    """The summary that an item holds."""
+    """Return the summary in ``item``."""
     return SummaryRecord(
         SummaryId(cast(str, item["id"])),
         SessionId(cast(str, item["source"])),
@@ -54,7 +54,7 @@ def decode_summary(item: Item) -> SummaryRecord:
 
 
 async def read_summary(store: TenantStore, successor: SessionId, summary: SummaryId) -> SummaryRecord | None:
-    """The summary that ``successor`` begins with; None when that session has been deleted.
+    """Return the summary that ``successor`` starts with, or None if that session has been deleted.
 
     Raises:
         StorageUnavailable: throttled or unreachable through all retries.

@@ -1,4 +1,4 @@
-"""What a compaction is made of."""
+"""The values of a compaction: plan, summary, result."""
 
 from dataclasses import dataclass
 from typing import Final, Self
@@ -11,8 +11,9 @@ from spass.sessions.session import Session
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What is decided before a model is asked, so that whoever takes the work up goes on with the same: messages of the source
-    below ``kept_from`` are summarised. Turns that the source gets meanwhile are kept as well.
+    """The ids and the cut of a compaction, fixed before a model is called, so that a retry continues with the same.
+
+    Messages of the source with a ``seq`` below ``kept_from`` are summarised. Turns added to the source later are kept.
     """
 
     source: SessionId
@@ -27,7 +28,7 @@ class CompactionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a model wrote; ``model`` is its name in the catalogue."""
+    """The text that a model wrote. ``model`` is its name in the catalogue."""
 
     text: str
     model: str
@@ -35,8 +36,8 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class SummaryRecord:
-    """A summary as it is kept with the session that begins with it: of the messages ``first_seq`` to ``last_seq`` of the source,
-    both included."""
+    """A summary as it is stored with the session that starts with it. It covers the messages ``first_seq`` to ``last_seq`` of
+    the source, both included."""
 
     id: SummaryId
     source: SessionId
@@ -50,7 +51,7 @@ class SummaryRecord:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """A compaction that took place: the successor, the one item it begins with, and the summary."""
+    """The outcome of a compaction: the successor, its first turn record, and the summary."""
 
     session: Session
     first: TurnRecord
@@ -61,10 +62,10 @@ _PREFIX: Final = "[compaction summary from session "
 
 
 def summary_message(record: SummaryRecord) -> str:
-    """The first message of a successor."""
+    """Return the first message of a successor."""
     return f"{_PREFIX}{record.source}] {record.text}"
 
 
 def summary_text(message: str) -> str:
-    """The summary in the first message of a session that follows another."""
+    """Return the summary in the first message of a successor."""
     return message.partition("] ")[2] if message.startswith(_PREFIX) else message

@@ -1,8 +1,6 @@
 """The tool ``lineage_search``."""
 
-import json
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -10,8 +8,7 @@ from spass.core.messages import Json
 from spass.core.text_checks import reject_blank
 from spass.tools.base import Tool, ToolContext, ToolError
 from spass.tools.lineage_searcher import LINEAGE_SEARCH, LineageHit
-
-_MAX_RESULT_BYTES: Final = 48 * 1024
+from spass.tools.results import fit_items
 
 
 class LineageSearch(Tool):
@@ -41,10 +38,11 @@ class LineageSearch(Tool):
     async def run(self, context: ToolContext, /) -> Json:
         if context.lineage_searcher is None or context.scope.session is None:
             raise ToolError(
-                "This conversation is in no session, so nothing of it was summarised: all of it is before you.", code="no_session"
+                "This conversation is not in a session, so no part of it was summarised. You can see all of it.",
+                code="no_session",
             )
         found = await context.lineage_searcher().search(context.scope, self.query, self.limit)
-        kept = _fit_hits(found.results)
+        kept = fit_items([_hit_json(hit) for hit in found.results])
         return {
             "results": kept,
             "searched_messages": found.searched,
@@ -52,21 +50,12 @@ class LineageSearch(Tool):
         }
 
 
-def _fit_hits(recalled: Sequence[LineageHit]) -> list[Json]:
-    """The best messages, as many as a model should be handed at once."""
-    kept: list[Json] = []
-    size = 0
-    for one in recalled:
-        shown: Json = {
-            "session_id": one.session,
-            "seq": one.seq,
-            "role": one.role.value,
-            "content": one.excerpt,
-            "created_at": one.created_at,
-            "score": one.score,
-        }
-        size += len(json.dumps(shown, ensure_ascii=False).encode())
-        if kept and size > _MAX_RESULT_BYTES:
-            break
-        kept.append(shown)
-    return kept
+def _hit_json(hit: LineageHit) -> Json:
+    return {
+        "session_id": hit.session,
+        "seq": hit.seq,
+        "role": hit.role.value,
+        "content": hit.excerpt,
+        "created_at": hit.created_at,
+        "score": hit.score,
+    }

@@ -1,7 +1,5 @@
 """The tool ``rag_doc_list``."""
 
-import json
-from collections.abc import Sequence
 from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
@@ -11,6 +9,7 @@ from spass.core.ids import RAG_ID, IndexId
 from spass.core.messages import Json
 from spass.rag.index.answers import Document
 from spass.tools.base import Tool, ToolContext
+from spass.tools.results import fit_items
 
 _MAX_RESULT_BYTES: Final = 32 * 1024
 _UNTRUNCATED_CHARACTERS: Final = 1000
@@ -43,14 +42,13 @@ class RagDocList(Tool):
         index, cursor, limit = IndexId(self.index_id), self.cursor or None, self.limit
         while True:
             page = await context.rag.reader.documents(context.scope, index, cursor, limit)
-            shown = [_document_json(document) for document in page.documents]
-            fitting = _fit_count(shown)
-            if fitting == len(shown):
-                return {"index_id": self.index_id, "documents": shown, "next_cursor": page.next_cursor}
-            limit = fitting  # asked for anew, so that the cursor is that of the last document shown
+            documents = fit_items([_document_json(document) for document in page.documents])
+            if len(documents) == len(page.documents):
+                return {"index_id": self.index_id, "documents": documents, "next_cursor": page.next_cursor}
+            limit = len(documents)  # read again, so that the cursor is that of the last document returned
 
 
-def _document_json(document: Document) -> dict[str, Json]:
+def _document_json(document: Document) -> Json:
     return {
         "id": document.id,
         "text": document.text[:_UNTRUNCATED_CHARACTERS],
@@ -60,13 +58,3 @@ def _document_json(document: Document) -> dict[str, Json]:
         "created_at": document.created_at,
         "updated_at": document.updated_at,
     }
-
-
-def _fit_count(shown: Sequence[Json]) -> int:
-    """How many documents a model should be handed at once: one at least, so that every page gets on."""
-    size = 0
-    for number, document in enumerate(shown):
-        size += len(json.dumps(document, ensure_ascii=False).encode())
-        if number and size > _MAX_RESULT_BYTES:
-            return number
-    return len(shown)

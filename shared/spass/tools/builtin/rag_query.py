@@ -1,20 +1,16 @@
 """The tool ``rag_query``."""
 
-import json
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from spass.core.errors import IndexNotFound
 from spass.core.ids import RAG_ID, IndexId
 from spass.core.messages import Json
-from spass.rag.index.answers import Hit
 from spass.rag.index.documents import QueryText
 from spass.tenancy.scalars import TopK
 from spass.tools.base import Tool, ToolContext, ToolError
-
-_MAX_RESULT_BYTES: Final = 48 * 1024
+from spass.tools.results import fit_items
 
 
 class RagQuery(Tool):
@@ -42,21 +38,11 @@ class RagQuery(Tool):
                 f"There is no index {self.index_id!r}. Use the id of an index that exists, exactly as you were given it.",
                 code=IndexNotFound.code,
             ) from None
-        kept = _fit_hits(answer.results)
+        hits: list[Json] = [
+            {"id": hit.id, "text": hit.text, "metadata": dict(hit.metadata), "score": hit.score} for hit in answer.results
+        ]
+        kept = fit_items(hits)
         result: dict[str, Json] = {"index_id": self.index_id, "version": answer.version, "results": kept}
         if len(kept) < len(answer.results):
             result["omitted"] = len(answer.results) - len(kept)
         return result
-
-
-def _fit_hits(hits: Sequence[Hit]) -> list[Json]:
-    """The best hits, as many as a model should be handed at once."""
-    kept: list[Json] = []
-    size = 0
-    for hit in hits:
-        shown: Json = {"id": hit.id, "text": hit.text, "metadata": dict(hit.metadata), "score": hit.score}
-        size += len(json.dumps(shown, ensure_ascii=False).encode())
-        if kept and size > _MAX_RESULT_BYTES:
-            break
-        kept.append(shown)
-    return kept

@@ -70,7 +70,7 @@ class SessionSetup:
     async def compact(self) -> Job:
         """A job, as the workflow carries it out."""
         steps = CompactionSteps(self.summarizer)
-        job = await CompactionJobs().start(self.scope, AGENT, self.session, otherwise="own")
+        job = await CompactionJobs().start(self.scope, AGENT, self.session, fallback_model="own")
         await steps.plan(self.store, job.id)
         await steps.summarise(self.store, job.id, Deadline.after(60))
         await steps.commit(self.store, job.id)

@@ -358,7 +358,7 @@ async def start(deployment: SimulatedDeployment, session: SessionId) -> Job:
     request = IdempotentRequest("key", "body")
     with inject(Process(points=deployment.points, role="route")):
         return await deployment.services.compaction_jobs.start(
-            scope(deployment), AGENT, session, otherwise="small", idempotency=request
+            scope(deployment), AGENT, session, fallback_model="small", idempotency=request
         )
 
 

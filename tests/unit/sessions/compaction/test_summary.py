@@ -42,10 +42,12 @@ async def summary_of(
     *,
     by: str | None = "small",
     earlier: str | None = None,
-    masked: bool = True,
+    mask_observations: bool = True,
 ) -> str:
     summarizer = summarizer_over(model, config(by))
-    return (await summarizer.summarise(scope, messages, earlier=earlier, masked=masked, otherwise="own")).text
+    return (
+        await summarizer.summarise(scope, messages, earlier=earlier, mask_observations=mask_observations, fallback_model="own")
+    ).text
 
 
 def numbered() -> Callable[[ChatRequest], Answer]:
@@ -57,7 +59,7 @@ def numbered() -> Callable[[ChatRequest], Answer]:
 async def test_a_short_conversation_is_summarised_by_one_call(store: TenantStore) -> None:
     model = summary_model(lambda _: said(" Ana has 300 Euro.\n"))
     summary = await summarizer_over(model, config()).summarise(
-        make_scope(store), SHORT, earlier="Ana moves.", masked=True, otherwise="own"
+        make_scope(store), SHORT, earlier="Ana moves.", mask_observations=True, fallback_model="own"
     )
     assert (summary.text, summary.model) == ("Ana has 300 Euro.", "small")
     (request,) = model.requests
@@ -71,8 +73,8 @@ async def test_a_short_conversation_is_summarised_by_one_call(store: TenantStore
 
 async def test_the_mask_says_what_to_leave_out_and_without_it_nothing_does(store: TenantStore) -> None:
     model = summary_model(lambda _: said("Ana."))
-    await summary_of(model, make_scope(store), SHORT, masked=True)
-    await summary_of(model, make_scope(store), SHORT, masked=False)
+    await summary_of(model, make_scope(store), SHORT, mask_observations=True)
+    await summary_of(model, make_scope(store), SHORT, mask_observations=False)
     masked, raw = model.requests
     assert "Leave out greetings, acknowledgements, raw tool output and error traces." in instruction(masked)
     assert "Keep names, numbers, decisions and open questions." in instruction(masked)
@@ -106,19 +108,19 @@ async def test_a_model_that_thinks_until_it_is_cut_off_is_given_twice_the_room(s
 async def test_a_tenant_without_a_summary_model_takes_the_agents(store: TenantStore) -> None:
     model = summary_model(lambda _: said("Ana."))
     summary = await summarizer_over(model, config(None)).summarise(
-        make_scope(store), SHORT, earlier=None, masked=True, otherwise="own"
+        make_scope(store), SHORT, earlier=None, mask_observations=True, fallback_model="own"
     )
     assert summary.model == "own"
     assert model.requests[0].model == "own"
 
 
-@pytest.mark.parametrize("otherwise", ["own", None])
+@pytest.mark.parametrize("fallback_model", ["own", None])
 async def test_without_a_configured_summary_model_a_token_has_only_the_models_it_may_use(
-    store: TenantStore, otherwise: str | None
+    store: TenantStore, fallback_model: str | None
 ) -> None:
     model = summary_model(lambda _: said("Ana."))
     work = summarizer_over(model, config(None)).summarise(
-        make_scope(store, allowed=["small"]), SHORT, earlier=None, masked=True, otherwise=otherwise
+        make_scope(store, allowed=["small"]), SHORT, earlier=None, mask_observations=True, fallback_model=fallback_model
     )
     with pytest.raises(ModelNotAllowed, match="compact_summary_model"):
         await work
@@ -198,7 +200,7 @@ MESSAGES = st.lists(st.integers(1, 60), min_size=1, max_size=12).map(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(MESSAGES, st.sampled_from([300, 350, 500, 900]), st.booleans(), st.integers(0, 400))
 def test_every_request_fits_the_window_and_every_summary_its_bound(
-    store: TenantStore, messages: list[Message], window: int, masked: bool, earlier: int
+    store: TenantStore, messages: list[Message], window: int, mask_observations: bool, earlier: int
 ) -> None:
     """Whatever the model writes, as long as it is no longer than it is told."""
 
@@ -212,7 +214,7 @@ def test_every_request_fits_the_window_and_every_summary_its_bound(
         update={"models": tuple(one.model_copy(update={"context_window": window}) for one in gateway.models)}
     )
     work = summarizer_over(model, gateway).summarise(
-        make_scope(store), messages, earlier="fact " * earlier or None, masked=masked, otherwise="own"
+        make_scope(store), messages, earlier="fact " * earlier or None, mask_observations=mask_observations, fallback_model="own"
     )
     text = asyncio.run(work).text
     assert 0 < len(text) <= MAX_SUMMARY_CHARACTERS

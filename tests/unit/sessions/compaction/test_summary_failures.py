@@ -77,7 +77,7 @@ async def test_a_model_that_fails_fails_the_summary(
     model = summary_model(write)
     with pytest.raises(SpassError) as raised:
         await summarizer_over(model, config()).summarise(
-            make_scope(store), situation.messages, earlier=situation.earlier, masked=True, otherwise="own"
+            make_scope(store), situation.messages, earlier=situation.earlier, mask_observations=True, fallback_model="own"
         )
     assert type(raised.value) is SummaryFailed
     assert raised.value.details == {"reason": reason, "model": "small"}
@@ -92,7 +92,7 @@ async def test_a_failure_ends_the_calls_beside_it(store: TenantStore, failing: i
     model = summary_model(lambda _: llm.BackendBadRequest("no") if len(model.requests) == failing else said("Fine."))
     with pytest.raises(SummaryFailed):
         await summarizer_over(model, config()).summarise(
-            make_scope(store), conversation(300), earlier=None, masked=True, otherwise="own"
+            make_scope(store), conversation(300), earlier=None, mask_observations=True, fallback_model="own"
         )
     assert len(model.requests) < 16
     assert model.closed == len(model.requests)
@@ -110,7 +110,7 @@ async def test_a_request_that_the_provider_finds_too_long_is_halved(store: Tenan
     model = summary_model(write)
     messages = conversation(40)
     work = summarizer_over(model, config("roomy")).summarise(
-        make_scope(store), messages, earlier="Ana.", masked=False, otherwise="own"
+        make_scope(store), messages, earlier="Ana.", mask_observations=False, fallback_model="own"
     )
     assert (await work).text == "Part."
     heard = [r for r in model.requests if not merges(r) and sum(len(m.content) for m in r.messages) <= really + 700]
@@ -130,7 +130,7 @@ async def test_a_request_whose_beginning_alone_is_read_is_asked_for_in_parts(sto
     model = summary_model(write)
     messages = conversation(1000, 40)
     work = summarizer_over(model, config("vast")).summarise(
-        make_scope(store), messages, earlier=None, masked=True, otherwise="own"
+        make_scope(store), messages, earlier=None, mask_observations=True, fallback_model="own"
     )
     assert (await work).text == "Part."
     heard = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 <= window]
@@ -152,7 +152,9 @@ async def test_tokens_of_a_lost_try_do_not_hide_that_only_the_beginning_was_read
     model, gateway = ScriptedModel(write), config("vast")
     gateway = gateway.model_copy(update={"llm": gateway.llm.model_copy(update={"retries": 1, "retry_base_delay": 0.01})})
     messages = conversation(1000, 40)
-    await summarizer_over(model, gateway).summarise(make_scope(store), messages, earlier=None, masked=True, otherwise="own")
+    await summarizer_over(model, gateway).summarise(
+        make_scope(store), messages, earlier=None, mask_observations=True, fallback_model="own"
+    )
     heard = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 <= window]
     told = {line["user"] for request in heard for line in material(request) if "user" in line}
     assert told == {message.content for message in messages if message.role is Role.USER}
@@ -171,7 +173,7 @@ async def test_a_request_cut_off_at_the_window_is_asked_for_in_parts_however_nea
     model = summary_model(write)
     messages = conversation(200, 45)
     work = summarizer_over(model, config("vast")).summarise(
-        make_scope(store), messages, earlier=None, masked=True, otherwise="own"
+        make_scope(store), messages, earlier=None, mask_observations=True, fallback_model="own"
     )
     assert (await work).text == "Part."
     heard = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 < window]
@@ -183,7 +185,7 @@ async def test_a_request_cut_off_at_the_window_is_asked_for_in_parts_however_nea
 async def test_a_provider_that_counts_in_rough_numbers_is_no_endless_loop(store: TenantStore) -> None:
     model = summary_model(lambda _: [ChatDelta("Ana.", usage=TokenUsage(4096, 2))])
     await summarizer_over(model, config("vast")).summarise(
-        make_scope(store), conversation(300), earlier=None, masked=True, otherwise="own"
+        make_scope(store), conversation(300), earlier=None, mask_observations=True, fallback_model="own"
     )
     assert len(model.requests) < 10
 
@@ -192,7 +194,7 @@ async def test_a_provider_that_counts_in_rough_numbers_is_no_endless_loop(store:
 async def test_a_provider_that_counts_hardly_any_tokens_is_believed(store: TenantStore, tokens: int) -> None:
     model = summary_model(lambda _: [ChatDelta("Ana.", usage=TokenUsage(tokens, 2))])
     await summarizer_over(model, config("vast")).summarise(
-        make_scope(store), conversation(500), earlier=None, masked=True, otherwise="own"
+        make_scope(store), conversation(500), earlier=None, mask_observations=True, fallback_model="own"
     )
     assert len(model.requests) == 1
 
@@ -203,7 +205,7 @@ async def test_a_window_that_holds_nothing_is_not_asked(store: TenantStore) -> N
     model = summary_model(lambda _: said("Ana."))
     work = summarizer_over(model, gateway.model_copy(update={"models": models}))
     with pytest.raises(SummaryFailed) as raised:
-        await work.summarise(make_scope(store), conversation(1), earlier=None, masked=True, otherwise="own")
+        await work.summarise(make_scope(store), conversation(1), earlier=None, mask_observations=True, fallback_model="own")
     assert raised.value.details["reason"] == "context_length_exceeded"
     assert model.requests == []
 
@@ -212,7 +214,7 @@ async def test_a_conversation_for_which_a_window_is_far_too_small_costs_nothing(
     model = summary_model(lambda _: said("Ana."))
     with pytest.raises(SummaryFailed) as raised:
         await summarizer_over(model, config("tiny")).summarise(
-            make_scope(store), [Message(Role.USER, "word " * 40_000)], earlier=None, masked=True, otherwise="own"
+            make_scope(store), [Message(Role.USER, "word " * 40_000)], earlier=None, mask_observations=True, fallback_model="own"
         )
     assert raised.value.details["reason"] == "context_length_exceeded"
     assert model.requests == []
@@ -227,7 +229,7 @@ async def test_a_model_that_never_gets_shorter_is_given_up(store: TenantStore) -
     model = summary_model(write)
     with pytest.raises(SummaryFailed) as raised:
         await summarizer_over(model, config("roomy")).summarise(
-            make_scope(store), conversation(5, 3500), earlier=None, masked=True, otherwise="own"
+            make_scope(store), conversation(5, 3500), earlier=None, mask_observations=True, fallback_model="own"
         )
     assert raised.value.details["reason"] == "context_length_exceeded"
     assert len(model.requests) < 30
@@ -238,7 +240,7 @@ async def test_a_model_that_nobody_serves_fails_the_summary(store: TenantStore, 
     model = summary_model(lambda _: said("Ana."))
     with pytest.raises(SummaryFailed) as raised:
         await summarizer_over(model, config(None)).summarise(
-            make_scope(store), conversation(1), earlier=None, masked=True, otherwise=model_name
+            make_scope(store), conversation(1), earlier=None, mask_observations=True, fallback_model=model_name
         )
     assert raised.value.details["reason"] == {"unserved": "no_backend_available", "gone": "model_not_found"}[model_name]
 
@@ -246,7 +248,9 @@ async def test_a_model_that_nobody_serves_fails_the_summary(store: TenantStore, 
 async def test_a_request_without_time_left_fails_the_summary(store: TenantStore) -> None:
     scope, model = replace(make_scope(store), deadline=Deadline.after(0)), summary_model(lambda _: said("Ana."))
     with pytest.raises(SummaryFailed) as raised:
-        await summarizer_over(model, config()).summarise(scope, conversation(1), earlier=None, masked=True, otherwise="own")
+        await summarizer_over(model, config()).summarise(
+            scope, conversation(1), earlier=None, mask_observations=True, fallback_model="own"
+        )
     assert raised.value.details["reason"] == "upstream_timeout"
 
 
@@ -261,7 +265,9 @@ async def test_a_tenant_without_room_hears_so(
     summarizer = summarizer_over(model, config(**limit))
     with pytest.raises(error) as raised:
         for _ in range(2):  # the first call may still go, and is what the others have no room for
-            await summarizer.summarise(make_scope(store), conversation(turns), earlier=None, masked=True, otherwise="own")
+            await summarizer.summarise(
+                make_scope(store), conversation(turns), earlier=None, mask_observations=True, fallback_model="own"
+            )
     assert type(raised.value) is error
     assert raised.value.retry_after
     assert len(model.requests) <= 1
@@ -272,7 +278,11 @@ async def test_what_is_not_the_models_fault_passes_as_it_is(store: TenantStore, 
     async def raised(model: ScriptedModel, depth: int = 0) -> type[SpassError]:
         with pytest.raises(SpassError) as raised:
             await summarizer_over(model, config()).summarise(
-                at_depth(make_scope(store), depth), conversation(turns), earlier=None, masked=True, otherwise="own"
+                at_depth(make_scope(store), depth),
+                conversation(turns),
+                earlier=None,
+                mask_observations=True,
+                fallback_model="own",
             )
         return type(raised.value)
 
@@ -287,7 +297,7 @@ async def test_a_provider_without_room_is_the_models_side(store: TenantStore) ->
     model = summary_model(lambda _: llm.BackendRateLimited("slow down", retry_after=7))
     with pytest.raises(SummaryFailed) as raised:
         await summarizer_over(model, config()).summarise(
-            make_scope(store), conversation(1), earlier=None, masked=True, otherwise="own"
+            make_scope(store), conversation(1), earlier=None, mask_observations=True, fallback_model="own"
         )
     assert raised.value.details["reason"] == "rate_limited"
     assert raised.value.retry_after == pytest.approx(7, abs=1)
@@ -297,6 +307,6 @@ async def test_a_call_that_failed_is_in_the_audit_too(store: TenantStore) -> Non
     before, model = len(await audit_of(store)), summary_model(lambda _: llm.BackendBadRequest("no"))
     with pytest.raises(SummaryFailed):
         await summarizer_over(model, config()).summarise(
-            make_scope(store), conversation(1), earlier=None, masked=True, otherwise="own"
+            make_scope(store), conversation(1), earlier=None, mask_observations=True, fallback_model="own"
         )
     assert [record["status"] for record in (await audit_of(store))[before:]] == ["upstream_rejected"]

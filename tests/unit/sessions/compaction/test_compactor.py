@@ -1,15 +1,19 @@
-"""A session is compacted of itself when it wants to be, holds more than it keeps, and fills more than 80 % of a window."""
+"""A session is compacted before a turn if its strategy is auto, it has more than it keeps, and it fills 80 % of the window."""
 
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spass.calls.scope import Scope
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.messages import Message, Role, ToolCall
 from spass.core.time import Timestamp
-from spass.sessions.compaction.trigger import should_compact
+from spass.sessions.compaction.compactor import Compactor
+from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.session import Session
 from spass.tenancy.scalars import CompactStrategy
 
@@ -22,6 +26,14 @@ def session(strategy: CompactStrategy = "auto", keep: int = 0) -> Session:
 
 def messages(sizes: list[int]) -> list[Message]:
     return [Message(Role.USER, "x" * size) for size in sizes]
+
+
+def should_compact(session: Session, live: Sequence[Message], message: str, window: int) -> bool:
+    def summarizer() -> Summarizer:
+        raise AssertionError("asking whether to compact needs no summary")
+
+    compactor = Compactor(summarizer, cast("Scope", None), model="small", context_window=window, clock=lambda: 0.0)
+    return compactor.should_compact(session, live, message)
 
 
 @given(
