@@ -14,7 +14,7 @@ from typing import Final
 
 from spass.rag.ingest.blocks import LineCount
 from spass.rag.ingest.plan import FileRefused, Position
-from spass.rag.ingest.records import MAX_RECORD_BYTES, Problem, Record
+from spass.rag.ingest.records import MAX_RECORD_BYTES, EntryRefused, RawRecord
 
 _TEXT: Final = "text"
 _ID: Final = "id"
@@ -50,7 +50,7 @@ class RowSplitter:
         self._counted = 0  # bytes of the data at hand whose lines are counted
         self._quote_line = at.line  # where the last quote was opened
 
-    def feed(self, data: bytes, *, final: bool) -> Iterator[Record]:
+    def feed(self, data: bytes, *, final: bool) -> Iterator[RawRecord]:
         """Yield the rows that are complete with ``data``; all of them if it is ``final``. Read it to the end.
 
         Raises:
@@ -131,7 +131,7 @@ class RowSplitter:
         self._lines.add(data[self._counted : until])
         self._counted = until
 
-    def _ended(self, data: bytes, begin: int, end: int) -> Iterator[Record]:
+    def _ended(self, data: bytes, begin: int, end: int) -> Iterator[RawRecord]:
         self._count(data, end)
         size = self._size + end - begin
         row = (self._held + data[begin:end]).rstrip(b"\r\n") if size <= MAX_RECORD_BYTES else None
@@ -139,7 +139,7 @@ class RowSplitter:
         at, after = self.at, Position(self.at.offset + size, self._lines.line, self.at.number + (not blank))
         self.at, self._held, self._size = after, b"", 0
         if not blank:
-            yield Record(row, at, after)
+            yield RawRecord(row, at, after)
 
 
 def _end_without_quotes(data: bytes, begin: int) -> int:
@@ -152,14 +152,14 @@ def _end_without_quotes(data: bytes, begin: int) -> int:
 
 def fields_of_row(columns: Sequence[str], row: bytes) -> Mapping[str, object]:
     """Raises:
-    Problem: the row has not the cells of the ``columns``.
+    EntryRefused: the row has not the cells of the ``columns``.
     """
     try:
         cells = _cells(row)
     except csv.Error:
-        raise Problem("csv_bad_row", "A quoted cell goes on after its closing quote.") from None
+        raise EntryRefused("csv_bad_row", "A quoted cell goes on after its closing quote.") from None
     if len(cells) != len(columns):
-        raise Problem("csv_bad_row", f"Cells in the row: {len(cells)}; in the header: {len(columns)}.")
+        raise EntryRefused("csv_bad_row", f"Cells in the row: {len(cells)}; in the header: {len(columns)}.")
     filled = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
     document: dict[str, object] = {name: filled.pop(name) for name in (_ID, _TEXT) if name in filled}
     return {**document, "metadata": filled}
@@ -169,7 +169,7 @@ def _cells(row: bytes) -> list[str]:
     return next(csv.reader([row.decode()], strict=True))
 
 
-def columns_of(record: Record) -> tuple[str, ...]:
+def columns_of(record: RawRecord) -> tuple[str, ...]:
     """Return the columns that the header names.
 
     Raises:

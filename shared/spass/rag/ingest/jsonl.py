@@ -8,7 +8,7 @@ from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Json
 from spass.rag.index.documents import MAX_METADATA_DEPTH
 from spass.rag.ingest.plan import Position
-from spass.rag.ingest.records import MAX_RECORD_BYTES, Problem, Record
+from spass.rag.ingest.records import MAX_RECORD_BYTES, EntryRefused, RawRecord
 
 _MAX_DEPTH: Final = MAX_METADATA_DEPTH + 4
 """Deep enough that the check of metadata, and not the parser, refuses what is nested too deep."""
@@ -23,7 +23,7 @@ class LineSplitter:
         self._held = b""
         self._size = 0  # of the line so far, held or not
 
-    def feed(self, data: bytes, *, final: bool) -> Iterator[Record]:
+    def feed(self, data: bytes, *, final: bool) -> Iterator[RawRecord]:
         """Yield the lines that are complete with ``data``; all of them if it is ``final``. Read it to the end."""
         begin = self._without_blank_lines(data, 0)
         while (end := data.find(b"\n", begin)) >= 0:
@@ -53,13 +53,13 @@ class LineSplitter:
         self.at = _after(self.at, len(blank[0]), blank[0].count(b"\n"))
         return blank.end()
 
-    def _ended(self, rest: bytes, newline: int) -> Iterator[Record]:
+    def _ended(self, rest: bytes, newline: int) -> Iterator[RawRecord]:
         size = self._size + len(rest)
         line = self._held + rest if size <= MAX_RECORD_BYTES else None
         at, after = self.at, _after(self.at, size + newline, newline)
         self.at, self._held, self._size = after, b"", 0
         if line is None or line.strip():
-            yield Record(line, at, after)
+            yield RawRecord(line, at, after)
 
 
 def _after(at: Position, size: int, lines: int) -> Position:
@@ -68,12 +68,12 @@ def _after(at: Position, size: int, lines: int) -> Position:
 
 def fields_of_line(line: bytes) -> Mapping[str, Json]:
     """Raises:
-    Problem: the line is not a document.
+    EntryRefused: the line is not a document.
     """
     try:
         return read_object(line.decode(), max_depth=_MAX_DEPTH)
     except UnicodeDecodeError:
-        raise Problem("not_utf8", "The line is not UTF-8.") from None
+        raise EntryRefused("not_utf8", "The line is not UTF-8.") from None
     except InvalidJson as error:
         reason = error.reason if error.position is None else f"it is not valid JSON from character {error.position + 1} on"
-        raise Problem("invalid_request", f"The line is not a document: {reason}.") from None
+        raise EntryRefused("invalid_request", f"The line is not a document: {reason}.") from None

@@ -65,9 +65,13 @@ class Lease:
         await self.store.table.write(Update(self.key, set=set_until, when=Equals("owner", self.owner)))
 
     async def release(self, **changes: str) -> bool:
-        """Give the lease up and set ``changes`` of the item; return False if the lease was lost before."""
+        """Give the lease up and set ``changes`` of the item; return False if the lease was lost before.
+
+        The owner stays on the item: a repetition whose first reply was lost then succeeds too.
+        """
+        released = ("message", "lease_until")
         try:
-            await self.store.table.write(Update(self.key, set=changes, remove=LEASE, when=Equals("owner", self.owner)))
+            await self.store.table.write(Update(self.key, set=changes, remove=released, when=Equals("owner", self.owner)))
         except ConditionFailed:
             return False
         return True

@@ -14,7 +14,7 @@ from spass.core.time import Deadline
 from spass.rag.ingest.advance import Advance, Overtaken
 from spass.rag.ingest.batches import Batch, batches
 from spass.rag.ingest.parts import PartRecord, read_part
-from spass.rag.ingest.plan import Kind, Source
+from spass.rag.ingest.plan import FileKind, FileName
 from spass.rag.ingest.reading import entries
 from spass.rag.ingest.record import UploadRecord, read_record
 from spass.rag.ingest.supersession import check_not_superseded
@@ -57,7 +57,7 @@ class PartRun:
         start = part.position
         blocks = self._store.uploads.blocks(record.key, record.version, start.offset, part.end)
         async with aclosing(blocks):
-            read = entries(Kind(record.kind), record.columns, Source(record.filename), blocks, start, part.end)
+            read = entries(FileKind(record.kind), record.columns, FileName(record.filename), blocks, start, part.end)
             async with aclosing(batches(read, start)) as gathered:
                 async for batch in gathered:
                     before = self._deadline.remaining()

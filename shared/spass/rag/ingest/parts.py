@@ -15,7 +15,7 @@ from spass.core.messages import Json
 from spass.core.time import now_s
 from spass.rag.index.objects import gather_limited
 from spass.rag.ingest.lease import Receiver, Refusal
-from spass.rag.ingest.plan import Part, Position
+from spass.rag.ingest.plan import PartRange, Position
 from spass.rag.ingest.record import KEEP_SECONDS, MAX_ERRORS, UploadError, UploadRecord, errors_of
 
 _PUTS_AT_ONCE: Final = 16
@@ -39,10 +39,10 @@ class PartRecord:
     errors: tuple[UploadError, ...] = ()
 
 
-async def put_parts(store: TenantStore, record: UploadRecord, parts: Sequence[Part]) -> None:
+async def put_parts(store: TenantStore, record: UploadRecord, parts: Sequence[PartRange]) -> None:
     """Put the parts of a file. One that was leased already stays as it is."""
 
-    async def put(number: int, part: Part) -> None:
+    async def put(number: int, part: PartRange) -> None:
         attributes: dict[str, Value] = {
             "position": cast("Mapping[str, Value]", part.start.as_json()),
             "end": part.end,

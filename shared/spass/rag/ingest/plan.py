@@ -14,17 +14,17 @@ from spass.core.messages import Json
 from spass.rag.index.documents import NewDocument
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     JSONL = "jsonl"
     CSV = "csv"
     TEXT = "txt"
     MARKDOWN = "md"
 
 
-def kind_of(filename: str) -> Kind | None:
+def kind_of(filename: str) -> FileKind | None:
     """Return the kind by the suffix of ``filename``, in any case; None for a file that cannot be ingested."""
     ending = PurePosixPath(filename).suffix.lower().removeprefix(".")
-    return Kind(ending) if ending in {kind.value for kind in Kind} else None
+    return FileKind(ending) if ending in {kind.value for kind in FileKind} else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartRange:
     """The bytes ``[start.offset, end)`` of a file. Their entries are the same as when the whole file is read."""
 
     start: Position
@@ -59,11 +59,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    kind: Kind
+class FilePlan:
+    kind: FileKind
     columns: tuple[str, ...]
     """The header of a CSV; of other kinds empty."""
-    parts: tuple[Part, ...]
+    parts: tuple[PartRange, ...]
     """At least one, in order. Together they are all of the file that is to be read."""
 
 
@@ -104,7 +104,7 @@ _SOURCE_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FileName:
     """The name of the file, which may hold slashes: its key below that of the index."""
 
     filename: str

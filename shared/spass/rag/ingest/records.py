@@ -8,7 +8,7 @@ from pydantic import JsonValue, ValidationError
 
 from spass.core.errors import SpassError
 from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES, NewDocument, metadata_json
-from spass.rag.ingest.plan import Entry, EntryError, Position, Source
+from spass.rag.ingest.plan import Entry, EntryError, FileName, Position
 
 _LONGEST_ESCAPE: Final = len(r"\u0041")
 MAX_RECORD_BYTES: Final = _LONGEST_ESCAPE * (MAX_TEXT_BYTES + MAX_METADATA_BYTES) + 12 * 1024
@@ -19,7 +19,7 @@ _MAX_MESSAGE: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RawRecord:
     """A line or row. ``data`` is without its line end; it is None if it is longer than ``MAX_RECORD_BYTES``."""
 
     data: bytes | None
@@ -27,7 +27,7 @@ class Record:
     after: Position
 
 
-class Problem(Exception):
+class EntryRefused(Exception):
     """An entry cannot be stored."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -36,21 +36,21 @@ class Problem(Exception):
         self.message = message[:_MAX_MESSAGE]
 
 
-def entry_of(record: Record, fields: Callable[[bytes], Mapping[str, object]], source: Source) -> Entry:
-    """Return the entry of ``record``. ``fields`` parses its bytes, and may raise a ``Problem``."""
+def entry_of(record: RawRecord, fields: Callable[[bytes], Mapping[str, object]], source: FileName) -> Entry:
+    """Return the entry of ``record``. ``fields`` parses its bytes, and may raise ``EntryRefused``."""
     try:
         if record.data is None:
-            raise Problem("line_too_long", f"It is longer than {MAX_RECORD_BYTES} bytes and was skipped.")
+            raise EntryRefused("line_too_long", f"It is longer than {MAX_RECORD_BYTES} bytes and was skipped.")
         return Entry(_checked_document(fields(record.data), source, record.at.number), None, record.after)
-    except Problem as problem:
+    except EntryRefused as problem:
         return Entry(None, EntryError(record.at.line, problem.code, problem.message), record.after)
 
 
-def _checked_document(fields: Mapping[str, object], source: Source, number: int) -> NewDocument:
+def _checked_document(fields: Mapping[str, object], source: FileName, number: int) -> NewDocument:
     """Return the document of ``fields``. One without an id gets that of entry ``number`` of its file.
 
     Raises:
-        Problem: the HTTP route would refuse it too.
+        EntryRefused: the HTTP route would refuse it too.
     """
     named = "id" in fields
     try:
@@ -58,20 +58,20 @@ def _checked_document(fields: Mapping[str, object], source: Source, number: int)
         _check_size("text", len(document.text.encode()), MAX_TEXT_BYTES)
         _check_size("metadata", len(metadata_json(document.metadata)), MAX_METADATA_BYTES)
     except ValidationError as error:
-        raise Problem("invalid_request", _first(error)) from None
+        raise EntryRefused("invalid_request", _first(error)) from None
     except SpassError as error:
-        raise Problem(error.code, error.message) from None
+        raise EntryRefused(error.code, error.message) from None
     return document if named else named_document(document.text, document.metadata, source, number)
 
 
-def named_document(text: str, metadata: Mapping[str, JsonValue], source: Source, number: int) -> NewDocument:
+def named_document(text: str, metadata: Mapping[str, JsonValue], source: FileName, number: int) -> NewDocument:
     """Return a document that keeps the rules, with the id of entry ``number``, which no client may choose."""
     return NewDocument.model_construct(id=source.document_id(number), text=text, metadata=dict(metadata))
 
 
 def _check_size(name: str, size: int, limit: int) -> None:
     if size > limit:
-        raise Problem("document_too_large", f"{name} is {size} bytes long; {limit} are allowed.")
+        raise EntryRefused("document_too_large", f"{name} is {size} bytes long; {limit} are allowed.")
 
 
 def _first(error: ValidationError) -> str:

@@ -41,7 +41,7 @@ _MARK: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TextWindow:
     """``body`` is the text from the start of a chunk, without blanks before it: ``REACH`` bytes, fewer only at the end of the
     file."""
 
@@ -54,7 +54,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ChunkEnd:
     """The first ``size`` bytes are the chunk; behind them goes on a block of code that ``fence`` opened, if it is not empty."""
 
     size: int
@@ -81,7 +81,7 @@ class _Outline:
     """True if the last block of code does not end in the bytes that were read."""
 
 
-def cut(page: Page) -> Cut:
+def cut(page: TextWindow) -> ChunkEnd:
     """The end of the chunk that ``page`` begins with.
 
     A section that fits in ``TARGET`` is one chunk. Of a longer one it is as much as fits, up to the last end of a paragraph or
@@ -96,17 +96,17 @@ def cut(page: Page) -> Cut:
         if outline.open:
             outline = _outline(page, page.body)
     if not page.body[TARGET : outline.section].strip():
-        return Cut(_stripped(page.body, outline.section))
+        return ChunkEnd(_stripped(page.body, outline.section))
     least = outline.text + LEAST
     end = max(_paragraph_ends(page.body, least, outline.code), default=0)
     if end:
-        return Cut(_stripped(page.body, end))
+        return ChunkEnd(_stripped(page.body, end))
     for code in outline.code:
         if code.begin < TARGET < code.end:
             if code.end <= MOST and not page.fence:
-                return Cut(_stripped(page.body, code.end))
-            return Cut(_stripped(page.body, _end_in_code(page.body, least)), code.fence)
-    return Cut(_stripped(page.body, _end_in_paragraph(page.body, least)))
+                return ChunkEnd(_stripped(page.body, code.end))
+            return ChunkEnd(_stripped(page.body, _end_in_code(page.body, least)), code.fence)
+    return ChunkEnd(_stripped(page.body, _end_in_paragraph(page.body, least)))
 
 
 def whole_characters(data: bytes, end: int) -> int:
@@ -122,7 +122,7 @@ def _stripped(body: bytes, end: int | None) -> int:
     return len(kept) if b" " < kept[-1:] < b"\x80" else len(kept.decode().rstrip().encode())
 
 
-def _outline(page: Page, body: bytes) -> _Outline:
+def _outline(page: TextWindow, body: bytes) -> _Outline:
     """Return the outline of ``body``, which is the page's or the beginning of it."""
     opened, begin, text = page.fence, 0, 0
     code: list[_Code] = []

@@ -13,9 +13,9 @@ from typing import Final
 from pydantic import JsonValue
 
 from spass.rag.ingest.blocks import LineCount
-from spass.rag.ingest.plan import Entry, Kind, Position, Source
+from spass.rag.ingest.plan import Entry, FileKind, FileName, Position
 from spass.rag.ingest.records import named_document
-from spass.rag.ingest.structure import REACH, Cut, Page, cut, whole_characters
+from spass.rag.ingest.structure import REACH, ChunkEnd, TextWindow, cut, whole_characters
 
 _BLANKS: Final = re.compile(
     rb"(?:[\s\x1c-\x1f]++|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)*+"
@@ -31,19 +31,19 @@ class Chunk:
     begin: int
     after: Position
     """The end of ``data``; the blanks that follow are before the next."""
-    page: Page
+    page: TextWindow
 
     def same_if_file_ends(self, end: int) -> bool:
         """Return True if the chunk would be the same in a file that ends at the offset ``end``."""
         body = self.page.body[: end - self.begin]
-        return cut(replace(self.page, body=body)) == Cut(len(self.data), self.after.fence)
+        return cut(replace(self.page, body=body)) == ChunkEnd(len(self.data), self.after.fence)
 
 
 class Chunker:
     """Splits text into chunks."""
 
-    def __init__(self, kind: Kind, at: Position) -> None:
-        self._markdown = kind is Kind.MARKDOWN
+    def __init__(self, kind: FileKind, at: Position) -> None:
+        self._markdown = kind is FileKind.MARKDOWN
         self._data = b""
         self._offset = at.offset  # of the first byte of data
         self._lines = LineCount(at.line)
@@ -86,7 +86,7 @@ class Chunker:
         lead = data[max(here, begin - _LEAD) : begin]
         if self._number == 1:
             lead = _START_OF_FILE + lead
-        page = Page(data[begin : begin + REACH], lead, self._fence, self._markdown)
+        page = TextWindow(data[begin : begin + REACH], lead, self._fence, self._markdown)
         found = cut(page)
         end = begin + found.size
         self._lines.add(data[here:end])
@@ -101,7 +101,7 @@ def _end_of_blanks(data: bytes, here: int) -> int:
     return blanks.end() if blanks else here
 
 
-def chunk_entry(chunk: Chunk, source: Source) -> Entry:
+def chunk_entry(chunk: Chunk, source: FileName) -> Entry:
     """Return the document that ``chunk`` is; it always keeps the rules."""
     metadata: dict[str, JsonValue] = {"source": source.name, "start": chunk.begin, "end": chunk.after.offset}
     return Entry(named_document(chunk.data.decode(), metadata, source, chunk.after.number - 1), None, chunk.after)

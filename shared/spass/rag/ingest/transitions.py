@@ -14,7 +14,7 @@ from spass.core.ids import IndexId, UploadId
 from spass.core.time import now, now_s
 from spass.rag.ingest.lease import LEASE, Receiver, Refusal
 from spass.rag.ingest.parts import first_errors
-from spass.rag.ingest.plan import Plan
+from spass.rag.ingest.plan import FilePlan
 from spass.rag.ingest.publish import leave_window, republish_parts
 from spass.rag.ingest.record import ACTIVE, KEEP_SECONDS, MAX_ERRORS, Status, UploadError, UploadRecord, read_record, record_of
 from spass.rag.ingest.uploaded_file import UploadedFile
@@ -95,7 +95,7 @@ def _not_leased(item: Item | None, receiver: Receiver) -> UploadRecord | Refusal
 
 
 async def set_planned(
-    store: TenantStore, record: UploadRecord, receiver: Receiver, size: int, plan: Plan, generation: str
+    store: TenantStore, record: UploadRecord, receiver: Receiver, size: int, plan: FilePlan, generation: str
 ) -> UploadRecord:
     """End the lease of a file of ``size`` bytes whose parts are put. It goes into the life ``generation`` of the index, if any.
 

@@ -1,4 +1,4 @@
-"""Uploads as their tenant sees them: a form to send a file with, and how far the file has come."""
+"""Uploads as their tenant sees them: the form to send a file, and the progress of its ingest."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final, Protocol
@@ -30,19 +30,19 @@ from spass.tenancy.response_model import Count, DateTime, NextCursor, ResponseMo
 
 FORM_SECONDS: Final = 3600
 DEFAULT_LIMIT: Final = 100
-_WAIT_SECONDS: Final = 7 * 24 * 3600  # a file's event comes within seconds of it, as a rule
+_WAIT_SECONDS: Final = 7 * 24 * 3600  # the event of a file usually arrives within seconds
 _FILENAME_BYTES: Final = 765  # an object's key has 1024, of which the folders before it take 232 at most
 _FILENAME_CHARACTERS: Final = 255
-_FORMS_OWN: Final = "${filename}"  # S3 writes the name of the file that is sent in its place: the key would be another
-_NO_CHARACTERS: Final = ("Cc", "Cs")  # controls, and halves of surrogate pairs, which UTF-8 cannot write
+_FORM_VARIABLE: Final = "${filename}"  # S3 replaces it by the name of the file that is sent, and so changes the key
+_FORBIDDEN_CATEGORIES: Final = ("Cc", "Cs")  # controls, and halves of surrogate pairs, which UTF-8 cannot write
 _LISTED_AT_ONCE: Final = 50
 
 
 class Admits(Protocol):
-    """Whoever says which embedding model a caller may use: the pipeline, or a test."""
+    """Tells which embedding model a caller may use: the pipeline, or a test."""
 
     def embedding_model(self, scope: Scope) -> ModelConfig:
-        """The configured one.
+        """Return the configured model.
 
         Raises:
             ModelNotAllowed: this token may not use it.
@@ -89,11 +89,11 @@ class Uploads:
     async def create(
         self, scope: Scope, index_id: IndexId, filename: str, content_type: str, size: int, claim: Claim | None = None
     ) -> UploadTicket:
-        """A form for one file of ``size`` bytes at most. Its documents are appended to the index, which need not exist. Under a
-        ``claim``, the form is kept as the answer in the same transaction.
+        """Return a form for one file of at most ``size`` bytes. Its documents are appended to the index, which need not exist.
+        Under a ``claim``, the form is kept as the answer in the same transaction.
 
         Raises:
-            InvalidRequest: no file of this name or size can be ingested.
+            InvalidRequest: a file of this name or size cannot be ingested.
             ModelNotAllowed: the token may not use the embedding model.
             EmbeddingModelMismatch: the index was built with another model.
             LeaseLost: the claim has passed to another try; nothing was created.
@@ -130,15 +130,15 @@ class Uploads:
         return await _shown(scope.store, await read_record(scope.store, index_id, upload_id))
 
     async def list(self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> UploadPage:
-        """Up to ``limit`` uploads into the index, against the order of their ids: the newest first of those that a form was given
-        out for, then what the operator put.
+        """Return up to ``limit`` uploads into the index, in descending order of their ids: first those with a form, the newest
+        first, then those that the operator put.
 
         Raises:
             InvalidRequest: the cursor is not of this list.
         """
         owner = f"uploads:{scope.store.tenant}:{index_id}"
         last = decode_cursor(owner, cursor) if cursor is not None else None
-        room = PageSizeLimit()
+        page = PageSizeLimit()
         shown: list[Upload] = []
         while True:
             items = await scope.store.table.query(
@@ -150,7 +150,7 @@ class Uploads:
             )
             for record in map(record_of, items):
                 upload = await _shown(scope.store, record)
-                if len(shown) == limit or not room.add(upload.to_json()):
+                if len(shown) == limit or not page.add(upload.to_json()):
                     return UploadPage(uploads=tuple(shown), next_cursor=encode_cursor(owner, shown[-1].id))
                 shown.append(upload)
                 last = upload.id
@@ -159,12 +159,12 @@ class Uploads:
 
 
 def _check_file(filename: str, size: int) -> None:
-    unfit = any(char in "/\\" or category(char) in _NO_CHARACTERS for char in filename)
+    unfit = any(char in "/\\" or category(char) in _FORBIDDEN_CATEGORIES for char in filename)
     if unfit or not 1 <= len(filename) <= _FILENAME_CHARACTERS:
         message = f"The name of a file has 1 to {_FILENAME_CHARACTERS} characters, no control characters, and no folders."
         raise InvalidRequest(message, param="filename")
-    if _FORMS_OWN in filename:
-        raise InvalidRequest(f"The name of a file cannot hold {_FORMS_OWN}.", param="filename")
+    if _FORM_VARIABLE in filename:
+        raise InvalidRequest(f"The name of a file cannot hold {_FORM_VARIABLE}.", param="filename")
     if len(filename.encode()) > _FILENAME_BYTES:
         raise InvalidRequest(f"The name of a file has at most {_FILENAME_BYTES} bytes of UTF-8.", param="filename")
     if kind_of(filename) is None:

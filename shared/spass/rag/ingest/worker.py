@@ -141,8 +141,8 @@ class IngestWorker:
         except (FileRefused, ObjectMissing, SpassError) as error:
             may_pass = isinstance(error, _MAY_PASS)
             with suppress(StorageUnavailable) if may_pass else nullcontext():
-                await self._stop(record, lease, error, part, may_pass=may_pass)
-            return not may_pass
+                return await self._stop(record, lease, error, part, may_pass=may_pass) and not may_pass
+            return False
         except Exception:
             with suppress(StorageUnavailable):
                 await self._stop(record, lease, InternalError("Something of ours went wrong."), part, may_pass=True)
@@ -162,12 +162,18 @@ class IngestWorker:
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 (jitter)
         return await attempt()
 
-    async def _stop(self, record: UploadRecord, lease: Lease, error: _Failure, part: int | None, *, may_pass: bool) -> None:
-        """Release the lease, and fail the upload if the error cannot pass or the message will not be delivered again."""
+    async def _stop(self, record: UploadRecord, lease: Lease, error: _Failure, part: int | None, *, may_pass: bool) -> bool:
+        """Release the lease, and fail the upload if the error cannot pass or the queue gives the message up.
+
+        Return False if another worker has the lease.
+        """
         if may_pass:
             _log_trouble(record, error)
-        if await self._release(record, lease, part) and (self._delivery.last or not may_pass):
+        if not await self._release(record, lease, part):
+            return False
+        if self._delivery.last or not may_pass:
             await end_failed(self._store, record, _upload_error(error), may_pass=may_pass, part=part)
+        return True
 
     async def _release(self, record: UploadRecord, lease: Lease, part: int | None) -> bool:
         """Release the lease; an upload that no other worker can be working on is shown as queued."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from spass.rag.index.documents import NewDocument
-from spass.rag.ingest.plan import Entry, EntryError, FileRefused, Kind, Part, Plan, Position, Source
+from spass.rag.ingest.plan import Entry, EntryError, FileKind, FileName, FilePlan, FileRefused, PartRange, Position
 from spass.rag.ingest.reading import entries, survey
 
 NO_PARTS = 2**40
@@ -27,26 +27,28 @@ async def streamed(blocks: Iterable[bytes]) -> AsyncIterator[bytes]:
         yield block
 
 
-def planned(kind: Kind, data: bytes, *, part_bytes: int = NO_PARTS, sizes: int | Sequence[int] = 1000) -> Plan:
+def planned(kind: FileKind, data: bytes, *, part_bytes: int = NO_PARTS, sizes: int | Sequence[int] = 1000) -> FilePlan:
     return asyncio.run(survey(kind, streamed(cut_in(data, sizes)), part_bytes=part_bytes))
 
 
-def refusal(kind: Kind, data: bytes, sizes: int | Sequence[int] = 1000) -> tuple[str, int | None, str]:
+def refusal(kind: FileKind, data: bytes, sizes: int | Sequence[int] = 1000) -> tuple[str, int | None, str]:
     """Code, line and message with which the whole file is refused."""
     with pytest.raises(FileRefused) as refused:
         planned(kind, data, sizes=sizes)
     return refused.value.code, refused.value.line, refused.value.message
 
 
-def read_part(plan: Plan, part: Part, data: bytes, *, name: str = "file", sizes: int | Sequence[int] = 1000) -> list[Entry]:
+def read_part(
+    plan: FilePlan, part: PartRange, data: bytes, *, name: str = "file", sizes: int | Sequence[int] = 1000
+) -> list[Entry]:
     async def gathered() -> list[Entry]:
         blocks = streamed(cut_in(data[part.start.offset :], sizes))
-        return [entry async for entry in entries(plan.kind, plan.columns, Source(name), blocks, part.start, part.end)]
+        return [entry async for entry in entries(plan.kind, plan.columns, FileName(name), blocks, part.start, part.end)]
 
     return asyncio.run(gathered())
 
 
-def read(kind: Kind, data: bytes, *, name: str = "file", sizes: int | Sequence[int] = 1000) -> list[Entry]:
+def read(kind: FileKind, data: bytes, *, name: str = "file", sizes: int | Sequence[int] = 1000) -> list[Entry]:
     """All entries of a file that is not refused."""
     plan = planned(kind, data, sizes=sizes)
     return [entry for part in plan.parts for entry in read_part(plan, part, data, name=name, sizes=sizes)]
@@ -61,9 +63,9 @@ def errors_of(found: Iterable[Entry]) -> list[EntryError]:
     return [entry.error for entry in found if entry.error]
 
 
-def rest_of(plan: Plan, part: Part, after: Position, data: bytes) -> list[Entry]:
+def rest_of(plan: FilePlan, part: PartRange, after: Position, data: bytes) -> list[Entry]:
     """The entries of the part when reading goes on from ``after``."""
-    return read_part(plan, Part(after, part.end), data)
+    return read_part(plan, PartRange(after, part.end), data)
 
 
 def repeated(piece: bytes, total: int) -> Iterator[bytes]:

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.rag.index.documents import MAX_TEXT_BYTES
-from spass.rag.ingest.plan import Kind, Position
+from spass.rag.ingest.plan import FileKind, Position
 from spass.rag.ingest.records import MAX_RECORD_BYTES
 from tests.unit.rag.ingest.sample_files import documents, errors_of, planned, read, refusal
 
 
 def test_rows_are_documents() -> None:
     data = 'lang,text,id,note\nde,"Hallo, ""Welt"" — 漢",a:1,\n,plain,,x y\n'.encode()
-    first, second = documents(read(Kind.CSV, data, name="table.csv"))
+    first, second = documents(read(FileKind.CSV, data, name="table.csv"))
     assert (first.id, first.text, first.metadata) == ("a:1", 'Hallo, "Welt" — 漢', {"lang": "de"})
     assert (second.id, second.text, second.metadata) == ("table.csv#2", "plain", {"note": "x y"})
 
@@ -25,7 +25,7 @@ def test_rows_are_documents() -> None:
 @pytest.mark.parametrize("sizes", [1, 2, 1000])
 def test_any_ends_of_lines_are_understood(newline: str, last: str, sizes: int) -> None:
     data = newline.join(["", "text,n", "one,1", "", '"two\nlines",2', "three,", ""]).rstrip() + last
-    found = read(Kind.CSV, data.encode(), sizes=sizes)
+    found = read(FileKind.CSV, data.encode(), sizes=sizes)
     assert [(document.id, document.text) for document in documents(found)] == [
         ("file#1", "one"), ("file#2", "two\nlines"), ("file#3", "three"),
     ]  # fmt: skip
@@ -34,7 +34,7 @@ def test_any_ends_of_lines_are_understood(newline: str, last: str, sizes: int) -
 
 def test_errors_stand_on_the_line_where_their_row_begins() -> None:
     data = b'text,id\r\n"a\r\nb\r\n",1\r\n\r\nshort\r\n"c\rd",\r\nlong,2,3\r\n'
-    found = read(Kind.CSV, data, sizes=3)
+    found = read(FileKind.CSV, data, sizes=3)
     assert [(error.line, error.code) for error in errors_of(found)] == [(6, "csv_bad_row"), (9, "csv_bad_row")]
     assert [entry.document and entry.document.id for entry in found] == ["1", None, "file#3", None]
 
@@ -59,7 +59,7 @@ BAD = {
 )
 @pytest.mark.parametrize("sizes", [1000, 10**6])
 def test_a_bad_row_fails_alone(bad: str, code: str, said: str, sizes: int) -> None:
-    found = read(Kind.CSV, f"text,id,note\nbefore,,\n{bad}\nbehind,,\n".encode(), sizes=sizes)
+    found = read(FileKind.CSV, f"text,id,note\nbefore,,\n{bad}\nbehind,,\n".encode(), sizes=sizes)
     assert [entry.document and entry.document.text for entry in found] == ["before", None, "behind"]
     [error] = errors_of(found)
     assert (error.line, error.code) == (3, code)
@@ -69,7 +69,7 @@ def test_a_bad_row_fails_alone(bad: str, code: str, said: str, sizes: int) -> No
 
 
 def test_a_quote_within_a_cell_is_a_letter() -> None:
-    [document] = documents(read(Kind.CSV, b'text,size\nA disk of 5" and more,3.5"\n'))
+    [document] = documents(read(FileKind.CSV, b'text,size\nA disk of 5" and more,3.5"\n'))
     assert (document.text, document.metadata) == ('A disk of 5" and more', {"size": '3.5"'})
 
 
@@ -97,13 +97,13 @@ HEADERS = {
 @pytest.mark.parametrize(("data", "code", "line", "said"), [(data, *expected) for data, expected in HEADERS.items()])
 @pytest.mark.parametrize("sizes", [7, 10**6])
 def test_a_bad_header_or_an_open_quote_refuses_the_file(data: str, code: str, line: int | None, said: str, sizes: int) -> None:
-    found = refusal(Kind.CSV, data.encode(), sizes)
+    found = refusal(FileKind.CSV, data.encode(), sizes)
     assert found[:2] == (code, line)
     assert said in found[2]
 
 
 def test_the_columns_are_planned() -> None:
-    plan = planned(Kind.CSV, b'id,"text","a,b"\nx,y,z\nx,y,z\n', part_bytes=1)
+    plan = planned(FileKind.CSV, b'id,"text","a,b"\nx,y,z\nx,y,z\n', part_bytes=1)
     assert plan.columns == ("id", "text", "a,b")
     assert [(part.start, part.end) for part in plan.parts] == [(Position(16, 2, 1), 22), (Position(22, 3, 2), 28)]
 
@@ -119,7 +119,7 @@ def test_what_another_program_wrote_is_read_back(rows: list[tuple[str, str]], ne
     writer = csv.writer(written, lineterminator=newline, quoting=csv.QUOTE_ALL if broken else csv.QUOTE_MINIMAL)
     writer.writerow(["text", "note"])
     writer.writerows([(f"t{text}", note) for text, note in rows])
-    found = documents(read(Kind.CSV, written.getvalue().encode(), sizes=size))
+    found = documents(read(FileKind.CSV, written.getvalue().encode(), sizes=size))
     assert [(document.text, document.metadata.get("note", "")) for document in found] == [
         (f"t{text}", note) for text, note in rows
     ]

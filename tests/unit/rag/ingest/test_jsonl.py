@@ -5,7 +5,7 @@ import json
 import pytest
 
 from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES
-from spass.rag.ingest.plan import Kind, Position
+from spass.rag.ingest.plan import FileKind, Position
 from spass.rag.ingest.records import MAX_RECORD_BYTES
 from tests.unit.rag.ingest.sample_files import documents, errors_of, planned, read
 
@@ -16,14 +16,14 @@ def line(**fields: object) -> bytes:
 
 def test_lines_are_documents() -> None:
     data = line(id="a", text="Erste") + b"\r\n" + line(text="Zweite 漢", metadata={"n": 1.5, "tags": ["x", None]})
-    first, second = documents(read(Kind.JSONL, data, name="docs.jsonl"))
+    first, second = documents(read(FileKind.JSONL, data, name="docs.jsonl"))
     assert (first.id, first.text, first.metadata) == ("a", "Erste", {})
     assert (second.id, second.text, second.metadata) == ("docs.jsonl#3", "Zweite 漢", {"n": 1.5, "tags": ["x", None]})
 
 
 def test_lines_may_end_with_crlf_and_the_last_without() -> None:
     data = b'{"text": "a"}\r\n\r\n {"text": "b"} \r\n{"text": "c"}'
-    found = read(Kind.JSONL, data)
+    found = read(FileKind.JSONL, data)
     assert [(document.id, document.text) for document in documents(found)] == [("file#1", "a"), ("file#3", "b"), ("file#4", "c")]
     assert [entry.after for entry in found] == [Position(15, 2, 2), Position(34, 4, 4), Position(len(data), 4, 4)]
 
@@ -63,7 +63,7 @@ BAD = {
 )
 @pytest.mark.parametrize("sizes", [1000, 10**6])
 def test_a_bad_line_fails_alone(bad: bytes, code: str, said: str, sizes: int) -> None:
-    found = read(Kind.JSONL, b'{"text": "before"}\r\n\n' + bad + b'\r\n{"text": "behind"}\n', sizes=sizes)
+    found = read(FileKind.JSONL, b'{"text": "before"}\r\n\n' + bad + b'\r\n{"text": "behind"}\n', sizes=sizes)
     assert [entry.document and entry.document.text for entry in found] == ["before", None, "behind"]
     [error] = errors_of(found)
     assert (error.line, error.code) == (3, code)
@@ -75,17 +75,17 @@ def test_the_largest_document_is_taken_however_it_is_escaped() -> None:
     text = "\\u0041" * MAX_TEXT_BYTES
     metadata = '{"a": "' + "\\u0042" * (MAX_METADATA_BYTES - len('{"a":""}')) + '"}'
     written = f'  {{"id": "{"i" * 128}", "text": "{text}", "metadata": {metadata}}}\n'.encode()
-    [document] = documents(read(Kind.JSONL, written))
+    [document] = documents(read(FileKind.JSONL, written))
     assert document.text == "A" * MAX_TEXT_BYTES
 
 
 def test_parts_begin_at_lines() -> None:
-    plan = planned(Kind.JSONL, b'{"text": "a"}\n' * 3 + b"\n\n" + b'{"text": "b"}\n', part_bytes=20)
+    plan = planned(FileKind.JSONL, b'{"text": "a"}\n' * 3 + b"\n\n" + b'{"text": "b"}\n', part_bytes=20)
     assert [part.start for part in plan.parts] == [Position(), Position(28, 3, 3), Position(58, 7, 7)][: len(plan.parts)]
     assert plan.parts[-1].end == 58
 
 
 def test_a_message_shows_little_of_a_long_key() -> None:
-    [error] = errors_of(read(Kind.JSONL, line(text="x", **{"k" * 5000: 1})))
+    [error] = errors_of(read(FileKind.JSONL, line(text="x", **{"k" * 5000: 1})))
     assert "k" * 64 in error.message
     assert "k" * 65 not in error.message

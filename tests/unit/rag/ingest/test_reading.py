@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spass.core.ids import DOCUMENT_ID
 from spass.rag.index.documents import MAX_METADATA_BYTES, metadata_json
-from spass.rag.ingest.plan import Entry, FileRefused, Kind, Part, Position, Source, kind_of
+from spass.rag.ingest.plan import Entry, FileKind, FileName, FileRefused, PartRange, Position, kind_of
 from spass.rag.ingest.reading import entries, survey
 from tests.unit.rag.ingest.sample_files import NO_PARTS, planned, read, read_part, refusal, repeated, rest_of, streamed
 
@@ -93,22 +93,22 @@ def texts(draw: st.DrawFn) -> bytes:
 
 
 FILES = st.one_of(
-    st.tuples(st.just(Kind.JSONL), jsonl()),
-    st.tuples(st.just(Kind.CSV), tables()),
-    st.tuples(st.sampled_from([Kind.TEXT, Kind.MARKDOWN]), texts()),
+    st.tuples(st.just(FileKind.JSONL), jsonl()),
+    st.tuples(st.just(FileKind.CSV), tables()),
+    st.tuples(st.sampled_from([FileKind.TEXT, FileKind.MARKDOWN]), texts()),
 )
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
 
 @given(FILES, SIZES)
-def test_the_size_of_the_blocks_changes_nothing(file: tuple[Kind, bytes], sizes: Sequence[int]) -> None:
+def test_the_size_of_the_blocks_changes_nothing(file: tuple[FileKind, bytes], sizes: Sequence[int]) -> None:
     kind, data = file
     assert planned(kind, data, part_bytes=500, sizes=sizes) == planned(kind, data, part_bytes=500, sizes=NO_PARTS)
     assert read(kind, data, sizes=sizes) == read(kind, data, sizes=NO_PARTS)
 
 
 @given(FILES, st.integers(1, 4000))
-def test_the_parts_of_a_file_hold_together_what_the_whole_does(file: tuple[Kind, bytes], part_bytes: int) -> None:
+def test_the_parts_of_a_file_hold_together_what_the_whole_does(file: tuple[FileKind, bytes], part_bytes: int) -> None:
     kind, data = file
     plan = planned(kind, data, part_bytes=part_bytes)
     assert [part.end for part in plan.parts] == [*(part.start.offset for part in plan.parts[1:]), len(data)]
@@ -116,7 +116,7 @@ def test_the_parts_of_a_file_hold_together_what_the_whole_does(file: tuple[Kind,
 
 
 @given(FILES, st.integers(1, 4000), st.integers(0, 99))
-def test_reading_goes_on_behind_any_entry(file: tuple[Kind, bytes], part_bytes: int, chosen: int) -> None:
+def test_reading_goes_on_behind_any_entry(file: tuple[FileKind, bytes], part_bytes: int, chosen: int) -> None:
     kind, data = file
     plan = planned(kind, data, part_bytes=part_bytes)
     part = plan.parts[chosen % len(plan.parts)]
@@ -127,7 +127,7 @@ def test_reading_goes_on_behind_any_entry(file: tuple[Kind, bytes], part_bytes: 
 
 
 @given(FILES)
-def test_positions_grow_and_stay_in_the_file(file: tuple[Kind, bytes]) -> None:
+def test_positions_grow_and_stay_in_the_file(file: tuple[FileKind, bytes]) -> None:
     kind, data = file
     after = [entry.after for entry in read(kind, data)]
     assert all(one.offset < other.offset and one.line <= other.line for one, other in pairwise(after))
@@ -136,10 +136,10 @@ def test_positions_grow_and_stay_in_the_file(file: tuple[Kind, bytes]) -> None:
 
 def test_parts_are_about_as_long_as_asked_for() -> None:
     for kind, data in {
-        Kind.JSONL: b'{"text": "' + b"word " * 20 + b'"}\n',
-        Kind.CSV: b'text\n"' + b"word " * 20 + b'"\n',
-        Kind.TEXT: b"word " * 20 + b"\n\n",
-        Kind.MARKDOWN: b"# Heading\n\n" + b"A sentence. " * 300 + b"\n\n```\n" + b"code\n" * 30 + b"```\n\n",
+        FileKind.JSONL: b'{"text": "' + b"word " * 20 + b'"}\n',
+        FileKind.CSV: b'text\n"' + b"word " * 20 + b'"\n',
+        FileKind.TEXT: b"word " * 20 + b"\n\n",
+        FileKind.MARKDOWN: b"# Heading\n\n" + b"A sentence. " * 300 + b"\n\n```\n" + b"code\n" * 30 + b"```\n\n",
     }.items():
         plan = planned(kind, data * 2000, part_bytes=20_000, sizes=2**20)
         lengths = [part.end - part.start.offset for part in plan.parts]
@@ -147,24 +147,24 @@ def test_parts_are_about_as_long_as_asked_for() -> None:
         assert all(20_000 <= length < 30_000 for length in lengths[:-1]), (kind, lengths)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", FileKind)
 @pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf", b" \n\r\n\t ", b"\xef\xbb\xbf \n"])
 @pytest.mark.parametrize("sizes", [1, 1000])
-def test_a_file_of_nothing_is_refused(kind: Kind, data: bytes, sizes: int) -> None:
+def test_a_file_of_nothing_is_refused(kind: FileKind, data: bytes, sizes: int) -> None:
     assert refusal(kind, data, sizes)[0] == "empty_file"
 
 
-@pytest.mark.parametrize("kind", [Kind.CSV, Kind.TEXT, Kind.MARKDOWN])
+@pytest.mark.parametrize("kind", [FileKind.CSV, FileKind.TEXT, FileKind.MARKDOWN])
 @pytest.mark.parametrize("sizes", [1, 2, 1000])
-def test_a_text_that_is_not_utf8_is_refused_with_the_line(kind: Kind, sizes: int) -> None:
+def test_a_text_that_is_not_utf8_is_refused_with_the_line(kind: FileKind, sizes: int) -> None:
     assert refusal(kind, b"text\r\nfine\rfine\nGr\xfc\xdfe\n", sizes)[:2] == ("not_utf8", 4)
     assert refusal(kind, b"text\nfine\nits last character is half \xc3", sizes)[:2] == ("not_utf8", 3)
     assert refusal(kind, b"text\nhalf of a pair \xed\xa0\x80\n", sizes)[:2] == ("not_utf8", 2)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", FileKind)
 @pytest.mark.parametrize("sizes", [1, 1000])
-def test_utf16_and_binary_files_are_refused(kind: Kind, sizes: int) -> None:
+def test_utf16_and_binary_files_are_refused(kind: FileKind, sizes: int) -> None:
     text = 'text\n{"text": "x"}\n'
     for encoding in ("utf-16", "utf-32"):
         code, line, message = refusal(kind, text.encode(encoding), sizes)
@@ -174,10 +174,10 @@ def test_utf16_and_binary_files_are_refused(kind: Kind, sizes: int) -> None:
     assert refusal(kind, b'text\r\n{"text": "x"}\r\nand\0this', sizes)[:2] == ("not_text", 3)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", FileKind)
 @pytest.mark.parametrize("sizes", [1, 2, 1000])
-def test_a_byte_order_mark_is_no_part_of_the_file(kind: Kind, sizes: int) -> None:
-    data = b'text\n"{""text"": ""x""}"\n' if kind is Kind.CSV else b'{"text": "x"}'
+def test_a_byte_order_mark_is_no_part_of_the_file(kind: FileKind, sizes: int) -> None:
+    data = b'text\n"{""text"": ""x""}"\n' if kind is FileKind.CSV else b'{"text": "x"}'
     marked = read(kind, b"\xef\xbb\xbf" + data, sizes=sizes)
     assert [entry.document and entry.document.text for entry in marked] == [
         entry.document and entry.document.text for entry in read(kind, data)
@@ -188,31 +188,31 @@ def test_a_byte_order_mark_is_no_part_of_the_file(kind: Kind, sizes: int) -> Non
 
 
 def test_blocks_that_end_before_the_part_are_an_error() -> None:
-    plan = planned(Kind.TEXT, b"some words")
+    plan = planned(FileKind.TEXT, b"some words")
     with pytest.raises(ValueError, match="4 bytes"):
         read_part(plan, plan.parts[0], b"some w")
 
 
 def test_what_stands_behind_the_part_is_not_read() -> None:
-    plan = planned(Kind.JSONL, b'{"text": "a"}\n{"text": "b"}\n', part_bytes=1)
+    plan = planned(FileKind.JSONL, b'{"text": "a"}\n{"text": "b"}\n', part_bytes=1)
     [one] = read_part(plan, plan.parts[0], b'{"text": "a"}\n!')
     assert one.document is not None
 
 
 MEGABYTE = 2**20
 HUGE = {
-    "a line of JSON": (200, Kind.JSONL, b'{"text": "', b"x" * MEGABYTE, b'"}\n{"text": "y"}\n'),
-    "blank lines of JSONL": (32, Kind.JSONL, b"", b" \n" * (MEGABYTE // 2), b'{"text": "y"}\n'),
-    "a row of CSV": (32, Kind.CSV, b"text\nx", b"x" * MEGABYTE, b"\ny\n"),
-    "a quoted cell of CSV": (32, Kind.CSV, b'text\n"x', b'x""\n,' * (MEGABYTE // 5), b'"\ny\n'),
-    "blank rows of CSV": (32, Kind.CSV, b"text\n", b"\r\n" * (MEGABYTE // 2), b"y\n"),
-    "blanks": (32, Kind.TEXT, b"x", b" \n" * (MEGABYTE // 2), b"y"),
+    "a line of JSON": (200, FileKind.JSONL, b'{"text": "', b"x" * MEGABYTE, b'"}\n{"text": "y"}\n'),
+    "blank lines of JSONL": (32, FileKind.JSONL, b"", b" \n" * (MEGABYTE // 2), b'{"text": "y"}\n'),
+    "a row of CSV": (32, FileKind.CSV, b"text\nx", b"x" * MEGABYTE, b"\ny\n"),
+    "a quoted cell of CSV": (32, FileKind.CSV, b'text\n"x', b'x""\n,' * (MEGABYTE // 5), b'"\ny\n'),
+    "blank rows of CSV": (32, FileKind.CSV, b"text\n", b"\r\n" * (MEGABYTE // 2), b"y\n"),
+    "blanks": (32, FileKind.TEXT, b"x", b" \n" * (MEGABYTE // 2), b"y"),
 }
 """Megabytes, kind, start, a block that fills the file, end."""
 
 
 @pytest.mark.parametrize(("megabytes", "kind", "start", "block", "end"), HUGE.values(), ids=HUGE.keys())
-def test_what_is_huge_streams_in_little_memory(megabytes: int, kind: Kind, start: bytes, block: bytes, end: bytes) -> None:
+def test_what_is_huge_streams_in_little_memory(megabytes: int, kind: FileKind, start: bytes, block: bytes, end: bytes) -> None:
     total = len(start) + megabytes * MEGABYTE // len(block) * len(block) + len(end)
 
     def whole() -> Iterable[bytes]:
@@ -223,7 +223,7 @@ def test_what_is_huge_streams_in_little_memory(megabytes: int, kind: Kind, start
         first = plan.parts[0].start
         assert plan.parts[-1].end == total
         rest = chain([start[first.offset :]], repeated(block, megabytes * MEGABYTE), [end])
-        return first, [one async for one in entries(kind, plan.columns, Source("f"), streamed(rest), first, total)]
+        return first, [one async for one in entries(kind, plan.columns, FileName("f"), streamed(rest), first, total)]
 
     tracemalloc.start()
     try:
@@ -234,7 +234,7 @@ def test_what_is_huge_streams_in_little_memory(megabytes: int, kind: Kind, start
     assert peak < 4 * MEGABYTE
     assert found[-1].document is not None
     assert found[-1].document.text == "y"
-    if kind is not Kind.TEXT and block.strip():  # one of them is a record too long to be held
+    if kind is not FileKind.TEXT and block.strip():  # one of them is a record too long to be held
         assert [entry.error.code for entry in found if entry.error] == ["line_too_long"]
 
 
@@ -243,9 +243,9 @@ def test_text_without_any_blank_streams_in_little_memory() -> None:
     total = 4 * MEGABYTE
 
     async def reading() -> int:
-        plan = await survey(Kind.MARKDOWN, streamed(repeated(b"x" * MEGABYTE, total)), part_bytes=MEGABYTE)
+        plan = await survey(FileKind.MARKDOWN, streamed(repeated(b"x" * MEGABYTE, total)), part_bytes=MEGABYTE)
         assert len(plan.parts) == 4
-        found = entries(Kind.MARKDOWN, (), Source("f"), streamed(repeated(b"x" * MEGABYTE, total)), Position(), total)
+        found = entries(FileKind.MARKDOWN, (), FileName("f"), streamed(repeated(b"x" * MEGABYTE, total)), Position(), total)
         return sum([len(one.document.text) async for one in found if one.document])
 
     tracemalloc.start()
@@ -258,25 +258,25 @@ def test_text_without_any_blank_streams_in_little_memory() -> None:
 
 def test_the_kind_is_the_ending_of_the_name() -> None:
     names = ["a.jsonl", "a.CSV", "b/c.d.Txt", "x.MD", "a.json", "a.markdown", "a", ".md", "csv", "a.csv.gz", "a."]
-    assert [kind_of(name) for name in names] == [Kind.JSONL, Kind.CSV, Kind.TEXT, Kind.MARKDOWN, *[None] * 7]
+    assert [kind_of(name) for name in names] == [FileKind.JSONL, FileKind.CSV, FileKind.TEXT, FileKind.MARKDOWN, *[None] * 7]
 
 
 def test_a_safe_name_stands_in_the_ids_as_it_is() -> None:
-    assert Source("handbook-v1.2_a:b.md").document_id(17) == "handbook-v1.2_a:b.md#17"
+    assert FileName("handbook-v1.2_a:b.md").document_id(17) == "handbook-v1.2_a:b.md#17"
 
 
 @given(st.text(min_size=1, max_size=1024), st.integers(1, 10**12))
 def test_every_name_gives_ids_and_metadata_that_can_be_stored(name: str, number: int) -> None:
-    made = Source(name).document_id(number)
+    made = FileName(name).document_id(number)
     assert len(made) <= 128
     assert re.search(DOCUMENT_ID, made)
-    assert len(metadata_json({"source": Source(name).name, "start": number, "end": number})) <= MAX_METADATA_BYTES
+    assert len(metadata_json({"source": FileName(name).name, "start": number, "end": number})) <= MAX_METADATA_BYTES
 
 
 def test_names_that_differ_give_ids_that_differ() -> None:
     names = ["a b.md", "a/b.md", "a-b.md", "ä.md", "ö.md", "-a.md", "a.md", "x" * 200, "x" * 201, "…", "." * 5]
-    assert len({Source(name).document_id(1) for name in names}) == len(names)
-    assert Source("docs/Über uns.md").document_id(3) == "docs-Uber-uns.md-47521be1#3"
+    assert len({FileName(name).document_id(1) for name in names}) == len(names)
+    assert FileName("docs/Über uns.md").document_id(3) == "docs-Uber-uns.md-47521be1#3"
 
 
 def test_a_refusal_says_why() -> None:
@@ -285,5 +285,5 @@ def test_a_refusal_says_why() -> None:
 
 
 def test_an_entry_is_a_part_of_its_file() -> None:
-    plan = planned(Kind.JSONL, b'{"text": "a"}\n')
-    assert plan.parts == (Part(Position(), 14),)
+    plan = planned(FileKind.JSONL, b'{"text": "a"}\n')
+    assert plan.parts == (PartRange(Position(), 14),)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from spass.rag.index.documents import MAX_TEXT_BYTES, NewDocument
-from spass.rag.ingest.plan import Kind
+from spass.rag.ingest.plan import FileKind
 from spass.rag.ingest.structure import MOST, TARGET
 from spass.rag.ingest.text import Chunker
 from tests.unit.rag.ingest.sample_files import documents, planned, read
@@ -16,7 +16,7 @@ SENTENCE = "This is a sentence of some words. "
 PARAGRAPH = SENTENCE * 11
 
 
-def chunks(text: str, kind: Kind = Kind.MARKDOWN) -> list[str]:
+def chunks(text: str, kind: FileKind = FileKind.MARKDOWN) -> list[str]:
     return [document.text for document in documents(read(kind, text.encode()))]
 
 
@@ -27,9 +27,9 @@ def span(document: NewDocument) -> tuple[int, int]:
     return start, end
 
 
-@pytest.mark.parametrize("kind", [Kind.TEXT, Kind.MARKDOWN])
+@pytest.mark.parametrize("kind", [FileKind.TEXT, FileKind.MARKDOWN])
 @given(texts())
-def test_chunks_are_all_of_the_text_but_blanks_between_them(kind: Kind, data: bytes) -> None:
+def test_chunks_are_all_of_the_text_but_blanks_between_them(kind: FileKind, data: bytes) -> None:
     found = documents(read(kind, data))
     end = len("\ufeff".encode()) if data.startswith("\ufeff".encode()) else 0
     for document in found:
@@ -41,15 +41,15 @@ def test_chunks_are_all_of_the_text_but_blanks_between_them(kind: Kind, data: by
     assert not data[end:].decode().strip()
 
 
-@pytest.mark.parametrize("kind", [Kind.TEXT, Kind.MARKDOWN])
+@pytest.mark.parametrize("kind", [FileKind.TEXT, FileKind.MARKDOWN])
 @given(texts())
-def test_no_chunk_but_code_is_longer_than_an_embedding_reads(kind: Kind, data: bytes) -> None:
+def test_no_chunk_but_code_is_longer_than_an_embedding_reads(kind: FileKind, data: bytes) -> None:
     for text in (document.text for document in documents(read(kind, data))):
         assert len(text.encode()) <= (MOST if "```" in text or "~~~" in text else TARGET)
 
 
 def test_a_chunk_says_where_it_stands() -> None:
-    first, second = documents(read(Kind.MARKDOWN, "\n# Über\n\nText.\n\n# Zwei\n".encode(), name="docs/a b.md"))
+    first, second = documents(read(FileKind.MARKDOWN, "\n# Über\n\nText.\n\n# Zwei\n".encode(), name="docs/a b.md"))
     assert (first.text, first.metadata) == ("# Über\n\nText.", {"source": "docs/a b.md", "start": 1, "end": 15})
     assert (second.text, second.metadata) == ("# Zwei", {"source": "docs/a b.md", "start": 17, "end": 23})
     assert [one.id.partition("#")[2] for one in (first, second)] == ["1", "2"]
@@ -78,12 +78,12 @@ def test_a_heading_is_not_left_alone_above_a_long_paragraph() -> None:
 
 
 def test_plain_text_has_no_headings() -> None:
-    assert chunks("One.\n\n# Two\n\nThree.", Kind.TEXT) == ["One.\n\n# Two\n\nThree."]
+    assert chunks("One.\n\n# Two\n\nThree.", FileKind.TEXT) == ["One.\n\n# Two\n\nThree."]
 
 
 @pytest.mark.parametrize("blank", ["\n\n", "\r\n\r\n", "\r\r", "\n \t\n\n"])
 def test_small_paragraphs_are_packed_up_to_the_target(blank: str) -> None:
-    found = chunks(blank.join([PARAGRAPH.strip()] * 7), Kind.TEXT)
+    found = chunks(blank.join([PARAGRAPH.strip()] * 7), FileKind.TEXT)
     assert [chunk.split(blank) for chunk in found] == [[PARAGRAPH.strip()] * count for count in (2, 2, 2, 1)]
 
 
@@ -139,7 +139,7 @@ def test_code_that_is_never_closed_ends_with_the_file() -> None:
 
 def test_blanks_of_every_language_are_blanks() -> None:
     blanks = "".join(char for char in map(chr, range(sys.maxunicode)) if char.isspace())
-    assert [chunk.data for chunk in Chunker(Kind.TEXT, planned(Kind.TEXT, b"x").parts[0].start).feed(
+    assert [chunk.data for chunk in Chunker(FileKind.TEXT, planned(FileKind.TEXT, b"x").parts[0].start).feed(
         f"{blanks}a{blanks}".encode(), final=True
     )] == [b"a"]  # fmt: skip
 
