@@ -5,6 +5,7 @@ idempotency key, body.
 """
 
 import re
+import sys
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final
@@ -25,6 +26,7 @@ from spass.web.exchange import exchange_of
 from spass.web.idempotency import idempotent_request
 from spass.web.json import check_content_type, parse_object, read_body
 from spass.web.services import services_of
+from spass.web.startup import in_lambda
 
 Handler = Callable[[Request], Coroutine[None, None, Response]]
 
@@ -135,17 +137,25 @@ def _ignored_body(raw: bytes) -> Json:
 def api_router() -> APIRouter:
     """Return a router for routes with a caller. A body without a Content-Type is read as JSON; ``check_content_type`` refuses
     other types."""
-    return APIRouter(route_class=CallerRoute, strict_content_type=False, responses=_RESPONSES)
+    return _router(CallerRoute, _RESPONSES)
 
 
 def admin_router() -> APIRouter:
     """Return a router for routes that need an admin's token."""
-    return APIRouter(route_class=AdminRoute, strict_content_type=False, responses=_RESPONSES)
+    return _router(AdminRoute, _RESPONSES)
 
 
 def public_router() -> APIRouter:
     """Return a router for routes without a caller."""
-    return APIRouter(route_class=PublicRoute, responses={"default": _ANY_ERROR})
+    return _router(PublicRoute, {"default": _ANY_ERROR})
+
+
+def _router(route_class: type[APIRoute], responses: dict[int | str, dict[str, Any]]) -> APIRouter:
+    if in_lambda():
+        # To see whether a model is one of pydantic 1's, FastAPI imports all of pydantic.v1: 23 modules that no function needs.
+        # None lets that import fail, and FastAPI then takes every model for one of pydantic 2's.
+        sys.modules.setdefault("pydantic.v1", None)  # type: ignore[arg-type]
+    return APIRouter(route_class=route_class, strict_content_type=False, responses=responses)
 
 
 async def _agent(name: Annotated[str, Path(description="An agent's name.")]) -> AgentName:

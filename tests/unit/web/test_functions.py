@@ -1,7 +1,10 @@
 """Where a request stands behind a stage or a custom domain."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -136,3 +139,29 @@ def test_in_lambda_a_function_makes_what_it_needs_while_it_starts(services: Serv
     lambda_handler(router, services)
     assert made == ["connect", "needs", "connect"]
     assert "tokens" in services.__dict__
+
+
+_IMPORTED = """
+import sys
+from pathlib import Path
+from pydantic import BaseModel
+from spass.web.routing import api_router
+
+class Answer(BaseModel):
+    n: int
+
+router = api_router()
+
+@router.get("/v1/answer")
+async def answer(n: int) -> Answer:
+    return Answer(n=n)
+
+print([name for name, module in sys.modules.items() if name.startswith("pydantic.v1") and module])
+"""
+
+
+def test_a_function_in_lambda_starts_without_pydantic_1() -> None:
+    environment = {"PYTHONPATH": "shared:.", "AWS_LAMBDA_FUNCTION_NAME": "answer", "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-c", _IMPORTED]
+    ended = subprocess.run(command, cwd=Path(__file__).parents[3], env=environment, capture_output=True, check=True, text=True)
+    assert ended.stdout.strip() == "[]"
