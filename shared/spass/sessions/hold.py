@@ -5,6 +5,7 @@ from contextlib import suppress
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
+from spass.aws.codec import encode
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS
 from spass.aws.table import ConditionFailed
@@ -55,7 +56,7 @@ async def acquire_hold(store: TenantStore, session: SessionId, agent: AgentName,
     mine = Equals("user", user) & Equals("agent", agent)
     write = Update(
         keys.session_head(store.tenant, session),
-        set={"hold": hold.attributes()},
+        set={"hold": encode(hold)},
         when=mine & Absent("deleted_at") & Absent("archived_at") & not_held_by_others(now, hold.owner),
     )
     try:

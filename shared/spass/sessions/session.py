@@ -1,13 +1,14 @@
 """A session: whose it is, how far it has come, and who holds it. Its stored form is one item, the head."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Final, cast
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from spass.aws.attributes import Item, Value
+from spass.aws.codec import decode, encode
 from spass.calls.scope import Scope
 from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
 from spass.core.ids import AgentName, SessionId, SummaryId, UserId
@@ -53,12 +54,6 @@ class Hold:
     def live(self, now: float) -> bool:
         return self.expires_at > now
 
-    def attributes(self) -> dict[str, Value]:
-        hold: dict[str, Value] = {"owner": self.owner, "kind": self.kind.value, "expires_at": self.expires_at}
-        if self.key_hash is not None:
-            hold |= {"key_hash": self.key_hash, "body_hash": self.body_hash}
-        return hold
-
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -100,15 +95,12 @@ class Session:
         return self.next_seq - self.compacted_before
 
     def attributes(self) -> dict[str, Value]:
-        """The head item. What is None is absent, so that conditions can ask for it."""
-        attributes: dict[str, Value] = {name: getattr(self, name) for name in _FIELDS if getattr(self, name) is not None}
-        if self.hold is not None:
-            attributes["hold"] = self.hold.attributes()
-        return attributes
+        """Return the attributes of the head item."""
+        return encode(self)
 
     def entry(self) -> dict[str, Value]:
-        """The item in its user's list: all that a list shows, so that a page costs one query."""
-        return {name: value for name, value in self.attributes().items() if name != "hold"}
+        """Return the attributes of the item in its user's list: all that a list shows, so that a page costs one query."""
+        return encode(replace(self, hold=None))
 
 
 class SessionView(ResponseModel):
@@ -139,13 +131,9 @@ class Successor(ResponseModel):
     successor_session_id: SessionIdText
 
 
-_FIELDS: Final = tuple(name for name in Session.__dataclass_fields__ if name != "hold")
-
-
 def decode_session(item: Item) -> Session:
-    """The session that a head or a list entry holds."""
-    fields = {name: item[name] for name in _FIELDS if name in item} | {"title": item.get("title")}
-    return Session(**fields, hold=_decode_hold(item.get("hold")))  # type: ignore[arg-type]  # written by ``attributes``
+    """Return the session that a head or a list entry holds."""
+    return decode(Session, item, title=item.get("title"), hold=_decode_hold(item.get("hold")))
 
 
 def decode_owned_session(item: Item | None, agent: AgentName, user: UserId) -> Session:
@@ -177,10 +165,4 @@ def require_user(scope: Scope) -> UserId:
 def _decode_hold(stored: Value) -> Hold | None:
     if not isinstance(stored, Mapping):
         return None
-    return Hold(
-        owner=cast(str, stored["owner"]),
-        kind=HoldKind(cast(str, stored["kind"])),
-        expires_at=cast(int, stored["expires_at"]),
-        key_hash=cast("str | None", stored.get("key_hash")),
-        body_hash=cast("str | None", stored.get("body_hash")),
-    )
+    return decode(Hold, stored, kind=HoldKind(str(stored["kind"])))

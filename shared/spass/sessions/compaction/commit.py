@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from spass.aws import keys
 from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
+from spass.aws.codec import encode
 from spass.aws.objects import ObjectMissing
 from spass.aws.table import TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
@@ -25,7 +26,7 @@ from spass.core.errors import (
 from spass.core.ids import MessageId, new_id, random_suffix
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Timestamp, timestamp
-from spass.sessions.compaction.summary_store import read_summary, storable_text, summary_attributes
+from spass.sessions.compaction.summary_store import read_summary, storable_text
 from spass.sessions.compaction.types import CompactionPlan, CompactionResult, Summary, SummaryRecord, summary_message
 from spass.sessions.hold import held_by, is_deleted, release_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body, stored_overflow_key
@@ -212,7 +213,7 @@ def _writes(attempt: _CommitAttempt, first: Put) -> list[Write]:
         ),
         Put(keys.session_head(tenant, successor.id), successor.attributes(), ITEM_ABSENT),
         first,
-        Put(keys.session_summary(tenant, successor.id, plan.summary), summary_attributes(attempt.result.summary), ITEM_ABSENT),
+        Put(keys.session_summary(tenant, successor.id, plan.summary), encode(attempt.result.summary), ITEM_ABSENT),
         Put(keys.user_session(tenant, source.user, source.agent, source.id), archived.entry()),
         Put(keys.user_session(tenant, source.user, source.agent, successor.id), successor.entry()),
     ]

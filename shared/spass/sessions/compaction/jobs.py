@@ -13,6 +13,7 @@ from typing import Final
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
+from spass.aws.codec import encode
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.objects import ObjectMissing
 from spass.aws.table import TransactionFailed
@@ -189,7 +190,7 @@ class CompactionJobs:
         unchanged = Equals("next_seq", source.next_seq) & Absent("deleted_at") & Absent("archived_at")
         take = Update(
             keys.session_head(store.tenant, source.id),
-            set={"hold": hold.attributes()},
+            set={"hold": encode(hold)},
             when=unchanged & not_held_by_others(now, job.id),
         )
         record = Put(keys.job(store.tenant, job.id), job.attributes(), ITEM_ABSENT)

@@ -1,0 +1,32 @@
+"""Dataclasses as the attributes of an item, and back: each field is an attribute under its own name."""
+
+from collections.abc import Mapping
+from dataclasses import Field
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from spass.aws.attributes import Value
+
+
+class Record(Protocol):
+    """A dataclass whose fields the table can hold: values of attributes, ids, string enums, or records."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+R = TypeVar("R", bound=Record)
+
+
+def encode(record: Record) -> dict[str, Value]:
+    """Return the attributes of ``record``. What is None is absent, so that conditions can ask for it."""
+    attributes: dict[str, Value] = {}
+    for name in record.__dataclass_fields__:
+        value = getattr(record, name)
+        if value is not None:
+            attributes[name] = encode(value) if hasattr(value, "__dataclass_fields__") else value
+    return attributes
+
+
+def decode(record: type[R], item: Mapping[str, Value], /, **decoded: object) -> R:
+    """Return the record that ``item`` holds. ``decoded`` are the fields whose type the attribute does not have, such as enums."""
+    stored = {name: item[name] for name in record.__dataclass_fields__ if name in item}
+    return record(**{**stored, **decoded})
