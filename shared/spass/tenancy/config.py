@@ -1,4 +1,4 @@
-"""``gateway.yaml``: the operator's one file."""
+"""The schema of ``gateway.yaml``, the operator's one file."""
 
 from collections.abc import Collection
 from datetime import date
@@ -32,13 +32,13 @@ from spass.tenancy.scalars import (
 from spass.tenancy.yaml_source import ConfigError, load_yaml, validate
 
 DEFAULT_READ_TIMEOUT: Final = 120.0
-"""Seconds between two bytes of an answer, for a backend without a ``timeout``."""
+"""Seconds between two bytes of an answer, for a backend without ``timeout``."""
 
 MAX_SYSTEM_PROMPT_BYTES: Final = 32 * 1024
 MAX_MEMORY_BYTES: Final = 16 * 1024
 _MAX_TOOLS: Final = 128
 MAX_EMBEDDING_INPUTS: Final = 2048
-"""Texts in one request of embeddings, as OpenAI limits them."""
+"""Texts in one request of embeddings: OpenAI's limit."""
 
 
 def _absent_is_empty(value: object) -> object:
@@ -54,9 +54,9 @@ class _Section(BaseModel):
 
 
 class BackendConfig(_Section):
-    """Where models are served. Of several that serve a model, failover takes the one with the lowest ``priority`` first.
+    """A backend that serves models. Of several that serve a model, failover tries the one with the lowest ``priority`` first.
 
-    ``timeout`` is in seconds of silence between bytes. Only if it is set does it bound an answer that comes in one piece.
+    ``timeout`` is the longest silence between two bytes, in seconds. An answer in one piece is bounded only if it is set.
     """
 
     hints: ClassVar[dict[str, str]] = {
@@ -79,7 +79,7 @@ class BackendConfig(_Section):
 
     @property
     def silence(self) -> float:
-        """Return how many seconds a provider that answers in pieces, or only embeds, may send nothing."""
+        """Return the longest silence in seconds of a provider that streams its answer or only embeds."""
         return DEFAULT_READ_TIMEOUT if self.timeout is None else self.timeout
 
     @model_validator(mode="before")
@@ -91,7 +91,7 @@ class BackendConfig(_Section):
 
 
 class LlmConfig(_Section):
-    """How models are reached. ``retries`` come after the first try and count over all backends; delays are in seconds."""
+    """How models are called. ``retries`` follow the first attempt and count over all backends; delays are in seconds."""
 
     strategy: Literal["failover", "round-robin", "least-loaded"] = "failover"
     retries: Annotated[int, Field(ge=0, le=20, strict=True)] = 3
@@ -103,8 +103,8 @@ class LlmConfig(_Section):
 class ModelConfig(_Section):
     """A model of the catalogue. ``context_window`` is in tokens, prices in US dollars per million tokens.
 
-    ``sampling`` says whether the model takes ``temperature``, ``top_p`` and the like; a model that refuses them is sent none.
-    ``created`` is the day on which the model was released, for the lists of clients; they are shown its first second (UTC).
+    With ``sampling: false`` the model is sent no ``temperature``, ``top_p`` and the like. ``created`` is the day of the model's
+    release; lists of models show its first second (UTC).
     """
 
     name: Name
@@ -124,7 +124,7 @@ class RequestLimits(_Section):
 
 
 class TenantDefaults(_Section):
-    """The part of the configuration that cascades from the process over the file's tenant to what the tenant stored."""
+    """Settings that cascade: from the file's defaults, over its entry for a tenant, to the values that the tenant stored."""
 
     compact_strategy: CompactStrategy = "auto"
     compact_keep_last_n: Annotated[KeepLastN, Field(strict=True)] = 10
@@ -141,13 +141,13 @@ class TenantDefaults(_Section):
 
 
 class Defaults(TenantDefaults):
-    """What holds for every tenant that says nothing else. ``embedding_model`` is the whole process's."""
+    """The defaults of all tenants. ``embedding_model`` is the same for the whole process."""
 
     embedding_model: Name = "all-minilm-l6-v2"
 
 
 class TokenConfig(_Section):
-    """A token's SHA-256 and what it may do."""
+    """A token's SHA-256 and its rights."""
 
     hints: ClassVar[dict[str, str]] = {
         "token": "tokens never stand in this file, write the token's SHA-256: sha256",
@@ -172,7 +172,7 @@ class TenantConfig(_Section):
 class GatewayConfig(_Section):
     """The whole file."""
 
-    hints: ClassVar[dict[str, str]] = {"backends": "backends stand under llm", "embedding_model": "it stands under defaults"}
+    hints: ClassVar[dict[str, str]] = {"backends": "backends belong under llm", "embedding_model": "it belongs under defaults"}
 
     llm: LlmConfig = LlmConfig()
     models: Annotated[tuple[ModelConfig, ...], BeforeValidator(_absent_is_empty)] = ()
@@ -198,7 +198,7 @@ class GatewayConfig(_Section):
         return {model.name: model for model in self.models}
 
     def model(self, name: str) -> ModelConfig:
-        """The catalogue's entry for ``name``.
+        """Return the catalogue's entry for ``name``.
 
         Raises:
             ModelNotFound: the catalogue has no model of that name.

@@ -76,7 +76,7 @@ def _is_unpriced(model: "ModelConfig") -> bool:
 
 
 def _references(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
-    """Names that should be in the catalogue."""
+    """Yield names that the catalogue must have and has not."""
     for position, model in enumerate(config.models):
         if (model.kind == "embedding") != (model.dimensions is not None):
             yield source.problem(
@@ -87,22 +87,22 @@ def _references(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigP
             )
     default = config.defaults.embedding_model
     embedding, chat = _names(config, "embedding"), _names(config, "chat")
-    yield from _unless_known(source, ("defaults", "embedding_model"), default, embedding, "embedding model")
+    yield from _unless_known(source, ("defaults", "embedding_model"), default, embedding, "an embedding model")
     for number, backend in enumerate(config.llm.backends):
         at: Loc = ("llm", "backends", number)
         for position, name in enumerate(backend.supported_models):
-            yield from _unless_known(source, (*at, "supported_models", position), name, [*chat, *embedding], "model")
+            yield from _unless_known(source, (*at, "supported_models", position), name, [*chat, *embedding], "a model")
         for name in backend.model_names:
-            yield from _unless_known(source, (*at, "model_names", name), name, [*chat, *embedding], "model")
+            yield from _unless_known(source, (*at, "model_names", name), name, [*chat, *embedding], "a model")
     for number, tenant in enumerate(config.tenants):
         for token_number, token in enumerate(tenant.tokens):
             for position, name in enumerate(token.allowed_models):
                 where: Loc = ("tenants", number, "tokens", token_number, "allowed_models", position)
-                yield from _unless_known(source, where, name, [ANY_MODEL, *chat, *embedding], "model")
+                yield from _unless_known(source, where, name, [ANY_MODEL, *chat, *embedding], "a model")
 
 
 def _cascading(config: "GatewayConfig") -> Iterator[tuple[Loc, "TenantDefaults"]]:
-    """The parts that cascade, and where each stands."""
+    """Yield the parts that cascade, each with its path in the file."""
     yield ("defaults",), config.defaults
     for number, tenant in enumerate(config.tenants):
         yield ("tenants", number, "defaults"), tenant.defaults
@@ -111,15 +111,15 @@ def _cascading(config: "GatewayConfig") -> Iterator[tuple[Loc, "TenantDefaults"]
 def unknown_names(
     defaults: "TenantDefaults", config: "GatewayConfig", tool_names: Collection[str] | None
 ) -> Iterator[tuple[Loc, str]]:
-    """What ``defaults`` name that does not exist: where in them, and what is wrong. ``tool_names`` as for a whole file."""
+    """Yield unknown names in ``defaults``: the path within them, and a message. ``tool_names`` is as for a whole file."""
     model, chat = defaults.compact_summary_model, _names(config, "chat")
     if model is not None and model not in chat:
-        yield ("compact_summary_model",), _unknown(model, chat, "chat model of the catalogue")
+        yield ("compact_summary_model",), _unknown(model, chat, "a chat model of the catalogue")
     if tool_names is not None:
         for position, name in enumerate(defaults.tools_enabled_default):
             if name not in tool_names:
                 advice = did_you_mean(name, sorted(tool_names))
-                yield ("tools_enabled_default", position), f"'{name}' is no tool of this gateway{advice}"
+                yield ("tools_enabled_default", position), f"'{name}' is not a tool of this gateway{advice}"
 
 
 def _names(config: "GatewayConfig", kind: str) -> list[str]:
@@ -132,11 +132,11 @@ def _unless_known(source: YamlSource, loc: Loc, name: str, known: Sequence[str],
 
 
 def _unknown(name: str, known: Sequence[str], what: str) -> str:
-    return f"'{name}' is no {what}{did_you_mean(name, known)}"
+    return f"'{name}' is not {what}{did_you_mean(name, known)}"
 
 
 def _repetitions(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
-    """Names that should be unique."""
+    """Yield names that must be unique and are not."""
     yield from _twice(source, ("llm", "backends"), "name", (backend.name for backend in config.llm.backends))
     yield from _twice(source, ("models",), "name", (model.name for model in config.models))
     yield from _twice(source, ("tenants",), "id", (tenant.id for tenant in config.tenants))

@@ -1,4 +1,4 @@
-"""Who calls: a token's tenant and rights, and the caller of one request."""
+"""A token's tenant and rights, and the caller of one request."""
 
 import hashlib
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from spass.tenancy.scalars import ANY_MODEL
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a token stands for."""
+    """The tenant and the rights of a token."""
 
     tenant: TenantId
     token_id: str
@@ -19,12 +19,12 @@ class Identity:
     allowed_models: tuple[str, ...]
 
     def allows(self, model: str) -> bool:
-        """Whether the token may name ``model`` in a request."""
+        """Return True if the token may use ``model``."""
         return ANY_MODEL in self.allowed_models or model in self.allowed_models
 
 
 class Tokens:
-    """The tokens of the configuration. Only the SHA-256 of each is known, over the whole token."""
+    """The tokens of the configuration, of which only the SHA-256 is known."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._identities = {
@@ -34,10 +34,10 @@ class Tokens:
         }
 
     def identify(self, token: str) -> Identity:
-        """Whose ``token`` it is.
+        """Return the identity of ``token``.
 
         Raises:
-            InvalidToken: nobody's.
+            InvalidToken: the configuration does not have it.
         """
         try:
             return self._identities[_digest(token)]
@@ -54,7 +54,7 @@ def _digest(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request, and where in a tree of calls it stands. ``route`` is the template (``/a1/agents/{name}/chat``)."""
+    """The sender of a request, and its place in a tree of calls. ``route`` is a template: ``/a1/agents/{name}/chat``."""
 
     identity: Identity
     user: UserId | None

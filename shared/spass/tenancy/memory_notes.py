@@ -1,4 +1,4 @@
-"""The notes that a tenant keeps: lines of the setting ``memory``, to which tools add."""
+"""The notes of a tenant: lines of the setting ``memory``, which tools append."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from spass.tenancy.stored_settings import version_of
 
 @dataclass(frozen=True, slots=True)
 class NoteResult:
-    """What a note comes to. Bytes are of UTF-8."""
+    """The size of the memory after a note, in bytes of UTF-8."""
 
     memory_size_bytes: int
 
 
 def append_line(memory: str | None, note: str) -> str:
-    """``memory`` with one line more.
+    """Return ``memory`` with ``note`` as its last line.
 
     Raises:
-        InvalidRequest: there is no room for it.
+        InvalidRequest: the memory would exceed ``MAX_MEMORY_BYTES``.
     """
     lines = f"{memory.rstrip()}\n{note}" if memory and memory.strip() else note
     if (size := len(lines.encode())) > MAX_MEMORY_BYTES:
@@ -43,11 +43,12 @@ async def append(
     participant: Participant[NoteResult],
     deadline: Deadline,
 ) -> tuple[NoteResult, Item]:
-    """Add ``note`` to the memory that is in force by the tenant's item (``memory_of``), on condition that the item is still what
-    was read. Return the item after it, too.
+    """Append ``note`` to the memory in force, which ``memory_of`` reads from the tenant's item. Return the result and the item.
+
+    The write is conditional on the item read, so concurrent notes are not lost.
 
     Raises:
-        as ``Cascade.remember``.
+        as ``Cascade.append_memory``.
     """
     where = tenant_config(store.tenant)
     after: Item = {}

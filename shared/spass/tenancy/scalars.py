@@ -1,4 +1,4 @@
-"""What a single value of ``gateway.yaml`` must look like, and how it is refused."""
+"""Types of the single values in ``gateway.yaml``, with the messages for wrong ones."""
 
 import re
 from datetime import date
@@ -12,7 +12,7 @@ ANY_MODEL: Final = "*"
 
 
 def _variable(value: str) -> str:
-    # The value is not repeated in the error: it may be a key that somebody pasted.
+    # The message does not repeat the value: it may be a pasted key.
     if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
         raise ValueError("must be the name of an environment variable such as OPENAI_API_KEY, never a key itself")
     return value

@@ -1,4 +1,4 @@
-"""A tenant's effective settings: the process's, overlaid by the file's for this tenant, overlaid by what the tenant stored."""
+"""A tenant's effective settings: the file's defaults, then its entry for the tenant, then the values that the tenant stored."""
 
 import asyncio
 import time
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from spass.tenancy.memory_notes import NoteResult
 
 FRESH_SECONDS: Final = 30.0
-"""How long what was read is used. A reply may be a second or two old itself; every process knows a change after a minute."""
-_PAUSE_SECONDS: Final = 5.0  # after a read that failed, before the next: each takes seconds to fail
+"""Seconds for which a read is used. A reply may itself be two seconds old: every process knows a change after a minute."""
+_PAUSE_SECONDS: Final = 5.0  # between a failed read and the next: each takes seconds to fail
 
 
 class SettingSource(StrEnum):
@@ -79,7 +79,7 @@ class TenantSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a process knows of a tenant; ``until`` when it may be used unasked. ``stale`` if the table did not answer since."""
+    """Settings in the cache, to be used ``until`` then. ``stale`` if the table has not answered since."""
 
     version: int
     settings: TenantSettings
@@ -88,7 +88,7 @@ class _Known:
 
 
 class Cascade:
-    """The settings of every tenant. One for the process.
+    """The settings of every tenant. A process has one.
 
     ``tool_names`` are the tools that a tenant may name; None leaves them unchecked. ``clock`` counts seconds and never goes back.
     """
@@ -118,33 +118,34 @@ class Cascade:
         if known is not None and self._clock() < known.until and (known.stale or not bypass_cache):
             return known.settings
         if bypass_cache:
-            return await self._refreshed(store, consistent=True)
+            return await self._refresh(store, consistent=True)
         reading = self._reads.get(store.tenant)
         if reading is None or reading.get_loop() is not asyncio.get_running_loop():
-            reading = self._reads[store.tenant] = asyncio.create_task(self._refreshed(store))
+            reading = self._reads[store.tenant] = asyncio.create_task(self._refresh(store))
             reading.add_done_callback(lambda done: self._forget_read(store.tenant, done))
         return await asyncio.shield(reading)
 
-    async def described(self, store: "TenantStore") -> TenantSettings:
-        """What holds for the tenant of ``store`` now, whichever process changed it last.
+    async def read(self, store: "TenantStore") -> TenantSettings:
+        """Read the effective settings of the tenant of ``store``, with the last change of any process.
 
         Raises:
             StorageUnavailable: the table does not answer.
         """
         asked = self._clock()
-        return self._learn(store.tenant, await store.table.get(tenant_config(store.tenant)), asked)
+        return self._update_cache(store.tenant, await store.table.get(tenant_config(store.tenant)), asked)
 
     async def change(self, store: "TenantStore", changes: Mapping[str, Json]) -> TenantSettings:
-        """Stores ``changes``, all of them or none; null clears what was stored, and what is not named stays as it is. In this
-        process they hold from now on, in every other within a minute. Made twice, a change is the same.
+        """Store all of ``changes`` or none, and return the effective settings. Null clears a stored value.
+
+        This process uses them from now on, every other within a minute. A repeated change has the same result.
 
         Raises:
-            InvalidRequest: a key is unknown or a value bad.
+            InvalidRequest: a key is unknown or a value is wrong.
             StorageUnavailable: the table does not answer; whether the change took effect is unknown.
         """
         checked = self._rules.validate(changes)
         if not changes:
-            return await self.described(store)
+            return await self.read(store)
         if checked.monthly_budget_usd is not None:
             from spass.limits.shared_limit import forget_spending
 
@@ -153,11 +154,11 @@ class Cascade:
         try:
             item = await store.table.write(write)
         except (StorageUnavailable, asyncio.CancelledError):
-            self._doubt(store.tenant)
+            self._expire_cache(store.tenant)
             raise
-        return self._learn(store.tenant, item, asked)
+        return self._update_cache(store.tenant, item, asked)
 
-    async def remember(
+    async def append_memory(
         self, store: "TenantStore", note: str, participant: "Participant[NoteResult]", deadline: Deadline
     ) -> "NoteResult":
         """Add ``note``, one line, to the memory that is in force, in one transaction with the participant's writes. This process
@@ -171,18 +172,18 @@ class Cascade:
         from spass.tenancy.memory_notes import append
 
         def memory_of(item: "Item | None") -> str | None:
-            return self._layered(store.tenant, self._rules.stored(item)).memory
+            return self._merge(store.tenant, self._rules.parse_item(item)).memory
 
         asked = self._clock()
         try:
-            noted, item = await append(store, note, memory_of, participant, deadline)
+            result, item = await append(store, note, memory_of, participant, deadline)
         except (StorageUnavailable, asyncio.CancelledError):
-            self._doubt(store.tenant)
+            self._expire_cache(store.tenant)
             raise
-        self._learn(store.tenant, item, asked)
-        return noted
+        self._update_cache(store.tenant, item, asked)
+        return result
 
-    async def _refreshed(self, store: "TenantStore", *, consistent: bool = False) -> TenantSettings:
+    async def _refresh(self, store: "TenantStore", *, consistent: bool = False) -> TenantSettings:
         asked = self._clock()
         try:
             item = await store.table.get(tenant_config(store.tenant), consistent=consistent)
@@ -195,16 +196,18 @@ class Cascade:
                 write_line({**line, "tenant": store.tenant})
             self._known[store.tenant] = replace(known, until=self._clock() + _PAUSE_SECONDS, stale=True)
             return known.settings
-        return self._learn(store.tenant, item, asked)
+        return self._update_cache(store.tenant, item, asked)
 
-    def _learn(self, tenant: TenantId, item: "Item | None", asked: float) -> TenantSettings:
-        """What holds by ``item``, for which the table was asked at ``asked``; or by what is known already, if that is newer:
-        replies may come in another order than the changes were made, and from a replica that lags."""
-        stored, known = self._rules.stored(item), self._known.get(tenant)
+    def _update_cache(self, tenant: TenantId, item: "Item | None", asked: float) -> TenantSettings:
+        """Cache the settings of ``item``, read at ``asked``, and return those in force.
+
+        Cached settings stay if they are newer: replies may arrive out of order, or from a replica that lags.
+        """
+        stored, known = self._rules.parse_item(item), self._known.get(tenant)
         if known is not None and stored.version <= known.version:
             settings = known.settings
         else:
-            settings = self._layered(tenant, stored)
+            settings = self._merge(tenant, stored)
             if stored.ignored:
                 line: dict[str, Json] = {"at": now(), "level": "warning", "event": "tenant_config_ignored"}
                 write_line({**line, "tenant": tenant, "settings": [*stored.ignored]})
@@ -212,8 +215,8 @@ class Cascade:
         self._known[tenant] = _Known(version, settings, asked + FRESH_SECONDS)
         return settings
 
-    def _doubt(self, tenant: TenantId) -> None:
-        """A change may have been made: whoever asks next reads."""
+    def _expire_cache(self, tenant: TenantId) -> None:
+        """Read at the next use, because a change may have been made."""
         if (known := self._known.get(tenant)) is not None:
             self._known[tenant] = replace(known, until=float("-inf"))
 
@@ -221,10 +224,10 @@ class Cascade:
         if self._reads.get(tenant) is read:
             del self._reads[tenant]
 
-    def _layered(self, tenant: TenantId, stored: StoredSettings) -> TenantSettings:
+    def _merge(self, tenant: TenantId, stored: StoredSettings) -> TenantSettings:
         none = TenantDefaults()
         own = next((entry.defaults for entry in self._config.tenants if entry.id == tenant), none)
-        layers = ((SettingSource.DB, stored.said), (SettingSource.YAML, own))
+        layers = ((SettingSource.DB, stored.values), (SettingSource.YAML, own))
         base = (SettingSource.PROCESS, self._config.defaults)
         said = {key: next((layer for layer in layers if key in layer[1].model_fields_set), base) for key in KEYS}
         return TenantSettings(

@@ -1,7 +1,7 @@
-"""What a tenant has set for itself: the item in the table, and what a change to it must look like.
+"""The settings that a tenant stored: the item in the table, and the checks of a change.
 
-Each setting is an attribute of its own, so that two changes of different settings never undo each other. ``version`` grows with
-every change: who has seen one never goes back behind it, in whatever order replies arrive.
+Each setting is an attribute of its own, so changes of different settings do not undo each other. ``version`` grows with every
+change, so that a reader never goes back to an older state, in whatever order replies arrive.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -26,16 +26,18 @@ from spass.tenancy.yaml_source import Loc, explain_error, format_loc
 
 KEYS: Final = tuple(TenantDefaults.model_fields)
 _MAX_REPORTED: Final = 20
-_MAX_SHOWN: Final = 64  # characters of a key that nobody knows
+_MAX_SHOWN: Final = 64  # characters of an unknown key
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSettings:
-    """``said`` holds what the tenant set, and nothing else is among its ``model_fields_set``. ``ignored`` are settings that were
-    valid once and are not now, as when a model has left the catalogue: they count as not set."""
+    """The settings of one item. ``values.model_fields_set`` names those that the tenant set.
+
+    ``ignored`` names settings that are no longer valid, such as a model that left the catalogue. They count as not set.
+    """
 
     version: int
-    said: TenantDefaults
+    values: TenantDefaults
     ignored: tuple[str, ...] = ()
 
 
@@ -78,18 +80,17 @@ ConfigChange = Annotated[dict[str, Any], _ChangeSchema()]
 
 
 class SettingRules:
-    """What any setting must be, here as in ``gateway.yaml``. ``tool_names`` are the tools that there are; None leaves them
-    unchecked."""
+    """Check settings as ``gateway.yaml`` does. ``tool_names`` are the known tools; None leaves them unchecked."""
 
     def __init__(self, config: GatewayConfig, tool_names: Collection[str] | None) -> None:
         self._config = config
         self._tool_names = tool_names
 
     def validate(self, changes: Mapping[str, Json]) -> TenantDefaults:
-        """``changes`` without those that clear a setting.
+        """Return ``changes`` without those that clear a setting.
 
         Raises:
-            InvalidRequest: a key is unknown or a value bad; it names each.
+            InvalidRequest: keys are unknown or values are wrong; it names each.
         """
         problems: list[tuple[Loc, str]] = [
             ((key,), f"unknown key{did_you_mean(key, KEYS)}") for key in changes if key not in KEYS
@@ -104,8 +105,8 @@ class SettingRules:
             raise _invalid(problems)
         return change
 
-    def stored(self, item: Item | None) -> StoredSettings:
-        """What ``item`` says, as far as it still holds."""
+    def parse_item(self, item: Item | None) -> StoredSettings:
+        """Return the settings in ``item`` that are still valid."""
         if item is None:
             return StoredSettings(0, TenantDefaults())
         held = {key: item[key] for key in KEYS if key in item}
@@ -116,7 +117,7 @@ class SettingRules:
 
 
 def settings_update(tenant: TenantId, changes: Mapping[str, Json], checked: TenantDefaults) -> Update:
-    """Return the write that makes ``changes``, which were ``checked``: null clears, whatever is not named stays."""
+    """Return the write of ``changes``, which were ``checked``. Null clears a setting."""
     return Update(
         tenant_config(tenant),
         set={key: _attribute(getattr(checked, key)) for key, value in changes.items() if value is not None},
@@ -130,7 +131,7 @@ def _attribute(value: bool | int | str | Decimal | tuple[str, ...]) -> Value:
 
 
 def _read(held: Mapping[str, Value]) -> TenantDefaults:
-    """``held`` as settings, as far as it can be read."""
+    """Return the settings in ``held`` that are valid."""
     try:
         return TenantDefaults.model_validate(held)
     except ValidationError as error:
@@ -152,6 +153,6 @@ def _invalid(problems: Iterable[tuple[Loc, str]]) -> InvalidRequest:
 
 
 def version_of(item: Item) -> int:
-    """How many changes made ``item`` what it is."""
+    """Return the number of changes to ``item``."""
     version = item.get("version")
     return version if isinstance(version, int) else 0

@@ -1,4 +1,4 @@
-"""Objects that clients write, read strictly."""
+"""Read objects that clients write, strictly."""
 
 from itertools import islice
 from typing import Final
@@ -8,13 +8,14 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from spass.core.text_checks import did_you_mean
 
-_MAX_SUGGESTIONS: Final = 20  # each compares the name with all known ones, and a body may hold very many names
+_MAX_SUGGESTIONS: Final = 20  # each is compared with all known names, and a body may hold very many
 _LONGEST_NAME: Final = 64
 
 
 class StrictBody(BaseModel):
-    """An object that takes no unknown key, because a misspelt one would have no effect. Unknown keys are reported before all
-    other mistakes, with the key that was probably meant. Values are not converted.
+    """An object without unknown keys, because a misspelt key would have no effect. Values are not converted.
+
+    Unknown keys are reported before all other mistakes, with the key that was probably meant.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

@@ -1,8 +1,11 @@
-"""YAML files that an operator writes: read strictly, with the line of every value for whoever must correct one.
+"""Read the operator's YAML files strictly, with the line of every value for error messages.
 
-Only what JSON could say is accepted. Scalars follow the core schema of YAML 1.2
-(https://yaml.org/spec/1.2.2/#103-core-schema), so ``no`` is a word and ``010`` is ten. Refused: anchors and aliases (a small file
-could grow without bound), tags, keys that are no text or stand twice, several documents.
+Only values that JSON has are accepted. Scalars follow the core schema of YAML 1.2
+(https://yaml.org/spec/1.2.2/#103-core-schema), so ``no`` is a word and ``010`` is ten. Refused are anchors and aliases (a small
+file could grow without bound), tags, keys that are not text or occur twice, and several documents.
+
+The reader uses libyaml's events and not ``yaml.compose``: nodes do not tell anchors and tags, and the composer recurses in C
+before a limit of depth applies (100,000 brackets end the process).
 """
 
 import re
@@ -19,7 +22,7 @@ from spass.core.messages import Json
 from spass.core.text_checks import did_you_mean, suggest_name
 
 Loc: TypeAlias = tuple[str | int, ...]
-"""The way to a value: keys and list positions from the root."""
+"""The path to a value: keys and list positions from the root."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -35,7 +38,7 @@ _FLOAT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One thing wrong with a file. ``line`` counts from 1; it is None when the file as a whole is meant."""
+    """One problem in a file. ``line`` counts from 1; None means the whole file."""
 
     file: str
     line: int | None
@@ -46,7 +49,7 @@ class ConfigProblem:
 
 
 class ConfigError(Exception):
-    """A file of the operator's cannot be used. Holds every problem found, in the order of lines."""
+    """A file of the operator cannot be used. It holds all problems in the order of lines."""
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
@@ -55,29 +58,29 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class YamlSource:
-    """A file's data, and where each value stands in it."""
+    """A file's data, and the line of each value."""
 
     file: str
     data: Json
     lines: Mapping[Loc, int]
 
     def line_of(self, loc: Loc) -> int | None:
-        """The line of the value at ``loc`` or, when it has none of its own, of what it would stand in."""
+        """Return the line of the value at ``loc``, or of the innermost value around it that exists."""
         while loc and loc not in self.lines:
             loc = loc[:-1]
         return self.lines.get(loc)
 
     def problem(self, loc: Loc, message: str) -> ConfigProblem:
-        """A problem with the value at ``loc``."""
+        """Return a problem with the value at ``loc``."""
         where = format_loc(loc)
         return ConfigProblem(self.file, self.line_of(loc), f"{where}: {message}" if where else message)
 
 
 def load_yaml(path: Path, *, shown: str | None = None) -> YamlSource:
-    """The one document in the file at ``path``, which errors call ``shown``, by default the file's name.
+    """Return the document in the file at ``path``, which messages call ``shown`` (default: the file's name).
 
     Raises:
-        ConfigError: it cannot be read, or is not the plain YAML described above.
+        ConfigError: it cannot be read, or is not the YAML described above.
     """
     file = shown or path.name
     try:
@@ -89,7 +92,7 @@ def load_yaml(path: Path, *, shown: str | None = None) -> YamlSource:
 
 
 def parse_yaml(text: str, file: str) -> YamlSource:
-    """As ``load_yaml``, of a text that errors call ``file``."""
+    """Do as ``load_yaml``, for a text that messages call ``file``."""
     reader = _Reader(file)
     try:
         return YamlSource(file, reader.document(yaml.parse(text, Loader=_LOADER)), reader.lines)
@@ -103,14 +106,14 @@ def parse_yaml(text: str, file: str) -> YamlSource:
 
 
 def _what_to_check(error: yaml.MarkedYAMLError, line: int | None) -> str:
-    # The parser notices a fault where nothing fits any more: at the end of what was left open, or a line after the slip.
+    # The parser reports a fault where parsing fails, which may be lines after the mistake.
     if error.context_mark and re.search("quoted scalar|flow", error.context or ""):
         return f"check the quote or bracket that opens in line {error.context_mark.line + 1}"
     return "check indentation, colons and tabs" + (f" around line {line}" if line else "")
 
 
 class _Reader:
-    """Builds the data out of libyaml's events and notes the lines."""
+    """Build the data from libyaml's events, and note the lines."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -182,11 +185,10 @@ def _scalar(text: str) -> Json:
 
 
 def validate(source: YamlSource, model: type[M]) -> M:
-    """The file as a ``model``. A model may explain keys that people try: a class variable ``hints`` maps such a key to what
-    to write instead.
+    """Return the file as a ``model``. A class variable ``hints`` of a model maps a wrong key to the advice for it.
 
     Raises:
-        ConfigError: with every problem, unknown keys together with what was probably meant.
+        ConfigError: with every problem; unknown keys with the key that was probably meant.
     """
     try:
         return model.model_validate(source.data)
@@ -242,7 +244,7 @@ def _translated(source: YamlSource, model: type[BaseModel], detail: ErrorDetails
 
 
 def explain_error(kind: str, message: str) -> str:
-    """What pydantic says of a value, for people who know neither Python nor pydantic: ``must be …``."""
+    """Return pydantic's message about a value in words for operators: ``must be …``."""
     return _PLAINER.get(kind) or re.sub(
         "^(Value error, )?((Input|String|Tuple|Decimal input) should|Value should)?", _must, message
     )
@@ -266,7 +268,7 @@ def _hints(model: type[BaseModel]) -> Mapping[str, str]:
 
 
 def _model_at(model: type[BaseModel], loc: Loc) -> type[BaseModel]:
-    """The model that reads the mapping at ``loc`` of a file that ``model`` reads."""
+    """Return the model of the mapping at ``loc`` in a file of ``model``."""
     for part in loc:
         if isinstance(part, str) and part in model.model_fields:
             model = _model_in(model.model_fields[part].annotation) or model

@@ -70,7 +70,7 @@ async def test_of_writers_at_once_none_loses_a_note_nor_a_setting(writer: Writer
 
     await asyncio.gather(*map(note, range(8)), *map(sets, range(1, 5)))
     assert sorted(await writer.lines()) == [f"note {number}" for number in range(8)]
-    settings = await Cascade(GatewayConfig()).described(writer.store)
+    settings = await Cascade(GatewayConfig()).read(writer.store)
     assert settings.sources["rag_top_k"] == "db"
 
 

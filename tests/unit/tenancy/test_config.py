@@ -154,7 +154,7 @@ def test_a_key_pasted_as_the_variable_is_refused_and_not_repeated(tmp_path: Path
         ("    model_names: [a]", "gateway.yaml:5: llm.backends[0].model_names: must be a mapping of keys to values"),
         (
             "    model_names: {llama-4-skout: x}",
-            "gateway.yaml:5: llm.backends[0].model_names.llama-4-skout: 'llama-4-skout' is no model of the catalogue",
+            "gateway.yaml:5: llm.backends[0].model_names.llama-4-skout: 'llama-4-skout' is not a model of the catalogue",
         ),
     ],
 )
@@ -205,11 +205,11 @@ def test_an_embedding_model_needs_dimensions_and_a_chat_model_has_none(tmp_path:
     [
         (
             "{embedding_model: llama-4-scout}",
-            "'llama-4-scout' is no embedding model of the catalogue under models; known: all-minilm-l6-v2",
+            "'llama-4-scout' is not an embedding model of the catalogue under models; known: all-minilm-l6-v2",
         ),
         (
             "{compact_summary_model: all-minilm-l6-v2}",
-            "'all-minilm-l6-v2' is no chat model of the catalogue; known: llama-4-scout",
+            "'all-minilm-l6-v2' is not a chat model of the catalogue; known: llama-4-scout",
         ),
         ("{compact_strategy: atuo}", "must be one of 'auto', 'manual' or 'off'; did you mean 'auto'?"),
         ("{compact_keep_last_n: 201}", "must be less than or equal to 200"),
@@ -274,7 +274,7 @@ def test_an_allow_list_names_models_that_exist(tmp_path: Path) -> None:
     (complaint,) = complaints(
         tmp_path, tenant("- id: acme", "  tokens:", "    - {id: a, sha256: " + HASH + ", allowed_models: ['*', lama-4-scout]}")
     )
-    assert "allowed_models[1]: 'lama-4-scout' is no model" in complaint
+    assert "allowed_models[1]: 'lama-4-scout' is not a model" in complaint
     assert complaint.endswith("did you mean 'llama-4-scout'?")
 
 
@@ -369,8 +369,8 @@ def test_tools_that_do_not_exist_are_named_with_their_lines(tmp_path: Path) -> N
         load_gateway_config(path, ["calculator", "rag_query"])
     where = "tenants[{}].defaults.tools_enabled_default[{}]"
     assert [str(problem) for problem in caught.value.problems] == [
-        f"gateway.yaml:16: {where.format(0, 0)}: 'calculater' is no tool of this gateway; did you mean 'calculator'?",
-        f"gateway.yaml:18: {where.format(1, 1)}: 'nope' is no tool of this gateway; known: calculator, rag_query",
+        f"gateway.yaml:16: {where.format(0, 0)}: 'calculater' is not a tool of this gateway; did you mean 'calculator'?",
+        f"gateway.yaml:18: {where.format(1, 1)}: 'nope' is not a tool of this gateway; known: calculator, rag_query",
     ]
 
 

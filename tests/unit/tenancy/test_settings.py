@@ -60,9 +60,9 @@ def whole(changes: Mapping[str, Json]) -> dict[str, Json]:
 
 
 async def test_a_tenants_settings_overlay_the_processs_and_say_whence(store: TenantStore) -> None:
-    assert (await cascade().described(store)).answer().to_dict() == whole({})
+    assert (await cascade().read(store)).answer().to_dict() == whole({})
     unknown = Cascade(CONFIG.model_copy(update={"tenants": ()}))
-    assert (await unknown.described(store)).system_prompt == "Be kind."
+    assert (await unknown.read(store)).system_prompt == "Be kind."
 
 
 async def test_what_is_stored_overlays_both_until_it_is_cleared(store: TenantStore) -> None:
@@ -81,7 +81,7 @@ async def test_what_is_stored_overlays_both_until_it_is_cleared(store: TenantSto
     process = cascade()
     assert (await process.change(store, said)).answer().to_dict() == whole(said)
     assert (await process.effective(store)).answer().to_dict() == whole(said)
-    assert (await cascade().described(store)).answer().to_dict() == whole(said)
+    assert (await cascade().read(store)).answer().to_dict() == whole(said)
     assert json.loads(json.dumps(whole(said))) == whole(said)
     assert (await process.change(store, dict.fromkeys(said))).answer().to_dict() == whole({})
     assert (await cascade().effective(store)).answer().to_dict() == whole({})
@@ -98,7 +98,7 @@ async def test_a_change_is_partial(store: TenantStore) -> None:
 async def test_changes_of_different_keys_never_lose_one_another(store: TenantStore) -> None:
     changes: list[dict[str, Json]] = [{"rag_top_k": 2}, {"memory": "x"}, {"tokens_per_minute": 7}, {"compact_strategy": "off"}]
     await asyncio.gather(*(cascade().change(store, change) for change in changes))
-    assert (await cascade().described(store)).answer().to_dict() == whole(
+    assert (await cascade().read(store)).answer().to_dict() == whole(
         {key: value for change in changes for key, value in change.items()}
     )
 
@@ -118,7 +118,7 @@ async def test_changes_of_different_keys_never_lose_one_another(store: TenantSto
         (
             {"compact_summary_model": "mini-embed"},
             "compact_summary_model",
-            "compact_summary_model: 'mini-embed' is no chat model",
+            "compact_summary_model: 'mini-embed' is not a chat model",
         ),
         ({"system_prompt": 5}, "system_prompt", "system_prompt: must be text"),
         ({"system_prompt": "ü" * 16385}, "system_prompt", "system_prompt: must be at most 32768 bytes"),
@@ -127,7 +127,7 @@ async def test_changes_of_different_keys_never_lose_one_another(store: TenantSto
         (
             {"tools_enabled_default": ["rag_query", "calculater"]},
             "tools_enabled_default.1",
-            "tools_enabled_default[1]: 'calculater' is no tool of this gateway; did you mean 'calculator'?",
+            "tools_enabled_default[1]: 'calculater' is not a tool of this gateway; did you mean 'calculator'?",
         ),
         ({"monthly_budget_usd": "12"}, "monthly_budget_usd", "monthly_budget_usd: must be a number"),
         ({"monthly_budget_usd": True}, "monthly_budget_usd", "monthly_budget_usd: must be a number"),
@@ -153,7 +153,7 @@ async def test_a_bad_change_is_refused_by_name_and_nothing_of_it_is_stored(
         ({"tools_enabled_default": [5]}, "tools_enabled_default[0]: must be text"),
         (
             {"compact_summary_model": "mini-embed"},
-            "compact_summary_model: 'mini-embed' is no chat model of the catalogue; known: small",
+            "compact_summary_model: 'mini-embed' is not a chat model of the catalogue; known: small",
         ),
     ],
 )
@@ -178,7 +178,7 @@ async def test_a_stored_value_that_is_no_longer_valid_counts_as_not_stored_and_i
     shrunk = CONFIG.model_copy(update={"models": CONFIG.models[1:]})
     process = Cascade(shrunk, ["rag_query"], clock=Clock())
     assert (await process.effective(store)).answer().to_dict() == whole({"rag_top_k": 4})
-    assert (await process.described(store)).sources["compact_summary_model"] == "process"
+    assert (await process.read(store)).sources["compact_summary_model"] == "process"
     line = json.loads(capsys.readouterr().out)
     assert (line["event"], line["tenant"]) == ("tenant_config_ignored", "acme")
     assert line["settings"] == ["compact_summary_model", "tools_enabled_default"]
@@ -255,7 +255,7 @@ async def test_what_was_never_known_cannot_be_guessed() -> None:
     table = LaggingTable(Row(Clock()))
     table.silent = True
     process, store = cascade(), store_over(table)
-    for ask in (process.effective(store), process.described(store), process.change(store, {"rag_top_k": 3})):
+    for ask in (process.effective(store), process.read(store), process.change(store, {"rag_top_k": 3})):
         with pytest.raises(StorageUnavailable):
             await ask
     table.silent = False
@@ -300,7 +300,7 @@ async def test_a_change_whose_caller_left_meanwhile_is_looked_up(store: TenantSt
     change.cancel()
     with pytest.raises(asyncio.CancelledError):
         await change
-    assert (await process.effective(store)).answer().to_dict() == (await cascade().described(store)).answer().to_dict()
+    assert (await process.effective(store)).answer().to_dict() == (await cascade().read(store)).answer().to_dict()
 
 
 async def test_another_tenants_settings_are_its_own() -> None:
@@ -354,7 +354,7 @@ async def test_every_process_knows_every_change_within_a_minute_and_its_own_at_o
             continue
         clock.now += what
         if kind == "look":
-            assert (await processes[who].described(store)).answer().to_dict() == whole(said[-1][2])
+            assert (await processes[who].read(store)).answer().to_dict() == whole(said[-1][2])
             continue
         for number in who:
             # What may be answered: what was stored last a minute ago, or by this process, and whatever came after.

@@ -112,7 +112,7 @@ async def test_notes_follow_each_other_and_leave_other_settings_as_they_are(tool
     for note in ("one", "two", "three"):
         await tool_user.call("memory_write", **await tool_user.asked(note))
     assert await tool_user.memory() == "one\ntwo\nthree"
-    settings = await desk_at(store).cascade.described(store)
+    settings = await desk_at(store).cascade.read(store)
     assert (settings.rag_top_k, settings.sources["rag_top_k"]) == (7, SettingSource.DB)
     await tool_user.cascade.change(store, {"memory": None})
     assert await tool_user.memory() == "The office is in Bonn.\n"
@@ -135,7 +135,7 @@ async def test_a_token_is_good_once_for_its_note_and_for_a_minute(tool_user: Too
 async def test_a_token_used_between_look_and_write_writes_nothing(tool_user: ToolUser, store: TenantStore) -> None:
     redemption = confirm.TokenRedemption(keys.confirm(store.tenant, "used"))
     with pytest.raises(ConfirmTokenInvalid):
-        await tool_user.cascade.remember(store, NOTE, redemption, tool_user.scope.deadline)
+        await tool_user.cascade.append_memory(store, NOTE, redemption, tool_user.scope.deadline)
     assert await store.table.get(keys.tenant_config(store.tenant)) is None
 
 

@@ -31,5 +31,5 @@ def test_a_tool_that_does_not_exist_stops_the_start(tmp_path: Path) -> None:
     path = tmp_path / "gateway.yaml"
     path.write_text(CONFIG + "defaults:\n  tools_enabled_default: [calculater]\n")
     services = Services(Settings(config=path, agents=tmp_path, table="spass", bucket="spass"))
-    with pytest.raises(ConfigError, match=r"gateway.yaml:8: .*'calculater' is no tool of this gateway"):
+    with pytest.raises(ConfigError, match=r"gateway.yaml:8: .*'calculater' is not a tool of this gateway"):
         _ = services.config

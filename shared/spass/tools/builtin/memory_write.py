@@ -45,9 +45,9 @@ class MemoryWrite(TwoStepTool):
     ]
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
-        memory = (await context.cascade.described(context.scope.store)).memory
+        memory = (await context.cascade.read(context.scope.store)).memory
         return {"memory_size_bytes": len(append_line(memory, self.note).encode()), "note": self.note}
 
     async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
         scope = context.scope
-        return await context.cascade.remember(scope.store, self.note, redemption, scope.deadline)
+        return await context.cascade.append_memory(scope.store, self.note, redemption, scope.deadline)
