@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -12,19 +12,21 @@ from functions.workers import compaction_step, compactions
 from spass.aws.clients import Aws
 from spass.aws.job_targets import JobTargets
 from spass.core.time import Deadline
+from spass.testing.state_machine import StateMachine
 from tests.functions.gateway import Gateway
+from tests.simulated.aws import COMPACTION_MACHINE
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_stepfunctions import SFNClient
 
 PLACES: Final = JobTargets(compaction_queue="compactions", compaction_machine="machine")
-STEPS: Final = ("plan", "summarise", "commit")
 
 
 @dataclass
 class StateMachinePlayer:
-    """Carries out what ``gateway`` asks for, a step that failed once more. Where it is ``stopped``, messages wait."""
+    """Carries out what ``gateway`` asks for, as the deployed machine does, without its pauses. Where it is
+    ``stopped``, messages wait."""
 
     gateway: Gateway
     stopped: bool = False
@@ -61,18 +63,10 @@ class StateMachinePlayer:
         assert await compactions.work(self.gateway.services, event, Deadline.after(60)) == {"batchItemFailures": []}
 
     async def _execute(self, given: Mapping[str, str]) -> None:
-        try:
-            for step in STEPS:
-                await self._step(step, given)
-        except Exception:  # noqa: BLE001 (as States.ALL)
-            await self._step("fail", given)
+        def invoke(event: Mapping[str, str]) -> Awaitable[object]:
+            return compaction_step.work(self.gateway.services, event, Deadline.after(60))
 
-    async def _step(self, step: str, given: Mapping[str, str]) -> None:
-        event = {"step": step, **given}
-        try:
-            await compaction_step.work(self.gateway.services, event, Deadline.after(60))
-        except Exception:  # noqa: BLE001 (as States.ALL)
-            await compaction_step.work(self.gateway.services, event, Deadline.after(60))
+        await StateMachine(COMPACTION_MACHINE, invoke, wait=lambda _: asyncio.sleep(0)).run(given)
 
 
 class _AwsWithFakeQueues(Aws):

@@ -1,7 +1,9 @@
 """The gateway's own stores over a table and a bucket in memory."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from spass.aws.clients import Aws
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_sqs import SQSClient
 
+COMPACTION_MACHINE: Final[Mapping[str, Any]] = json.loads(
+    (Path(__file__).parents[2] / "infra" / "compaction.asl.json").read_text()
+)
 PLACES: Final = JobTargets(queue="jobs", compaction_queue="compactions", compaction_machine="compaction")
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,15 +14,15 @@ from spass.core.time import Deadline
 from spass.sessions.compaction.job import Job, decode_job
 from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
-from tests.simulated.aws import PLACES
+from spass.testing.state_machine import StateMachine
+from tests.simulated.aws import COMPACTION_MACHINE, PLACES
 from tests.simulated.gateway import AGENT, TENANT, Gateway
 
 _TRIES: Final = 12
 _WAIT: Final = 25.0
 _DELIVERED_TWICE: Final = 0.1
 _TIMES_OUT: Final = 0.03
-# How often the machine tries each step again, as infra/compaction.asl.json has it, and what an invocation may take.
-_RETRIES: Final = {"plan": 9, "summarise": 3, "commit": 9, "fail": 5}
+# What an invocation may take.
 _STEP_SECONDS: Final = 600.0
 _LONGEST_DELAY: Final = 60.0
 
@@ -108,29 +108,28 @@ class CompactionExecutions:
         if job in self.started:
             return
         self.started.add(job)
-        store, steps = self.gateway.scope().store, self.steps
-        machine: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            ("plan", lambda: steps.plan(store, job)),
-            ("summarise", lambda: steps.summarise(store, job, Deadline.after(_STEP_SECONDS))),
-            ("commit", lambda: steps.commit(store, job)),
-        ]
-        for name, step in machine:
-            if not await self._done(name, step):
-                await self._done("fail", lambda: steps.fail(store, job))
-                return
-
-    async def _done(self, name: str, step: Callable[[], Awaitable[None]]) -> bool:
-        """Whether a step was done, by one of its tries."""
         chance = self.gateway.schedule.chance
-        for number in range(_RETRIES[name] + 1):
-            invoked = self._start(self._invocation(step))
-            times_out = chance.random() < _TIMES_OUT  # and goes on all the same, beside the next try
-            await asyncio.wait({invoked}, timeout=chance.random() if times_out else None)
-            if invoked.done() and not invoked.cancelled() and invoked.exception() is None:
-                return True
-            await asyncio.sleep(min(2.0**number, _LONGEST_DELAY) * chance.random())
-        return False
+        machine = StateMachine(COMPACTION_MACHINE, self._task, wait=lambda seconds: asyncio.sleep(seconds * chance.random()))
+        await machine.run({"tenant": TENANT, "job": job})
 
-    async def _invocation(self, step: Callable[[], Awaitable[None]]) -> None:
+    async def _task(self, event: Mapping[str, str]) -> None:
+        """One try of a step, which may time out, and goes on all the same, beside the next try."""
+        chance = self.gateway.schedule.chance
+        invoked = self._start(self._invocation(event["step"], JobId(event["job"])))
+        times_out = chance.random() < _TIMES_OUT
+        await asyncio.wait({invoked}, timeout=chance.random() if times_out else None)
+        if not invoked.done() or invoked.cancelled() or invoked.exception() is not None:
+            raise TimeoutError
+
+    async def _invocation(self, step: str, job: JobId) -> None:
+        store, steps = self.gateway.scope().store, self.steps
         with inject(self.gateway.schedule.process()):
-            await step()
+            match step:
+                case "plan":
+                    await steps.plan(store, job)
+                case "summarise":
+                    await steps.summarise(store, job, Deadline.after(_STEP_SECONDS))
+                case "commit":
+                    await steps.commit(store, job)
+                case _:
+                    await steps.fail(store, job)

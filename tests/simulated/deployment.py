@@ -35,11 +35,12 @@ from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_b
 from spass.sessions.session import Session, decode_session
 from spass.testing.bucket import MemoryBucket
 from spass.testing.model import ScriptedModel
+from spass.testing.state_machine import StateMachine
 from spass.testing.table import MemoryTable
 from spass.web.app import create_app
 from spass.web.services import Services
 from tests.functions.gateway import ScriptedServices, write_operators_files
-from tests.simulated.aws import PLACES, SimulatedAws
+from tests.simulated.aws import COMPACTION_MACHINE, PLACES, SimulatedAws
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -51,7 +52,6 @@ Work = Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]]
 EPOCH: Final = 1_800_000_000.0
 AGENT: Final = AgentName("plain")
 USER: Final = UserId("ada")
-_MACHINE: Final[Mapping[str, Any]] = json.loads((Path(__file__).parents[2] / "infra" / "compaction.asl.json").read_text())
 # As the queue in infra/stacks/data.py: seconds until a message that was not carried out comes again, and how often.
 _VISIBLE_AFTER: Final = 60.0
 _MOST_RECEIVES: Final = 20
@@ -200,31 +200,9 @@ class SimulatedDeployment(SimulatedAws):
         self.dead_letters.append(body)
 
     async def _execute(self, given: Mapping[str, str]) -> None:
-        """As https://states-language.net says, of what our machine uses."""
-        at = _MACHINE["StartAt"]
-        while True:
-            state = _MACHINE["States"][at]
-            if state["Type"] == "Fail":
-                self.failed_executions.append(given["job"])
-                return
-            assert state["Type"] == "Task", at
-            assert state["Parameters"] == {"step": at.lower(), "tenant.$": "$.tenant", "job.$": "$.job"}
-            done = await self._tried(state, {"step": at.lower(), **given})
-            if done and state.get("End"):
-                return
-            at = state["Next"] if done or "Catch" not in state else state["Catch"][0]["Next"]
-
-    async def _tried(self, state: Mapping[str, Any], event: Mapping[str, str]) -> bool:
-        retry = next(retry for retry in state["Retry"] if retry["ErrorEquals"] == ["States.ALL"])
-        for attempt in range(retry["MaxAttempts"] + 1):
-            try:
-                await self._invoked(event["step"], compaction_step.work, event)
-            except StepFailed:
-                delay = retry["IntervalSeconds"] * retry["BackoffRate"] ** attempt
-                await asyncio.sleep(min(delay, retry["MaxDelaySeconds"]))
-            else:
-                return True
-        return False
+        machine = StateMachine(COMPACTION_MACHINE, lambda event: self._invoked(event["step"], compaction_step.work, event))
+        if not await machine.run(given):
+            self.failed_executions.append(given["job"])
 
     async def _invoked(self, role: str, work: Work, event: Mapping[str, Any]) -> Json:
         with inject(Process(points=self.points, role=role)):

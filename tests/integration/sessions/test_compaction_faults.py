@@ -243,7 +243,7 @@ async def test_steps_that_run_twice_at_once_make_one_successor(deployment: Simul
 
 async def test_a_job_that_nobody_can_carry_out_fails_and_leaves_the_session_as_it_was(deployment: SimulatedDeployment) -> None:
     case = await Case.of(deployment, {})
-    deployment.points.faults = dict.fromkeys(range(5, 15), Fault.TIMEOUT)
+    deployment.points.faults = dict.fromkeys(range(5, 25), Fault.TIMEOUT)  # each of ten tries makes its call twice
     answer = await deployment.compact(case.source, {"Prefer": "respond-async"})
     assert answer is not None
     job = answer.json()["job_id"]

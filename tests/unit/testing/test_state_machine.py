@@ -1,0 +1,47 @@
+"""A state machine in process retries, catches and ends as the States Language says."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from spass.testing.state_machine import StateMachine
+
+pytestmark = pytest.mark.anyio
+
+RETRY = [{"ErrorEquals": ["States.ALL"], "IntervalSeconds": 1, "BackoffRate": 2, "MaxAttempts": 2, "MaxDelaySeconds": 3}]
+PARAMETERS = {"step": "first", "job.$": "$.job"}
+DEFINITION = {
+    "StartAt": "First",
+    "States": {
+        "First": {"Type": "Task", "Parameters": PARAMETERS, "Retry": RETRY, "Catch": [{"Next": "Broken"}], "Next": "Second"},
+        "Second": {"Type": "Task", "Parameters": {"step": "second"}, "Retry": RETRY, "Catch": [{"Next": "Broken"}], "End": True},
+        "Broken": {"Type": "Fail"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("fails", "ends", "tasks", "naps"),
+    [
+        (0, True, ["first", "second"], []),
+        (2, True, ["first", "first", "first", "second"], [1, 2]),
+        (3, False, ["first"] * 3, [1, 2, 3]),
+    ],
+)
+async def test_a_task_is_retried_and_its_failure_caught(fails: int, ends: bool, tasks: list[str], naps: list[float]) -> None:
+    events: list[Mapping[str, str]] = []
+    waited: list[float] = []
+
+    async def invoke(event: Mapping[str, str]) -> None:
+        events.append(event)
+        if len(events) <= fails:
+            raise LookupError(event["step"])
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+        await asyncio.sleep(0)
+
+    assert await StateMachine(DEFINITION, invoke, wait).run({"job": "j1"}) is ends
+    assert ([event["step"] for event in events], waited) == (tasks, naps)
+    assert events[0] == {"step": "first", "job": "j1"}
