@@ -118,7 +118,7 @@ class Aws:
 
     def connect(self) -> None:
         """Make the table's client now, which takes some 50 ms, and not at the first request."""
-        _ = self._dynamodb
+        _ = self._table_client
 
     @property
     def shared(self) -> GuardedTable:

@@ -88,5 +88,5 @@ class LedgerHarness:
     def without_queue(self) -> TenantStore:
         """The same store in a function that has no queue."""
         aws = MemoryAws()
-        aws.__dict__["_dynamodb"] = self.aws._dynamodb
+        aws.__dict__["_table_client"] = self.aws._table_client
         return aws.for_tenant(self.store.tenant)
