@@ -1,4 +1,4 @@
-"""Files on their way into an index: through the emulator's bucket, queue, functions and state machine."""
+"""Files on their way into an index: through the emulator's bucket, queue and functions."""
 
 import time
 

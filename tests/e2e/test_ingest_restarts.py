@@ -10,11 +10,11 @@ from tests.e2e.upload_client import documents, put, upload, wait_for_upload
 
 
 def _large(good: int) -> bytes:
-    """A file for the state machine: lines that are refused, which is quick, and so many that are not."""
+    """A file of several parts: lines that are refused, which is quick, and so many that are not."""
     refused = json.dumps({"id": "refused", "text": "x" * 9000, "metadata": {}}) + "\n"
     lines = [json.dumps({"id": f"d{number}", "text": f"Dokument {number}", "metadata": {}}) + "\n" for number in range(good)]
     content = "".join(line + refused * (1 + 18 * 2**20 // len(refused) // good) for line in lines).encode()
-    assert len(content) > 16 * 2**20, "a worker of the queue would ingest it alone"
+    assert len(content) > 16 * 2**20, "it would be one part"
     return content
 
 

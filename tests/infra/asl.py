@@ -1,4 +1,4 @@
-"""What the tests of the state machines read out of their definitions."""
+"""What the tests of the state machine read out of its definition."""
 
 import json
 from pathlib import Path

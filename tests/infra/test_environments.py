@@ -62,8 +62,8 @@ def test_a_lambda_is_made_in_one_place_only() -> None:
 def test_every_function_is_arm64_and_has_a_log_group_that_forgets(deployments: dict[str, Deployment], name: str) -> None:
     deployment = deployments[name]
     groups = dict(deployment.resources("AWS::Logs::LogGroup"))
-    # And the API's access log, the errors of the two state machines, and those of the archive.
-    assert len(groups) == len(deployment.functions()) + 4
+    # And the API's access log, the errors of the state machine, and those of the archive.
+    assert len(groups) == len(deployment.functions()) + 3
     days = {group["Properties"]["RetentionInDays"] for group in groups.values()}
     assert days == {{"dev": 7, "staging": 30, "prod": 180}[name]}
     for function in deployment.functions().values():
@@ -145,7 +145,7 @@ def test_production_allows_more_keeps_longer_and_watches_itself() -> None:
 
 def test_only_an_environment_with_alarms_pays_for_them(deployments: dict[str, Deployment]) -> None:
     counts = {name: len(list(one.resources("AWS::CloudWatch::Alarm"))) for name, one in deployments.items()}
-    assert counts == {"dev": 0, "staging": 0, "prod": len(deployments["prod"].functions()) + 9}
+    assert counts == {"dev": 0, "staging": 0, "prod": len(deployments["prod"].functions()) + 8}
 
 
 def test_every_alarm_tells_the_topic(prod: Deployment) -> None:

@@ -218,10 +218,10 @@ async def test_a_worker_whose_time_is_up_sends_its_part_to_the_end_of_the_queue(
     monkeypatch.setattr("spass.rag.ingest.batches.MAX_DOCUMENTS", 1)
     upload = await planned(harness)
     harness.queued()
-    assert await harness.deliver(harness.part(upload, 5), seconds=1)
+    assert await harness.deliver(harness.part(upload, 5), seconds=60)
     assert harness.queued_parts() == [5]
     assert (await harness.only_upload()).status == "running"
-    assert await harness.deliver(harness.part(upload, 5), seconds=1)
+    assert await harness.deliver(harness.part(upload, 5), seconds=60)
     assert harness.queued_parts() == [PARTS_AT_ONCE]
 
 

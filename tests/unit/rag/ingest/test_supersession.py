@@ -59,7 +59,7 @@ async def test_a_version_that_is_half_way_when_a_newer_one_comes_stores_nothing_
     harness: IngestHarness, small_batches: int
 ) -> None:
     older, newer = (harness.put(PATH, file_of(numbered(10, text))) for text in ("old", "new"))
-    assert await harness.deliver(older, seconds=1)
+    assert await harness.deliver(older, seconds=60)
     (handed_over,) = harness.queued()
     assert (await harness.only_upload()).documents_ingested == small_batches
     assert await harness.deliver(newer)

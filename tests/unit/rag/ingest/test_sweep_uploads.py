@@ -104,7 +104,7 @@ async def test_work_that_stopped_without_an_end_fails(
     """What waits for a worker, behind however many others, waits for as long as the queue keeps its message."""
     event = harness.put(PATH, file_of(numbered(9)))
     if status is Status.QUEUED:
-        assert await harness.deliver(event, seconds=1)
+        assert await harness.deliver(event, seconds=60)
         harness.queued()
     else:
         await die_before_the_second_batch(harness, event)

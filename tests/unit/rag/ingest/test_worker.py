@@ -471,13 +471,13 @@ async def test_a_hand_over_that_may_not_have_been_heard_brings_the_message_back(
 ) -> None:
     first = harness.put(PATH, file_of(numbered(6)))
     with inject(FaultPlan()) as plan:
-        await harness.deliver(first, seconds=1)
+        await harness.deliver(first, seconds=60)
     at = [call.operation for call in plan.calls].index("SendMessage")
     harness.queued()
     other = IndexId("other")
     event = harness.put(f"{other}/a.jsonl", file_of(numbered(6)))
     with inject(FaultPlan(fault, at=at, times=2)):
-        assert not await harness.deliver(event, seconds=1)
+        assert not await harness.deliver(event, seconds=60)
     for body in (*harness.queued(), event):
         assert await harness.deliver(body)
     assert await harness.texts(other) == numbered(6)
