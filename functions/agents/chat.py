@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from spass.agents.answers import Reply
 from spass.agents.chat import chat
-from spass.agents.spec import ChatBody
+from spass.agents.spec import MessageBody
 from spass.aws.idempotency import Claim
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
@@ -15,7 +15,7 @@ router = api_router()
 
 
 @router.post("/a1/agents/{name}/chat", response_model=Reply)
-async def ask_agent(name: AgentParameter, body: ChatBody, exchange: CurrentExchange) -> Response:
+async def ask_agent(name: AgentParameter, body: MessageBody, exchange: CurrentExchange) -> Response:
     """Ask an agent once. It may call its tools; it remembers nothing."""
     services = exchange.services
     agent = services.agents.get(name)

@@ -1,4 +1,4 @@
-"""The single shot: one message to an agent, one reply, nothing kept."""
+"""A single chat: one message to an agent and one reply, without a session."""
 
 from contextlib import aclosing
 from typing import TYPE_CHECKING
@@ -11,14 +11,14 @@ from spass.core.events import collect
 from spass.core.time import now
 
 if TYPE_CHECKING:
-    from spass.agents.engine import Engine  # its rooms are entered when a function has started, not while it is imported
+    from spass.agents.engine import Engine  # imported when a function has started, not while its module is imported
 
 
 async def chat(engine: "Engine", scope: Scope, agent: AgentSpec, message: str) -> Reply:
-    """Return the reply. Cancelled, as when its Idempotency-Key was lost to another try, it calls no further model and no tool.
+    """Return the reply. When cancelled, for example because its idempotency key was taken over, it makes no further call.
 
     Raises:
-        ModelNotAllowed: before anything is done, when the token may not use the agent's model.
+        ModelNotAllowed: the token may not use the agent's model. Nothing has been done.
         SpassError: the turn failed.
     """
     engine.check(scope, agent)

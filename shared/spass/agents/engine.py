@@ -1,4 +1,4 @@
-"""Runs agents: gives a kind its context, made of the pipeline of model calls, the tools and the agent's knowledge index."""
+"""Run agents: connect a kind to the pipeline, the tools and the agent's knowledge index."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from spass.sessions.turn import ShortenHistory
 
 _MAX_RETRIEVAL_CHARACTERS: Final = 2000
-"""Of a message, what is searched for: a longer text says no more about what it asks, and embedding it takes seconds."""
+"""Characters of a message that are searched for. More text does not improve the search, and embedding it takes seconds."""
 
 
 class Engine:
-    """Every agent's turns, for one caller after another."""
+    """Run the turns of all agents. One for the process."""
 
     def __init__(self, calls: Calls, toolbox: Toolbox, reader: "Reader", cascade: Cascade) -> None:
         self._calls = calls
@@ -38,7 +38,7 @@ class Engine:
         self._reader = reader
 
     def check(self, scope: Scope, agent: AgentSpec) -> None:
-        """What can be refused before a turn begins. Call it before the first write and the first byte.
+        """Check what can be refused before a turn. Call it before the first write and the first byte.
 
         Raises:
             ModelNotAllowed: the caller's token may not use the agent's model.
@@ -55,13 +55,12 @@ class Engine:
         *,
         shorten_history: "ShortenHistory | None" = None,
     ) -> AsyncGenerator[Event, None]:
-        """The events of one turn: ``agent`` reads ``history`` and answers ``message``. Passages retrieved for it stand before it
-        in the prompt and in no event. ``shorten_history`` is asked for a shorter history, once, when the provider finds the
-        conversation
-        too long.
+        """Yield the events of one turn, in which ``agent`` answers ``message`` after ``history``. Retrieved passages stand before
+        the message in the prompt and in no event. ``shorten_history`` is called once, if the provider finds the conversation too
+        long.
 
         Raises:
-            SpassError: the turn failed; the events so far are then no turn.
+            SpassError: the turn failed, and its events must be discarded.
         """
         self.check(scope, agent)
         inner = replace(scope, agent=AgentName(agent.name))
@@ -75,8 +74,7 @@ class Engine:
                 yield event
 
     async def _retrieve(self, scope: Scope, agent: AgentSpec, message: str) -> Sequence[Message]:
-        """The passages for ``message``, as a message of the user's: they are data, and deserve no more trust than what users
-        say."""
+        """Return the passages for ``message`` as a user message marked as data: they deserve no more trust than users' texts."""
         if agent.rag_index is None:
             return ()
         index = IndexId(agent.rag_index)
@@ -88,9 +86,8 @@ class Engine:
 
 @dataclass(slots=True)
 class _Context:
-    """A ``KindContext``: the one agent, in the one request. Where the provider finds the conversation too long,
-    ``shorten_history`` may
-    give a ``shorter`` history, which from then on stands in the place of ``history``; the kind knows nothing of it."""
+    """The ``KindContext`` of one agent in one request. If the provider finds the conversation too long, ``shorten_history`` may
+    return a ``shorter`` history, which then replaces ``history`` without the kind's knowledge."""
 
     calls: Calls
     toolbox: Toolbox
@@ -107,18 +104,18 @@ class _Context:
 
     async def model(self, conversation: Sequence[Message], *, may_call_tools: bool) -> AsyncGenerator[ModelEvent, None]:
         while True:
-            builder, begun = ReplyBuilder(), False
+            builder, started = ReplyBuilder(), False
             request = self._request(self._shortened(conversation), may_call_tools=may_call_tools)
             try:
                 async with aclosing(self.calls.chat(self.scope, request)) as deltas:
                     async for delta in deltas:
-                        begun = True
+                        started = True
                         builder.add(delta)
                         if text := delta.content + delta.refusal:
                             yield Token(text)
                 break
             except ContextLengthExceeded:
-                if begun or not await self._relieved(conversation):
+                if started or not await self._relieved(conversation):
                     raise
         reply = builder.reply.refusal_as_text
         yield InferenceFinished(reply.replayable, reply.finish_reason)
@@ -129,7 +126,7 @@ class _Context:
         return await self.toolbox.execute_all(self.scope, calls, allowed=self.agent.tools)
 
     async def _relieved(self, conversation: Sequence[Message]) -> bool:
-        """Whether ``conversation`` has just become shorter. ShortenHistory is asked for once."""
+        """Call ``shorten_history`` at most once and return whether ``conversation`` is shorter now."""
         shorten_history, self.shorten_history = self.shorten_history, None
         if shorten_history is None or not self._begins_with_history(conversation):
             return False
@@ -151,8 +148,7 @@ class _Context:
         return ChatRequest(
             model=self.agent.model,
             messages=(*system, *conversation),
-            # Tools are named even when they may not be called: some providers refuse a conversation that holds calls of unnamed
-            # tools.
+            # Tools are listed even if they may not be called: some providers refuse a conversation with calls of unlisted tools.
             tools=self.offered,
             tool_choice="none" if self.offered and not may_call_tools else None,
             temperature=self.agent.temperature,
@@ -162,5 +158,5 @@ class _Context:
 
 
 def _has_content(message: Message) -> bool:
-    """An empty answer stands in the history but is not sent: some providers refuse it."""
+    """Return False for an empty answer: it is in the history, but some providers refuse it."""
     return bool(message.content or message.tool_calls or message.role is not Role.ASSISTANT)

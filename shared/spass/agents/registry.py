@@ -1,4 +1,4 @@
-"""The agents of a folder: one YAML file each, read once per process, all checked before any is used."""
+"""Load the agents of a folder: one YAML file each, read once per process and checked before use."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -27,10 +27,10 @@ class AgentRegistry:
 
     @classmethod
     def load(cls, folder: Path, config: GatewayConfig, tool_names: Collection[str]) -> "AgentRegistry":
-        """The agents in ``folder/*.yaml``.
+        """Return the agents in ``folder/*.yaml``.
 
         Raises:
-            ConfigError: with everything that is wrong in any of the files.
+            ConfigError: it lists every problem of every file.
         """
         if not folder.is_dir():
             raise ConfigError(
@@ -57,10 +57,10 @@ class AgentRegistry:
         return cls(agents)
 
     def get(self, name: str) -> AgentSpec:
-        """The agent ``name``.
+        """Return the agent ``name``.
 
         Raises:
-            AgentNotFound: there is none.
+            AgentNotFound: there is no such agent.
         """
         try:
             return self._agents[name]
@@ -68,7 +68,7 @@ class AgentRegistry:
             raise AgentNotFound(f"There is no agent {_display_name(name)!r}. GET /a1/agents lists them.") from None
 
     def list(self, cursor: str | None = None, limit: int | None = None) -> AgentPage:
-        """Return at most ``limit`` agents by name, from behind ``cursor`` on.
+        """Return at most ``limit`` agents after ``cursor``, sorted by name.
 
         Raises:
             InvalidRequest: the cursor is not of this list.
@@ -93,7 +93,7 @@ def _load(path: Path, config: GatewayConfig, tool_names: Collection[str]) -> Age
 def _reference_problems(
     path: Path, source: YamlSource, agent: AgentSpec, config: GatewayConfig, tool_names: Collection[str]
 ) -> Sequence[ConfigProblem]:
-    """Return what is wrong with a well-formed file: its name, or a model or tools that do not exist."""
+    """Return the problems of a well-formed file: a wrong name, or a model or tools that do not exist."""
     problems: list[ConfigProblem] = []
     if agent.name != path.stem:
         problems.append(source.problem(("name",), f"must be the file's name, '{path.stem}'; it is '{agent.name}'"))

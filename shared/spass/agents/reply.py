@@ -1,4 +1,4 @@
-"""The reply to a turn: one form for a single chat and for a session's turn."""
+"""Render the reply to a single chat or to a turn of a session."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MessageLocation:
-    """Where a session keeps the answer. ``compacted``: the turn compacted the session that was asked, and this one is its
+    """The place of the answer in a session. ``compacted``: the turn compacted the requested session, and this one is its
     successor."""
 
     session_id: SessionId
@@ -26,18 +26,18 @@ class MessageLocation:
 
 
 def render_reply(
-    request_id: RequestId, agent: AgentSpec, outcome: Outcome, created_at: Timestamp, recorded: MessageLocation | None = None
+    request_id: RequestId, agent: AgentSpec, outcome: Outcome, created_at: Timestamp, location: MessageLocation | None = None
 ) -> Reply:
-    """Return ``outcome`` as a reply. Without ``recorded`` it is the reply of a single chat, which no session keeps."""
-    usage, compacted = outcome.usage, recorded.compacted if recorded else None
+    """Return ``outcome`` as a reply. Without a ``location`` it is the reply of a single chat."""
+    usage, compacted = outcome.usage, location.compacted if location else None
     return Reply(
         request_id=request_id,
         agent=agent.name,
         model=agent.model,
-        session_id=recorded.session_id if recorded else None,
+        session_id=location.session_id if location else None,
         message=ReplyMessage(
-            id=recorded.message_id if recorded else None,
-            seq=recorded.seq if recorded else None,
+            id=location.message_id if location else None,
+            seq=location.seq if location else None,
             content=outcome.content,
             created_at=created_at,
         ),
@@ -50,7 +50,7 @@ def render_reply(
 
 
 def compaction_headers(compacted: "CompactionResult | None", error: SpassError | None) -> dict[str, str]:
-    """What a turn's answer says of a compaction that it began with, or should have."""
+    """Return the headers that report a turn's compaction or its failure."""
     if compacted is not None:
         return {"SPASS-Compacted-From": compacted.summary.source, "SPASS-Session-Id": compacted.summary.successor}
     return {"SPASS-Compaction-Error": error.code} if error is not None else {}

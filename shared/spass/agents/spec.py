@@ -1,4 +1,4 @@
-"""One agent as its YAML file describes it, and the bodies that talk to an agent."""
+"""An agent as its YAML file describes it, and the body of a message to an agent."""
 
 from typing import Annotated, Final
 
@@ -22,13 +22,13 @@ def _check_kind(kind: str) -> str:
 
 def _check_unique(tools: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(tools)) < len(tools):
-        raise ValueError("a tool stands here twice; name each once")
+        raise ValueError("a tool is listed twice; list each tool once")
     return tools
 
 
 class AgentSpec(BaseModel):
-    """An agent: a model, what it is told, and what it may use. ``rag_index`` is searched before each prompt, for as many passages
-    as ``rag_top_k`` says, or the tenant where that is None."""
+    """An agent: its model, its system prompt and its tools. ``rag_index`` is searched before each prompt for ``rag_top_k``
+    passages; None means the tenant's setting."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -59,6 +59,3 @@ class MessageBody(StrictBody):
         AfterValidator(reject_blank),
         AfterValidator(limit_bytes(MAX_MESSAGE_BYTES)),
     ]
-
-
-ChatBody = MessageBody

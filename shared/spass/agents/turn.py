@@ -1,4 +1,4 @@
-"""A turn of a session: one message to an agent, and its reply, which is recorded with it."""
+"""Start a turn of a session: one message to an agent and its recorded reply."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from spass.core.messages import Message
 from spass.sessions.turn import CommittedTurn, ShortenHistory, Turn
 
 if TYPE_CHECKING:
-    from spass.agents.engine import Engine  # its rooms are entered when a function has started, not while it is imported
+    from spass.agents.engine import Engine  # imported when a function has started, not while its module is imported
     from spass.sessions.service import Sessions
 
 
@@ -30,8 +30,8 @@ def start_turn(  # one turn's parts, all named
     idempotency: IdempotentRequest | None = None,
     redirected: Callable[[SessionId], IdempotentRequest | None] | None = None,
 ) -> Turn:
-    """Start the turn in a task of its own. Its answer is the reply's JSON with the ``headers`` that it has in the end and those
-    that tell of a compaction. ``context_window`` is what the agent's model takes, in tokens.
+    """Start the turn in a task of its own. Its answer is the reply's JSON with the final ``headers`` and those that report a
+    compaction. ``context_window`` is that of the agent's model, in tokens.
 
     Raises:
         ModelNotAllowed: the token may not use the agent's model.
@@ -42,11 +42,13 @@ def start_turn(  # one turn's parts, all named
     def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         return engine.run(scope.for_agent(name, turn.session), agent, history, message, shorten_history=shorten_history)
 
-    def render(made: CommittedTurn) -> StoredAnswer:
-        last = made.turn.answer
-        at = reply.MessageLocation(made.session.id, last.id, last.seq, made.compacted)
-        body = reply.render_reply(scope.caller.request_id, agent, made.outcome, last.created_at, at)
-        return StoredAnswer(body.to_dict(), {**headers(), **reply.compaction_headers(made.compacted, made.compaction_error)})
+    def render(committed: CommittedTurn) -> StoredAnswer:
+        last = committed.turn.answer
+        at = reply.MessageLocation(committed.session.id, last.id, last.seq, committed.compacted)
+        body = reply.render_reply(scope.caller.request_id, agent, committed.outcome, last.created_at, at)
+        return StoredAnswer(
+            body.to_dict(), {**headers(), **reply.compaction_headers(committed.compacted, committed.compaction_error)}
+        )
 
     turn = sessions.turn(
         scope.for_agent(name, session),

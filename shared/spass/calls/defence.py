@@ -1,4 +1,4 @@
-"""The input defence: what a model reads is made harmless before it is sent. Nothing that is stored changes."""
+"""The input defence: sanitize a request before it is sent to a model. Stored texts do not change."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,31 +13,30 @@ from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolSpec
 from spass.llm.types import ChatDelta, ChatRequest, ToolCallDelta
 
 MAX_CHARACTERS: Final = 1_000_000
-"""Of one message, the arguments of its tool calls included, pictures not."""
+"""Characters of one message, including the arguments of its tool calls but not its images."""
 
 _DESCRIPTION_FIELDS: Final = ("description", "title")
 _BLANK_LETTERS: Final = "\u2800"
-"""Letters that show nothing and are no white space."""
+"""Letters that show nothing and are not white space."""
 
 
 @dataclass(frozen=True, slots=True)
 class SanitizedRequest:
-    """``request`` as it may be sent. ``mark_remover`` is there if anything in it was marked."""
+    """``request`` as it may be sent. ``mark_remover`` is None if nothing in it was marked."""
 
     request: ChatRequest
     mark_remover: "_DeltaMarkRemover | None" = None
 
     def feed(self, delta: ChatDelta) -> ChatDelta:
-        """A piece of the answer, without marks of ours that the model repeats. Pieces must come in their order."""
+        """Return the next delta of the answer without our marks, which a model may repeat."""
         return self.mark_remover.feed(delta) if self.mark_remover else delta
 
 
 def sanitize_request(request: ChatRequest) -> SanitizedRequest:
-    """``request``, made harmless: without what nobody sees and the role tokens of chat templates, what was looked up marked as
-    data.
+    """Return ``request`` without invisible characters and role tokens of chat templates, and with looked-up text marked as data.
 
     Raises:
-        InputRefused: a message is too long, or has nothing in it that can be seen; ``details.reason`` is ``message_too_long`` or
+        InputRefused: a message is too long, or has no visible character; ``details.reason`` is ``message_too_long`` or
             ``nothing_visible``.
     """
     messages = [_sanitize_message(message) for message in request.messages]
@@ -57,10 +56,10 @@ def sanitize_request(request: ChatRequest) -> SanitizedRequest:
 
 
 def count_request_characters(request: ChatRequest) -> int:
-    """Return how many characters ``sanitize_request`` looks at."""
-    said = sum(len(text) for message in request.messages for text in _texts(message))
+    """Return how many characters ``sanitize_request`` reads."""
+    spoken = sum(len(text) for message in request.messages for text in _texts(message))
     described = (text for tool in request.tools for text in (tool.description, *_descriptions(tool.parameters)))
-    return said + sum(map(len, described)) + sum(map(len, _descriptions(request.response_format)))
+    return spoken + sum(map(len, described)) + sum(map(len, _descriptions(request.response_format)))
 
 
 def _is_data(message: Message) -> bool:
@@ -72,7 +71,8 @@ def _texts(message: Message) -> Sequence[str]:
 
 
 def _with_note(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """``messages`` with the note on marks at the end of the system prompt: many templates know one system message only."""
+    """Return ``messages`` with the note on marks at the end of the system prompt: many templates allow one system message
+    only."""
     first = messages[0]
     if first.role is Role.SYSTEM and not _is_data(first):
         return (replace(first, content=f"{first.content}\n\n{NOTE}"), *messages[1:])
@@ -80,19 +80,19 @@ def _with_note(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _sanitize_message(message: Message) -> Message:
-    """``message``, whose words are harmless; the very same if they were."""
+    """Return ``message`` with clean texts; the same object if they were clean."""
     if sum(map(len, _texts(message))) > MAX_CHARACTERS:
         raise InputRefused(
             f"A message has more than {MAX_CHARACTERS} characters.", param="messages", details={"reason": "message_too_long"}
         )
     content = _clean(message.content)
     calls = tuple(_sanitize_call(call) for call in message.tool_calls)
-    name, answered = message.name and _clean(message.name), message.tool_call_id and _clean_id(message.tool_call_id)
-    if content is message.content and _same((*calls, name, answered), (*message.tool_calls, message.name, message.tool_call_id)):
+    name, call_id = message.name and _clean(message.name), message.tool_call_id and _clean_id(message.tool_call_id)
+    if content is message.content and _same((*calls, name, call_id), (*message.tool_calls, message.name, message.tool_call_id)):
         return message
     _check_visible(message, content)
     clean = message.rewritten(_clean) if message.parts else replace(message, content=content)
-    return replace(clean, tool_calls=calls, name=name or None, tool_call_id=answered)
+    return replace(clean, tool_calls=calls, name=name or None, tool_call_id=call_id)
 
 
 def _clean(text: str) -> str:
@@ -100,28 +100,26 @@ def _clean(text: str) -> str:
 
 
 def _clean_id(identity: str) -> str:
-    """The same of a call and of its answer, so that they stay a pair."""
+    """Return the clean id of a call. It is the same for the call and for its result, so that they stay a pair."""
     return _clean(identity) or "call"
 
 
 def _check_visible(message: Message, left: str) -> None:
     pictured = any(isinstance(part, Image) for part in message.parts)
     if message.role is Role.USER and not pictured and not left.strip().strip(_BLANK_LETTERS):
-        raise InputRefused(
-            "A message holds nothing but characters that cannot be seen.", param="messages", details={"reason": "nothing_visible"}
-        )
+        raise InputRefused("A message has no visible character.", param="messages", details={"reason": "nothing_visible"})
 
 
 def _sanitize_call(call: ToolCall) -> ToolCall:
-    """A call that the model made earlier: it may have copied what it read. Some providers read the JSON, so that what is escaped
-    in it comes to light."""
+    """Clean a call that the model made earlier: it may have copied what it read. Some providers parse the JSON, which decodes
+    its escapes, so the decoded values are cleaned too."""
     arguments = _clean(call.arguments)
     if "\\u" in arguments:
         try:
             value: Json = json.loads(arguments)
-            harmless = _clean_value(value)
-            if harmless != value:
-                arguments = json.dumps(harmless, ensure_ascii=False, allow_nan=False)
+            clean = _clean_value(value)
+            if clean != value:
+                arguments = json.dumps(clean, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError):
             pass
     identity, name = call.id and _clean_id(call.id), _clean(call.name) or "tool"
@@ -140,7 +138,7 @@ def _clean_value(value: Json) -> Json:
 
 
 def _sanitize_tools(tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
-    """``tools`` with harmless descriptions: callers pass on what others wrote. Names and values are what their owner expects."""
+    """Return ``tools`` with clean descriptions, which may have been written by others. Names and values do not change."""
     described = "\n".join(text for tool in tools for text in (tool.description, *_descriptions(tool.parameters)))
     return tools if _clean(described) is described else tuple(map(_sanitize_tool, tools))
 
@@ -150,13 +148,13 @@ def _sanitize_tool(tool: ToolSpec) -> ToolSpec:
 
 
 def _sanitize_format(wanted: Mapping[str, Json] | None) -> Mapping[str, Json] | None:
-    """``wanted`` with harmless descriptions: some chat templates write the schema of the answer into the prompt."""
+    """Return ``wanted`` with clean descriptions: some chat templates write the schema of the answer into the prompt."""
     described = "\n".join(_descriptions(wanted))
     return wanted if wanted is None or _clean(described) is described else _with_clean_descriptions(wanted)
 
 
 def _descriptions(schema: Json) -> Iterator[str]:
-    """Every description and title in ``schema``."""
+    """Yield every description and title in ``schema``."""
     left = [schema]
     while left:
         value = left.pop()
@@ -181,7 +179,7 @@ def _same(after: Sequence[object], before: Sequence[object]) -> bool:
 
 
 class _DeltaMarkRemover:
-    """An answer's pieces without marks: its text, its refusal, and the arguments of each of its calls, each read for itself."""
+    """Remove marks from the deltas of one answer: from its text, its refusal, and the arguments of each call separately."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark

@@ -1,4 +1,4 @@
-"""Tokens of a call whose provider did not count them: characters / 4, rounded up."""
+"""Estimate the tokens of a call as characters / 4, rounded up."""
 
 import json
 from typing import Final
@@ -7,10 +7,10 @@ from spass.core.messages import CHARACTERS_PER_TOKEN, Image, Message, TokenUsage
 from spass.llm.types import ChatRequest
 
 TYPICAL_ANSWER_TOKENS: Final = 1024
-"""Tokens reserved for an answer whose length nobody bounds."""
+"""Tokens reserved for an answer without ``max_tokens``."""
 
 _TOKENS_PER_PICTURE: Final = 1000
-"""OpenAI's and Anthropic's take some 700 to 1600 for a picture of a screen's size."""
+"""OpenAI and Anthropic count some 700 to 1600 tokens for a picture of a screen's size."""
 
 
 def estimate_tokens(characters: int) -> int:
@@ -18,22 +18,20 @@ def estimate_tokens(characters: int) -> int:
 
 
 def expected_usage(request: ChatRequest, window: int) -> TokenUsage:
-    """Return what ``request`` will probably take at most: reserved before the call, and settled for a try whose answer is lost.
+    """Return the tokens that ``request`` probably takes at most: reserved before the call, and settled for a lost answer.
 
-    Tools, and the schema of the answer, count as they are described to the model. The answer is as long as ``max_tokens`` allows,
-    or ``TYPICAL_ANSWER_TOKENS``, but never longer than the model's ``window`` of tokens: a larger number would only take the
-    room of other
-    calls.
+    Tools and the schema of the answer count as they are described to the model. The answer counts as ``max_tokens``, or as
+    ``TYPICAL_ANSWER_TOKENS``, but at most as the model's ``window`` of tokens: more would only block other calls.
     """
-    asked = sum(map(count_characters, request.messages))
+    spoken = sum(map(count_characters, request.messages))
     offered = sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in request.tools)
     shape = request.response_format or {}
     shaped = len(json.dumps(shape)) if shape.get("type") == "json_schema" else 0
-    return TokenUsage(estimate_tokens(asked + offered + shaped), min(request.max_tokens or TYPICAL_ANSWER_TOKENS, window))
+    return TokenUsage(estimate_tokens(spoken + offered + shaped), min(request.max_tokens or TYPICAL_ANSWER_TOKENS, window))
 
 
 def count_characters(message: Message) -> int:
-    """What a message weighs in an estimate: its words, the tool calls it asks for, and its pictures in their stead."""
+    """Return the characters that a message counts for: its text, its tool calls, and an equivalent for its images."""
     pictures = sum(isinstance(part, Image) for part in message.parts)
     calls = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
     return len(message.content) + calls + pictures * _TOKENS_PER_PICTURE * CHARACTERS_PER_TOKEN

@@ -1,6 +1,6 @@
-"""What nobody sees in a text does not reach a model: control characters, characters without width, and tags.
+"""Remove invisible characters before a model reads a text: control characters, characters without width, and tags.
 
-A model reads them all the same, so an order hidden in them is an order that no person can find. What follows Unicode's
+A model reads them although no person sees them, so they can hide an instruction. The set follows Unicode's
 ``Default_Ignorable_Code_Point`` (https://www.unicode.org/reports/tr44/) and the controls. What writing systems and emoji need of
 it stays, once and where they need it: joiners in scripts that join, presentation selectors after an emoji, the tags of the three
 flags that have them, a variation selector after a Han ideograph or a Mongolian letter.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-_BREAKS: Final = "\x0b\x0c\x85"  # a page or a line ends there, and words must not grow together
+_BREAKS: Final = "\x0b\x0c\x85"  # a page or a line ends there; words must not be joined
 _OTHER_INVISIBLE: Final = (
     "\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
     "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
@@ -21,7 +21,7 @@ _ONE: Final = re.compile(_INVISIBLE)
 _INVISIBLE_BYTES: Final = bytes((*range(9), 11, 12, *range(14, 32), 0x7F, 0xAD))  # in ASCII and in Windows-1252
 _BREAK: Final = re.compile(f"[{_BREAKS}]")
 
-# Patterns that few texts need are compiled when the first one does.
+# Patterns that few texts need are compiled at their first use.
 _JOINING_SCRIPT: Final = (
     "[\u0620-\u08ff\u0900-\u0dff\u0f00-\u109f\u1780-\u17ff\u1820-\u18aa\u1900-\u1cff\ua840-\ua87f\ua8e0-\ua8ff\ua980-\uaaff"
     "\ufb50-\ufdff\ufe70-\ufefc\U00010a00-\U00010fff\U00011000-\U00011fff\U0001e900-\U0001e95f]"
@@ -63,7 +63,7 @@ _REMOVED: Final = _INVISIBLE + "".join(
 
 _VISIBLE: Final = re.compile(f"[^{_BREAKS}{_OTHER_INVISIBLE}]")
 _PART: Final = 16_384
-"""Characters, about, that are looked at at once: a search in a text lets no other thread go on."""
+"""Characters, about, of one search: a search blocks all other threads."""
 
 
 def strip_invisible(text: str) -> str:

@@ -1,8 +1,8 @@
-"""The tokens with which chat templates tell who speaks, made plain text.
+"""Escape the tokens with which chat templates mark the speaker.
 
-A server that renders messages into a template may take ``<|im_start|>system`` inside a message for the beginning of another one.
-The brackets of such a token become ``‹`` and ``›``: a person and a model still read what stood there, no tokenizer finds its
-token. The other way, invisible characters within, would only hide the change.
+A server that renders messages into a template may read ``<|im_start|>system`` inside a message as the start of another message.
+The brackets of such a token become ``‹`` and ``›``: people and models can still read the text, but no tokenizer finds the token.
+Invisible characters inside the token would work too, but would hide the change.
 """
 
 import re
@@ -26,7 +26,7 @@ _SQUARED: Final = (
     r"|/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|THINK|MODEL_SETTINGS|[gs]MASK))\]"
     r"|e~\[)"  # MiniMax
 )
-# Every branch begins with a letter of its own, so that the search may run from one to the next.
+# Every branch starts with a different letter, so that the search can skip from one to the next.
 _TOKEN: Final = re.compile(rf"(<{_ANGLED}|＜{_ANGLED}|\[{_SQUARED}|\]~!?b[\[\]])")
 _BRACKETS: Final = dict.fromkeys("<＜[", "‹") | dict.fromkeys(">＞]", "›")
 _OPENS: Final = ("<", "[", "]", "＜")
@@ -36,7 +36,7 @@ _SPEAKER: Final = re.compile(r"((?:\A|\n|\\n)[ \t]{0,8})(Human|Assistant)(?=:)")
 
 
 def escape_role_tokens(text: str) -> str:
-    """``text`` with every such token made readable text; the very same object if there is none."""
+    """Return ``text`` with every such token escaped; the same object if there is none."""
     if any(bracket in text for bracket in _OPENS) and _TOKEN.search(text):
         pieces = _TOKEN.split(text)
         pieces[1::2] = _readable(pieces[1::2])

@@ -1,4 +1,4 @@
-"""What the gateway adds to a chat of its own accord: the tenant's system prompt, its memory, and tools of the gateway."""
+"""Add the tenant's system prompt and memory to a chat, and choose which augmentations a caller wants."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -16,7 +16,7 @@ _TAGS: Final = TagSanitizer("memory")
 
 @dataclass(frozen=True, slots=True)
 class Augment:
-    """Which of it a caller wants: by default all that the tenant has."""
+    """The augmentations that a caller wants: by default all that the tenant has."""
 
     server_tools: bool = True
     system_prompt: bool = True
@@ -27,7 +27,7 @@ ALL_AUGMENTATIONS: Final = Augment()
 
 
 def add_tenant_messages(request: "ChatRequest", settings: "TenantSettings", augment: Augment) -> "ChatRequest":
-    """Return ``request`` with the tenant's system prompt as its first message, and the tenant's memory behind its leading system
+    """Return ``request`` with the tenant's system prompt as its first message, and the tenant's memory after its leading system
     messages. Text without a visible character adds no message.
 
     The memory is data: the system prompt is an instruction of the operator, while a note may repeat what some text said.
@@ -42,7 +42,7 @@ def add_tenant_messages(request: "ChatRequest", settings: "TenantSettings", augm
 
 
 def render_memory(notes: str) -> str:
-    """Return ``notes`` as one block for a model. They cannot end it: the ``<`` of a tag like ours becomes ``&lt;``."""
+    """Return ``notes`` as one block for a model. They cannot close it: the ``<`` of a similar tag becomes ``&lt;``."""
     return (
         f"Notes that were kept from earlier conversations, one in a line:\n<memory>\n{_TAGS.sanitize(notes, '&lt;')}\n</memory>"
     )

@@ -1,4 +1,4 @@
-"""The two kinds of objects in a request of OpenAI's clients: the body, read strictly, and what is nested in it."""
+"""Base classes of OpenAI's request bodies: the body, read strictly, and the objects nested in it."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ _NO_EFFECT: Final = Field(default=None, description="Accepted, without effect.")
 class NestedObject(BaseModel):
     """An object inside a body: unknown keys are dropped, and values are not converted.
 
-    Clients send back whatever they found in an answer of some server, with keys of their own.
+    Clients send back objects from the answers of other servers, with additional keys.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)

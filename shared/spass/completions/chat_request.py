@@ -1,7 +1,7 @@
 """The body of ``POST /v1/chat/completions``, as OpenAI documents it (https://platform.openai.com/docs/api-reference/chat/create).
 
 Every parameter that OpenAI knows is either accepted or refused with a reason; any other is refused as unknown. If no provider of
-the model supports a parameter that is accepted here, the providers refuse it (``llm.providers.wishes``).
+the model supports a parameter that is accepted here, the providers refuse it (``llm.providers.unsupported_fields``).
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from spass.core.messages import Json, ToolSpec
 from spass.llm.types import MAX_OUTPUT_TOKENS, ChatRequest, NamedTool, ToolChoice
 
 MAX_TOOLS: Final = 128
-"""Of one call of a model: OpenAI's limit."""
+"""Tools of one model call: OpenAI's limit."""
 
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
-# Passed on to whoever speaks OpenAI's protocol, as they are.
+# Forwarded unchanged to providers of OpenAI's protocol.
 _FORWARDED_FIELDS: Final = (
     "presence_penalty",
     "frequency_penalty",
@@ -32,7 +32,7 @@ _FORWARDED_FIELDS: Final = (
 
 
 def _unsupported(reason: str) -> BeforeValidator:
-    """Takes null and refuses anything else."""
+    """Return a validator that accepts null and false and refuses anything else."""
 
     def refuse(value: object) -> None:
         if value is not None and value is not False:
@@ -81,7 +81,7 @@ class ResponseFormat(NestedObject):
     json_schema: JsonSchemaFormat | None = None
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _check_schema(self) -> Self:
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise PydanticCustomError("response_format", "json_schema belongs to type 'json_schema', and is needed there")
         return self
@@ -146,11 +146,11 @@ class ChatCompletionRequest(Body):
     functions: Annotated[None, _unsupported("; use tools")] = None
     function_call: Annotated[None, _unsupported("; use tool_choice")] = None
 
-    # Each is given the fields above its own, without those that were refused: they have been reported.
+    # ``info.data`` has the fields declared above the validated one, without those already refused.
 
     @field_validator("tool_choice")
     @classmethod
-    def _among_the_tools(cls, choice: ToolChoiceBody, info: ValidationInfo) -> ToolChoiceBody:
+    def _check_tool_choice(cls, choice: ToolChoiceBody, info: ValidationInfo) -> ToolChoiceBody:
         if "tools" not in info.data:
             return choice
         names = {tool.function.name for tool in info.data["tools"] or ()}
@@ -162,25 +162,25 @@ class ChatCompletionRequest(Body):
 
     @field_validator("max_completion_tokens")
     @classmethod
-    def _one_limit(cls, limit: int | None, info: ValidationInfo) -> int | None:
+    def _check_limits(cls, limit: int | None, info: ValidationInfo) -> int | None:
         if limit is not None and info.data.get("max_tokens") not in (None, limit):
             raise PydanticCustomError("max_tokens", "differs from max_tokens; send only max_completion_tokens")
         return limit
 
     @field_validator("stream_options")
     @classmethod
-    def _of_a_stream(cls, options: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
+    def _check_stream_options(cls, options: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
         if options is not None and not info.data.get("stream", True):
             raise PydanticCustomError("stream_options", "is allowed only when stream is true")
         return options
 
     @property
     def include_usage(self) -> bool:
-        """Whether the stream shall end with a chunk of its own for the usage."""
+        """Return whether the stream ends with a separate chunk for the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def chat_request(self) -> ChatRequest:
-        """The same in the words of every provider."""
+        """Return the request in the form that all providers take."""
         dumped: Mapping[str, Json] = self.model_dump(
             include={*_FORWARDED_FIELDS, "response_format"}, exclude_none=True, by_alias=True
         )

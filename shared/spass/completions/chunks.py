@@ -1,4 +1,4 @@
-"""OpenAI's chat answers: a stream of chunks, and the blocking answer, which collects that stream."""
+"""Render OpenAI's chat answers: a stream of chunks, and the blocking answer, which collects that stream."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,8 +16,8 @@ Chunk: TypeAlias = dict[str, Json]
 
 
 class ChunkWriter:
-    """Renders one answer's deltas. With ``include_usage`` the usage has a last chunk of its own, as OpenAI has it; without, it
-    stands in the chunk with the finish reason. So the cost is always in the last chunk."""
+    """Render the deltas of one answer. With ``include_usage`` a separate last chunk has the usage, as in OpenAI's answers;
+    without it, the chunk with the finish reason has it. So the cost is always in the last chunk."""
 
     def __init__(self, model: str, *, include_usage: bool) -> None:
         self._head: Chunk = {
@@ -27,11 +27,11 @@ class ChunkWriter:
             "model": model,
         }
         self._include_usage = include_usage
-        self._begun = False
+        self._started = False
         self._known_calls: set[int] = set()
 
     def write(self, delta: ChatDelta) -> Iterator[Chunk]:
-        """The chunks of a piece of the answer."""
+        """Yield the chunks of one delta."""
         yield from self._begin(delta)
         if delta.content:
             yield self._chunk({"content": delta.content})
@@ -41,21 +41,21 @@ class ChunkWriter:
             yield self._chunk({"tool_calls": [self._tool_call(piece) for piece in delta.tool_calls]})
 
     def end(self, reason: FinishReason, usage: TokenUsage, cost: Cost) -> Iterator[Chunk]:
-        """The last chunks. ``cost`` is the whole request's."""
+        """Yield the last chunks. ``cost`` is that of the whole request."""
         yield from self._begin(ChatDelta())
-        figures = _usage(usage, cost)
+        totals = _usage(usage, cost)
         last = self._chunk({}, reason)
         if not self._include_usage:
-            yield {**last, "usage": figures}
+            yield {**last, "usage": totals}
         else:
             yield last
-            yield {**self._head, "choices": [], "usage": figures}
+            yield {**self._head, "choices": [], "usage": totals}
 
     def _begin(self, first: ChatDelta) -> Iterator[Chunk]:
-        if not self._begun:
-            self._begun = True
-            silent = (first.tool_calls or first.refusal) and not first.content
-            yield self._chunk({"role": "assistant", "content": None if silent else "", "refusal": None})
+        if not self._started:
+            self._started = True
+            has_no_text = (first.tool_calls or first.refusal) and not first.content
+            yield self._chunk({"role": "assistant", "content": None if has_no_text else "", "refusal": None})
 
     def _chunk(self, delta: Mapping[str, Json], reason: FinishReason | None = None) -> Chunk:
         choice: Json = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason.value if reason else None}
@@ -106,11 +106,11 @@ def collect_chunks(chunks: Iterable[Chunk]) -> ChatCompletion:
                 calls.setdefault(piece["index"], _Call()).add(piece)
             reason = choice["finish_reason"] or reason
     text, refusal = "".join(texts), "".join(refusals) or None
-    silent = not text and (calls or refusal)
-    whole = [call.whole() for _, call in sorted(calls.items())]
-    message: Json = {"content": None if silent else text, "refusal": refusal, "tool_calls": whole}
-    whole_choice: Json = {"index": 0, "message": message, "finish_reason": reason}
-    return ChatCompletion.model_validate({**head, "choices": [whole_choice], "usage": usage})
+    has_no_text = not text and (calls or refusal)
+    tool_calls = [call.build() for _, call in sorted(calls.items())]
+    message: Json = {"content": None if has_no_text else text, "refusal": refusal, "tool_calls": tool_calls}
+    choice_json: Json = {"index": 0, "message": message, "finish_reason": reason}
+    return ChatCompletion.model_validate({**head, "choices": [choice_json], "usage": usage})
 
 
 def replay_chunks(answer: Mapping[str, Json], *, include_usage: bool) -> Iterator[Chunk]:
@@ -119,8 +119,8 @@ def replay_chunks(answer: Mapping[str, Json], *, include_usage: bool) -> Iterato
     choice = cast("list[dict[str, Json]]", answer["choices"])[0]
     message = cast("dict[str, Json]", choice["message"])
     calls = [{"index": index, **call} for index, call in enumerate(cast("list[dict[str, Json]]", message.get("tool_calls", [])))]
-    whole: dict[str, Json] = {**message, "tool_calls": calls} if calls else message
-    for delta, reason in ((whole, None), ({}, choice["finish_reason"])):
+    first: dict[str, Json] = {**message, "tool_calls": calls} if calls else message
+    for delta, reason in ((first, None), ({}, choice["finish_reason"])):
         chunk: Chunk = {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]}
         if include_usage:
             yield {**chunk, "usage": None}
@@ -148,7 +148,7 @@ class _Delta(TypedDict, total=False):
 
 
 class _Call:
-    """One tool call, put together again."""
+    """Join the chunks of one tool call."""
 
     def __init__(self) -> None:
         self._id = ""
@@ -160,5 +160,5 @@ class _Call:
         self._name = self._name or piece["function"].get("name", "")
         self._arguments.append(piece["function"]["arguments"])
 
-    def whole(self) -> Json:
+    def build(self) -> Json:
         return {"id": self._id, "type": "function", "function": {"name": self._name, "arguments": "".join(self._arguments)}}

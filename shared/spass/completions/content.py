@@ -1,4 +1,4 @@
-"""What a message says, as OpenAI's clients send it: a text, or parts, which may be pictures where a user speaks."""
+"""The content of a message in OpenAI's form: a text, or parts, which may be images in a user's message."""
 
 import base64
 import binascii
@@ -47,12 +47,12 @@ def _schema(part: dict[str, Any]) -> WithJsonSchema:
 
 
 def _joined_text(value: object) -> object:
-    """Text parts joined by line breaks; a plain text as it is."""
+    """Join text parts by line breaks. Return a plain text unchanged."""
     return "\n".join(map(_text_of, value)) if isinstance(value, list) else value
 
 
 def _parts(value: object) -> tuple[str | Image, ...]:
-    """Texts and pictures in their order."""
+    """Return texts and images in their order."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list):
@@ -89,7 +89,7 @@ def _image_of(part: object) -> Image:
 
 
 def _normalize_url(url: str) -> str:
-    """The address of a picture, in one spelling."""
+    """Return the URL of an image with a normalized ``data:`` prefix."""
     if url[:5].lower() != "data:":
         if len(url) > _MAX_URL_CHARACTERS or not _IMAGE_URL.fullmatch(url):
             raise _part_error("a picture's url is an https: address or a data: URL")

@@ -14,8 +14,7 @@ from spass.llm.types import EmbeddingReply
 from spass.tenancy.config import MAX_EMBEDDING_INPUTS, ModelConfig, RequestLimits
 
 MAX_TEXT_BYTES: Final = 32 * 1024
-"""Of one text. Embedding a longer one would keep a processor busy for what no model reads to its end."""
-
+"""Bytes of one text. No model reads a longer one to its end, and embedding it would block a processor."""
 
 _TEXT_SCHEMA: Final = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT_BYTES}
 
@@ -35,7 +34,7 @@ def _texts(value: object) -> list[str]:
         if isinstance(text, int | list) and not isinstance(text, bool):
             raise PydanticCustomError("embedding_input", "lists of token numbers are not supported; send text")
         if not isinstance(text, str):
-            raise PydanticCustomError("embedding_input", "text {number} is no text", {"number": number})
+            raise PydanticCustomError("embedding_input", "text {number} is not a text", {"number": number})
         if not text:
             raise PydanticCustomError("embedding_input", "text {number} is empty", {"number": number})
         if len(encode_utf8(text)) > MAX_TEXT_BYTES:
@@ -71,8 +70,10 @@ class EmbeddingsRequest(Body):
 
 
 def check_count(request: EmbeddingsRequest, limits: RequestLimits) -> None:
-    """Raises:
-    InvalidRequest: more texts than this gateway takes in one request.
+    """Check the number of texts.
+
+    Raises:
+        InvalidRequest: there are more texts than this gateway takes in one request.
     """
     if len(request.input) > limits.embedding_inputs:
         raise InvalidRequest(
@@ -83,8 +84,10 @@ def check_count(request: EmbeddingsRequest, limits: RequestLimits) -> None:
 
 
 def check_dimensions(request: EmbeddingsRequest, model: ModelConfig) -> None:
-    """Raises:
-    InvalidRequest: other dimensions are asked for.
+    """Check the dimensions.
+
+    Raises:
+        InvalidRequest: the model has other dimensions.
     """
     if request.dimensions not in (None, model.dimensions):
         raise InvalidRequest(f"'{model.name}' has {model.dimensions} dimensions; they cannot be changed.", param="dimensions")

@@ -53,7 +53,7 @@ class AssistantMessage(NestedObject):
     function_call: None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_content(self) -> Self:
         if self.content is None and not self.tool_calls and self.refusal is None:
             raise PydanticCustomError("empty_message", "an assistant message has content or tool_calls")
         return self
@@ -77,7 +77,7 @@ WireMessage: TypeAlias = Annotated[SystemMessage | UserMessage | AssistantMessag
 
 
 def check_tool_answers(messages: list[WireMessage]) -> list[WireMessage]:
-    """Every tool message answers a call of the assistant message before it, and every call is answered, once."""
+    """Check that every tool message answers a call of the assistant message before it, and every call is answered once."""
     open_calls: set[str] = set()
     for number, message in enumerate(messages):
         if isinstance(message, ToolMessage):

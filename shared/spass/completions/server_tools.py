@@ -1,13 +1,14 @@
-"""The gateway's own tools in a chat: offered to the model beside the caller's, run here, their results given to the model.
+"""Run server tools in a chat: offer them to the model with the caller's tools, run their calls, and return the results to it.
 
-The caller gets one assistant message, as from a model without them:
+The caller gets one assistant message, as from a model without server tools:
 
-- Its text is that of all model calls, in their order, an empty line between; where the caller asked for JSON it is that of the
-  last call alone, since what is said before a tool is called would spoil it.
-- Its tool calls are calls of the caller's tools, which end the loop. What else the model asked for in the same breath is neither
-  run nor kept: nobody could hold its result until the caller comes back with the others, and the model can ask again.
-- A call of a tool that nobody offered is answered with an error that the model reads; a caller never sees it.
-- What the gateway's tools answered is not part of the conversation that the caller goes on with.
+- Its text is the text of all model calls, in their order, separated by empty lines. If the caller requested JSON, it is the text
+of
+  the last call only, because text before a tool call would make it invalid.
+- Its tool calls are calls of the caller's tools, which end the loop. Calls of server tools in the same answer are neither run nor
+  kept: their results could not be stored until the caller returns with the others. The model can repeat them.
+- The result of a call of an unknown tool is an error for the model; the caller never sees it.
+- The results of server tools are not part of the conversation that the caller continues.
 """
 
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox
 
 MAX_MODEL_CALLS: Final = 10
-"""Of one request. In the last the model may call no tool, so that it answers."""
+"""Model calls of one request. In the last one the model may not call tools, so that it answers."""
 
 _TEXT_SEPARATOR: Final = "\n\n"
 _TRUNCATED: Final = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
@@ -32,16 +33,16 @@ _TRUNCATED: Final = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
 
 @dataclass(frozen=True, slots=True)
 class ServerTools:
-    """The gateway's tools that one chat is offered, and what runs them."""
+    """The server tools of one chat, and the toolbox that runs them."""
 
     toolbox: "Toolbox"
     specs: tuple[ToolSpec, ...]
 
     def chat(self, calls: Calls, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
-        """As ``Calls.chat``, but that the model may use these tools on its way; the usage in the last piece is that of all calls.
+        """Yield the answer as ``Calls.chat`` does, running server tools in between. The last piece has the usage of all calls.
 
         Raises:
-            SpassError: as ``Calls.chat``; the iteration also where a tool failed so that nothing can go on.
+            SpassError: the same as ``Calls.chat``; the iteration also if a tool failed fatally.
         """
         offered = replace(request, tools=(*request.tools, *self.specs))
         return self._turns(calls, scope, offered, calls.chat(scope, offered), frozenset(tool.name for tool in request.tools))
@@ -64,69 +65,69 @@ class ServerTools:
                         yield piece
             reply = turn.reply
             usage += reply.usage or TokenUsage()
-            asked = turn.gateway_calls
-            if not asked or not left or reply.finish_reason in _TRUNCATED:
+            tool_calls = turn.gateway_calls
+            if not tool_calls or not left or reply.finish_reason in _TRUNCATED:
                 if text := turn.held_text:
                     yield ChatDelta(text)
-                yield ChatDelta(finish_reason=_final_reason(reply, asked), usage=usage)
+                yield ChatDelta(finish_reason=_final_reason(reply, tool_calls), usage=usage)
                 return
             spoken = spoken or turn.spoke
-            request = _next_request(request, reply.replayable, await self._run(scope, asked), last=left == 1)
+            request = _next_request(request, reply.replayable, await self._run(scope, tool_calls), last=left == 1)
             answer = calls.chat(scope, request)
 
-    async def _run(self, scope: Scope, asked: Sequence[ToolCall]) -> Sequence[Message]:
-        """The answers to ``asked``, in the same order."""
+    async def _run(self, scope: Scope, tool_calls: Sequence[ToolCall]) -> Sequence[Message]:
+        """Run ``tool_calls`` and return their results in the same order."""
         names = [tool.name for tool in self.specs]
-        return [answer.message for answer in await self.toolbox.execute_all(scope, asked, allowed=names)]
+        return [answer.message for answer in await self.toolbox.execute_all(scope, tool_calls, allowed=names)]
 
 
 def _wants_json(request: ChatRequest) -> bool:
     return request.response_format is not None and request.response_format.get("type") != "text"
 
 
-def _final_reason(reply: ChatReply, asked: Sequence[ToolCall]) -> FinishReason:
-    """``length`` also says that the calls were used up before the model was done."""
-    return FinishReason.LENGTH if asked and reply.finish_reason not in _TRUNCATED else reply.finish_reason
+def _final_reason(reply: ChatReply, tool_calls: Sequence[ToolCall]) -> FinishReason:
+    """Return the finish reason; ``length`` also if the limit of model calls was reached."""
+    return FinishReason.LENGTH if tool_calls and reply.finish_reason not in _TRUNCATED else reply.finish_reason
 
 
-def _next_request(request: ChatRequest, said: Message, answers: Sequence[Message], *, last: bool) -> ChatRequest:
-    """``request`` with one more turn in it. Tools stay named where they may not be called: some providers refuse a conversation
-    that holds calls of unnamed ones."""
-    return replace(request, messages=(*request.messages, said, *answers), tool_choice="none" if last else request.tool_choice)
+def _next_request(request: ChatRequest, answer: Message, results: Sequence[Message], *, last: bool) -> ChatRequest:
+    """Return ``request`` with one more turn. Tools stay listed even if they may not be called: some providers refuse a
+    conversation with calls of unlisted tools."""
+    return replace(request, messages=(*request.messages, answer, *results), tool_choice="none" if last else request.tool_choice)
 
 
 class _ModelCall:
-    """One model call, taken apart: what the caller may see of it, and what the gateway is asked for."""
+    """Split one model call into the part that the caller sees and the calls of server tools."""
 
     def __init__(self, callers: Collection[str], *, wants_json: bool, follows_text: bool) -> None:
         self._callers = callers
         self._holds_text = wants_json
         self._follows_text = follows_text
-        self._built = ReplyBuilder()
+        self._builder = ReplyBuilder()
         self._calls: dict[int, _PendingCall] = {}
         self._shown_calls = 0
         self.spoke = False
 
     def visible(self, delta: ChatDelta) -> ChatDelta | None:
-        """What the caller is shown of ``delta`` now; None if nothing."""
-        self._built.add(delta)
+        """Return the part of ``delta`` that the caller sees now, or None."""
+        self._builder.add(delta)
         content = "" if self._holds_text else self._placed(delta.content)
         calls = tuple(self._shown(delta.tool_calls))
         return ChatDelta(content, calls, refusal=delta.refusal) if content or calls or delta.refusal else None
 
     @property
     def reply(self) -> ChatReply:
-        """The whole answer, once it has ended."""
-        return self._built.reply
+        """Return the whole answer, once it has ended."""
+        return self._builder.reply
 
     @property
     def held_text(self) -> str:
-        """The text not yet shown, of an answer that is the last."""
+        """Return the text that was held, if the answer is the last one."""
         return self.reply.message.content if self._holds_text else ""
 
     @property
     def gateway_calls(self) -> Sequence[ToolCall]:
-        """The calls to answer here: none where the caller has to answer any."""
+        """Return the calls of server tools; none if the caller has to answer any call."""
         return () if self._shown_calls else self.reply.message.tool_calls
 
     def _placed(self, text: str) -> str:
@@ -136,16 +137,16 @@ class _ModelCall:
         return _TEXT_SEPARATOR + text if self._follows_text else text
 
     def _shown(self, pieces: Sequence[ToolCallDelta]) -> Iterator[ToolCallDelta]:
-        """The pieces of the caller's calls, numbered as if there were no others. One whose name is not yet known waits for it."""
+        """Yield the pieces of the caller's calls, numbered without the others. A call without a name yet waits for it."""
         for piece in pieces:
             seen = self._calls.get(piece.index)
             if seen is not None and seen.so_far.name:
-                said = piece
+                shown = piece
             else:
-                said = _join_deltas(seen.so_far, piece) if seen else piece
-                seen = self._calls[piece.index] = _PendingCall(said, self._number_of(said.name))
+                shown = _join_deltas(seen.so_far, piece) if seen else piece
+                seen = self._calls[piece.index] = _PendingCall(shown, self._number_of(shown.name))
             if seen.number is not None:
-                yield replace(said, index=seen.number)
+                yield replace(shown, index=seen.number)
 
     def _number_of(self, name: str | None) -> int | None:
         if name not in self._callers:
@@ -156,8 +157,7 @@ class _ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class _PendingCall:
-    """A call, as it was when its name came, or as far as it has come without one. ``number`` is its place among the caller's, if
-    it is one of those."""
+    """A call up to the piece with its name. ``number`` is its index among the caller's calls; None for other calls."""
 
     so_far: ToolCallDelta
     number: int | None

@@ -1,4 +1,4 @@
-"""``/v1``'s model routes: OpenAI's requests in, OpenAI's answers out, and the pipeline between."""
+"""The model routes of ``/v1``: translate between OpenAI's format and the pipeline."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Completions:
-    """Chat and embeddings as OpenAI's clients expect them.
+    """Chat and embeddings in OpenAI's format.
 
-    ``toolbox`` is called when a tenant has tools of the gateway in its chats, and not before: it brings numpy along.
+    ``toolbox`` is called only if a tenant has server tools in its chats: it imports numpy.
     """
 
     def __init__(self, calls: Calls, config: GatewayConfig, cascade: Cascade, toolbox: "Callable[[], Toolbox]") -> None:
@@ -33,7 +33,7 @@ class Completions:
         self._toolbox = toolbox
 
     def prepare(self) -> None:
-        """Makes what some tenant's first chat would have to wait for."""
+        """Create what the first chat of a tenant would otherwise wait for."""
         named = (self._config.defaults, *(tenant.defaults for tenant in self._config.tenants))
         if any(defaults.tools_enabled_default for defaults in named):
             self._toolbox()
@@ -41,11 +41,11 @@ class Completions:
     async def stream(
         self, scope: Scope, request: ChatCompletionRequest, augment: Augment = ALL_AUGMENTATIONS
     ) -> AsyncGenerator[Chunk, None]:
-        """The answer as chunks. The last holds the usage and, in it, the cost of the whole request. ``augment`` says what of the
-        tenant's goes into the chat: its system prompt, its memory, and tools of the gateway that the model may use.
+        """Yield the answer as chunks. The last one has the usage with the cost of the whole request. ``augment`` selects what is
+        added to the chat: the tenant's system prompt, its memory, and server tools.
 
         Raises:
-            SpassError: as ``Calls.chat``; before the first chunk unless an answer had begun.
+            SpassError: the same as ``Calls.chat``; before the first chunk unless an answer had started.
         """
         if request.stream:
             scope = scope.streaming
@@ -71,14 +71,13 @@ class Completions:
 
     async def _answer(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[ChatDelta, None]:
         settings = await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)
-        asked = add_tenant_messages(request.chat_request(), settings, augment)
+        augmented = add_tenant_messages(request.chat_request(), settings, augment)
         offer = self._offer(scope, settings, request) if augment.server_tools else None
-        return offer.chat(self._calls, scope, asked) if offer else self._calls.chat(scope, asked)
+        return offer.chat(self._calls, scope, augmented) if offer else self._calls.chat(scope, augmented)
 
     def _offer(self, scope: Scope, settings: TenantSettings, request: ChatCompletionRequest) -> ServerTools | None:
-        """The gateway's tools for this chat. A caller who says which tool to call, or that none may be, has decided what the
-        answer is; a tool of the caller's takes the place of the gateway's of the same name; and of ``MAX_TOOLS`` the caller's
-        come first."""
+        """Return the server tools of this chat, or None. There are none if the caller sets ``tool_choice``. A caller's tool
+        replaces a server tool of the same name, and the caller's tools come first within ``MAX_TOOLS``."""
         if request.tool_choice not in (None, "auto"):
             return None
         own = {tool.function.name for tool in request.tools or ()}
@@ -90,11 +89,11 @@ class Completions:
         return ServerTools(toolbox, specs) if specs else None
 
     async def embed(self, scope: Scope, request: EmbeddingsRequest) -> EmbeddingList:
-        """One vector per text.
+        """Return one vector per text.
 
         Raises:
             InvalidRequest: there are too many texts, or the model has other dimensions.
-            SpassError: as ``Calls.embed``.
+            SpassError: the same as ``Calls.embed``.
         """
         check_count(request, self._config.limits)
         check_dimensions(request, self._calls.embedding_model(scope, request.model))

@@ -1,5 +1,5 @@
-"""Which of many texts speak most of what is looked for: ranked by words, as BM25 does (Robertson and Zaragoza, "The Probabilistic
-Relevance Framework", 2009), and the passage of a text that does."""
+"""Rank texts by the words of a query with BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009), and
+extract the best passage of a text."""
 
 import math
 import re
@@ -11,10 +11,10 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-_SATURATION: Final = 1.2  # BM25's k1 and b, as they are mostly chosen
+_SATURATION: Final = 1.2  # BM25's k1 and b, with the usual values
 _LENGTH: Final = 0.75
 _DIGITS: Final = 6
-_EPSILON: Final = 1e-9  # a sum that is added to and taken from is not exact
+_EPSILON: Final = 1e-9  # repeated additions and subtractions of floats are not exact
 _ELLIPSIS: Final = "…"
 
 # Scripts that put no blanks between words: Thai and Lao, Burmese, Khmer, Japanese, Chinese. Each of their signs is a word.
@@ -24,7 +24,7 @@ _UNSPACED_SCRIPTS: Final = (
 
 
 def _combining_marks(first: int, end: int) -> str:
-    """The signs from ``first`` to before ``end`` that belong to the letter before them."""
+    """Return the combining marks from ``first`` up to, but not including, ``end``."""
     return "".join(chr(code) for code in range(first, end) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
 
 
@@ -36,7 +36,7 @@ _ASCII_WORD: Final = re.compile("[a-z0-9]+")
 
 
 def words(text: str) -> list[str]:
-    """The words and numbers of ``text``, in order, without regard to case, accents and compatibility forms."""
+    """Return the words and numbers of ``text``, in order, without case, accents and compatibility forms."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
@@ -44,7 +44,7 @@ def words(text: str) -> list[str]:
 
 
 class ScoredItem(NamedTuple, Generic[T]):
-    """A text that was added, by what it was added as, and how much it speaks of what is looked for: more than 0."""
+    """An added item and its score, which is more than 0."""
 
     item: T
     score: float
@@ -58,7 +58,7 @@ class _Candidate(Generic[T]):
 
 
 class Ranking(Generic[T]):
-    """Texts as they speak of ``query``. A word that few of them hold weighs more than one that many do."""
+    """Rank texts by ``query``. A word that few texts contain weighs more than one that many contain."""
 
     def __init__(self, query: str) -> None:
         self._terms = dict.fromkeys(words(query))
@@ -67,19 +67,19 @@ class Ranking(Generic[T]):
         self._words = 0
         self.searched = 0
 
-    def add(self, found: T, text: str) -> bool:
-        """One more text; whether any word of the query stands in it."""
+    def add(self, item: T, text: str) -> bool:
+        """Add a text. Return whether it contains a word of the query."""
         there = words(text)
         self.searched += 1
         self._words += len(there)
         counts = Counter(word for word in there if word in self._terms)
         if counts:
             self._holding.update(counts.keys())
-            self._candidates.append(_Candidate(found, len(there), counts))
+            self._candidates.append(_Candidate(item, len(there), counts))
         return bool(counts)
 
     def scored(self) -> list[ScoredItem[T]]:
-        """Those that hold any word of the query, in the order in which they were added."""
+        """Return the items that contain a word of the query, in the order in which they were added."""
         weights = self.weights()
         average = self._words / self.searched if self._words else 1.0
         return [
@@ -88,7 +88,7 @@ class Ranking(Generic[T]):
         ]
 
     def weights(self) -> dict[str, float]:
-        """What each word of the query weighs, the rarer the more."""
+        """Return the weight of each word of the query: the rarer the word, the higher."""
         return {
             term: math.log(1 + (self.searched - self._holding[term] + 0.5) / (self._holding[term] + 0.5)) for term in self._terms
         }
@@ -109,8 +109,8 @@ class _Hit(NamedTuple):
 
 
 def excerpt(text: str, weights: Mapping[str, float], length: int) -> str:
-    """At most ``length`` characters of ``text``, there where most of the words of ``weights`` stand together. An ellipsis stands
-    for what was left out."""
+    """Return at most ``length`` characters of ``text``, around the place with the most weight of words. An ellipsis replaces the
+    rest."""
     if len(text) <= length:
         return text
     first, last = _best_window(text, weights, length - 2)
@@ -120,7 +120,7 @@ def excerpt(text: str, weights: Mapping[str, float], length: int) -> str:
 
 
 def _best_window(text: str, weights: Mapping[str, float], length: int) -> tuple[int, int]:
-    """Where the heaviest hits that fit into ``length`` characters begin and end. The first of several."""
+    """Return the start and end of the first window of ``length`` characters with the highest weight."""
     near: deque[_Hit] = deque()
     there: Counter[str] = Counter()
     best, heaviest, weight = (0, 0), 0.0, 0.0

@@ -1,5 +1,4 @@
-"""The one step of a turn that anybody sees: the turn, the head, the user's list and the kept answer change together, or not at
-all."""
+"""Commit a turn: one transaction writes the turn, the head, the user's list and the stored answer."""
 
 import asyncio
 import random
@@ -22,12 +21,12 @@ _COMMIT_DELAY: Final = 0.1  # seconds; doubled per attempt, full jitter
 
 
 async def commit_turn(store: TenantStore, session: Session, turn: TurnRecord, with_effect: Sequence[Write] = ()) -> None:
-    """Record ``turn`` in the session that it holds under its own id, and let that go. ``session`` is as it will be then;
-    the writes ``with_effect`` join the transaction.
+    """Record ``turn`` in the session that it holds under its own id, and release the hold. ``session`` is its state afterwards.
+    The writes ``with_effect`` join the transaction.
 
     Raises:
-        SessionNotFound, SessionBusy: the hold was lost; nothing was recorded and nothing will be.
-        StorageUnavailable: we cannot know, or nothing was recorded.
+        SessionNotFound, SessionBusy: the hold was lost; the turn is not recorded and never will be.
+        StorageUnavailable: the outcome is unknown, or the turn is not recorded.
     """
     body = await store_body(store, session.id, turn)
     writes: list[Write] = [
@@ -49,16 +48,16 @@ async def commit_turn(store: TenantStore, session: Session, turn: TurnRecord, wi
 
 
 async def _transact(store: TenantStore, session: SessionId, turn: TurnRecord, writes: Sequence[Write]) -> SpassError | None:
-    """Make the writes, and be sure of it; or why it is sure that nothing was recorded and nothing will be.
+    """Make the writes. Return None if they were made, or an error if they were not made and never will be.
 
     Raises:
-        StorageUnavailable: we cannot know.
+        StorageUnavailable: the outcome is unknown.
     """
     for attempt in range(_COMMIT_ATTEMPTS):
         try:
             await store.table.transact(writes, token=turn.id)
         except TransactionFailed as failure:
-            if await _is_committed(store, session, turn):  # by an earlier try, whose reply was lost
+            if await _is_committed(store, session, turn):  # by an earlier attempt, whose reply was lost
                 return None
             if is_deleted(failure.failures.get(1, {})):
                 return SessionNotFound("This session was deleted while the turn ran.")
@@ -67,7 +66,7 @@ async def _transact(store: TenantStore, session: SessionId, turn: TurnRecord, wr
             await asyncio.sleep(random.uniform(0, _COMMIT_DELAY * 2**attempt))  # noqa: S311 (jitter)
         else:
             return None
-    # A try may still be on its way. Without the hold it can no longer take effect, so what we read then is final.
+    # An attempt may still be in flight. Without the hold it can no longer take effect, so a read after the release is final.
     await release_hold(store, session, turn.id)
     if await _is_committed(store, session, turn):
         return None

@@ -1,7 +1,7 @@
-"""Deleting a session: gone for everybody in one step, then its remains, which a repeated delete takes up where one broke off.
+"""Delete a session: one transaction hides it, then its items are removed. A repeated delete continues an interrupted one.
 
-A deleted session can neither be compacted nor be compacted into: what its head says of a chain is final. Of a member of a chain
-the head stays, without a word of anybody's, since its neighbours still name it and a chain is followed across it.
+A deleted session can neither be compacted nor become a successor, so its place in a chain is final. The head of a chain's member
+stays, without any text, because its neighbours refer to it and a chain is followed across it.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ _NOT_IN_CHAIN: Final = Absent("parent_session_id") & Absent("successor_session_i
 
 
 async def delete_session(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, now: float) -> None:
-    """Delete the session with all its messages, and the summary that it begins with. Others of its chain stay as they are.
+    """Delete the session with all its messages and the summary that it starts with. Other sessions of its chain do not change.
 
     Raises:
-        SessionNotFound, SessionAgentMismatch: as ``decode_owned_session``; a session whose removal broke off is found once more.
-        SessionBusy, CompactionInProgress: somebody holds it.
-        StorageUnavailable: it may be gone or not; the same call again finishes it.
+        SessionNotFound, SessionAgentMismatch: as ``decode_owned_session``; an interrupted delete may be repeated.
+        SessionBusy, CompactionInProgress: the session is held.
+        StorageUnavailable: the outcome is unknown; repeat the call to finish it.
     """
     await _mark(store, session, agent, user, now)
     await _remove_messages(store, session)
@@ -59,13 +59,14 @@ async def _mark(store: TenantStore, session: SessionId, agent: AgentName, user: 
 
 
 def _is_unfinished_delete(item: Item, agent: AgentName, user: UserId) -> bool:
-    """Whether a delete of this user's began and did not end. Our own first try, whose reply was lost, looks the same."""
+    """Return whether a delete by this user started and did not end. Our own first attempt, whose reply was lost, looks the
+    same."""
     return "deleted_at" in item and "removed" not in item and (item["user"], item["agent"]) == (user, agent)
 
 
 async def _remove_messages(store: TenantStore, session: SessionId) -> None:
-    """Everything in the session's partition but its head, and everything in the bucket under its name: also bodies that no turn
-    points to, because a process died between putting one and committing it.
+    """Delete everything in the session's partition except its head, and everything in its folder of the bucket, including bodies
+    that were never committed.
     """
     partition = keys.session_partition(store.tenant, session)
     after = keys.session_head(store.tenant, session).sk

@@ -1,4 +1,4 @@
-"""A session in the hands of a turn, which may go on as another one under way."""
+"""A session that a turn holds, and which may change to its successor during the turn."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -16,8 +16,8 @@ Clock: TypeAlias = Callable[[], float]
 
 
 class HeldSession:
-    """The ``session`` that ``owner`` holds. Renewing the hold and going on as the successor exclude each other, so that no
-    renewal meets a session that has just been archived."""
+    """The ``session`` that ``owner`` holds. A lock keeps renewal and transfer apart, so that no renewal meets a session that has
+    just been archived."""
 
     def __init__(self, store: TenantStore, owner: str, session: Session, clock: Clock) -> None:
         self.store = store
@@ -28,15 +28,15 @@ class HeldSession:
         self._session_ids = [session.id]
 
     async def renew(self) -> None:
-        """Hold on for another minute; errors as ``hold.renew``."""
+        """Extend the hold by a minute. Errors are those of ``renew_hold``."""
         async with self._transfer_lock:
             await renew_hold(self.store, self.session.id, self.owner, self._clock())
 
     @asynccontextmanager
     async def transfer_to(self, successor: SessionId) -> AsyncIterator[None]:
-        """The body commits what makes ``successor`` begin under our hold, and then says so by ``moved``."""
+        """Protect the body, which commits the ``successor`` under our hold and then calls ``finish_transfer``."""
         async with self._transfer_lock:
-            self._session_ids.append(successor)  # whether it took place may stay unknown
+            self._session_ids.append(successor)  # the outcome of the commit may stay unknown
             yield
 
     def finish_transfer(self, successor: Session) -> None:
@@ -44,11 +44,11 @@ class HeldSession:
         self._session_ids = [successor.id]
 
     def mark_committed(self) -> None:
-        """The hold went with the commit."""
+        """Record that the commit released the hold."""
         self._session_ids = []
 
     async def release(self) -> None:
-        """Release whatever may still be held. What that does not reach falls free by itself."""
+        """Release every hold that may still exist. Anything not released here expires with its lease."""
         for session in self._session_ids:
             with suppress(StorageUnavailable):
                 await release_hold(self.store, session, self.owner)

@@ -1,4 +1,4 @@
-"""A session's history, page by page: every message it ever had, oldest first."""
+"""Read a session's history in pages: every message it ever had, oldest first."""
 
 import re
 from typing import Annotated, Final
@@ -18,9 +18,9 @@ from spass.sessions.record import StoredMessage, TurnRecord, load_turns, message
 from spass.sessions.session import Session, decode_owned_session
 from spass.tenancy.response_model import Count, DateTime, NextCursor, ResponseModel
 
-# A turn may be 350 KB in the table and megabytes in the bucket: what is read ahead of the page's end is bounded.
+# A turn may have 350 KB in the table and megabytes in the bucket, so reading ahead is bounded.
 _TURNS_AT_ONCE: Final = 16
-# The turn's first message and the message to begin with, in digits that a turn's key can hold.
+# The turn's first message and the first message of the page, with as many digits as a turn's key has.
 _POSITION: Final = re.compile(r"[1-9][0-9]{0,8}:[1-9][0-9]{0,8}")
 
 
@@ -49,11 +49,11 @@ class HistoryPage(ResponseModel):
 
 
 async def read_history(store: TenantStore, session: Session, cursor: str | None, limit: int) -> HistoryPage:
-    """At most ``limit`` messages from ``cursor`` on, and as many as one answer holds.
+    """Return at most ``limit`` messages from ``cursor`` on, as many as fit into one answer.
 
     Raises:
-        InvalidRequest: the cursor is not one of this session's history.
-        SessionNotFound: the session was deleted as we read.
+        InvalidRequest: the cursor does not belong to this session's history.
+        SessionNotFound: the session was deleted during the read.
         StorageUnavailable: throttled or unreachable through all retries.
     """
     scope = f"messages|{store.tenant}|{session.user}|{session.id}"
@@ -75,9 +75,9 @@ async def read_history(store: TenantStore, session: Session, cursor: str | None,
 
 
 async def _load_page(store: TenantStore, session: Session, from_seq: int) -> list[TurnRecord]:
-    """Some turns from the one that begins with ``from_seq`` on; none if the session goes no further.
+    """Return some turns from the one that starts with ``from_seq`` on; none after the end of the session.
 
-    Turns vanish only with their session, but neither all at once nor in order: where one is missing, its head decides.
+    Turns are removed only with their session, but one by one and in any order: if one is missing, read the head to find out.
     """
     if from_seq >= session.next_seq:
         return []

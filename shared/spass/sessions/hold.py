@@ -1,4 +1,4 @@
-"""Holding a session: at most one turn or job at a time may go on to write to it."""
+"""The hold of a session: a lease that lets at most one turn or job write to it."""
 
 from contextlib import suppress
 
@@ -24,34 +24,34 @@ from spass.sessions.session import Hold, HoldKind, Session, decode_owned_session
 
 
 def new_turn_hold(turn_id: str, request: IdempotentRequest | None, now: float) -> Hold:
-    """A turn's hold, from ``now`` on."""
+    """Return a turn's hold that starts ``now``."""
     key_hash, body_hash = (request.digest, request.body_hash) if request else (None, None)
     return Hold(turn_id, HoldKind.TURN, int(now) + LEASE_SECONDS, key_hash, body_hash)
 
 
 def new_job_hold(job_id: str, key_hash: str | None, body_hash: str | None, now: float) -> Hold:
-    """A job's hold, from ``now`` on."""
+    """Return a job's hold that starts ``now``."""
     return Hold(job_id, HoldKind.JOB, int(now) + LEASE_SECONDS, key_hash, body_hash)
 
 
 def not_held_by_others(now: float, owner: str = "") -> AnyOf:
-    """Require that nobody but ``owner`` holds the session."""
+    """Require that the session is free, expired, or held by ``owner``."""
     return AnyOf((Absent("hold"), AtMost("hold.expires_at", int(now)), held_by(owner)))
 
 
 def held_by(owner: str) -> Equals:
-    """Require that ``owner`` still holds the session, whatever the clock says."""
+    """Require that ``owner`` still holds the session, even if the hold has expired."""
     return Equals("hold.owner", owner)
 
 
 async def acquire_hold(store: TenantStore, session: SessionId, agent: AgentName, user: UserId, hold: Hold, now: float) -> Session:
-    """Hold the session, in one write; the session as it then is.
+    """Hold the session by one write and return it.
 
     Raises:
         SessionNotFound, SessionAgentMismatch: as ``decode_owned_session``.
-        SessionArchived: it went on as another one.
-        SessionBusy, CompactionInProgress, IdempotencyInProgress, IdempotencyKeyReused: somebody else holds it.
-        StorageUnavailable: we cannot know; what we may hold falls free by itself.
+        SessionArchived: it was compacted; its successor continues it.
+        SessionBusy, CompactionInProgress, IdempotencyInProgress, IdempotencyKeyReused: another request holds it.
+        StorageUnavailable: the outcome is unknown; the hold, if taken, expires.
     """
     mine = Equals("user", user) & Equals("agent", agent)
     write = Update(
@@ -71,11 +71,11 @@ async def acquire_hold(store: TenantStore, session: SessionId, agent: AgentName,
 
 
 async def renew_hold(store: TenantStore, session: SessionId, owner: str, now: float) -> None:
-    """Hold on for another minute.
+    """Extend the hold by a minute.
 
     Raises:
         ConditionFailed: the hold was lost.
-        StorageUnavailable: we cannot know.
+        StorageUnavailable: the outcome is unknown.
     """
     write = Update(
         keys.session_head(store.tenant, session),
@@ -86,10 +86,10 @@ async def renew_hold(store: TenantStore, session: SessionId, owner: str, now: fl
 
 
 async def release_hold(store: TenantStore, session: SessionId, owner: str) -> None:
-    """Let go of what ``owner`` may hold. Afterwards nothing that asks for ``held_by(owner)`` can take effect any more.
+    """Release the hold of ``owner``, if any. Afterwards no write that requires ``held_by(owner)`` can take effect.
 
     Raises:
-        StorageUnavailable: it may be held until it expires.
+        StorageUnavailable: the hold may stay until it expires.
     """
     write = Update(keys.session_head(store.tenant, session), remove=("hold",), when=held_by(owner))
     with suppress(ConditionFailed):
@@ -97,10 +97,10 @@ async def release_hold(store: TenantStore, session: SessionId, owner: str) -> No
 
 
 def hold_error(session: Session, key_hash: str | None, body_hash: str | None, now: float) -> SpassError:
-    """Why the session cannot be held, seen by a request with this Idempotency-Key."""
+    """Return why a request with this idempotency key cannot hold the session."""
     if session.archived_at is not None:
         return SessionArchived(
-            "This session was compacted and goes on as its successor.",
+            "This session was compacted. Continue with its successor.",
             details={"successor_session_id": session.successor_session_id},
         )
     hold = session.hold
@@ -119,5 +119,5 @@ def hold_error(session: Session, key_hash: str | None, body_hash: str | None, no
 
 
 def is_deleted(item: Item | None) -> bool:
-    """Whether this head's session is deleted or was never there."""
+    """Return whether the session of this head is deleted or never existed."""
     return item is None or "deleted_at" in item

@@ -1,4 +1,4 @@
-"""A session's chain: what it was compacted from, what it went on as, and the summaries in between."""
+"""Read a session's chain: its ancestors, its successors, and the summaries between them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from spass.sessions.session import Session, SessionView, decode_owned_session, d
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, ResponseModel, SessionIdText, SummaryIdText
 
 MAX_MEMBERS: Final = 100
-"""Of a chain, each way from the session asked for."""
+"""Members of a chain, in each direction from the requested session."""
 
 _SUMMARIES_AT_ONCE: Final = 16  # a summary may be as large as an item
 
@@ -33,7 +33,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class LineagePath:
-    """A chain followed one way, the nearest member first. ``is_complete``: to its end."""
+    """A chain in one direction, nearest member first. ``is_complete``: it reaches the end of the chain."""
 
     members: tuple[Member, ...]
     is_complete: bool
@@ -103,15 +103,15 @@ class Lineage:
             StorageUnavailable: throttled or unreachable through all retries.
         """
         store, user = scope.store, require_user(scope)
-        asked = decode_owned_session(await store.table.get(keys.session_head(store.tenant, session)), agent, user)
+        requested = decode_owned_session(await store.table.get(keys.session_head(store.tenant, session)), agent, user)
         backward, forward = await asyncio.gather(
-            ancestors(store, asked, MAX_MEMBERS), _follow(store, user, asked.successor_session_id, _next, MAX_MEMBERS)
+            ancestors(store, requested, MAX_MEMBERS), _follow(store, user, requested.successor_session_id, _next, MAX_MEMBERS)
         )
-        newest_first = [*reversed(forward.live_sessions), asked, *backward.live_sessions]
-        before, after = _shown(backward), _shown(forward)
+        newest_first = [*reversed(forward.live_sessions), requested, *backward.live_sessions]
+        before, after = _member_views(backward), _member_views(forward)
         summaries, all_fit = await _summaries(store, newest_first, members=[*before, *after])
         return Chain(
-            session_id=asked.id,
+            session_id=requested.id,
             backward=before,
             forward=after,
             summaries=summaries[::-1],
@@ -119,12 +119,12 @@ class Lineage:
         )
 
 
-def _shown(way: LineagePath) -> list[SessionView | DeletedSession]:
-    return [DeletedSession(id=member.id) if member.session is None else SessionView.of(member.session) for member in way.members]
+def _member_views(path: LineagePath) -> list[SessionView | DeletedSession]:
+    return [DeletedSession(id=member.id) if member.session is None else SessionView.of(member.session) for member in path.members]
 
 
 async def ancestors(store: TenantStore, session: Session, most: int) -> LineagePath:
-    """What ``session`` was compacted from, and that from, at most ``most`` members back."""
+    """Return the sessions that ``session`` was compacted from, at most ``most``, nearest first."""
     return await _follow(store, session.user, session.parent_session_id, _previous, most)
 
 
@@ -139,7 +139,7 @@ def _previous(session: Session) -> SessionId | None:
 async def _follow(
     store: TenantStore, user: UserId, first: SessionId | None, onward: Callable[[Session], SessionId | None], most: int
 ) -> LineagePath:
-    """The chain from ``first`` on. What is left of a deleted member still says how it goes on; where nothing is left, it ends."""
+    """Follow the chain from ``first`` on. The head of a deleted member still has its links; without a head the chain ends."""
     members: list[Member] = []
     at = first
     while at is not None and len(members) < most:
@@ -157,14 +157,14 @@ async def _summaries(
 ) -> tuple[list[SummaryView], bool]:
     """Return the summaries that these sessions start with, as many as fit into an answer with its ``members``, and whether they
     are all."""
-    begun = [(session.id, session.summary_id) for session in newest_first if session.summary_id is not None]
+    starting = [(session.id, session.summary_id) for session in newest_first if session.summary_id is not None]
     room = PageSizeLimit()
     room.add(b",".join(member.to_json() for member in members))
     kept: list[SummaryView] = []
-    for start in range(0, len(begun), _SUMMARIES_AT_ONCE):
-        some = begun[start : start + _SUMMARIES_AT_ONCE]
+    for start in range(0, len(starting), _SUMMARIES_AT_ONCE):
+        some = starting[start : start + _SUMMARIES_AT_ONCE]
         for record in await asyncio.gather(*(read_summary(store, session, summary) for session, summary in some)):
-            if record is None:  # its session was deleted as we read
+            if record is None:  # its session was deleted during the read
                 continue
             summary = SummaryView.of(record)
             if not room.add(summary.to_json()):

@@ -1,4 +1,4 @@
-"""Searching what a session no longer shows word for word: the compacted messages of its ancestors."""
+"""Search the compacted messages of a session and of its ancestors."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from spass.tools.lineage_searcher import LINEAGE_SEARCH, LineageHit, LineageSear
 MAX_ANCESTORS: Final = 50
 MAX_CHARACTERS: Final = 16 * 2**20
 MAX_SECONDS: Final = 10.0
-"""What one search looks at: the nearest ancestors first, of each the oldest messages first."""
+"""Bounds of one search, which reads the nearest ancestors first, and of each the oldest messages first."""
 
 _EXCERPT_CHARACTERS: Final = 1200
 _TURNS_AT_ONCE: Final = 8  # a turn may be megabytes
@@ -40,51 +40,51 @@ class _Match:
 
     @property
     def age(self) -> tuple[str, int, int]:
-        """Sorts by it: the newer, the greater."""
+        """Return a sort key: greater for newer messages."""
         return self.stored.created_at, -self.distance, self.stored.seq
 
 
 @dataclass(slots=True)
 class _SearchBudget:
-    """How much more may be read."""
+    """What a search may still read."""
 
     deadline: Deadline
     characters: int
 
     @property
-    def reached(self) -> bool:
+    def is_exhausted(self) -> bool:
         return self.characters <= 0 or not self.deadline.remaining()
 
 
 class SessionLineageSearcher:
-    """The ancestors of all sessions, as the tool ``lineage_search`` sees them."""
+    """The searcher behind the tool ``lineage_search``."""
 
     async def search(self, scope: Scope, query: str, limit: int) -> LineageSearchResult:
-        """As ``Ancestry.search``. Equal scores are ranked newest first. What an earlier search found is not found again: only its
-        source is."""
+        """Search as ``LineageSearcher.search`` describes. Equal scores rank newest first. Results of earlier searches are not
+        searched, only their sources."""
         if scope.session is None or scope.agent is None:
-            raise SessionNotFound("You are in no session.")
+            raise SessionNotFound("This request has no session.")
         head = await scope.store.table.get(keys.session_head(scope.store.tenant, scope.session))
         session = decode_owned_session(head, scope.agent, require_user(scope))
         past = await ancestors(scope.store, session, MAX_ANCESTORS)
         ranking = Ranking[_Match](query)
-        bounds = _SearchBudget(Deadline.after(MAX_SECONDS), MAX_CHARACTERS)
+        budget = _SearchBudget(Deadline.after(MAX_SECONDS), MAX_CHARACTERS)
         is_complete = past.is_complete
         for distance, member in enumerate([session, *past.live_sessions]):
-            is_complete &= await _search_session(scope.store, member, distance, ranking, bounds)
+            is_complete &= await _search_session(scope.store, member, distance, ranking, budget)
         weights = ranking.weights()
         best = sorted(ranking.scored(), key=lambda one: (one.score, one.item.age), reverse=True)[:limit]
         return LineageSearchResult(
             tuple(
                 LineageHit(
-                    place.session.id,
-                    place.stored.seq,
-                    place.stored.message.role,
-                    excerpt(place.text, weights, _EXCERPT_CHARACTERS),
-                    place.stored.created_at,
+                    match.session.id,
+                    match.stored.seq,
+                    match.stored.message.role,
+                    excerpt(match.text, weights, _EXCERPT_CHARACTERS),
+                    match.stored.created_at,
                     score,
                 )
-                for place, score in best
+                for match, score in best
             ),
             ranking.searched,
             truncated=not is_complete,
@@ -92,27 +92,27 @@ class SessionLineageSearcher:
 
 
 async def _search_session(
-    store: TenantStore, session: Session, distance: int, ranking: Ranking[_Match], bounds: _SearchBudget
+    store: TenantStore, session: Session, distance: int, ranking: Ranking[_Match], budget: _SearchBudget
 ) -> bool:
-    """Add what was compacted of one session; whether that is all of it."""
+    """Add the compacted messages of one session. Return whether all of them were read."""
     if session.compacted_before == 1:
         return True
     try:
         async for turn in _compacted_turns(store, session):
-            if bounds.reached:
+            if budget.is_exhausted:
                 return False
             for stored in _own_messages(session, turn):
                 text = _text(stored.message)
-                bounds.characters -= len(text)
+                budget.characters -= len(text)
                 ranking.add(_Match(session, distance, stored, text), text)
-            await asyncio.sleep(0)  # megabytes of words take a second to count, and others of this process wait
+            await asyncio.sleep(0)  # counting megabytes of words takes a second; let other requests run
     except ObjectMissing:  # it is being deleted
         return False
     return True
 
 
 async def _compacted_turns(store: TenantStore, session: Session) -> AsyncIterator[TurnRecord]:
-    """The turns with compacted messages, oldest first."""
+    """Yield the turns with compacted messages, oldest first."""
     seq = 1
     while seq < session.compacted_before:
         turns = await load_turns(store, session.id, seq, limit=_TURNS_AT_ONCE)
@@ -124,7 +124,7 @@ async def _compacted_turns(store: TenantStore, session: Session) -> AsyncIterato
 
 
 def _own_messages(session: Session, turn: TurnRecord) -> Iterator[StoredMessage]:
-    """The compacted messages of a turn, without the summary that a session begins with and what earlier searches found."""
+    """Yield the compacted messages of a turn, without the session's first summary and the results of earlier searches."""
     called: dict[str, str] = {}
     for stored in turn.messages:
         message = stored.message
@@ -136,7 +136,7 @@ def _own_messages(session: Session, turn: TurnRecord) -> Iterator[StoredMessage]
 
 
 def _text(message: Message) -> str:
-    """What is said in a message, and what it asks of tools."""
+    """Return the text of a message and of its tool calls."""
     calls = [
         f"{call.name} {json.dumps(arguments_for_display(call.arguments), ensure_ascii=False)}"
         for call in message.tool_calls

@@ -1,4 +1,4 @@
-"""A turn as it is recorded: one item with all its messages. A body too large for an item lies in the bucket, behind a pointer."""
+"""The record of a turn: one item with all its messages. A body too large for an item overflows to the bucket."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, T
 from spass.core.time import Timestamp
 
 INLINE_BYTES: Final = 350_000
-"""The largest body that stays in its item; DynamoDB takes 400 KiB, all attributes and their names together."""
+"""Bytes of the largest body in an item. DynamoDB allows 400 KiB for all attributes and their names."""
 
 OVERFLOW_FOLDER: Final = "sessions/"
-"""Where the larger ones of all sessions lie."""
+"""The folder of the larger bodies of all sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """How long a tool ran for the call ``call_id``. What it was asked and what it said stand in the messages."""
+    """The duration of the call ``call_id``. The messages have its arguments and its result."""
 
     call_id: str
     name: str
@@ -42,7 +42,7 @@ class ToolRun:
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """A finished turn: the user's message, what followed it, and what it took."""
+    """A finished turn: the user's message, the messages that follow it, and the usage."""
 
     id: str
     messages: tuple[StoredMessage, ...]
@@ -65,8 +65,8 @@ class TurnRecord:
 
 
 class TurnRecorder:
-    """Turns a stream of events into a record, dating messages as they come. They are numbered at the end: until then the session
-    may go on as its successor.
+    """Collect a stream of events into a record. Messages get their time when they arrive and their number at the end, because the
+    session may change to its successor until then.
     """
 
     def __init__(self, turn_id: str, user_message: str, at: Timestamp) -> None:
@@ -85,7 +85,7 @@ class TurnRecorder:
             self._tools.append(ToolRun(event.call.id, event.call.name, event.duration_ms))
 
     def record(self, first_seq: int) -> TurnRecord:
-        """The turn so far, its messages numbered from ``first_seq`` on."""
+        """Return the turn so far, with messages numbered from ``first_seq`` on."""
         outcome = self.outcome
         messages = tuple(replace(stored, seq=seq) for seq, stored in enumerate(self._messages, first_seq))
         return TurnRecord(self._id, messages, outcome.usage, outcome.turns, outcome.finish_reason, tuple(self._tools))
@@ -95,8 +95,8 @@ class TurnRecorder:
 
 
 async def store_body(store: TenantStore, session: SessionId, record: TurnRecord) -> dict[str, Value]:
-    """The attributes of the turn's item. A large body is put into the bucket first, under the turn's id, which no other turn can
-    have: one that is never committed is seen by nobody, and goes with the session.
+    """Return the attributes of the turn's item. A large body is first put into the bucket under the turn's id, which is unique: a
+    body that is never committed is never read, and is deleted with the session.
     """
     attributes: dict[str, Value] = {"id": record.id, "next_seq": record.next_seq}
     body = _encode(record)
@@ -108,7 +108,7 @@ async def store_body(store: TenantStore, session: SessionId, record: TurnRecord)
 
 
 async def load_turns(store: TenantStore, session: SessionId, from_seq: int, limit: int | None = None) -> list[TurnRecord]:
-    """Recorded turns in order, beginning with the one whose first message is ``from_seq`` or the next after it.
+    """Return recorded turns in order, starting with the one whose first message is ``from_seq`` or later.
 
     Raises:
         StorageUnavailable: throttled or unreachable through all retries.
@@ -129,12 +129,12 @@ def overflow_key(session: SessionId, turn_id: str) -> str:
 
 
 def session_overflow_prefix(session: SessionId) -> str:
-    """Where all that a session has in the bucket lies, and nothing else."""
+    """Return the folder of all objects of one session."""
     return f"{OVERFLOW_FOLDER}{session}/"
 
 
 def stored_overflow_key(item: Item) -> str | None:
-    """Where the body of this turn lies, if not in its item."""
+    """Return the key of the turn's body in the bucket, or None if the item has the body."""
     key = item.get("body_object")
     return key if isinstance(key, str) else None
 
@@ -178,7 +178,7 @@ def message_json(stored: StoredMessage) -> dict[str, Json]:
 
 
 def tool_calls_json(calls: Sequence[ToolCall]) -> list[Json]:
-    """Tool calls in OpenAI's form."""
+    """Return tool calls in OpenAI's form."""
     return [{"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in calls]
 
 

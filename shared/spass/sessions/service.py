@@ -1,4 +1,4 @@
-"""Sessions as the routes use them: each call acts for the scope's tenant and user, through one agent."""
+"""The sessions API of the routes. Each call acts for the tenant and user of the scope, with one agent."""
 
 import re
 import time
@@ -36,7 +36,7 @@ class SessionPage(ResponseModel):
 
 
 class Sessions:
-    """The sessions of all tenants. ``summarizer`` is asked for by the first turn that compacts. ``clock`` gives seconds since the
+    """The sessions of all tenants. ``summarizer`` is called by the first turn that compacts. ``clock`` returns seconds since the
     epoch."""
 
     def __init__(self, cascade: Cascade, summarizer: "Callable[[], Summarizer]", clock: Clock = time.time) -> None:
@@ -45,10 +45,10 @@ class Sessions:
         self._clock = clock
 
     async def create(self, scope: Scope, agent: AgentName, options: CreateSession, claim: Claim | None = None) -> Session:
-        """A new session. Under a ``claim``, its wire form is kept as the answer in the same transaction.
+        """Create a session. With a ``claim`` the same transaction stores the answer.
 
         Raises:
-            LeaseLost: the claim has passed to another try; nothing was created.
+            LeaseLost: another attempt has taken the claim; nothing was created.
             StorageUnavailable: throttled or unreachable through all retries.
         """
         store, session = scope.store, await self._new(scope, agent, options)
@@ -60,10 +60,10 @@ class Sessions:
         return session
 
     async def page(self, scope: Scope, agent: AgentName, cursor: str | None, limit: int) -> SessionPage:
-        """The user's own sessions with the agent, at most ``limit`` from ``cursor`` on.
+        """Return at most ``limit`` of the user's sessions with the agent, from ``cursor`` on.
 
         Raises:
-            InvalidRequest: the cursor is not one of this list.
+            InvalidRequest: the cursor does not belong to this list.
         """
         store, user = scope.store, require_user(scope)
         bound = f"sessions|{store.tenant}|{user}|{agent}"
@@ -123,10 +123,9 @@ class Sessions:
         idempotency: IdempotentRequest | None = None,
         redirected: Callable[[SessionId], IdempotentRequest | None] | None = None,
     ) -> Turn:
-        """Start a turn in a task of its own. ``respond`` is the agent, whose ``model`` takes ``context_window`` tokens;
-        ``render`` makes the answer that is kept, also for the request as ``redirected`` to the session that this one may go on
-        as."""
-        from spass.sessions.compaction.compactor import Compactor  # what lists and makes sessions compacts none
+        """Start a turn in a task of its own. ``respond`` is the agent, whose ``model`` has ``context_window`` tokens. ``render``
+        returns the answer to store, also for the request ``redirected`` to a successor."""
+        from spass.sessions.compaction.compactor import Compactor  # not needed to list or create sessions
 
         request = TurnRequest(session, agent, require_user(scope), message, idempotency, redirected)
         compactor = Compactor(self._summarizer, scope, model=model, context_window=context_window, clock=self._clock)

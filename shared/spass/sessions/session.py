@@ -1,4 +1,4 @@
-"""A session: whose it is, how far it has come, and who holds it. Its stored form is one item, the head."""
+"""A session: its owner, its state and its hold. It is stored as one item, the head."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ Title = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(rejec
 
 
 class CreateSession(StrictBody):
-    """What a client may say when it creates a session; the rest comes from the tenant's settings and is fixed from then on."""
+    """The body of a request to create a session. Other values come from the tenant's settings and stay fixed."""
 
     title: Title | None = None
     compact_strategy: CompactStrategy | None = None
@@ -31,7 +31,7 @@ class CreateSession(StrictBody):
 
 
 class HoldKind(StrEnum):
-    """What a session is held for."""
+    """The kind of work that holds a session."""
 
     TURN = "turn"
     JOB = "job"
@@ -41,8 +41,7 @@ class HoldKind(StrEnum):
 class Hold:
     """The right to write to a session until ``expires_at`` (seconds since the epoch).
 
-    ``owner`` is the turn's or the job's id. ``key_hash`` names the Idempotency-Key the owner came with, ``body_hash`` what was
-    sent.
+    ``owner`` is the id of the turn or job. ``key_hash`` and ``body_hash`` are the hashes of its idempotency key and its body.
     """
 
     owner: str
@@ -126,7 +125,7 @@ class SessionView(ResponseModel):
 
 
 class Successor(ResponseModel):
-    """The session in which an archived one goes on."""
+    """The successor of an archived session."""
 
     successor_session_id: SessionIdText
 
@@ -137,11 +136,11 @@ def decode_session(item: Item) -> Session:
 
 
 def decode_owned_session(item: Item | None, agent: AgentName, user: UserId) -> Session:
-    """The session in a head, for its owner asking through its agent.
+    """Return the session in a head if it belongs to ``user`` and ``agent``.
 
     Raises:
-        SessionNotFound: there is none, it is deleted, or it is another user's, which looks the same.
-        SessionAgentMismatch: it is the user's, with another agent.
+        SessionNotFound: it does not exist, is deleted, or belongs to another user, which looks the same.
+        SessionAgentMismatch: it belongs to the user, with another agent.
     """
     session = decode_session(item) if item is not None else None
     if session is None or session.deleted_at is not None or session.user != user:
@@ -152,13 +151,13 @@ def decode_owned_session(item: Item | None, agent: AgentName, user: UserId) -> S
 
 
 def require_user(scope: Scope) -> UserId:
-    """Whose sessions these are.
+    """Return the user of the request.
 
     Raises:
-        UserIdRequired: the caller did not say.
+        UserIdRequired: the request has no user.
     """
     if scope.caller.user is None:
-        raise UserIdRequired("Send SPASS-User-Id: whose sessions these are.", param="SPASS-User-Id")
+        raise UserIdRequired("Send the header SPASS-User-Id: it names the owner of the sessions.", param="SPASS-User-Id")
     return scope.caller.user
 
 

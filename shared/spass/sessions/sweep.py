@@ -1,4 +1,4 @@
-"""Removing bodies of turns that were never committed: a process died between putting one and its turn."""
+"""Remove bodies of turns that were never committed, because a process died between the two writes."""
 
 from typing import Final
 
@@ -9,18 +9,19 @@ from spass.core.time import Deadline
 from spass.sessions.record import OVERFLOW_FOLDER, stored_overflow_key
 
 UNCOMMITTED_SECONDS: Final = 24 * 3600
-"""How long a turn may take, by far."""
+"""An age that no running turn can reach."""
 
-_LOOKBACK_SECONDS: Final = 8 * UNCOMMITTED_SECONDS  # by then many sweeps have found its turn, at the price of reading all others
+_LOOKBACK_SECONDS: Final = (
+    8 * UNCOMMITTED_SECONDS
+)  # an older body has been checked by many sweeps; each check reads all turns of its session
 _TURNS_AT_ONCE: Final = 16
 
 
 async def sweep_bodies(store: TenantStore, at: int, deadline: Deadline) -> int:
-    """Remove bodies that are a day old by second ``at`` and that no turn of their session points at, as far as the deadline lets;
-    how many.
+    """Remove bodies that are a day old at second ``at`` and that no turn refers to, until the deadline. Return their number.
 
     Raises:
-        StorageUnavailable: the table or bucket does not answer; what was removed by then is gone.
+        StorageUnavailable: the table or the bucket does not answer. Bodies removed before stay removed.
     """
     removed = 0
     async for session, listed in store.objects.list_folders(OVERFLOW_FOLDER):
@@ -28,8 +29,8 @@ async def sweep_bodies(store: TenantStore, at: int, deadline: Deadline) -> int:
             break
         old = [body.key for body in listed if UNCOMMITTED_SECONDS <= at - body.modified < _LOOKBACK_SECONDS]
         if old:
-            pointed_at = await _referenced_keys(store, SessionId(session))
-            uncommitted = [key for key in old if key not in pointed_at]
+            referenced = await _referenced_keys(store, SessionId(session))
+            uncommitted = [key for key in old if key not in referenced]
             await store.objects.delete(uncommitted)
             removed += len(uncommitted)
     return removed

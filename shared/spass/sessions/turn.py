@@ -1,12 +1,12 @@
-"""A turn: begin, load, run, commit. Whatever dies on the way, the session has all of a turn or nothing, and never twice.
+"""A turn: begin, load, run, commit. After any crash the session has the whole turn once, or nothing of it.
 
-*Begin* takes the session's hold under the turn's id. *Commit* is one transaction, conditional on that hold: the turn, the head,
-the user's list and the kept answer change together. Two turns of a session can both run, if the first one's hold expires under
-it, but only the holder can commit.
+*Begin* takes the session's hold under the turn's id. *Commit* is one transaction, conditional on that hold: it writes the turn,
+the head, the user's list and the stored answer. If a hold expires, two turns of a session can run, but only the holder can
+commit.
 
-A session that is full is compacted before its turn runs, or while it runs when the provider finds it too long. That has a commit
-of its own, by which the hold goes over to the successor, where the turn goes on. A turn that breaks after that leaves a session
-that was compacted, and nothing of the turn.
+A full session is compacted before its turn runs, or while it runs if the provider finds it too long. The compaction has its own
+commit, which transfers the hold to the successor, where the turn continues. A turn that fails after that leaves a compacted
+session and nothing of the turn.
 """
 
 import asyncio
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from spass.sessions.compaction.types import CompactionResult
 
 ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
-"""Asked when the provider finds the conversation too long: shorter messages before the new one, or None if there are none."""
+"""Return a shorter history when the provider finds the conversation too long, or None."""
 Respond: TypeAlias = Callable[[Sequence[Message], ShortenHistory], AsyncGenerator[Event, None]]
-"""From the messages before the new one to the events of the turn."""
+"""Return the events of a turn, given the messages before the new one."""
 
-# Refused, but perhaps only because an earlier try of the same request got through.
+# Errors that an earlier, successful attempt of the same request can cause.
 _POSSIBLY_COMMITTED: Final = (SessionBusy, CompactionInProgress, IdempotencyInProgress, SessionArchived)
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedTurn:
-    """What a committed turn leaves: the session after it, its record and its collected events. ``compacted``: how it came to be
-    another session than the one that was asked; ``compaction_error``: why it did not, where it should have."""
+    """The result of a turn: the session after it, its record and its collected events. ``compacted``: the compaction that moved
+    the turn to a successor. ``compaction_error``: why a compaction that was due failed."""
 
     session: Session
     turn: TurnRecord
@@ -61,13 +61,13 @@ class CommittedTurn:
 
 
 Render: TypeAlias = Callable[[CommittedTurn], StoredAnswer]
-"""Makes the answer that is kept with the turn; called once, before the commit."""
+"""Return the answer to store with the turn. Called once, before the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """A user's message to a session. ``user`` and ``agent`` are as the request has them; the session says whether they fit.
-    ``redirected`` is the same request, sent to another session as a client does that is told where this one went on.
+    """A user's message to a session. ``user`` and ``agent`` are those of the request; the hold checks them against the session.
+    ``redirected`` returns the same request for the successor, as a client would send it after SessionArchived.
     """
 
     session: SessionId
@@ -80,18 +80,18 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class TurnAnswer:
-    """A turn's answer. ``replayed``: it was kept from an earlier try of the same request."""
+    """A turn's answer. ``replayed``: it was stored by an earlier attempt of the same request."""
 
     answer: StoredAnswer
     replayed: bool
 
 
 class Turn:
-    """A turn under way, in a task of its own: who stops listening changes nothing.
+    """A turn that runs in a task of its own, so that a disconnected listener does not stop it.
 
-    ``running`` are its events. What refuses the turn is raised before the first of them; the last one comes after the commit.
-    A turn that was done before has no events, only an answer. ``session`` is where it takes place, which may change before it is
-    responded to.
+    ``running`` yields its events. A refusal is raised before the first event; the last event comes after the commit. A turn that
+    an earlier attempt committed has no events, only an answer. ``session`` is the session of the turn, which a compaction
+    changes.
     """
 
     def __init__(  # one turn's parts
@@ -115,11 +115,11 @@ class Turn:
         self.running: EventTask[Event] = EventTask(self._run())
 
     async def answer(self) -> TurnAnswer:
-        """The answer, once the turn has ended.
+        """Wait for the end of the turn and return its answer.
 
         Raises:
             SpassError: the turn was refused or failed; nothing of it is recorded.
-            StorageUnavailable: it failed, or its end is unknown: the same Idempotency-Key tells.
+            StorageUnavailable: it failed, or its outcome is unknown; repeat it with the same Idempotency-Key.
         """
         await self.running.result()
         if self._answer is None:
@@ -157,7 +157,7 @@ class Turn:
             await held.release()
 
     async def _begin(self) -> Session | None:
-        """The session, held; None when the request turns out to be done."""
+        """Hold the session and return it; None if the request was committed before."""
         request, now = self._request, self._clock()
         hold = new_turn_hold(self.id, request.idempotency, now)
         try:
@@ -168,7 +168,7 @@ class Turn:
             raise
 
     async def _load(self, session: Session) -> list[TurnRecord] | None:
-        """The turns with the live messages; None when the request turns out to be done."""
+        """Return the turns with the live messages; None if the request was committed before."""
         turns, replayed = await asyncio.gather(
             load_turns(self._store, session.id, session.compacted_before), self._replay(), return_exceptions=True
         )
@@ -176,14 +176,14 @@ class Turn:
             raise replayed
         if replayed:
             return None
-        if isinstance(turns, ObjectMissing):  # it stood still for longer than its hold, and somebody deletes the session
+        if isinstance(turns, ObjectMissing):  # this process paused for longer than its hold, and the session is being deleted
             raise SessionBusy("Another request took this session over; the turn was not recorded.", retry_after=1)
         if isinstance(turns, BaseException):
             raise turns
         return turns
 
     async def _replay(self) -> bool:
-        """Whether this request was answered before; if so, that is the answer."""
+        """Return whether this request was answered before, and take that answer."""
         request = self._request.idempotency
         kept = await idempotency.read(self._store, request) if request else None
         if kept is not None:
@@ -191,14 +191,14 @@ class Turn:
         return kept is not None
 
     async def _history(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message]:
-        """The messages before the new one, of a session that has room for it if it can be had."""
+        """Return the messages before the new one, compacted first if the session is full."""
         live = _messages(turns)
         if self._compactor.should_compact(held.session, live, self._request.message):
             return await self._shorter(held, turns) or live
         return live
 
     async def _shorter(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message] | None:
-        """The messages of the successor, on which the turn goes on; None when there is none."""
+        """Compact the session and return the messages of the successor; None if it was not compacted."""
 
         def hold(successor: SessionId) -> Hold:
             return new_turn_hold(self.id, self._redirected(successor), self._clock())

@@ -1,4 +1,4 @@
-"""What the tool ``lineage_search`` needs of ``sessions``; said here so that a tool is told no more and tests need no store."""
+"""What the tool ``lineage_search`` uses of ``sessions``, which is above this room."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -13,7 +13,7 @@ LINEAGE_SEARCH: Final = "lineage_search"
 
 @dataclass(frozen=True, slots=True)
 class LineageHit:
-    """A message that was compacted: where it stands, and what of it was looked for."""
+    """A compacted message that matched: its place and an excerpt."""
 
     session: SessionId
     seq: int
@@ -25,7 +25,7 @@ class LineageHit:
 
 @dataclass(frozen=True, slots=True)
 class LineageSearchResult:
-    """The best first. ``searched`` is how many messages were looked at; ``truncated``: there are more."""
+    """Hits, best first. ``searched`` is the number of messages read; ``truncated``: there are more."""
 
     results: tuple[LineageHit, ...]
     searched: int
@@ -33,10 +33,10 @@ class LineageSearchResult:
 
 
 class LineageSearcher(Protocol):
-    """The compacted messages of a session and of those before it."""
+    """Search the compacted messages of a session and of its ancestors."""
 
     async def search(self, scope: Scope, query: str, limit: int) -> LineageSearchResult:
-        """The best ``limit`` messages that the session of ``scope`` no longer shows word for word.
+        """Return the best ``limit`` compacted messages of the session of ``scope`` and its ancestors.
 
         Raises:
             SessionNotFound, SessionAgentMismatch: the scope's caller has no such session with the scope's agent.

@@ -1,5 +1,4 @@
-"""Every tool by name. A tool's module is imported when the tool is first asked for: whoever needs only the names pays for no
-tool."""
+"""Every tool by name. A tool's module is imported at its first use, so that the names cost no import."""
 
 import importlib
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ TOOLS: Final[Mapping[str, str]] = {
 
 @cache
 def load_tool(name: str) -> "type[Tool]":
-    """The class of the tool ``name``.
+    """Return the class of the tool ``name``.
 
     Raises:
         KeyError: there is no such tool.

@@ -1,4 +1,4 @@
-"""Tools that change what is stored: the first call says what would happen, the same call with a token does it."""
+"""Tools in two steps: the first call returns a preview, the same call with its token makes the change."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,13 +27,13 @@ from spass.tools.confirm_tokens import (
 
 
 def _token_last(schema: dict[str, Any]) -> None:
-    """A model writes arguments in the order in which they are described, and the token is the last that it has."""
+    """Move the token to the end of the schema: models write arguments in the order of the schema."""
     schema["properties"]["confirm_token"] = schema["properties"].pop("confirm_token")
 
 
 class TwoStepTool(Tool):
-    """A tool in two steps. A subclass says what would happen (``preview``) and does it (``execute``). The token is bound to all
-    of its fields, and to the ``state`` that the preview shows."""
+    """A tool in two steps. A subclass implements ``preview`` and ``execute``. The token is bound to all of its fields and to the
+    ``state`` that the preview shows."""
 
     model_config = ConfigDict(json_schema_extra=_token_last)
 
@@ -48,19 +48,19 @@ class TwoStepTool(Tool):
     ] = None
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
-        """What the call would change, for whoever decides whether it shall.
+        """Return what the call would change, so that a model or a person can decide.
 
         Raises:
-            SpassError: what carrying it out would raise, as far as it can be known now.
+            SpassError: the errors of ``execute`` that are known now.
         """
         raise NotImplementedError
 
     async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:
-        """Carry it out and use up the token, both or neither."""
+        """Make the change and redeem the token in one transaction."""
         raise NotImplementedError
 
     async def state(self, _: ToolContext, /) -> str:
-        """Return the entity tag of what the preview shows; empty if a change of it does not matter."""
+        """Return the entity tag of what the preview shows; empty if changes do not matter."""
         return ""
 
     async def run(self, context: ToolContext, /) -> Json:
@@ -69,7 +69,7 @@ class TwoStepTool(Tool):
         )
 
     async def _preview_step(self, context: ToolContext) -> Json:
-        state = await self.state(context)  # before the preview is read: a change in between makes the token useless
+        state = await self.state(context)  # before the preview: a change in between invalidates the token
         preview = await self.preview(context)
         return {
             "confirm_required": True,
@@ -85,22 +85,22 @@ class TwoStepTool(Tool):
     async def _execute_step(self, context: ToolContext, token: str) -> Json:
         redemption = await context.confirm_tokens.redeem(context.scope, self.operation(), token)
         try:
-            if await self.state(context) != redemption.state:  # before anything is embedded; ``execute`` checks it once more
+            if await self.state(context) != redemption.state:  # before anything is embedded; ``execute`` checks it again
                 raise IndexChanged
             return to_result(await self.execute(context, replace(redemption, record_result=context.record_result)))
         except IndexChanged:
             raise await context.confirm_tokens.refusal(context.scope, redemption) from None
 
     def to_record(self, preview: Mapping[str, Json]) -> tuple[Mapping[str, Json], int]:
-        """Return the first call's answer as it may be stored, and the last second in which its token is good. The stored token
-        has no signature, so that a reader of the table cannot use it."""
+        """Return the first call's answer for storage, and the last second in which its token is valid. The stored token has no
+        signature, so that a reader of the table cannot use it."""
         token = str(preview["confirm_token"])
         return {**preview, "confirm_token": strip_signature(token)}, token_expiry(token)
 
     async def restore_preview(
         self, scope: Scope, confirm_tokens: ConfirmTokens, record: Mapping[str, Json]
     ) -> Mapping[str, Json]:
-        """Return the first call's answer, given what was stored of it."""
+        """Return the first call's answer from its stored ``record``."""
         token = await confirm_tokens.sign(scope, self.operation(), UnsignedToken(str(record["confirm_token"])))
         return {**record, "confirm_token": token}
 
@@ -110,7 +110,7 @@ class TwoStepTool(Tool):
 
 
 class IndexTool(TwoStepTool):
-    """One that changes an index."""
+    """A tool that changes an index."""
 
     index_id: Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
 
@@ -120,7 +120,7 @@ class IndexTool(TwoStepTool):
 
     @property
     def view(self) -> View:
-        """The part of the index that the preview shows, and that must be the same when the call is carried out."""
+        """Return the part of the index that the preview shows and that must not change before the execution."""
         return WholeIndex()
 
     async def state(self, context: ToolContext, /) -> str:
@@ -139,7 +139,7 @@ class IndexTool(TwoStepTool):
 
 
 class DocumentTool(IndexTool):
-    """One that changes one document."""
+    """A tool that changes one document."""
 
     doc_id: Annotated[
         str, Field(pattern=DOCUMENT_ID, max_length=128, description="The document's id, exactly as you were given it.")
@@ -158,7 +158,7 @@ class DocumentTool(IndexTool):
 
 
 class DocumentsTool(IndexTool):
-    """One that brings documents."""
+    """A tool that adds documents."""
 
     documents: Annotated[
         list[NewDocument],
@@ -172,6 +172,6 @@ class DocumentsTool(IndexTool):
 
     @property
     def shape(self) -> dict[str, Json]:
-        """How much it brings. ``total_bytes`` are of text."""
+        """Return the number of documents and the bytes of their texts."""
         sizes = [len(document.text.encode()) for document in self.documents]
         return {"doc_count": len(sizes), "total_bytes": sum(sizes)}

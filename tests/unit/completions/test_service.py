@@ -153,7 +153,7 @@ async def test_as_many_texts_as_allowed_are_split_for_the_provider_and_answered_
         (["a"] * 2049, "holds 2049 texts; limits.embedding_inputs allows at most 2048"),
         ([1, 2, 3], "lists of token numbers are not supported; send text"),
         ([[1, 2], [3]], "lists of token numbers are not supported; send text"),
-        ([None], "text 0 is no text"),
+        ([None], "text 0 is not a text"),
         ({"text": "a"}, "must be a text or a list of texts"),
         (True, "must be a text or a list of texts"),
     ],

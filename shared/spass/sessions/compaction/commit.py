@@ -234,7 +234,7 @@ async def _read_outcome(attempt: _CommitAttempt) -> CompactionResult | SpassErro
         return SessionNotFound("This session was deleted while it was compacted.")
     if source.archived_at is not None:
         return SessionArchived(
-            "This session was compacted and goes on as its successor.",
+            "This session was compacted. Continue with its successor.",
             details={"successor_session_id": source.successor_session_id},
         )
     return SessionBusy("Another request took this session over; it was not compacted.", retry_after=1)

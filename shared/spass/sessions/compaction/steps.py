@@ -93,7 +93,7 @@ class CompactionSteps:
             await fail_job(store, job, JobFailure.of(error), self._clock(), cost=scope.tally.total)
 
     async def commit(self, store: TenantStore, job_id: JobId) -> None:
-        """The session goes on as its successor, or the job has failed."""
+        """Commit the compaction, or end the job as failed."""
         taken = await self._acquire(store, job_id)
         if taken is None:
             return

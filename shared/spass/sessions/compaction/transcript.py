@@ -1,7 +1,7 @@
-"""A conversation as a summary model reads it: one JSON object a line.
+"""Write a conversation for a summary model: one JSON object per line.
 
-What somebody wrote stands in a JSON string, in which no line can end, so it is never taken for another speaker's line nor for
-the end of the material. No word is lost: the lines of all parts, read again, are the messages.
+Texts are JSON strings, which contain no line ends, so that no text can pass as another speaker's line or as the end of the
+material. Nothing is lost: the lines of all parts together are the messages.
 """
 
 import json
@@ -14,22 +14,21 @@ from spass.core.json import replace_surrogates
 from spass.core.messages import Message, Role
 
 MIN_PART_BYTES: Final = 256
-"""Bytes: any line can be cut so that its pieces fit."""
+"""Bytes. The pieces of any line fit into a part of this size."""
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME: Final = 64  # of a tool, as everywhere
 _TAIL: Final = '"}'
 _CONTINUED_FIELD: Final = '"continued": true, '
 
-# JSON lets these stand in a string as they are; to a reader, or to the input defence, a line ends there.
+# JSON allows these unescaped in a string, but readers and the input defence see a line end.
 _LINE_ENDS: Final = re.compile("[\x85\u2028\u2029]")
 _ESCAPE_CUT: Final = re.compile(rb"\\(?:u[0-9a-f]{0,3})?\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one speaker said, one call or one result. ``labels`` is the JSON before the text, ``body`` the text as it stands in a
-    JSON string."""
+    """One message, call or result. ``labels`` is the JSON before the text, ``body`` the text inside its JSON string."""
 
     labels: str
     body: str
@@ -37,7 +36,7 @@ class Line:
 
     @classmethod
     def of(cls, text: str, field: str, **labels: str | int) -> "Line":
-        """The line ``{…labels, field: text}``."""
+        """Return the line ``{…labels, field: text}``."""
         named = "".join(f"{_json(name)}: {_json(value)}, " for name, value in labels.items())
         return cls(f'{named}"{field}": "', _json(text)[1:-1])
 
@@ -46,7 +45,7 @@ class Line:
 
     @property
     def size(self) -> int:
-        """Bytes of UTF-8, the line's end included."""
+        """Return the bytes of UTF-8, including the line end."""
         return len(self._head) + len(self.body.encode()) + len(_TAIL) + 1
 
     @property
@@ -54,7 +53,7 @@ class Line:
         return "{" + _CONTINUED_FIELD * self.continued + self.labels
 
     def pieces(self, room: int) -> Iterator["Line"]:
-        """The line itself, or as many as it takes that none is larger than ``room``, between words where possible."""
+        """Yield the line, or pieces of at most ``room`` bytes, cut between words if possible."""
         if self.size <= room:
             yield self
             return
@@ -68,15 +67,14 @@ class Line:
 
 
 def transcript_lines(messages: Sequence[Message]) -> list[Line]:
-    """The lines of ``messages`` as a session keeps them. System prompts are never part of it."""
+    """Return the lines of a session's ``messages``, which never include system prompts."""
     tools = {call.id: call.name for message in messages for call in message.tool_calls}
     return [line for message in messages for line in _message_lines(message, tools.get(message.tool_call_id or "", ""))]
 
 
 def pack_lines(lines: Sequence[Line], room: int) -> list[tuple[Line, ...]]:
-    """``lines`` in their order, in parts of at most ``room`` bytes, which is at least ``MIN_PART_BYTES``. A line is cut only
-    if it
-    does not fit a part of its own."""
+    """Return ``lines`` in parts of at most ``room`` bytes (at least ``MIN_PART_BYTES``). Only a line that does not fit into one
+    part is cut."""
     parts: list[list[Line]] = []
     left = 0
     for line in lines:
@@ -121,7 +119,7 @@ def _json(value: str | int) -> str:
 
 
 def _cut_position(body: bytes, start: int, end: int) -> int:
-    """Where to cut ``body``, at ``end`` or a little before: behind a blank if there is one near, never in a character or an
+    """Return where to cut ``body``: at ``end`` or shortly before, after a blank if possible, never in a character or an
     escape."""
     if end >= len(body):
         return len(body)
@@ -134,10 +132,10 @@ def _cut_position(body: bytes, start: int, end: int) -> int:
 
 
 def _split_escape_bytes(last: bytes, piece: bytes) -> int:
-    """How many bytes at the end of ``piece``, whose ``last`` few they are, begin an escape that goes on behind it."""
-    begun = _ESCAPE_CUT.search(last)
-    if begun is None:
+    """Return how many bytes at the end of ``piece`` belong to an escape that the cut would split. ``last`` are its last bytes."""
+    escape = _ESCAPE_CUT.search(last)
+    if escape is None:
         return 0
-    before = piece[: len(piece) - len(begun.group())]
+    before = piece[: len(piece) - len(escape.group())]
     backslashes = len(before) - len(before.rstrip(b"\\"))
-    return 0 if backslashes % 2 else len(begun.group())
+    return 0 if backslashes % 2 else len(escape.group())
