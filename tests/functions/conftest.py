@@ -12,10 +12,11 @@ from moto.core.botocore_stubber import BotocoreStubber
 from moto.core.common_types import TYPE_RESPONSE
 
 from spass.aws.clients import Aws
+from spass.testing.aws import MemoryAws
+from spass.testing.gateway import ScriptedServices
 from tests.functions.compaction_harness import CompactionHarness, SummaryScript
-from tests.functions.gateway import Gateway, ScriptedServices, create_storage, emulated_aws
+from tests.functions.gateway import Gateway, create_storage, emulated_aws
 from tests.functions.state_machine import StateMachinePlayer
-from tests.simulated.memory import MemoryAws
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,12 +26,12 @@ from spass.aws.attributes import item_of
 from spass.aws.clients import Aws
 from spass.core.messages import Json
 from spass.core.time import Deadline
-from spass.llm.router import Router
+from spass.testing.aws import MemoryAws
+from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel
 from spass.web.edge import normal_path
 from spass.web.http_function import LambdaFunction, lambda_handler, stream_app
 from spass.web.services import Services, Settings
-from tests.simulated.memory import MemoryAws
 
 TABLE, BUCKET, STAGE = "spass-test", "spass-test", "prod"
 MAX_ANSWER_BYTES = 6 * 1024 * 1024
@@ -69,19 +69,6 @@ AGENTS = {
     "reading": "name: reading\nmodel: small\ndescription: Reads.\nrag_index: notes\nrag_top_k: 2\n",
     "costly": "name: costly\nmodel: dear\ndescription: Costs.\n",
 }
-
-
-class ScriptedServices(Services):
-    """The services of a process, but that its models say what a test wrote."""
-
-    def __init__(self, settings: Settings, model: ScriptedModel, aws: Aws) -> None:
-        super().__init__(settings)
-        self.aws = aws
-        self._model = model
-
-    @cached_property
-    def router(self) -> Router:
-        return Router(self.config.llm, self.config.models, lambda _: None, provider_of=lambda *_: self._model)
 
 
 @cache

@@ -41,7 +41,7 @@ class CompactionExecutions:
         clock = self.gateway.schedule.now
         self.jobs = CompactionJobs(clock)
         self.steps = CompactionSteps(self.gateway.summaries, clock)
-        self.gateway.aws.queues.told = self._told
+        self.gateway.aws.queues.on_message = self._told
 
     async def ask(self, session: SessionId, key: str | None, *, follow: bool) -> str:
         """What a client does that wants the session compacted: asks until it is told an end, and says what that was. Whoever

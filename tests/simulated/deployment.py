@@ -33,14 +33,16 @@ from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Session, decode_session
+from spass.testing.aws import MemoryAws
 from spass.testing.bucket import MemoryBucket
+from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel
 from spass.testing.state_machine import StateMachine
 from spass.testing.table import MemoryTable
 from spass.web.app import create_app
 from spass.web.services import Services
-from tests.functions.gateway import ScriptedServices, write_operators_files
-from tests.simulated.aws import COMPACTION_MACHINE, PLACES, SimulatedAws
+from tests.functions.gateway import write_operators_files
+from tests.simulated.aws import COMPACTION_MACHINE, PLACES
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -106,14 +108,14 @@ class StepFailed(Exception):
     """An invocation ended without an answer."""
 
 
-class SimulatedDeployment(SimulatedAws):
+class SimulatedDeployment(MemoryAws):
     """The gateway's functions and what runs them. ``model`` answers for all models. Where it is not ``played``, messages lie in
     their queue."""
 
     played = True
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(self.clock)
+        super().__init__(PLACES, self.clock)
         self.points = CallFaults()
         self.model = ScriptedModel("Ada moves to Berlin on 3 May.")
         self.services = ScriptedServices(write_operators_files(folder), self.model, self)

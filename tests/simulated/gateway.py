@@ -41,7 +41,8 @@ from spass.sessions.turn import CommittedTurn, ShortenHistory
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
-from tests.simulated.aws import SimulatedAws
+from spass.testing.aws import MemoryAws
+from tests.simulated.aws import PLACES
 from tests.simulated.invariants import Acknowledgement, Chain, ChainMember, ClientLog, Reading, head_violations, summary_of
 from tests.simulated.schedule import NO_FAULTS, Schedule
 
@@ -92,7 +93,7 @@ class Gateway:
     schedule: Schedule
     window: int = WINDOW
     log: ClientLog = field(default_factory=ClientLog)
-    aws: SimulatedAws = field(init=False)
+    aws: MemoryAws = field(init=False)
     sessions: Sessions = field(init=False)
     summaries: SimulatedSummarizer = field(init=False)
     answers: int = 0
@@ -100,7 +101,7 @@ class Gateway:
 
     def __post_init__(self) -> None:
         clock = self.schedule.now
-        self.aws = SimulatedAws(clock)
+        self.aws = MemoryAws(PLACES, clock)
         self.aws.table.watch = self._watch
         self.summaries = SimulatedSummarizer(self.schedule)
         self.sessions = Sessions(Cascade(config()), lambda: self.summaries, clock=clock)

@@ -6,46 +6,15 @@ same answers; with SPASS_SOAK=1 these tests run on the emulator, which their fix
 """
 
 import os
-import threading
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Final
 
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
-from spass.core.time import now_s
-from tests.simulated.aws import SimulatedAws
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
-
+from spass.aws.job_targets import JobTargets
+from spass.testing.aws import MemoryAws
 
 WITH_QUEUE: Final = JobTargets(queue="jobs")
-
-
-class _SerializedClient:
-    """Calls come from many threads; what lies in memory takes them one after the other."""
-
-    def __init__(self, client: object) -> None:
-        self._client = client
-        self._lock = threading.Lock()
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-
-        def call(**parameters: Any) -> Any:
-            with self._lock:
-                return method(**parameters)
-
-        return call
-
-
-class MemoryAws(SimulatedAws):
-    """For real threads and the real time."""
-
-    def __init__(self, places: JobTargets = NO_JOB_TARGETS) -> None:
-        super().__init__(now_s, places)
-        self.__dict__["_s3"] = cast("S3Client", _SerializedClient(self.bucket))
 
 
 def table_for_faults(emulated: Aws) -> Aws:

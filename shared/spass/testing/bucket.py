@@ -1,5 +1,6 @@
 """A bucket in memory, strongly consistent, behind the calls of boto3's client that ``spass.aws.objects`` makes."""
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,20 +25,24 @@ class MemoryBucket:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._objects: dict[str, _Object] = {}
+        self._lock = threading.Lock()
 
     @property
     def keys(self) -> list[str]:
         """Return the keys of all objects, in order."""
-        return sorted(self._objects)
+        with self._lock:
+            return sorted(self._objects)
 
     @property
     def objects(self) -> Mapping[str, bytes]:
         """Return the bodies of all objects by key."""
-        return {key: found.body for key, found in self._objects.items()}
+        with self._lock:
+            return {key: found.body for key, found in self._objects.items()}
 
     def put_object(self, **call: Any) -> dict[str, Any]:
         assert call.keys() <= {"Bucket", "Key", "Body", "Tagging"}, call.keys()
-        self._objects[call["Key"]] = _Object(bytes(call["Body"]), self._clock())
+        with self._lock:
+            self._objects[call["Key"]] = _Object(bytes(call["Body"]), self._clock())
         return {}
 
     def get_object(self, **call: Any) -> dict[str, Any]:
@@ -55,14 +60,16 @@ class MemoryBucket:
     def list_objects_v2(self, **call: Any) -> dict[str, Any]:
         assert call.keys() <= {"Bucket", "Prefix", "MaxKeys", "ContinuationToken"}, call.keys()
         after = call.get("ContinuationToken", "")
-        found = [key for key in self.keys if key.startswith(call["Prefix"]) and key > after]
+        with self._lock:
+            found = sorted((key, one) for key, one in self._objects.items() if key.startswith(call["Prefix"]) and key > after)
         page = found[: min(call.get("MaxKeys", _MAX_KEYS), _MAX_KEYS)]
-        contents = [{"Key": key, "LastModified": datetime.fromtimestamp(self._objects[key].modified, UTC)} for key in page]
-        more = {"IsTruncated": True, "NextContinuationToken": page[-1]} if len(page) < len(found) else {"IsTruncated": False}
+        contents = [{"Key": key, "LastModified": datetime.fromtimestamp(one.modified, UTC)} for key, one in page]
+        more = {"IsTruncated": True, "NextContinuationToken": page[-1][0]} if len(page) < len(found) else {"IsTruncated": False}
         return {"Contents": contents, **more} if contents else more
 
     def delete_objects(self, **call: Any) -> dict[str, Any]:
         assert call.keys() <= {"Bucket", "Delete"}, call.keys()
-        for entry in call["Delete"]["Objects"]:
-            self._objects.pop(entry["Key"], None)
+        with self._lock:
+            for entry in call["Delete"]["Objects"]:
+                self._objects.pop(entry["Key"], None)
         return {}

@@ -12,7 +12,7 @@ from spass.aws.table import TenantTable
 from spass.aws.writes import ITEM_ABSENT, Equals, Put, Update, Write
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
-from tests.simulated.memory import MemoryAws
+from spass.testing.aws import MemoryAws
 
 pytestmark = pytest.mark.anyio
 KEY = confirm(TenantId("demo"), "counter")

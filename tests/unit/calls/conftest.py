@@ -4,7 +4,7 @@ import pytest
 
 from spass.aws.clients import TenantStore
 from spass.core.ids import TenantId
-from tests.simulated.memory import MemoryAws
+from spass.testing.aws import MemoryAws
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from spass.llm.types import ChatDelta, EmbeddingReply, EmbeddingRequest, pack_ro
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
+from spass.testing.aws import MemoryAws
 from spass.testing.model import Answer, Script, ScriptedModel
-from tests.simulated.memory import MemoryAws
 
 CONFIG = GatewayConfig.model_validate(
     {

@@ -28,8 +28,8 @@ from spass.llm.errors import BackendTimeout, BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.metering.usage import reset, spending_of_month
 from spass.tenancy.settings import Cascade, TenantSettings
+from spass.testing.aws import MemoryAws
 from spass.testing.model import ScriptedModel
-from tests.simulated.memory import MemoryAws
 from tests.unit.calls.scripted_provider import CONFIG, calls_of, make_scope, scripted_model, vectors_of
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from spass.llm.types import CallContext, ChatRequest
 from spass.sessions.compaction.summary import Summarizer
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
-from tests.simulated.aws import SimulatedAws
+from spass.testing.aws import MemoryAws
 
 CONFIG = GatewayConfig.model_validate(
     {
@@ -36,7 +36,7 @@ async def summary(
 ) -> str:
     cascade = Cascade(CONFIG)
     router = Router(CONFIG.llm, CONFIG.models, lambda _: None, provider_of=lambda *_: StandIn())
-    store = SimulatedAws(lambda: 1_800_000_000.0).for_tenant(TenantId("demo"))
+    store = MemoryAws(clock=lambda: 1_800_000_000.0).for_tenant(TenantId("demo"))
     scope = Scope.for_job(store, Deadline.after(60), route="test", request_id=RequestId("req_1"))
     summarizer = Summarizer(Calls(CONFIG, router, cascade), cascade, CONFIG)
     return (

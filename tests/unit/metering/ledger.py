@@ -14,7 +14,8 @@ from spass.core.ids import AgentName, RequestId, TenantId, UserId, new_id
 from spass.core.messages import TokenUsage
 from spass.core.time import timestamp
 from spass.metering.audit import OK, AuditRecord, CallKind
-from tests.simulated.memory import WITH_QUEUE, MemoryAws
+from spass.testing.aws import MemoryAws
+from tests.simulated.memory import WITH_QUEUE
 
 T = TypeVar("T")
 
@@ -78,7 +79,7 @@ class LedgerHarness:
     def opened(cls) -> "LedgerHarness":
         aws = MemoryAws(WITH_QUEUE)
         ledger = cls(aws, aws.for_tenant(TenantId("acme")))
-        aws.queues.told = lambda queue, body: ledger.sent.append(body)
+        aws.queues.on_message = lambda queue, body: ledger.sent.append(body)
         return ledger
 
     def queued(self) -> list[dict[str, Any]]:

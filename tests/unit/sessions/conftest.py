@@ -19,7 +19,7 @@ from spass.sessions.turn import CommittedTurn, Respond, ShortenHistory, Turn
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
-from tests.simulated.memory import MemoryAws
+from spass.testing.aws import MemoryAws
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 
 AGENT = AgentName("librarian")

@@ -22,7 +22,7 @@ from spass.sessions.hold import acquire_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session, decode_session
 from spass.tenancy.identity import Caller, Identity
-from tests.simulated.aws import SimulatedAws
+from spass.testing.aws import MemoryAws
 
 AGENT = AgentName("librarian")
 USER = UserId("ana")
@@ -137,8 +137,8 @@ class ChainBuilder:
 
 
 @contextmanager
-def memory_store() -> Iterator[SimulatedAws]:
+def memory_store() -> Iterator[MemoryAws]:
     """A table and a bucket in memory, which take one call at a time; their clock stands still."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as one:
         patch.setattr("spass.aws.faults._threads", one)
-        yield SimulatedAws(lambda: START)
+        yield MemoryAws(clock=lambda: START)

@@ -27,7 +27,7 @@ from spass.sessions.hold import acquire_hold
 from spass.sessions.lineage import Lineage
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session, decode_session
-from tests.simulated.aws import SimulatedAws
+from spass.testing.aws import MemoryAws
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, FaultRates, Schedule, run_schedule
 from tests.unit.sessions.session_chains import AGENT, USER, ChainBuilder, plain_turn
 
@@ -139,7 +139,7 @@ async def begins_whole(race: Race, successor: SessionId) -> None:
 
 
 async def story(schedule: Schedule) -> str:
-    race = Race(schedule, SimulatedAws(schedule.now).for_tenant(TenantId("demo")))
+    race = Race(schedule, MemoryAws(clock=schedule.now).for_tenant(TenantId("demo")))
     with inject(schedule.process()):
         stormy, schedule.weather = schedule.weather, NO_FAULTS
         await race.begin()

@@ -15,20 +15,20 @@ from spass.core.messages import Json
 from spass.sessions import lineage
 from spass.sessions.lineage import Lineage
 from spass.sessions.session import SessionView
-from tests.simulated.aws import SimulatedAws
+from spass.testing.aws import MemoryAws
 from tests.unit.sessions.session_chains import AGENT, ChainBuilder, memory_store, plain_turn
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def aws() -> Iterator[SimulatedAws]:
+def aws() -> Iterator[MemoryAws]:
     with memory_store() as aws:
         yield aws
 
 
 @pytest.fixture
-def chains(aws: SimulatedAws) -> ChainBuilder:
+def chains(aws: MemoryAws) -> ChainBuilder:
     return ChainBuilder(aws.for_tenant(TenantId("demo")))
 
 
@@ -126,7 +126,7 @@ async def test_where_not_even_a_head_is_left_the_chain_ends(chains: ChainBuilder
     assert ids((await lineage_of(chains, members[0]))["forward"]) == [f"{members[1]} deleted"]
 
 
-async def test_another_user_agent_or_tenant_is_told_no_lineage(chains: ChainBuilder, aws: SimulatedAws) -> None:
+async def test_another_user_agent_or_tenant_is_told_no_lineage(chains: ChainBuilder, aws: MemoryAws) -> None:
     members = await chains.chain(2)
     for stranger in (ChainBuilder(chains.store, user=UserId("ben")), ChainBuilder(aws.for_tenant(TenantId("other")))):
         for member in members:

@@ -19,8 +19,8 @@ from spass.core.messages import Message, Role
 from spass.core.time import timestamp
 from spass.sessions import lineage_search, record
 from spass.sessions.lineage_search import SessionLineageSearcher
+from spass.testing.aws import MemoryAws
 from spass.tools.lineage_searcher import LineageSearchResult
-from tests.simulated.aws import SimulatedAws
 from tests.unit.sessions.session_chains import ChainBuilder, memory_store, plain_turn, tool_turn
 
 pytestmark = pytest.mark.anyio
@@ -29,13 +29,13 @@ SOAK = bool(os.environ.get("SPASS_SOAK"))
 
 
 @pytest.fixture
-def aws() -> Iterator[SimulatedAws]:
+def aws() -> Iterator[MemoryAws]:
     with memory_store() as aws:
         yield aws
 
 
 @pytest.fixture
-def chains(aws: SimulatedAws) -> ChainBuilder:
+def chains(aws: MemoryAws) -> ChainBuilder:
     return ChainBuilder(aws.for_tenant(TenantId("demo")))
 
 
@@ -145,7 +145,7 @@ async def test_a_body_that_vanishes_as_it_is_read_costs_no_more_than_itself(
     assert recollection.truncated
 
 
-async def test_another_user_agent_or_tenant_searches_nothing(chains: ChainBuilder, aws: SimulatedAws) -> None:
+async def test_another_user_agent_or_tenant_searches_nothing(chains: ChainBuilder, aws: MemoryAws) -> None:
     now = await chains.compact(await chains.session(plain_turn("one zebra")))
     for stranger in (ChainBuilder(chains.store, user=UserId("ben")), ChainBuilder(aws.for_tenant(TenantId("other")))):
         with pytest.raises(SessionNotFound):

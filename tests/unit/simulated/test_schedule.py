@@ -16,7 +16,7 @@ from spass.core.errors import StorageUnavailable
 from spass.core.ids import AgentName, TenantId, UserId, new_id
 from spass.core.time import now
 from spass.sessions.session import CreateSession
-from tests.simulated.aws import SimulatedAws
+from spass.testing.aws import MemoryAws
 from tests.simulated.gateway import Gateway
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, CallFault, FaultRates, Process, Schedule, run_schedule
 
@@ -30,7 +30,7 @@ class Counter:
 
     def __init__(self, certain: CallFault | None = None) -> None:
         self.schedule = Schedule(1, FaultRates({certain: 1.0}) if certain else NO_FAULTS)
-        self.store: TenantStore = SimulatedAws(self.schedule.now).for_tenant(TENANT)
+        self.store: TenantStore = MemoryAws(clock=self.schedule.now).for_tenant(TENANT)
 
     async def add(self, process: Process | None = None) -> None:
         with inject(process or self.schedule.process()):

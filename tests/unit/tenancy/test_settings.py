@@ -18,7 +18,7 @@ from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import FRESH_SECONDS, Cascade
-from tests.simulated.memory import MemoryAws
+from spass.testing.aws import MemoryAws
 from tests.unit.tenancy.lagging_table import Clock, LaggingTable, Row, store_over
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ import pytest
 from spass.aws import faults
 from spass.aws.clients import TenantStore
 from spass.core.ids import TenantId
-from tests.simulated.aws import SimulatedAws
+from spass.testing.aws import MemoryAws
 
 
 @pytest.fixture
@@ -17,4 +17,4 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[TenantStore]:
     """New for each test. Calls are made one at a time: the table is for one thread."""
     with ThreadPoolExecutor(1) as thread:
         monkeypatch.setattr(faults, "_threads", thread)
-        yield SimulatedAws(time.time).for_tenant(TenantId("acme"))
+        yield MemoryAws(clock=time.time).for_tenant(TenantId("acme"))

@@ -9,7 +9,7 @@ import pytest
 from bench.recall import GENERATIONS, RecallBench, report
 from spass.aws import faults
 from spass.sessions.compaction.summary import MAX_SUMMARY_CHARACTERS
-from tests.simulated.aws import SimulatedAws
+from spass.testing.aws import MemoryAws
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ async def test_facts_of_the_first_generation_are_answered_in_the_fifth(monkeypat
     """By the summary or by ``lineage_search``, with the offline stand-in; more is said than any summary could hold."""
     with ThreadPoolExecutor(1) as thread:
         monkeypatch.setattr(faults, "_threads", thread)
-        generations = await RecallBench(SimulatedAws(time.time), seed, turns=16).generations()
+        generations = await RecallBench(MemoryAws(clock=time.time), seed, turns=16).generations()
     assert len([*report(generations)]) == 2 + GENERATIONS
     assert [generation.number for generation in generations] == [*range(1, GENERATIONS + 1)]
     for generation in generations:

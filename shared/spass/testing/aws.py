@@ -1,0 +1,50 @@
+"""The gateway's stores over a table and a bucket in memory."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from spass.aws.clients import Aws
+from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
+from spass.aws.table import TableClient
+from spass.core.time import now_s
+from spass.testing.bucket import MemoryBucket
+from spass.testing.table import MemoryTable
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_sqs import SQSClient
+
+
+class MemoryQueues:
+    """Queues that hold nothing: each message goes to ``on_message`` with the queue's URL at once."""
+
+    def __init__(self) -> None:
+        self.on_message: Callable[[str, str], None] = lambda queue, body: None  # noqa: ARG005 (the callback's names)
+
+    def send_message(self, **call: Any) -> dict[str, Any]:
+        assert call.keys() == {"QueueUrl", "MessageBody"}, call.keys()
+        self.on_message(call["QueueUrl"], call["MessageBody"])
+        return {}
+
+
+class MemoryAws(Aws):
+    """A table, a bucket and queues in memory, for any number of threads. ``clock`` gives seconds since the epoch."""
+
+    def __init__(self, places: JobTargets = NO_JOB_TARGETS, clock: Callable[[], float] = now_s) -> None:
+        super().__init__(table="spass", bucket="spass", places=places)
+        self.table = MemoryTable(clock)
+        self.bucket = MemoryBucket(clock)
+        self.queues = MemoryQueues()
+
+    @cached_property
+    def _table_client(self) -> TableClient:
+        return self.table
+
+    @cached_property
+    def _s3(self) -> "S3Client":
+        return cast("S3Client", self.bucket)
+
+    @cached_property
+    def _sqs(self) -> "SQSClient":
+        return cast("SQSClient", self.queues)
