@@ -25,9 +25,9 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
 
 Codes of ``Overtaken``, ``IndexReplaced``, ``Superseded`` and ``SurveyTooLong`` are seen in the record of an upload alone.
 Other exceptions do not reach a caller; the room that raises one, or the room above it, handles it:
-ConditionFailed · TransactionFailed · ObjectMissing · IndexChanged · BackendError · EventTooLong · BrokenEventStream ·
-SigningFailed · InvalidJson · ToolError · ArithmeticRefused · EntryRefused · FileRefused · NotHandled · FunctionFailed ·
-ConfigError
+ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · IndexChanged · BackendError ·
+EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ArithmeticRefused · EntryRefused · FileRefused ·
+NotHandled · FunctionFailed · ConfigError
 """
 
 from collections.abc import Mapping

@@ -231,7 +231,7 @@ def test_a_page_of_a_query_has_a_megabyte_at_the_most(make: Callable[[], TableCl
     assert page.last == "C"
 
 
-def test_a_transaction_sent_again_within_ten_minutes_takes_effect_once_and_another_under_its_token_is_refused() -> None:
+def test_a_token_names_one_transaction_for_ten_minutes() -> None:
     now = EPOCH
     table = MemoryTable(lambda: now)
 
