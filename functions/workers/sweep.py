@@ -40,7 +40,7 @@ async def _swept(services: Services, tenant: TenantId, deadline: Deadline) -> di
     uploads = await sweep_uploads(store, at, deadline)
     return {
         "swept": 1,
-        "retired": indices.retired,
+        "retired": indices.garbage,
         "orphans": indices.orphans,
         "merges": indices.merges,
         "bodies": await sweep_bodies(store, at, deadline),

@@ -109,7 +109,7 @@ async def tidying(harness: RagHarness, chance: random.Random, done: asyncio.Even
         with inject(FaultPlan(fault, at=chance.randrange(40))):
             try:
                 merged += await merge(harness.store, ObjectCache(), INDEX, Deadline.after(3600))
-                removed += (await sweep(harness.store, now_s() + GARBAGE_SECONDS, Deadline.after(60))).retired
+                removed += (await sweep(harness.store, now_s() + GARBAGE_SECONDS, Deadline.after(60))).garbage
             except (Crash, SpassError):
                 continue
     return merged, removed

@@ -112,11 +112,11 @@ def within(path: str, folders: Iterable[str]) -> bool:
 async def retired_is_what_is_listed_no_more(harness: RagHarness, model: Model) -> None:
     """A sweep may delete what is retired, and it finds there whatever no version lists any more."""
     manifest = await read_manifest(harness.scope.store, INDEX)
-    retired, listed = {entry.path for entry in manifest.retired}, paths(manifest)
+    retired, listed = {entry.path for entry in manifest.garbage}, paths(manifest)
     model.listed |= listed
     assert [path for path in listed if within(path, retired)] == [], "what is in use will not be swept"
     assert [path for path in model.listed - listed if not within(path, retired)] == [], "all that is out of use will be"
-    assert all(abs(entry.at - now_s()) < 60 for entry in manifest.retired)
+    assert all(abs(entry.at - now_s()) < 60 for entry in manifest.garbage)
 
 
 async def agree(harness: RagHarness, rag: Rag, model: Model, query: str, top_k: int) -> None:

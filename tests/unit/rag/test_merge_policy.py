@@ -85,8 +85,8 @@ class Index:
         dead = f"dead-{random_suffix()}"
         listed = tuple(replace(segment, id=new_id("seg"), dead_rows=1, dead_object=dead) for segment in self.segments)
         manifest = Manifest(new_id("gen"), 0, "m" * 40, self.dimensions, now(), now(), listed)
-        retired = [f"{manifest.generation}/{new_id('seg')}/dead-{random_suffix()}" for _ in range(100)]
-        after = Manifest().next_version(manifest, retired=retired, at=2**31)
+        garbage = [f"{manifest.generation}/{new_id('seg')}/dead-{random_suffix()}" for _ in range(100)]
+        after = Manifest().next_version(manifest, garbage=garbage, at=2**31)
         attributes = swap_write(TenantId("t"), IndexId("i"), Manifest(), after).attributes
         return sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
 

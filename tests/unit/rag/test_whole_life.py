@@ -174,7 +174,7 @@ class IndexSimulation:
         stored = [key.removeprefix(f"rag/{INDEX}/") for key in await self.harness.scope.store.objects.list_keys("rag/")]
         listed = {path for path in paths(manifest) if path.count("/") == 1}
         bitmaps = {path for path in paths(manifest) if path.count("/") == 2}
-        assert manifest.retired == ()
+        assert manifest.garbage == ()
         assert {path for path in stored if "/dead-" in path} == bitmaps
         assert len(stored) == 5 * len(listed) + len(bitmaps)
         assert all(within(path, listed) for path in stored)

@@ -1,4 +1,4 @@
-"""What the rag room answers."""
+"""The answers of rag, as clients see them."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Which rows of a segment are dead: one bit a row, immutable, without numpy so that a deletion does not pay for it."""
+"""The deletion bitmap of a segment: one bit per row, immutable. It does not use numpy, so that a deletion need not import it."""
 
 import zlib
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bitmap:
-    """A set of row numbers. Bit ``row % 8`` of byte ``row // 8`` says whether the row is in it; missing bytes are zero."""
+    """A set of row numbers. Bit ``row % 8`` of byte ``row // 8`` is set if the row is in the set; missing bytes are zero."""
 
     bits: bytes = b""
 
@@ -19,7 +19,7 @@ class Bitmap:
         return int.from_bytes(self.bits, "little").bit_count()
 
     def with_rows(self, rows: Iterable[int]) -> "Bitmap":
-        """This set and ``rows``."""
+        """Return the union of this set and ``rows``."""
         bits = bytearray(self.bits)
         for row in rows:
             if row >> 3 >= len(bits):
@@ -28,10 +28,10 @@ class Bitmap:
         return Bitmap(bytes(bits))
 
     def packed(self) -> bytes:
-        """The stored form: a few dead rows among a million take tens of bytes."""
+        """Return the stored form (zlib). A few rows among a million take tens of bytes."""
         return zlib.compress(self.bits, 9) if self.bits else b""
 
     @classmethod
     def unpacked(cls, packed: bytes) -> "Bitmap":
-        """What ``packed`` wrote."""
+        """Return the bitmap that ``packed`` encoded."""
         return cls(zlib.decompress(packed)) if packed else cls()

@@ -1,7 +1,6 @@
-"""What a warm process keeps of the bucket, in memory only, under a byte budget.
+"""A cache of objects from the bucket, in memory, with a budget in bytes.
 
-Nothing cached ever changes, since a segment's objects are written once under a name that is never used again. So there is no
-invalidation.
+There is no invalidation: a segment's objects are written once, under a name that is never used again.
 """
 
 import asyncio
@@ -13,39 +12,41 @@ from typing import Final, NamedTuple
 from spass.core.ids import TenantId
 
 _DEFAULT_BUDGET: Final = 256 * 2**20
-_STREAM_BYTES: Final = 64 * 2**20  # vectors that pass through when there is no room for them, and a scan's scores
+_STREAM_BYTES: Final = 64 * 2**20  # for vectors that are read but not cached, and for the scores of a scan
 
-_ENTRY_BYTES: Final = 512  # of a name, a body's header and the places in two dictionaries
+_ENTRY_BYTES: Final = 512  # a name, the header of a body, and the entries in two dictionaries
 _MAX_USES: Final = 7
-_USES_PER_NAME: Final = 4  # between two halvings
+_USES_PER_NAME: Final = 4  # uses between two halvings
 
 
 class ObjectName(NamedTuple):
-    """An object of one tenant, or a part of one; ``key`` is relative to the tenant's prefix and holds the index's generation."""
+    """An object of one tenant, or a part of one. ``key`` is relative to the tenant's prefix and contains the generation."""
 
     tenant: TenantId
     key: str
 
 
 def memory_budget() -> int:
-    """Bytes the cache may hold: half of the function's memory less what streams past it, at least a quarter; the rest is the
-    interpreter's and a write's. 256 MiB outside of Lambda."""
+    """Return the size of the cache in bytes: half of the function's memory minus 64 MiB, at least a quarter of it. The
+    interpreter and writes need the rest. Outside of Lambda it is 256 MiB."""
     memory = int(os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "0")) * 2**20
     return max(memory // 4, memory // 2 - _STREAM_BYTES) if memory else _DEFAULT_BUDGET
 
 
 class ObjectCache:
-    """Bytes by name. What comes new takes the place of the least recently used, if that was used clearly less often of late.
+    """An LRU cache with admission by frequency (TinyLFU, https://arxiv.org/abs/1512.00727, with exact counts).
 
-    So an index larger than the budget, which every query reads from end to end, does not push itself out: what fits stays, and
-    the rest is streamed. Uses are counted up to a small number and halved now and then, also those of what is not held, so that
-    an index that is asked no more makes room after a few queries of another (TinyLFU, https://arxiv.org/abs/1512.00727, with
-    exact counts).
+    A new object evicts the least recently used ones only if they were used less often. A plain LRU is not enough, because every
+    query reads an index from start to end: with an index larger than the budget, each object would be evicted before its next
+    use, and every query would read the whole index from the bucket. Here the objects that fit stay, and only the others are read.
+
+    Uses are counted up to 7, also for objects that are not cached, and halved from time to time. So an index that is no longer
+    queried is evicted after a few queries of another one.
     """
 
     def __init__(self, budget: int | None = None) -> None:
         self.budget = memory_budget() if budget is None else budget
-        self.held = 0
+        self.used_bytes = 0
         self._bodies: OrderedDict[ObjectName, bytes] = OrderedDict()
         self._uses: dict[ObjectName, int] = {}
         self._until_halving = 0
@@ -62,26 +63,26 @@ class ObjectCache:
         return body
 
     def put(self, name: ObjectName, body: bytes) -> None:
-        """Keep ``body`` if there is room for it, or room can be made."""
+        """Cache ``body`` if there is room for it, or if room can be made."""
         size = len(body) + _ENTRY_BYTES
         if name in self._bodies or size > self.budget:
             return
-        victims = self._choose_evictions(name, self.held + size - self.budget)
-        if victims is None:
+        evicted = self._choose_evictions(name, self.used_bytes + size - self.budget)
+        if evicted is None:
             return
-        for victim in victims:
-            self.held -= len(self._bodies.pop(victim)) + _ENTRY_BYTES
+        for candidate in evicted:
+            self.used_bytes -= len(self._bodies.pop(candidate)) + _ENTRY_BYTES
         self._bodies[name] = body
-        self.held += size
+        self.used_bytes += size
 
     def evict_until_free(self, size: int) -> None:
-        """Drop the least recently used until ``size`` bytes of the budget are free, for whoever needs them otherwise."""
-        while self._bodies and self.held + size > self.budget:
-            _, dropped = self._bodies.popitem(last=False)
-            self.held -= len(dropped) + _ENTRY_BYTES
+        """Evict the least recently used until ``size`` bytes of the budget are free. A merge uses that memory."""
+        while self._bodies and self.used_bytes + size > self.budget:
+            _, body = self._bodies.popitem(last=False)
+            self.used_bytes -= len(body) + _ENTRY_BYTES
 
     async def load(self, name: ObjectName, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """What is held, else what ``read`` gives, kept if there is room. Of several who want it at once, one reads."""
+        """Return the cached body, or else that of ``read``, and cache it if there is room. Concurrent callers share one read."""
         body = self.get(name)
         while body is None:
             loading = self._loading.get(name)
@@ -99,24 +100,25 @@ class ObjectCache:
             loading.set_result(body)
             return body
         finally:
-            loading.cancel()  # of no effect once there is a result; otherwise whoever waits reads for itself
+            loading.cancel()  # has no effect on a result; without one, each waiting caller reads for itself
             if self._loading.get(name) is loading:
                 del self._loading[name]
 
     def _choose_evictions(self, name: ObjectName, needed: int) -> list[ObjectName] | None:
-        """What goes so that ``needed`` bytes become free, None if it is worth more than ``name``."""
-        victims: list[ObjectName] = []
-        worth = self._uses.get(name, 0)
-        for victim, body in self._bodies.items():
+        """Return the objects to evict so that ``needed`` bytes become free. Return None if one of them is used as often as
+        ``name``."""
+        evicted: list[ObjectName] = []
+        uses_of_name = self._uses.get(name, 0)
+        for candidate, body in self._bodies.items():
             if needed <= 0:
                 break
-            uses = self._uses.get(victim, 0)
-            # One use more or less is where in its round a scan just is, or where the last halving met it.
-            if uses and uses + 1 >= worth:
+            uses = self._uses.get(candidate, 0)
+            # A difference of one use means nothing: a scan has read this one already and that one not yet.
+            if uses and uses + 1 >= uses_of_name:
                 return None
-            victims.append(victim)
+            evicted.append(candidate)
             needed -= len(body) + _ENTRY_BYTES
-        return victims
+        return evicted
 
     def _count(self, name: ObjectName) -> None:
         self._uses[name] = min(self._uses.get(name, 0) + 1, _MAX_USES)

@@ -16,7 +16,7 @@ class IndexCatalog:
     """The indices of the caller's tenant."""
 
     async def list(self, scope: Scope, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> IndexPage:
-        """Up to ``limit`` indices in the order of their ids.
+        """Return up to ``limit`` indices in the order of their ids.
 
         Raises:
             InvalidRequest: the cursor is not of this list.
@@ -43,8 +43,10 @@ class IndexCatalog:
                 return IndexPage(indices=tuple(found), next_cursor=None)
 
     async def describe(self, scope: Scope, index_id: IndexId) -> IndexSummary:
-        """Raises:
-        IndexNotFound: there is no such index.
+        """Return the summary of an index.
+
+        Raises:
+            IndexNotFound: there is no such index.
         """
         manifest = await read_manifest(scope.store, index_id)
         if not manifest.exists:

@@ -1,12 +1,12 @@
-"""The ``meta`` object of a segment: its documents' metadata by field, so that a filter reads only the fields it names.
+"""The ``meta`` object of a segment: the metadata by field, so that a filter reads only the fields that it names.
 
     directory size     8 bytes            all numbers little-endian
     directory          JSON: ``{"lines": [start, end], "complete": bool, "columns": {field: [start, end]}}``
     columns            see ``encode_column``
-    lines              n lines of JSON: each document's metadata whole, for merges
+    lines              n lines of JSON: the whole metadata of each document, for merges
 
-Starts and ends count from the directory's end. Where documents have more different fields than a directory should list, the most
-frequent are columns, ``complete`` is false, and any other field is looked for in the lines.
+Starts and ends count from the end of the directory. If there are more fields than a directory may list, the most frequent ones
+are columns, ``complete`` is false, and all other fields are searched in the lines.
 """
 
 import io
@@ -23,20 +23,20 @@ import numpy as np
 import numpy.typing as npt
 
 from spass.core.messages import Json
-from spass.rag.index.filters import NULL, FilterCondition, MetadataKey, ValueType, canonical, metadata_key
+from spass.rag.index.filters import NULL, FilterCondition, MetadataKey, ValueType, metadata_key, normalized_json
 
 Mask = npt.NDArray[np.bool_]
 
 MAX_COLUMNS: Final = 256
-_MAX_COUNTED_FIELDS: Final = 2**16  # different fields at a time
+_MAX_COUNTED_FIELDS: Final = 2**16  # fields that are counted at a time
 _SIZE: Final = struct.Struct("<Q")
-_HEADER: Final = struct.Struct("<IIII")  # rows with a value, row numbers stored, different values, bytes of a code
+_HEADER: Final = struct.Struct("<IIII")  # rows with a value, stored row numbers, distinct values, bytes per code
 _CODES: Final[dict[int, np.dtype[np.unsignedinteger]]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Where things lie in a ``meta`` object: (start, end) in bytes from its beginning."""
+    """The directory of a ``meta`` object. Spans are (start, end) in bytes from the beginning of the object."""
 
     lines: tuple[int, int]
     complete: bool
@@ -44,7 +44,7 @@ class Directory:
 
 
 def encode_meta(lines: bytes) -> bytes:
-    """The object for ``lines`` of one JSON object each."""
+    """Return the object for ``lines``, each of which is one JSON object."""
     counts = _count_fields(lines)
     kept = sorted(counts.fields, key=lambda field: (-counts.fields[field], field))[:MAX_COLUMNS]
     bodies = [*_columns(lines, kept), lines]
@@ -57,12 +57,12 @@ def encode_meta(lines: bytes) -> bytes:
 
 
 def directory_bytes(head: bytes) -> int:
-    """How long the object is up to the directory's end, out of its first 8 bytes."""
+    """Return the bytes up to the end of the directory, given at least the first 8 bytes of the object."""
     return _SIZE.size + int(_SIZE.unpack_from(head)[0])
 
 
 def decode_directory(head: bytes) -> Directory:
-    """``head`` is the object's beginning, with the directory whole."""
+    """Decode ``head``, the beginning of an object with its whole directory."""
     begin = directory_bytes(head)
     stored = json.loads(head[_SIZE.size : begin])
     spans = {field: (begin + start, begin + end) for field, (start, end) in stored["columns"].items()}
@@ -71,26 +71,26 @@ def decode_directory(head: bytes) -> Directory:
 
 
 def decode_meta(stored: bytes) -> bytes:
-    """The lines of a whole object."""
+    """Return the lines of a whole object."""
     start, end = decode_directory(stored).lines
     return stored[start:end]
 
 
 def encode_missing_column(lines: bytes, field: str) -> bytes:
-    """The column of a field that the directory does not list."""
+    """Return the column of a field that the directory does not list."""
     return _columns(lines, [field])[0]
 
 
 class _Counts(NamedTuple):
-    """In how many rows ``fields`` have a value; ``complete`` if these are all the fields there are."""
+    """The number of rows with a value, by field. ``complete`` if every field was counted."""
 
     fields: Counter[str]
     complete: bool
 
 
 def _count_fields(lines: bytes) -> _Counts:
-    """Where every document has fields of its own, only those that are frequent are remembered, and those roughly (lossy counting,
-    https://doi.org/10.1016/B978-155860869-6/50038-X): which of them are columns is for speed alone."""
+    """Count the rows with a value for each field. If there are too many fields, forget the rare ones and count the others
+    approximately (lossy counting, https://doi.org/10.1016/B978-155860869-6/50038-X). The choice of columns affects only speed."""
     fields: Counter[str] = Counter()
     complete = True
     for _, metadata in _rows(lines):
@@ -102,7 +102,7 @@ def _count_fields(lines: bytes) -> _Counts:
 
 
 def _columns(lines: bytes, fields: Sequence[str]) -> list[bytes]:
-    """The columns of ``fields``, in their order; null is no value."""
+    """Return the columns of ``fields`` in their order. Null is not a value."""
     found: dict[str, tuple[array[int], list[Json]]] = {field: (array("I"), []) for field in fields}
     for row, metadata in _rows(lines):
         for field in metadata.keys() & found.keys():
@@ -118,51 +118,53 @@ def _columns(lines: bytes, fields: Sequence[str]) -> list[bytes]:
 
 
 def _rows(lines: bytes) -> Iterator[tuple[int, Mapping[str, Json]]]:
-    """The rows that have metadata."""
+    """Yield the numbers and the metadata of the rows that have metadata."""
     for row, line in enumerate(io.BytesIO(lines)):
         if line != b"{}\n":
             yield row, json.loads(line)
 
 
 def encode_column(rows: Sequence[int], keys: Sequence[MetadataKey]) -> bytes:
-    """The column of the ``keys`` that stand in ``rows`` (ascending): a header, the different values sorted, as the ends (uint32)
-    and the text of their JSON, the row numbers (uint32; none if they are the first ones), and for each row the place of its value
-    (uint8, uint16 or uint32)."""
-    different = sorted(set(keys))
-    places = {one: place for place, one in enumerate(different)}
-    texts = [_text(one).encode() for one in different]
-    width = 1 if len(different) <= 2**8 else 2 if len(different) <= 2**16 else 4
+    """Return the column in which each of ``rows`` (ascending) has one of ``keys``.
+
+    It consists of a header, the ends (uint32) of the distinct values, the row numbers (uint32; none if the rows are the first
+    ones), for each row the rank of its value (uint8, uint16 or uint32), and the JSON of the distinct values in order.
+    """
+    distinct = sorted(set(keys))
+    ranks = {key: rank for rank, key in enumerate(distinct)}
+    texts = [_text(key).encode() for key in distinct]
+    width = 1 if len(distinct) <= 2**8 else 2 if len(distinct) <= 2**16 else 4
     ends = np.cumsum([len(text) for text in texts], dtype=np.uint64).astype("<u4")
     numbers = np.array([] if rows and rows[-1] == len(rows) - 1 else rows, "<u4")
-    codes = np.fromiter((places[one] for one in keys), _CODES[width], len(keys))
-    header = _HEADER.pack(len(rows), len(numbers), len(different), width)
+    codes = np.fromiter((ranks[key] for key in keys), _CODES[width], len(keys))
+    header = _HEADER.pack(len(rows), len(numbers), len(distinct), width)
     return b"".join((header, ends.tobytes(), numbers.tobytes(), codes.tobytes(), *texts))
 
 
-def _text(one: MetadataKey) -> str:
-    if one.kind is ValueType.OTHER:
-        return one.text
-    value: Json = one.text if one.kind is ValueType.STRING else one.number
-    return canonical(value)
+def _text(key: MetadataKey) -> str:
+    if key.type is ValueType.OTHER:
+        return key.text
+    value: Json = key.text if key.type is ValueType.STRING else key.number
+    return normalized_json(value)
 
 
 class Column:
-    """The column over its bytes: opening it parses nothing."""
+    """A column, read in place: opening it parses nothing."""
 
     def __init__(self, stored: bytes) -> None:
-        count, numbers, different, width = _HEADER.unpack_from(stored)
+        count, numbers, distinct, width = _HEADER.unpack_from(stored)
         at = _HEADER.size
-        ends = np.frombuffer(stored, "<u4", different, at)
-        at += 4 * different
+        ends = np.frombuffer(stored, "<u4", distinct, at)
+        at += 4 * distinct
         self._rows = np.frombuffer(stored, "<u4", numbers, at) if numbers else slice(count)
         at += 4 * numbers
         self._codes = np.frombuffer(stored, _CODES[width], count, at)
         self._values = _Values(ends, memoryview(stored)[at + width * count :])
 
     def mask(self, condition: FilterCondition, rows: int) -> Mask:
-        """(rows,) for which of the segment's rows ``condition`` holds."""
+        """Return (rows,) booleans: the rows of the segment for which ``condition`` holds."""
         matching = np.zeros(len(self._values), np.bool_)
-        for first, end in condition.spans(self._values):
+        for first, end in condition.key_ranges(self._values):
             matching[first:end] = True
         found = matching[self._codes]
         if len(found) == rows:
@@ -173,7 +175,7 @@ class Column:
 
 
 class _Values(Sequence[MetadataKey]):
-    """The sorted different values of a column; only those that a bisection meets are parsed."""
+    """The distinct values of a column in order. Only the values that a bisection reads are parsed."""
 
     def __init__(self, ends: npt.NDArray[np.uint32], text: memoryview) -> None:
         self._ends = ends
@@ -182,10 +184,10 @@ class _Values(Sequence[MetadataKey]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, place: int) -> MetadataKey:  # type: ignore[override]  # values are asked for one by one
-        place = place if place >= 0 else place + len(self)
-        start = self._ends[place - 1] if place else 0
-        return metadata_key(json.loads(str(self._text[start : self._ends[place]], "utf-8")))
+    def __getitem__(self, rank: int) -> MetadataKey:  # type: ignore[override]  # nobody needs a slice
+        rank = rank if rank >= 0 else rank + len(self)
+        start = self._ends[rank - 1] if rank else 0
+        return metadata_key(json.loads(str(self._text[start : self._ends[rank]], "utf-8")))
 
     def __iter__(self) -> Iterator[MetadataKey]:
-        return (self[place] for place in range(len(self)))
+        return (self[rank] for rank in range(len(self)))

@@ -1,4 +1,4 @@
-"""What a client sends to the rag room, and its limits."""
+"""The requests of clients to rag, and their limits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Self
@@ -20,7 +20,7 @@ MAX_METADATA_BYTES: Final = 2048
 MAX_METADATA_DEPTH: Final = 32
 MAX_TOP_K: Final = 50
 MAX_UPLOAD_BYTES: Final = 5 * 1024**3
-"""What S3 takes in one POST."""
+"""The limit of S3 for one POST."""
 
 _FILENAME: Final = r"^[^/\\\x00-\x1f\x7f]{1,255}$"
 _MEDIA_TYPE: Final = r"^[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}( *; *[A-Za-z0-9_-]{1,40}=[A-Za-z0-9_.-]{1,40})?$"
@@ -33,9 +33,9 @@ QueryText = Annotated[
     AfterValidator(reject_blank),
     AfterValidator(limit_bytes(MAX_QUERY_BYTES)),
 ]
-"""What is searched for. A longer text would keep a processor busy, for what no embedding model reads to its end."""
+"""The text to search for. No embedding model reads a longer one to its end, and tokenizing it would only cost processor time."""
 
-# A longer text is refused later, with an error of its own.
+# ``check_limits`` refuses a longer text, with a more specific error.
 _TEXT_SCHEMA: Final[JsonDict] = {
     **_NON_BLANK_SCHEMA,
     "maxLength": MAX_TEXT_BYTES,
@@ -46,7 +46,7 @@ Text = Annotated[str, Field(min_length=1, json_schema_extra=_TEXT_SCHEMA), After
 
 
 class NewDocument(StrictBody):
-    """A document as a client writes it. Its id is the client's."""
+    """A document as a client writes it. The client chooses the id."""
 
     id: Annotated[str, Field(pattern=RAG_ID)]
     text: Text
@@ -60,12 +60,12 @@ class NewDocument(StrictBody):
 class WriteRequest(StrictBody):
     """The body of a replace and of an append."""
 
-    # More of them are refused later, with an error of its own.
+    # ``check_limits`` refuses more of them, with a more specific error.
     documents: Annotated[list[NewDocument], Field(min_length=1, json_schema_extra={"maxItems": MAX_DOCUMENTS}), FailFast()]
 
 
 class DocumentPatch(StrictBody):
-    """The body of a PATCH: a new text, new metadata, or both. What is not given stays."""
+    """The body of a PATCH: a new text, new metadata, or both. A field that is absent stays as it is."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
@@ -79,11 +79,11 @@ class DocumentPatch(StrictBody):
         return self
 
     def text_after(self, text: str) -> str:
-        """The document's text afterwards, that was ``text`` before."""
+        """Return the text after the patch, given the ``text`` before."""
         return self.text if "text" in self.model_fields_set else text
 
     def metadata_after(self, metadata: Mapping[str, Json]) -> dict[str, Any]:
-        """The document's metadata afterwards."""
+        """Return the metadata after the patch, given the ``metadata`` before."""
         return self.metadata if "metadata" in self.model_fields_set else dict(metadata)
 
 
@@ -112,10 +112,10 @@ class UploadRequest(StrictBody):
 
 
 def metadata_json(metadata: dict[str, Any], where: str = "metadata") -> bytes:
-    """Metadata as it counts against its limit and as it is stored: UTF-8 JSON without blanks.
+    """Return the metadata as compact JSON in UTF-8, as it is stored and as it counts against its limit.
 
     Raises:
-        InvalidRequest: it holds what JSON cannot write, such as NaN, or is nested deeper than 32 levels.
+        InvalidRequest: it contains a value that JSON cannot write, such as NaN, or is nested deeper than 32 levels.
     """
     if nests_deeper(metadata, MAX_METADATA_DEPTH):
         raise InvalidRequest(f"The metadata is nested deeper than {MAX_METADATA_DEPTH} levels.", param=where)
@@ -126,13 +126,13 @@ def metadata_json(metadata: dict[str, Any], where: str = "metadata") -> bytes:
 
 
 def check_limits(documents: Sequence[NewDocument]) -> None:
-    """Refuse a write over a limit, before anything is embedded or stored.
+    """Refuse a write that exceeds a limit, before anything is embedded or stored.
 
     Raises:
         InvalidRequest: there are no documents.
-        TooManyDocuments: more than 256.
-        DocumentTooLarge: a text over 8192 bytes of UTF-8, or metadata over 2 KiB of JSON.
-        DuplicateDocumentId: an id stands twice.
+        TooManyDocuments: there are more than 256.
+        DocumentTooLarge: a text has more than 8192 bytes of UTF-8, or metadata have more than 2 KiB of JSON.
+        DuplicateDocumentId: two documents have the same id.
     """
     if not documents:
         raise InvalidRequest("Send at least one document.", param="documents")
@@ -144,14 +144,14 @@ def check_limits(documents: Sequence[NewDocument]) -> None:
     for number, document in enumerate(documents):
         where = f"documents.{number}"
         if document.id in seen:
-            raise DuplicateDocumentId(f"The id {document.id!r} stands twice in this request.", param=f"{where}.id")
+            raise DuplicateDocumentId(f"The id {document.id!r} occurs twice in this request.", param=f"{where}.id")
         seen.add(document.id)
         _check_text(document.text, f"{where}.text")
         _check_metadata(document.metadata, f"{where}.metadata")
 
 
 def check_patch(patch: DocumentPatch) -> None:
-    """Refuse a patch over a limit, before anything is embedded or stored.
+    """Refuse a patch that exceeds a limit, before anything is embedded or stored.
 
     Raises:
         InvalidRequest, DocumentTooLarge: as ``check_limits``.

@@ -1,4 +1,4 @@
-"""Texts as normalised rows, by the one embedding model in force."""
+"""Embed texts with the configured model, as normalised vectors."""
 
 from collections.abc import Sequence
 from typing import Protocol, Self, cast
@@ -14,10 +14,10 @@ from spass.tenancy.config import GatewayConfig
 
 
 class EmbeddingCalls(Protocol):
-    """Whoever embeds texts: the pipeline, or a test's arithmetic."""
+    """Calls of an embedding model: the pipeline, or a test."""
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
-        """One vector per text, by the configured embedding model. Without texts nobody is called; who may not call is refused."""
+        """Return one vector per text. Without texts, only check that the caller may use the model."""
         ...
 
 
@@ -36,7 +36,7 @@ class Embedder:
         return cls(calls, EmbeddingModel(name, cast(int, config.model(name).dimensions)))
 
     async def check_may_embed(self, scope: Scope) -> None:
-        """Refuse who may not embed, before anything is embedded.
+        """Refuse a caller that may not embed, before anything is embedded.
 
         Raises:
             ModelNotAllowed: this token may not use the model.
@@ -44,23 +44,25 @@ class Embedder:
         await self._calls.embed(scope, ())
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> Vectors:
-        """(n, d) float32, rows normalised; a row of zeros stays one.
+        """Return the vectors of ``texts``: (n, d) float32, rows normalised. A row of zeros stays as it is.
 
         Raises:
-            UpstreamError: what came back is not one vector of finite numbers per text, of the size the catalogue says.
+            UpstreamError: the reply is not one vector of finite numbers per text, or has not the configured dimensions.
         """
         reply = await self._calls.embed(scope, texts)
         expected = self.model.dimensions
         if (reply.count, reply.dimensions) != (len(texts), expected) or len(reply.data) != 4 * len(texts) * expected:
-            raise UpstreamError("The embedding model answered vectors of another number or size than it should.")
+            raise UpstreamError(
+                "The embedding model answered with the wrong number of vectors, or with vectors of the wrong size."
+            )
         vectors = np.frombuffer(reply.data, "<f4").reshape(len(texts), expected)
         if not np.isfinite(vectors).all():
-            raise UpstreamError("The embedding model answered numbers that are not finite.")
+            raise UpstreamError("The embedding model answered with numbers that are not finite.")
         return normalise(vectors)
 
 
 def normalise(vectors: Vectors) -> Vectors:
-    """Rows scaled to length 1 in float64, rows of zeros left as they are."""
+    """Scale each row to length 1, in float64. Rows of zeros stay as they are."""
     wide = vectors.astype(np.float64)
     largest = np.abs(wide).max(axis=1, keepdims=True)
     wide /= np.where(largest == 0, 1.0, largest)

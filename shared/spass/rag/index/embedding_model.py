@@ -1,4 +1,4 @@
-"""The embedding model in force, and its agreement with the one an index was built with."""
+"""The configured embedding model, and the check that an index was built with it. This does not need numpy."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,17 @@ from spass.rag.index.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingModel:
-    """An embedding model of the catalogue and the size of its vectors."""
+    """An embedding model and the dimensions of its vectors."""
 
     name: str
     dimensions: int
 
 
 def check_model(manifest: Manifest, model: EmbeddingModel) -> None:
-    """Raises:
-    EmbeddingModelMismatch: the index was built with another model or dimension.
+    """Check that an index that exists was built with ``model``.
+
+    Raises:
+        EmbeddingModelMismatch: the index was built with another model or dimension.
     """
     if manifest.exists and (manifest.embedding_model, manifest.dimensions) != (model.name, model.dimensions):
         raise EmbeddingModelMismatch(

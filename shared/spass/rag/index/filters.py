@@ -1,7 +1,7 @@
-"""What a query asks of metadata: which documents may be among its answers.
+"""Filters: conditions on the metadata of the documents that a query may find.
 
-Values are ordered as null, false, true, numbers, strings (by code points), arrays and objects. 1 and 1.0 are one value, true and
-1 are two. A field that a document does not have is null.
+Values are ordered as null, false, true, numbers, strings (by code points), arrays and objects. 1 and 1.0 are equal, true and 1
+are not. A field that a document does not have is null.
 """
 
 import json
@@ -17,8 +17,8 @@ from spass.core.json import dump, nests_deeper
 from spass.core.messages import Json
 
 MAX_FILTER_BYTES: Final = 8192
-_MAX_SHOWN_CHARACTERS: Final = 64  # characters of a name that the caller chose
-_MAX_DEPTH: Final = 32  # as deep as metadata may be
+_MAX_SHOWN_CHARACTERS: Final = 64  # of a name that the caller chose
+_MAX_DEPTH: Final = 32  # the same as that of metadata
 
 
 class ValueType(IntEnum):
@@ -30,9 +30,9 @@ class ValueType(IntEnum):
 
 
 class MetadataKey(NamedTuple):
-    """A JSON value as what it equals and sorts by."""
+    """A comparable and sortable form of a JSON value."""
 
-    kind: ValueType
+    type: ValueType
     number: float = 0
     text: str = ""
 
@@ -43,18 +43,18 @@ _CANONICAL: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), 
 
 
 def metadata_key(value: Json) -> MetadataKey:
-    """The key of ``value``: equal for equal JSON values, and for no others."""
+    """Return the key of ``value``. Keys are equal if and only if the JSON values are equal."""
     if isinstance(value, str):
         return MetadataKey(ValueType.STRING, text=value)
     if isinstance(value, bool):
         return MetadataKey(ValueType.BOOLEAN, value)
     if isinstance(value, int | float):
         return MetadataKey(ValueType.NUMBER, value)
-    return NULL if value is None else MetadataKey(ValueType.OTHER, text=canonical(value))
+    return NULL if value is None else MetadataKey(ValueType.OTHER, text=normalized_json(value))
 
 
-def canonical(value: Json) -> str:
-    """JSON text that is the same for equal values: members in order, whole numbers without a fraction."""
+def normalized_json(value: Json) -> str:
+    """Return JSON that is the same for equal values: sorted members, and whole numbers without a fraction."""
     return _CANONICAL.encode(_normalize(value))
 
 
@@ -67,7 +67,7 @@ def _normalize(value: Json) -> Json:
 
 
 class KeyRange(NamedTuple):
-    """Keys from ``first`` up to but not including ``end``."""
+    """The keys from rank ``first`` up to but not including rank ``end``."""
 
     first: int
     end: int
@@ -75,67 +75,68 @@ class KeyRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FilterCondition:
-    """What is asked of one field: all that is not None holds."""
+    """A condition on one field. All parts that are not None must hold."""
 
     one_of: frozenset[MetadataKey] | None = None
-    unequal: MetadataKey | None = None
-    least: MetadataKey | None = None
-    most: MetadataKey | None = None
+    not_equal: MetadataKey | None = None
+    minimum: MetadataKey | None = None
+    maximum: MetadataKey | None = None
 
     def matches(self, found: MetadataKey) -> bool:
         return (
             (self.one_of is None or found in self.one_of)
-            and found != self.unequal
-            and (self.least is None or (_comparable(found, self.least) and found >= self.least))
-            and (self.most is None or (_comparable(found, self.most) and found <= self.most))
+            and found != self.not_equal
+            and (self.minimum is None or (_comparable(found, self.minimum) and found >= self.minimum))
+            and (self.maximum is None or (_comparable(found, self.maximum) and found <= self.maximum))
         )
 
-    def spans(self, keys: Sequence[MetadataKey]) -> Iterator[KeyRange]:
-        """Which of ``keys``, which are sorted and different, match: disjoint spans of places, found by bisection."""
+    def key_ranges(self, keys: Sequence[MetadataKey]) -> Iterator[KeyRange]:
+        """Yield disjoint ranges of the ``keys`` that match. ``keys`` are sorted and distinct, and are bisected."""
         if self.one_of is not None:
-            yield from (_range_of_key(one, keys) for one in self.one_of if self.matches(one))
+            yield from (_range_of_key(key, keys) for key in self.one_of if self.matches(key))
             return
         low, high = self._range(keys)
-        if self.unequal is not None:
-            without = _range_of_key(self.unequal, keys)
-            yield KeyRange(low, max(low, min(high, without.first)))
-            low = max(low, without.end)
+        if self.not_equal is not None:
+            excluded = _range_of_key(self.not_equal, keys)
+            yield KeyRange(low, max(low, min(high, excluded.first)))
+            low = max(low, excluded.end)
         yield KeyRange(low, max(low, high))
 
     def _range(self, keys: Sequence[MetadataKey]) -> KeyRange:
         low, high = 0, len(keys)
-        for bound in (self.least, self.most):
-            if bound is not None:  # a bound keeps to its own kind on both sides
-                of_kind = _range_of_type(bound.kind, keys)
-                low, high = max(low, of_kind.first), min(high, of_kind.end)
-        if self.least is not None and low < high:
-            low = bisect_left(keys, self.least, low, high)
-        if self.most is not None and low < high:
-            high = bisect_right(keys, self.most, low, high)
+        for bound in (self.minimum, self.maximum):
+            if bound is not None:  # a bound matches only values of its own type
+                of_type = _range_of_type(bound.type, keys)
+                low, high = max(low, of_type.first), min(high, of_type.end)
+        if self.minimum is not None and low < high:
+            low = bisect_left(keys, self.minimum, low, high)
+        if self.maximum is not None and low < high:
+            high = bisect_right(keys, self.maximum, low, high)
         return KeyRange(low, high)
 
 
-def _range_of_type(kind: ValueType, keys: Sequence[MetadataKey]) -> KeyRange:
-    """Where the keys of a ``kind`` that has an order stand; mostly a field's values are all of one kind."""
-    if kind not in _ORDERED or not keys:
+def _range_of_type(wanted: ValueType, keys: Sequence[MetadataKey]) -> KeyRange:
+    """Return the range of the keys of the type ``wanted``, which is empty for a type without an order."""
+    if wanted not in _ORDERED or not keys:
         return KeyRange(0, 0)
-    first = 0 if keys[0].kind == kind else bisect_left(keys, MetadataKey(kind, -math.inf))
-    end = len(keys) if keys[-1].kind == kind else bisect_left(keys, MetadataKey(ValueType(kind + 1), -math.inf))
+    # Usually all values of a field have one type: compare the ends first.
+    first = 0 if keys[0].type == wanted else bisect_left(keys, MetadataKey(wanted, -math.inf))
+    end = len(keys) if keys[-1].type == wanted else bisect_left(keys, MetadataKey(ValueType(wanted + 1), -math.inf))
     return KeyRange(first, end)
 
 
 def _comparable(found: MetadataKey, bound: MetadataKey) -> bool:
-    return found.kind == bound.kind and bound.kind in _ORDERED
+    return found.type == bound.type and bound.type in _ORDERED
 
 
-def _range_of_key(one: MetadataKey, keys: Sequence[MetadataKey]) -> KeyRange:
-    place = bisect_left(keys, one)
-    return KeyRange(place, place + int(place < len(keys) and keys[place] == one))
+def _range_of_key(key: MetadataKey, keys: Sequence[MetadataKey]) -> KeyRange:
+    rank = bisect_left(keys, key)
+    return KeyRange(rank, rank + int(rank < len(keys) and keys[rank] == key))
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions by field; a document matches if it meets all of them."""
+    """Conditions by field. A document matches if it meets all of them."""
 
     fields: Mapping[str, FilterCondition]
 
@@ -144,21 +145,21 @@ class Filter:
 
 
 def parse_filter(raw: Mapping[str, Json]) -> Filter:
-    """The filter that ``raw`` writes: equality by a plain value, or an object of ``$in``, ``$gte``, ``$lte``, ``$ne``.
+    """Parse a filter: each field has a value that it must equal, or an object of ``$in``, ``$gte``, ``$lte`` and ``$ne``.
 
     Raises:
-        InvalidRequest: an unknown operator, one where a field should stand, no operator at all, an ``$in`` without a list, or
-            more than 8192 bytes.
+        InvalidRequest: an operator is unknown or stands where a field should, a condition is empty, ``$in`` is not a list,
+            or the filter has more than 8192 bytes or more than 32 levels.
     """
     _check_size(raw)
     for field in raw:
         if field.startswith("$"):
             raise _invalid_filter(f"names {field[:_MAX_SHOWN_CHARACTERS]!r} where a field of the metadata should stand")
-    return Filter({field: _condition(field, asked) for field, asked in raw.items()})
+    return Filter({field: _parse_condition(field, condition) for field, condition in raw.items()})
 
 
 def _check_size(raw: Mapping[str, Json]) -> None:
-    if nests_deeper(raw, _MAX_DEPTH + 1):  # the filter and the value's operator lie around a value
+    if nests_deeper(raw, _MAX_DEPTH + 1):  # the filter and an operator add two levels
         raise _invalid_filter(f"is nested deeper than {_MAX_DEPTH} levels")
     try:
         size = len(dump(raw).encode())
@@ -168,23 +169,23 @@ def _check_size(raw: Mapping[str, Json]) -> None:
         raise _invalid_filter(f"is {size} bytes long; {MAX_FILTER_BYTES} are allowed")
 
 
-def _condition(field: str, asked: Json) -> FilterCondition:
-    if not isinstance(asked, Mapping) or (asked and not any(name.startswith("$") for name in asked)):
-        return FilterCondition(one_of=frozenset({metadata_key(asked)}))
-    unknown = asked.keys() - {"$in", "$gte", "$lte", "$ne"}
-    if unknown or not asked:
+def _parse_condition(field: str, raw: Json) -> FilterCondition:
+    if not isinstance(raw, Mapping) or (raw and not any(name.startswith("$") for name in raw)):
+        return FilterCondition(one_of=frozenset({metadata_key(raw)}))
+    unknown = raw.keys() - {"$in", "$gte", "$lte", "$ne"}
+    if unknown or not raw:
         name = repr(min(unknown)) if unknown else "an empty object"
         raise _invalid_filter(f"has {name} for {field!r}; it takes a value, or an object of $in, $gte, $lte and $ne")
-    members = asked.get("$in")
-    if "$in" in asked and (isinstance(members, str) or not isinstance(members, Sequence)):
+    members = raw.get("$in")
+    if "$in" in raw and (isinstance(members, str) or not isinstance(members, Sequence)):
         raise _invalid_filter(f"has an $in without a list for {field!r}")
     return FilterCondition(
         one_of=frozenset(map(metadata_key, members)) if isinstance(members, Sequence) else None,
-        unequal=metadata_key(asked["$ne"]) if "$ne" in asked else None,
-        least=metadata_key(asked["$gte"]) if "$gte" in asked else None,
-        most=metadata_key(asked["$lte"]) if "$lte" in asked else None,
+        not_equal=metadata_key(raw["$ne"]) if "$ne" in raw else None,
+        minimum=metadata_key(raw["$gte"]) if "$gte" in raw else None,
+        maximum=metadata_key(raw["$lte"]) if "$lte" in raw else None,
     )
 
 
-def _invalid_filter(what: str) -> InvalidRequest:
-    return InvalidRequest(f"The filter {what}.", param="filter")
+def _invalid_filter(problem: str) -> InvalidRequest:
+    return InvalidRequest(f"The filter {problem}.", param="filter")

@@ -1,14 +1,13 @@
-"""The ``ids`` object of a segment: its documents' ids in order, with what a writer must know of each row.
+"""The ``ids`` object of a segment: the ids of its documents in order, with the times and the text size of each row.
 
-A row's number is its id's rank, so ids need no row numbers beside them, and in a tie row order is id order. The object is read in
-place: ten bytes or ten million, opening it parses nothing.
+The number of a row is the rank of its id, so row order is id order. The object is read in place: opening it parses nothing.
 
     count                8 bytes          all numbers little-endian
     created_at           count × 8        milliseconds since the epoch
     updated_at           count × 8
     text bytes           count × 4        length of each text in UTF-8
-    ends                 count × 4        where each id ends in the ids' text
-    the ids' text        ASCII
+    ends                 count × 4        the end of each id in the text of the ids
+    text of the ids      ASCII
 """
 
 import sys
@@ -22,7 +21,7 @@ _ROW_BYTES: Final = 8 + 8 + 4 + 4
 
 
 class IdRow(NamedTuple):
-    """One row: times in milliseconds since the epoch, ``text_bytes`` in UTF-8."""
+    """One row. Times are in milliseconds since the epoch; ``text_bytes`` is the size of the text in UTF-8."""
 
     id: str
     created_at: int
@@ -31,8 +30,8 @@ class IdRow(NamedTuple):
 
 
 def encode_ids(rows: Sequence[IdRow]) -> bytes:
-    """The object for ``rows``, which are sorted by id."""
-    _little_endian_only()
+    """Return the object for ``rows``, which are sorted by id."""
+    _check_little_endian()
     ends = array("I")
     end = 0
     for row in rows:
@@ -51,10 +50,10 @@ def encode_ids(rows: Sequence[IdRow]) -> bytes:
 
 
 class Ids(Sequence[str]):
-    """The rows of an ``ids`` object, over its bytes."""
+    """The ids of an ``ids`` object, read in place."""
 
     def __init__(self, stored: bytes) -> None:
-        _little_endian_only()
+        _check_little_endian()
         count = int.from_bytes(stored[:_COUNT_BYTES], "little")
         view = memoryview(stored)
         at = _COUNT_BYTES
@@ -67,7 +66,7 @@ class Ids(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, row: int) -> str:  # type: ignore[override]  # rows are asked for one by one; a slice has no use
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]  # nobody needs a slice
         start = self._ends[row - 1] if row else 0
         return str(self._text[start : self._ends[row]], "ascii")
 
@@ -75,16 +74,16 @@ class Ids(Sequence[str]):
         return IdRow(self[row], self._created[row], self._updated[row], self._text_bytes[row])
 
     def find(self, document: str) -> int | None:
-        """The row of ``document``, None if it is not here."""
+        """Return the row of ``document``, or None."""
         row = bisect_left(self, document)
         return row if row < len(self) and self[row] == document else None
 
     def after(self, document: str) -> int:
-        """The first row whose id comes after ``document``."""
+        """Return the first row whose id comes after ``document``."""
         row = bisect_left(self, document)
         return row + 1 if row < len(self) and self[row] == document else row
 
 
-def _little_endian_only() -> None:
-    if sys.byteorder != "little":  # both of Lambda's architectures are
+def _check_little_endian() -> None:
+    if sys.byteorder != "little":  # both architectures of Lambda are little-endian
         raise NotImplementedError("segments are read in place, on little-endian machines only")

@@ -13,37 +13,41 @@ from spass.rag.index.objects import SegmentObjects
 
 
 class DocumentLocation(NamedTuple):
-    """Where a live document is."""
+    """A live document: its segment, the number of its row, and its entry in ``ids``."""
 
     segment: Segment
     row: int
     stored: IdRow
 
+    @property
+    def id(self) -> str:
+        return self.stored.id
+
 
 @dataclass(frozen=True, slots=True)
 class LiveIds:
-    """A segment with its ids and dead rows."""
+    """A segment with its ids and its deletion bitmap."""
 
     segment: Segment
     ids: Ids
-    dead: Bitmap
+    deleted: Bitmap
 
     def find(self, document: str) -> DocumentLocation | None:
         row = self.ids.find(document)
-        return None if row is None or row in self.dead else DocumentLocation(self.segment, row, self.ids.row(row))
+        return None if row is None or row in self.deleted else DocumentLocation(self.segment, row, self.ids.row(row))
 
 
 async def load_live_ids(objects: SegmentObjects, segments: Sequence[Segment]) -> list[LiveIds]:
-    """The ids of all of ``segments``, in their order."""
+    """Load the ids and deletion bitmaps of ``segments``, in their order."""
 
     async def load(segment: Segment) -> LiveIds:
-        ids, dead = await asyncio.gather(objects.ids(segment), objects.dead(segment))
-        return LiveIds(segment, ids, dead)
+        ids, deleted = await asyncio.gather(objects.ids(segment), objects.deletion_bitmap(segment))
+        return LiveIds(segment, ids, deleted)
 
     return list(await asyncio.gather(*map(load, segments)))
 
 
 def locate_documents(loaded: Sequence[LiveIds], documents: Iterable[DocumentId]) -> dict[DocumentId, DocumentLocation]:
-    """Which of ``documents`` are alive, and where: each in one segment at most."""
+    """Return the locations of those ``documents`` that are live. A document is live in at most one segment."""
     found = ((document, live.find(document)) for document in documents for live in loaded)
-    return {document: place for document, place in found if place is not None}
+    return {document: location for document, location in found if location is not None}

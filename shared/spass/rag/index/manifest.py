@@ -1,8 +1,8 @@
-"""The manifest of an index: the one small item that says which segments make up which version of it.
+"""The manifest of an index: the one item in the table that lists the segments of the current version.
 
-A version is never changed, only followed by the next: a write puts its objects first, then swaps the manifest on condition that
-it is still the one it started from. Every life of an index has its own random generation; a deleted index leaves a tombstone,
-so that versions never go back.
+A version never changes. A write puts its objects first, and then replaces the manifest on condition that it is still the one that
+the write started from. Each life of an index has a random generation. A deleted index leaves a tombstone, so that its versions
+never go back.
 """
 
 import base64
@@ -28,9 +28,9 @@ _NEVER: Final = Timestamp("")
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment as a version sees it. ``dead_rows`` of its ``rows`` are dead, which ones says a packed bitmap: ``dead_inline``,
-    or the object ``dead_object`` of the segment when that is longer. ``text_bytes`` counts live rows; ``docs_bytes`` is the
-    size of the object with the texts."""
+    """A segment in one version of an index. ``dead_rows`` of its ``rows`` are deleted. The packed deletion bitmap is
+    ``dead_inline``, or, if it is too long, the object ``dead_object`` of the segment. ``text_bytes`` counts live rows only;
+    ``docs_bytes`` is the size of the object ``docs.jsonl``."""
 
     id: str
     rows: int
@@ -47,8 +47,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class GarbageEntry:
-    """What no version lists any more: ``path`` is ``<generation>``, ``<generation>/<segment>`` or one object of a segment,
-    ``at`` the second since the epoch. A reader of the version before may still want it for a while."""
+    """A path that no version lists any more: ``<generation>``, ``<generation>/<segment>`` or one object of a segment. It was
+    removed at ``at``, in seconds since the epoch. A reader of an earlier version may still need it for a while."""
 
     path: str
     at: int
@@ -56,10 +56,10 @@ class GarbageEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One version of an index. An index that never was has version 0; a deleted one keeps its version; neither has a generation.
+    """One version of an index. An index that never existed has version 0, a deleted one keeps its version, and neither has a
+    generation.
 
-    ``version`` counts what was written, as the wire says it; ``revision`` counts every swap, also one that only rearranges the
-    segments.
+    ``version`` counts writes, and clients see it. ``revision`` counts every swap, also that of a merge.
     """
 
     generation: str = ""
@@ -69,7 +69,7 @@ class Manifest:
     created_at: Timestamp = _NEVER
     updated_at: Timestamp = _NEVER
     segments: tuple[Segment, ...] = ()
-    retired: tuple[GarbageEntry, ...] = ()
+    garbage: tuple[GarbageEntry, ...] = ()
     revision: int = 0
 
     @property
@@ -87,26 +87,25 @@ class Manifest:
     def with_segments(self, segments: Sequence[Segment], updated_at: Timestamp) -> "Manifest":
         return replace(self, segments=tuple(segments), updated_at=updated_at)
 
-    def next_version(self, next_: "Manifest", *, retired: Sequence[str], at: int) -> "Manifest":
-        """Return ``next_`` as the version after this one, which took the paths ``retired`` out at second ``at``.
+    def next_version(self, next_: "Manifest", *, garbage: Sequence[str], at: int) -> "Manifest":
+        """Return ``next_`` as the version after this one, which stopped listing the paths ``garbage`` at second ``at``.
 
-        More retired paths than a manifest has room for are forgotten, oldest first: the sweep of unreferenced objects finds
-        them."""
-        return replace(self.next_revision(next_, retired=retired, at=at), version=self.version + 1)
+        If there are more than 64 garbage paths, the oldest are forgotten. The sweep of orphans finds them."""
+        return replace(self.next_revision(next_, garbage=garbage, at=at), version=self.version + 1)
 
-    def next_revision(self, next_: "Manifest", *, retired: Sequence[str], at: int) -> "Manifest":
-        """Return ``next_`` in this one's place, as ``followed_by`` says, holding the same documents: the version stays."""
-        left = self.retired + tuple(GarbageEntry(path, at) for path in retired)
+    def next_revision(self, next_: "Manifest", *, garbage: Sequence[str], at: int) -> "Manifest":
+        """Return ``next_`` as the next revision, with the same documents and so the same version; else as ``next_version``."""
+        entries = self.garbage + tuple(GarbageEntry(path, at) for path in garbage)
         return replace(
             next_,
             version=self.version,
             revision=self.revision + 1,
-            retired=left[-_MAX_GARBAGE_ENTRIES:],
+            garbage=entries[-_MAX_GARBAGE_ENTRIES:],
         )
 
 
 async def read_manifest(store: TenantStore, index: IndexId) -> Manifest:
-    """Return the version in force."""
+    """Return the current version."""
     return decode_manifest(await store.table.get(rag_manifest(store.tenant, index)))
 
 
@@ -115,7 +114,7 @@ def index_not_found(index_id: IndexId) -> IndexNotFound:
 
 
 def decode_manifest(item: Item | None) -> Manifest:
-    """The manifest in its item; that of an index that never was if there is none."""
+    """Decode the manifest in ``item``. Without an item, return that of an index that never existed."""
     if item is None:
         return Manifest()
     return Manifest(
@@ -126,16 +125,16 @@ def decode_manifest(item: Item | None) -> Manifest:
         created_at=Timestamp(_text(item, "created_at")),
         updated_at=Timestamp(_text(item, "updated_at")),
         segments=tuple(_segment(entry) for entry in json.loads(_text(item, "segments"))),
-        retired=tuple(GarbageEntry(**entry) for entry in json.loads(_text(item, "retired"))),
+        garbage=tuple(GarbageEntry(**entry) for entry in json.loads(_text(item, "retired"))),
         revision=cast(int, item.get("revision", 0)),
     )
 
 
 def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manifest) -> Put:
-    """Return the write that makes ``after`` the version in force if ``before`` still is.
+    """Return the write that makes ``after`` the current version if ``before`` still is.
 
     Raises:
-        InternalError: ``after`` is larger than a manifest may be.
+        InternalError: ``after`` has more bytes or segments than a manifest may have.
     """
     attributes: dict[str, Value] = {
         "generation": after.generation,
@@ -146,32 +145,35 @@ def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manife
         "created_at": after.created_at,
         "updated_at": after.updated_at,
         "segments": _json([_entry(segment) for segment in after.segments]),
-        "retired": encode_garbage(after.retired),
-        "swaps": "",  # workers of earlier releases read it while a deployment replaces them
+        "retired": encode_garbage(after.garbage),
+        "swaps": "",  # workers of the previous release read it during a deployment
     }
     size = sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
     if size > MANIFEST_BYTES or len(after.segments) > MAX_SEGMENTS:
-        raise InternalError(f"A manifest of {size} bytes and {len(after.segments)} segments is larger than one may be.")
+        raise InternalError(f"A manifest of {size} bytes and {len(after.segments)} segments is too large.")
     return Put(rag_manifest(tenant, index), attributes, _current_condition(before))
 
 
 def unchanged_check(tenant: TenantId, index: IndexId, before: Manifest) -> Check:
-    """Return the condition that ``before`` is still in force."""
+    """Return the condition that ``before`` is still the current version."""
     return Check(rag_manifest(tenant, index), _current_condition(before))
 
 
-def encode_garbage(retired: Sequence[GarbageEntry]) -> str:
-    """What was retired, as it stands in the item."""
-    return _json([{"path": entry.path, "at": entry.at} for entry in retired])
+def encode_garbage(garbage: Sequence[GarbageEntry]) -> str:
+    """Encode ``garbage`` as the item stores it."""
+    return _json([{"path": entry.path, "at": entry.at} for entry in garbage])
 
 
 def _current_condition(before: Manifest) -> Condition:
-    """That ``before`` is in force. While tombstones stand its revision alone would say so; but where an item was removed or
-    restored by hand, revisions begin anew, and then the generation keeps a writer of the old life out of the new one."""
+    """Return the condition that ``before`` is the current version.
+
+    The revision alone is enough as long as there is a tombstone. If an operator removes or restores the item, revisions start at
+    0 again; then the generation keeps a writer of the old life from writing to the new one.
+    """
     if before.revision:
         count = Equals("revision", before.revision)
     elif before.version:
-        count = Equals("version", before.version)  # written before there were revisions, when each swap made a version
+        count = Equals("version", before.version)  # an item without revisions, from an earlier release
     else:
         return ITEM_ABSENT
     return Equals("generation", before.generation) & count

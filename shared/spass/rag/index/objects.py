@@ -1,4 +1,4 @@
-"""A segment's objects in the bucket, read through what the process already holds."""
+"""Read and write the objects of segments, through the cache of this process."""
 
 import asyncio
 import inspect
@@ -22,41 +22,41 @@ DOCS: Final = "docs.jsonl"
 OFFSETS: Final = "offsets.npy"
 
 HEADER_BYTES: Final = 128  # of the two arrays
-BLOCK_BYTES: Final = 8 * 2**20  # of vectors that are read, held and scanned together
-HEAD_BYTES: Final = 64 * 1024  # of metadata that are read first: with few documents all of it, else what says where the rest is
-_WHOLE_DOCS_BYTES: Final = 256 * 1024  # up to here texts are read whole and kept: one read serves all later winners
-_WHOLE_OFFSETS_ROWS: Final = 32_768  # up to here where texts lie is read whole and kept
-_GAP_BYTES: Final = 32 * 1024  # two ranges nearer than this are one read
+BLOCK_BYTES: Final = 8 * 2**20  # of vectors that are read, cached and scanned together
+HEAD_BYTES: Final = 64 * 1024  # of ``meta`` that are read first: all of a small one, or the directory of a large one
+_WHOLE_DOCS_BYTES: Final = 256 * 1024  # a smaller docs.jsonl is read and cached whole: one read serves all later queries
+_WHOLE_OFFSETS_ROWS: Final = 32_768  # the offsets of fewer rows are read and cached whole
+_GAP_BYTES: Final = 32 * 1024  # ranges with a smaller gap are one read
 _OFFSET_BYTES: Final = 8
 _OFFSETS: Final = struct.Struct("<QQ")
 _FLOAT_BYTES: Final = 4
 
-# Up to how many bytes these are kept whole.
+# These are cached whole up to so many bytes; other objects are always cached whole.
 _LARGE: Final = {VECTORS: BLOCK_BYTES + HEADER_BYTES, DOCS: _WHOLE_DOCS_BYTES, META: HEAD_BYTES}
 
 
 class Block(NamedTuple):
-    """Rows of a segment whose vectors are read together: ``rows`` of them from ``first`` on, the bytes from ``start`` up to
-    ``end`` of the object, which is the whole of it if ``alone``. The first block begins with the array's header."""
+    """Rows of a segment whose vectors are read together: ``rows`` rows from ``first`` on, which are the bytes from ``start`` up
+    to ``end`` of the object. The first block begins with the header of the array."""
 
     segment: str
     first: int
     rows: int
     start: int
     end: int
-    alone: bool
+    is_whole_object: bool
 
 
 def blocks(segment: Segment, dimensions: int) -> list[Block]:
-    """The rows of ``segment``, in their order."""
+    """Return the blocks of ``segment`` in the order of rows."""
     width = dimensions * _FLOAT_BYTES
     at_once = max(1, BLOCK_BYTES // width)
-    alone = segment.rows <= at_once
+    is_whole_object = segment.rows <= at_once
     firsts = range(0, segment.rows, at_once)
     ends = [min(first + at_once, segment.rows) for first in firsts]
     starts = [HEADER_BYTES + first * width if first else 0 for first in firsts]
     return [
-        Block(segment.id, first, end - first, start, HEADER_BYTES + end * width, alone)
+        Block(segment.id, first, end - first, start, HEADER_BYTES + end * width, is_whole_object)
         for first, end, start in zip(firsts, ends, starts, strict=True)
     ]
 
@@ -64,7 +64,7 @@ def blocks(segment: Segment, dimensions: int) -> list[Block]:
 class SegmentObjects:
     """The objects of one life of one index: ``rag/<index>/<generation>/<segment>/…`` below the tenant's prefix.
 
-    Every read may raise ``ObjectMissing``: the segment was retired and swept since the manifest was read.
+    Every read may raise ``ObjectMissing``: the segment became garbage and was swept after the manifest was read.
     """
 
     def __init__(self, store: TenantStore, index: IndexId, generation: str, cache: ObjectCache) -> None:
@@ -75,7 +75,7 @@ class SegmentObjects:
         self._large = asyncio.Semaphore(1)
 
     async def read(self, segment: str, part: str) -> bytes:
-        """A whole object."""
+        """Read a whole object."""
         name = self._name(segment, part)
         if part not in _LARGE:
             return await self._loaded(name)
@@ -86,15 +86,15 @@ class SegmentObjects:
         return body
 
     async def _loaded(self, name: ObjectName) -> bytes:
-        """A whole object that is kept whatever its size; whoever wants it meanwhile waits for the one read."""
+        """Read a whole object and cache it whatever its size. Concurrent callers share one read."""
         return await self._cache.load(name, lambda: self._store.objects.get(name.key))
 
     def evict_until_free(self, size: int) -> None:
-        """Let go of what was read, until ``size`` bytes of what may be held are free."""
+        """Evict cached objects until ``size`` bytes of the cache's budget are free."""
         self._cache.evict_until_free(size)
 
     async def write(self, segment: str, parts: Mapping[str, bytes]) -> None:
-        """Put a new segment's objects, or a new bitmap of an old one. They stay in the cache: who writes reads next."""
+        """Put the objects of a new segment, or a new deletion bitmap. They are cached, because the next write reads them."""
         await asyncio.gather(*(self._put(segment, part, body) for part, body in parts.items()))
 
     async def _put(self, segment: str, part: str, body: bytes) -> None:
@@ -106,73 +106,74 @@ class SegmentObjects:
         return ObjectName(self._store.tenant, f"{self._prefix}/{segment}/{part}")
 
     def _keep(self, name: ObjectName, part: str, body: bytes) -> None:
-        """A large object is held in parts or not at all, so whoever reads it whole gets it and holds it alone."""
+        """Cache a whole object, unless it is so large that it is cached in parts or not at all."""
         if part not in _LARGE or len(body) <= _LARGE[part]:
             self._cache.put(name, body)
 
     async def ids(self, segment: Segment) -> Ids:
         return Ids(await self.read(segment.id, IDS))
 
-    async def dead(self, segment: Segment) -> Bitmap:
+    async def deletion_bitmap(self, segment: Segment) -> Bitmap:
         packed = await self.read(segment.id, segment.dead_object) if segment.dead_object else segment.dead_inline
         return Bitmap.unpacked(packed)
 
-    def holds(self, block: Block) -> bool:
+    def is_cached(self, block: Block) -> bool:
         return self._block_name(block) in self._cache
 
-    def held(self, block: Block) -> bytes | None:
-        """The bytes of ``block`` if the process has them."""
+    def cached_block(self, block: Block) -> bytes | None:
+        """Return the bytes of ``block`` if they are cached."""
         return self._cache.get(self._block_name(block))
 
     async def block(self, block: Block) -> bytes:
-        """The bytes of ``block``."""
-        if block.alone:
+        """Read the bytes of ``block``."""
+        if block.is_whole_object:
             return await self._loaded(self._name(block.segment, VECTORS))
         return await self._range(block.segment, VECTORS, block.start, block.end)
 
     async def vector(self, segment: Segment, row: int, dimensions: int) -> bytes:
-        """The bytes of one row: out of its block if the process has that, else no more than them is read."""
+        """Read the bytes of one row. They come from its block if that is cached; otherwise only they are read."""
         width = dimensions * _FLOAT_BYTES
         start = HEADER_BYTES + row * width
         (block,) = (block for block in blocks(segment, dimensions) if block.start <= start < block.end)
-        if held := self.held(block):
-            return held[start - block.start : start - block.start + width]
+        if cached := self.cached_block(block):
+            return cached[start - block.start : start - block.start + width]
         (piece,) = await self._ranges(segment, VECTORS, [(start, start + width)])
         return piece
 
     def _block_name(self, block: Block) -> ObjectName:
-        return self._name(block.segment, VECTORS if block.alone else _range_name(VECTORS, block.start, block.end))
+        return self._name(block.segment, VECTORS if block.is_whole_object else _range_name(VECTORS, block.start, block.end))
 
     async def _range(self, segment: str, part: str, start: int, end: int) -> bytes:
-        """Bytes out of an object, which is always asked for the same ranges."""
+        """Read a range of an object of which the same ranges are always read."""
         key = self._name(segment, part).key
         name = self._name(segment, _range_name(part, start, end))
         return await self._cache.load(name, lambda: self._store.objects.get(key, start=start, end=end))
 
     async def meta_head(self, segment: Segment) -> bytes:
-        """The beginning of the metadata, at least 64 KiB of it if there is as much."""
+        """Read the beginning of ``meta``: at least 64 KiB, or all of it."""
         whole = self._cache.get(self._name(segment.id, META))
         return whole if whole is not None else await self._range(segment.id, META, 0, HEAD_BYTES)
 
     async def meta_range(self, segment: Segment, start: int, end: int) -> bytes:
-        """The bytes from ``start`` up to ``end`` of the metadata."""
+        """Read the bytes from ``start`` up to ``end`` of ``meta``."""
         head = await self.meta_head(segment)
         if end <= len(head):
             return head[start:end]
         if end - start <= BLOCK_BYTES:
             return await self._range(segment.id, META, start, end)
-        async with self._large:  # long texts in metadata: those of one segment at a time
+        async with self._large:  # one at a time, because it may be larger than the memory for reads
             return await self._range(segment.id, META, start, end)
 
-    def get_derived(self, segment: Segment, what: str) -> bytes | None:
-        """What was made of the segment's objects and kept with ``keep_derived``."""
-        return self._cache.get(self._name(segment.id, f"{what}#"))
+    def get_derived(self, segment: Segment, name: str) -> bytes | None:
+        """Return what ``put_derived`` cached under the same name."""
+        return self._cache.get(self._name(segment.id, f"{name}#"))
 
-    def put_derived(self, segment: Segment, what: str, body: bytes) -> None:
-        self._cache.put(self._name(segment.id, f"{what}#"), body)
+    def put_derived(self, segment: Segment, name: str, body: bytes) -> None:
+        """Cache a result that was computed from objects of the segment."""
+        self._cache.put(self._name(segment.id, f"{name}#"), body)
 
     async def spans(self, segment: Segment, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """Where the texts of ``rows`` lie, (start, end) in bytes."""
+        """Return (start, end) in bytes of the lines of ``rows``."""
         if segment.rows <= _WHOLE_OFFSETS_ROWS:
             offsets = memoryview(await self.read(segment.id, OFFSETS))[HEADER_BYTES:].cast("Q")
             return [(offsets[row], offsets[row + 1]) for row in rows]
@@ -181,24 +182,23 @@ class SegmentObjects:
         return [_OFFSETS.unpack(pair) for pair in pairs]
 
     async def lines(self, segment: Segment, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The lines of the texts at the byte ``spans`` (start, end), ascending: by range, or out of the whole when that is
-        small."""
+        """Read the lines at the byte ``spans`` (start, end), which are ascending."""
         if segment.docs_bytes > _WHOLE_DOCS_BYTES:
             return await self._ranges(segment, DOCS, spans)
         whole = await self._loaded(self._name(segment.id, DOCS))
         return [whole[start:end] for start, end in spans]
 
     async def _ranges(self, segment: Segment, part: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Small pieces of a large object, each kept for whoever finds the same document."""
+        """Read small ranges of a large object, and cache each of them."""
         names = [self._name(segment.id, _range_name(part, start, end)) for start, end in spans]
-        held = {start: self._cache.get(name) for (start, _), name in zip(spans, names, strict=True)}
+        pieces = {start: self._cache.get(name) for (start, _), name in zip(spans, names, strict=True)}
         key = self._name(segment.id, part).key
-        groups = _group_adjacent([span for span in spans if held[span[0]] is None])
+        groups = _group_adjacent([span for span in spans if pieces[span[0]] is None])
         bodies = await asyncio.gather(*(self._store.objects.get(key, start=group[0][0], end=group[-1][1]) for group in groups))
         for group, body in zip(groups, bodies, strict=True):
             for start, end in group:
-                held[start] = body[start - group[0][0] : end - group[0][0]]
-        found = [held[start] or b"" for start, _ in spans]
+                pieces[start] = body[start - group[0][0] : end - group[0][0]]
+        found = [pieces[start] or b"" for start, _ in spans]
         for name, piece in zip(names, found, strict=True):
             self._cache.put(name, piece)
         return found
@@ -209,7 +209,7 @@ def _range_name(part: str, start: int, end: int) -> str:
 
 
 def _group_adjacent(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """``spans``, ascending, in groups that are one read each."""
+    """Group ``spans``, which are ascending, so that each group is one read."""
     groups: list[list[tuple[int, int]]] = []
     for span in spans:
         if groups and span[0] - groups[-1][-1][1] <= _GAP_BYTES:
@@ -220,8 +220,8 @@ def _group_adjacent(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, in
 
 
 async def gather_limited(work: Iterable[Awaitable[T]], *, at_once: int) -> list[T]:
-    """What all of ``work`` comes to, in its order, ``at_once`` of it under way at any time. When one piece fails, the others are
-    stopped: nobody waits for what they would hold."""
+    """Await all of ``work``, at most ``at_once`` at the same time, and return the results in order. If one fails, the others are
+    cancelled, so that their results do not use memory."""
     free = asyncio.Semaphore(at_once)
 
     async def one(piece: Awaitable[T]) -> T:

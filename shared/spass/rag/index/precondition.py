@@ -1,7 +1,7 @@
-"""The precondition of a write: what its caller has seen of the index still holds, as with HTTP's ``If-Match``.
+"""The precondition of a write, as HTTP's ``If-Match``: the part of the index that the caller read before is unchanged.
 
-A view reads one part of a version of an index: what a caller looks at before it decides. The entity tag of what it reads changes
-with the generation and with that part, and with nothing else.
+A view reads one part of a version of an index. The entity tag of that part changes if and only if the part or the generation
+changes.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from spass.rag.index.objects import SegmentObjects
 
 
 class IndexChanged(Exception):
-    """The part of the index that a precondition names is no longer what the caller has seen."""
+    """The part of the index that a precondition names has changed since the caller read it."""
 
 
 class View(Protocol):
     """One part of an index."""
 
     async def read(self, manifest: Manifest, objects: SegmentObjects, /) -> Json:
-        """Return what the part is in the version ``manifest``. What is absent is None.
+        """Read the part in the version ``manifest``. Return None if it is absent.
 
         Raises:
             ObjectMissing: the version has been swept.
@@ -38,7 +38,7 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WholeIndex:
-    """Every document of the index."""
+    """All documents of the index."""
 
     async def read(self, manifest: Manifest, _: SegmentObjects, /) -> Json:
         return manifest.version if manifest.exists else None
@@ -46,7 +46,7 @@ class WholeIndex:
 
 @dataclass(frozen=True, slots=True)
 class OneDocument:
-    """Text and metadata of one document."""
+    """The text and metadata of one document."""
 
     document: DocumentId
 
@@ -61,7 +61,7 @@ class OneDocument:
 
 @dataclass(frozen=True, slots=True)
 class ExistingIds:
-    """The view of an append: those of ``documents`` that the index holds already."""
+    """The view of an append: those of ``documents`` that are in the index already."""
 
     documents: Sequence[DocumentId]
 
@@ -70,7 +70,7 @@ class ExistingIds:
 
 
 async def entity_tag(view: View, manifest: Manifest, objects: SegmentObjects) -> str:
-    """Return the SHA-256 (hex) of what ``view`` reads in the version ``manifest``, and of the index's generation.
+    """Return the SHA-256 (hex) of the generation and of what ``view`` reads in the version ``manifest``.
 
     Raises:
         ObjectMissing: the version has been swept.
@@ -80,17 +80,17 @@ async def entity_tag(view: View, manifest: Manifest, objects: SegmentObjects) ->
 
 @dataclass(frozen=True, slots=True)
 class IfMatch:
-    """The precondition that ``view`` still has the entity tag ``tag``. ``cache`` is this process's."""
+    """The precondition that ``view`` still has the entity tag ``tag``."""
 
     view: View
     tag: str
     cache: ObjectCache
 
     async def check(self, store: TenantStore, index: IndexId, manifest: Manifest) -> None:
-        """Raise if a write may not follow the version ``manifest``.
+        """Check that the view has the same tag in the version ``manifest``.
 
         Raises:
-            IndexChanged: what the caller has seen does not hold in it.
+            IndexChanged: it has another one.
             ObjectMissing: the version has been swept.
         """
         objects = SegmentObjects(store, index, manifest.generation, self.cache)

@@ -1,12 +1,12 @@
-"""What a segment holds, as arrays and as objects in the bucket.
+"""Encode and decode the objects of a segment.
 
     vectors.npy     (n, d) float32, rows normalised
     ids             see ``ids``
     meta            see ``columns``
     docs.jsonl      n lines of JSON: ``{"id", "text", "metadata"}``
-    offsets.npy     (n + 1,) uint64: where each line of docs.jsonl begins, and where the last one ends
+    offsets.npy     (n + 1,) uint64: the start of each line of docs.jsonl, and the end of the last one
 
-All are in the order of ids. The headers of both arrays are 128 bytes long, so that any rows of them can be read by range
+All are in the order of ids. The headers of both arrays have 128 bytes, so that any of their rows can be read by range
 (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html).
 """
 
@@ -24,11 +24,13 @@ from spass.core.json import dump
 from spass.core.messages import Json
 from spass.core.time import timestamp
 from spass.rag.index.answers import Document
+from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.columns import encode_meta
 from spass.rag.index.ids import IdRow, encode_ids
 from spass.rag.index.objects import DOCS, HEADER_BYTES, IDS, META, OFFSETS, VECTORS
 
 Vectors = npt.NDArray[np.float32]
+RowNumbers = npt.NDArray[np.intp]
 Offsets = npt.NDArray[np.uint64]
 Number = TypeVar("Number", bound=np.generic)
 
@@ -37,8 +39,8 @@ _MAGIC: Final = b"\x93NUMPY\x01\x00"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows on their way into a segment. ``docs`` and ``meta`` are lines without their line feed; ``vectors`` is (n, d) float32,
-    rows normalised."""
+    """Rows to be written as a segment. ``docs`` and ``meta`` are lines without line feeds; ``vectors`` is (n, d) float32, rows
+    normalised."""
 
     ids: Sequence[IdRow]
     docs: Sequence[bytes]
@@ -51,12 +53,12 @@ class Rows:
 
 
 def json_line(value: Json) -> bytes:
-    """``value`` as one line of UTF-8 JSON, without the line feed."""
+    """Return ``value`` as one line of JSON in UTF-8, without a line feed."""
     return dump(value).encode()
 
 
 def encode_segment(rows: Rows) -> dict[str, bytes]:
-    """The segment's objects by name. ``rows`` are in the order of ids."""
+    """Return the objects of the segment by name. ``rows`` are in the order of ids."""
     docs = b"".join(line + b"\n" for line in rows.docs)
     offsets = np.zeros(len(rows.docs) + 1, np.uint64)
     offsets[1:] = np.cumsum([len(line) + 1 for line in rows.docs], dtype=np.uint64)
@@ -70,12 +72,12 @@ def encode_segment(rows: Rows) -> dict[str, bytes]:
 
 
 def decode_vectors(stored: bytes) -> Vectors:
-    """(n, d) float32 of a whole object, over the bytes themselves: nothing is copied."""
+    """Return (n, d) float32 of a whole object, without a copy."""
     return _array(stored, np.dtype(np.float32))
 
 
 def decode_rows(stored: bytes, rows: int, *, header: bool) -> Vectors:
-    """(rows, d) float32 of a part of the object: its beginning with the ``header``, or rows out of its middle."""
+    """Return (rows, d) float32 of a range of the object: its beginning, with the ``header``, or other rows without it."""
     if header and not stored.startswith(_MAGIC):
         raise ValueError("not an array of a segment")
     return np.frombuffer(stored, np.float32, offset=HEADER_BYTES if header else 0).reshape(rows, -1)
@@ -85,8 +87,13 @@ def decode_offsets(stored: bytes) -> Offsets:
     return _array(stored, np.dtype(np.uint64))
 
 
+def deleted_row_numbers(bitmap: Bitmap) -> RowNumbers:
+    """Return the numbers of the rows in ``bitmap``, ascending."""
+    return np.flatnonzero(np.unpackbits(np.frombuffer(bitmap.bits, np.uint8), bitorder="little"))
+
+
 def decode_document(line: bytes, row: IdRow) -> Document:
-    """A document out of its line of docs.jsonl and its row of ids."""
+    """Return the document with this line of docs.jsonl and this row of ids."""
     stored = json.loads(line)
     created, updated = timestamp(row.created_at / 1000), timestamp(row.updated_at / 1000)
     return Document(
@@ -95,7 +102,7 @@ def decode_document(line: bytes, row: IdRow) -> Document:
 
 
 def encode_array(array: npt.NDArray[np.float32] | npt.NDArray[np.uint64]) -> bytes:
-    """The object of an array in C order: the .npy format, version 1.0, little-endian."""
+    """Return an array in the .npy format: version 1.0, C order, little-endian."""
     fields = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': {array.shape}, }}"
     header = fields.ljust(HEADER_BYTES - len(_MAGIC) - 3) + "\n"
     numbers = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

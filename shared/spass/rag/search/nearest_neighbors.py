@@ -1,4 +1,4 @@
-"""The documents of an index nearest to a vector, whether its vectors are in memory or stream through it."""
+"""Find the documents of an index nearest to a vector. The vectors may be cached, or be read in groups and dropped."""
 
 import asyncio
 import heapq
@@ -15,15 +15,15 @@ from spass.rag.index.segments import Vectors, decode_rows
 from spass.rag.search.scan import ScanBlock, ScoredRow, keep_top_k, scan_top_k
 from spass.rag.search.selection import ALL, Selection, select
 
-_STREAMED_BYTES: Final = 24 * 2**20  # of vectors read at once; as many again are being scanned meanwhile
+_STREAMED_BYTES: Final = 24 * 2**20  # of vectors in one read group; another group is scanned at the same time
 _MAX_CONCURRENT_READS: Final = 16
-_INLINE_SCAN: Final = 2_000_000  # numbers that are scanned faster than a worker thread is reached and heard of
+_INLINE_SCAN: Final = 2_000_000  # numbers; a scan of fewer takes less time than handing it to a thread
 
 
 @dataclass(frozen=True, slots=True)
 class VectorQuery:
-    """The ``top_k`` documents nearest to ``vector``, (d,) float32, normalised; of those that meet the ``filter``, and only with a
-    score of at least ``min_score``."""
+    """A query for the ``top_k`` documents nearest to ``vector``, (d,) float32, normalised, that match ``filter`` and have a score
+    of at least ``min_score``."""
 
     vector: Vectors
     top_k: int
@@ -32,7 +32,7 @@ class VectorQuery:
 
 
 class Neighbor(NamedTuple):
-    """A row that was found."""
+    """A row found by a query."""
 
     score: float
     id: str
@@ -41,17 +41,17 @@ class Neighbor(NamedTuple):
 
 
 class _ScanUnit(NamedTuple):
-    """Rows to be scanned of the segment with this ``number``."""
+    """The rows to scan in a block of the segment with this ``number``."""
 
     number: int
     block: Block
     selected: Selection
 
 
-async def find_nearest(objects: SegmentObjects, segments: Sequence[Segment], question: VectorQuery) -> list[Neighbor]:
-    """The answer to ``question``, best first, equal scores in the order of ids."""
-    groups = _groups(objects, await _scan_units(objects, segments, question))
-    best_yet = _TopRows(question)
+async def find_nearest(objects: SegmentObjects, segments: Sequence[Segment], query: VectorQuery) -> list[Neighbor]:
+    """Return the neighbors, best first, equal scores in the order of ids."""
+    groups = _groups(objects, await _scan_units(objects, segments, query))
+    best_yet = _TopRows(query)
     ahead = asyncio.ensure_future(_load_blocks(objects, groups[0])) if groups else None
     try:
         for following in [*groups[1:], None]:
@@ -59,89 +59,89 @@ async def find_nearest(objects: SegmentObjects, segments: Sequence[Segment], que
                 break
             parts = await ahead
             ahead = asyncio.ensure_future(_load_blocks(objects, following)) if following else None
-            best_yet.add(await _scan(parts, question, best_yet.floor))
+            best_yet.add(await _scan(parts, query, best_yet.floor))
             del parts
     finally:
         if ahead is not None:
             ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)  # also what it may have failed with meanwhile
-    return await _with_ids(objects, segments, best_yet.found, question.top_k)
+            await asyncio.gather(ahead, return_exceptions=True)  # nobody needs its error any more
+    return await _with_ids(objects, segments, best_yet.found, query.top_k)
 
 
 @dataclass(slots=True)
 class _TopRows:
-    """What is best of the groups so far; a later row has to reach ``floor`` to be among the best of all."""
+    """The best rows of the groups so far. A later row must reach ``floor`` to be among the best of all."""
 
-    question: VectorQuery
+    query: VectorQuery
     found: list[ScoredRow] = field(default_factory=list)
     floor: float = -2.0
 
     def __post_init__(self) -> None:
-        if self.question.min_score is not None:
-            self.floor = self.question.min_score
+        if self.query.min_score is not None:
+            self.floor = self.query.min_score
 
     def add(self, found: list[ScoredRow]) -> None:
-        self.found = keep_top_k(self.found + found, self.question.top_k)
-        if len(self.found) >= self.question.top_k:
-            self.floor = max(self.floor, self.found[self.question.top_k - 1].score)
+        self.found = keep_top_k(self.found + found, self.query.top_k)
+        if len(self.found) >= self.query.top_k:
+            self.floor = max(self.floor, self.found[self.query.top_k - 1].score)
 
 
-async def _scan_units(objects: SegmentObjects, segments: Sequence[Segment], question: VectorQuery) -> list[_ScanUnit]:
-    """What has to be scanned; a block without a row that may be found is not."""
-    asked = [n for n, segment in enumerate(segments) if question.filter is not None or segment.dead_rows]
+async def _scan_units(objects: SegmentObjects, segments: Sequence[Segment], query: VectorQuery) -> list[_ScanUnit]:
+    """Return the rows to scan. A block without selected rows is left out."""
+    partial = [n for n, segment in enumerate(segments) if query.filter is not None or segment.dead_rows]
     selections = await gather_limited(
-        (select(objects, segments[n], question.filter) for n in asked), at_once=_MAX_CONCURRENT_READS
+        (select(objects, segments[n], query.filter) for n in partial), at_once=_MAX_CONCURRENT_READS
     )
-    selected = dict(zip(asked, selections, strict=True))
-    pieces = []
+    selected = dict(zip(partial, selections, strict=True))
+    units = []
     for number, segment in enumerate(segments):
-        of_segment = selected.get(number)
-        for block in blocks(segment, len(question.vector)):
-            selection = ALL if of_segment is None else of_segment.within(block)
-            if not selection.empty(block.rows):
-                pieces.append(_ScanUnit(number, block, selection))
-    return pieces
+        of_segment = selected.get(number, ALL)
+        for block in blocks(segment, len(query.vector)):
+            selection = of_segment.within(block)
+            if not selection.is_empty(block.rows):
+                units.append(_ScanUnit(number, block, selection))
+    return units
 
 
-def _groups(objects: SegmentObjects, pieces: Sequence[_ScanUnit]) -> list[list[_ScanUnit]]:
-    """``pieces`` as they are loaded together: what is held costs nothing, of the rest some at a time."""
+def _groups(objects: SegmentObjects, units: Sequence[_ScanUnit]) -> list[list[_ScanUnit]]:
+    """Group ``units`` so that the vectors that each group has to read are at most 24 MiB."""
     groups: list[list[_ScanUnit]] = []
     size = 0
-    for piece in pieces:
-        cold = 0 if objects.holds(piece.block) else piece.block.end - piece.block.start
-        if not groups or (cold and size + cold > _STREAMED_BYTES):
+    for unit in units:
+        missing = 0 if objects.is_cached(unit.block) else unit.block.end - unit.block.start
+        if not groups or (missing and size + missing > _STREAMED_BYTES):
             groups.append([])
             size = 0
-        groups[-1].append(piece)
-        size += cold
+        groups[-1].append(unit)
+        size += missing
     return groups
 
 
 async def _load_blocks(objects: SegmentObjects, group: Sequence[_ScanUnit]) -> list[ScanBlock]:
-    """The vectors of ``group``: what is not held is read side by side."""
-    bodies = [objects.held(piece.block) for piece in group]
+    """Load the vectors of ``group``. Those that are not cached are read concurrently."""
+    bodies = [objects.cached_block(unit.block) for unit in group]
     missing = [n for n, body in enumerate(bodies) if body is None]
     for n, body in zip(missing, await asyncio.gather(*(objects.block(group[n].block) for n in missing)), strict=True):
         bodies[n] = body
-    return [_scan_block(piece, body or b"") for piece, body in zip(group, bodies, strict=True)]
+    return [_scan_block(unit, body or b"") for unit, body in zip(group, bodies, strict=True)]
 
 
-def _scan_block(piece: _ScanUnit, body: bytes) -> ScanBlock:
-    block = piece.block
+def _scan_block(unit: _ScanUnit, body: bytes) -> ScanBlock:
+    block = unit.block
     vectors = decode_rows(body, block.rows, header=block.first == 0)
-    return ScanBlock(piece.number, block.first, vectors, piece.selected.but, piece.selected.only)
+    return ScanBlock(unit.number, block.first, vectors, unit.selected.excluded, unit.selected.included)
 
 
-async def _scan(parts: Sequence[ScanBlock], question: VectorQuery, floor: float) -> list[ScoredRow]:
+async def _scan(parts: Sequence[ScanBlock], query: VectorQuery, floor: float) -> list[ScoredRow]:
     if sum(part.vectors.size for part in parts) <= _INLINE_SCAN:
-        return scan_top_k(parts, question.vector, question.top_k, floor)
-    return await anyio.to_thread.run_sync(scan_top_k, parts, question.vector, question.top_k, floor)
+        return scan_top_k(parts, query.vector, query.top_k, floor)
+    return await anyio.to_thread.run_sync(scan_top_k, parts, query.vector, query.top_k, floor)
 
 
 async def _with_ids(
     objects: SegmentObjects, segments: Sequence[Segment], found: Sequence[ScoredRow], top_k: int
 ) -> list[Neighbor]:
-    """The best of ``found``, with their ids; only the ids of segments that hold one of them are read."""
+    """Return the best of ``found`` with their ids. Only the ids of segments that contain one of them are read."""
     numbers = sorted({scored.segment for scored in found})
     loaded = await gather_limited((objects.ids(segments[number]) for number in numbers), at_once=_MAX_CONCURRENT_READS)
     ids = dict(zip(numbers, loaded, strict=True))

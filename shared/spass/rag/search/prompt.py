@@ -1,4 +1,4 @@
-"""How retrieved text enters a prompt: each document between tags of its own. That it is data, the input defence says."""
+"""Render retrieved documents for a prompt, each between tags of its own. The input defence tells the model that they are data."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,10 +12,9 @@ _TAGS: Final = TagSanitizer("document", "documents", "retrieved")
 
 
 def render_context(hits: Sequence[Hit], index_id: IndexId) -> str:
-    """``hits`` as one block for a model, best first; empty without hits.
+    """Render ``hits`` as one block for a model, best first. Without hits it is empty.
 
-    A document's text cannot end the block or begin another document: where it holds such a tag, the tag's bracket is written
-    ``&lt;``.
+    The text of a document cannot end the block or begin another document: the bracket of such a tag becomes ``&lt;``.
     """
     if not hits:
         return ""
@@ -24,5 +23,5 @@ def render_context(hits: Sequence[Hit], index_id: IndexId) -> str:
 
 
 def _escape_tags(text: str) -> str:
-    # A character that the defence takes out later could hide a tag until then.
+    # The defence removes invisible characters later, and such a character could hide a tag from the sanitizer.
     return _TAGS.sanitize(strip_invisible(text), "&lt;")

@@ -1,11 +1,12 @@
-"""Query, get and page: what stands in one version of an index."""
+"""Query, get and list the documents in one version of an index."""
 
 import heapq
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import takewhile
-from typing import Final, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Final, TypeVar
 
 from spass.aws.objects import ObjectMissing
 from spass.calls.scope import Scope
@@ -19,8 +20,8 @@ from spass.rag.index.catalog import DEFAULT_LIMIT
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.embedding_model import check_model
 from spass.rag.index.filters import Filter
-from spass.rag.index.locations import LiveIds, load_live_ids, locate_documents
-from spass.rag.index.manifest import Manifest, Segment, index_not_found, read_manifest
+from spass.rag.index.locations import DocumentLocation, LiveIds, load_live_ids, locate_documents
+from spass.rag.index.manifest import Manifest, index_not_found, read_manifest
 from spass.rag.index.objects import OFFSETS, SegmentObjects, gather_limited
 from spass.rag.index.precondition import IfMatch, View, entity_tag
 from spass.rag.index.segments import decode_document, decode_offsets
@@ -29,18 +30,10 @@ from spass.rag.search.nearest_neighbors import Neighbor, VectorQuery, find_neare
 A = TypeVar("A")
 
 _MAX_CONCURRENT_READS: Final = 16
-_POSITION: Final = re.compile(DOCUMENT_ID)
+_CURSOR_POSITION: Final = re.compile(DOCUMENT_ID)
 
 _TIMES: Final = b',"created_at":"2026-04-30T08:14:22.123Z","updated_at":"2026-04-30T08:14:22.123Z"'
-"""What a listed document holds beside its line in the bucket."""
-
-
-class RowPosition(NamedTuple):
-    """A row of a segment; sorts by id."""
-
-    id: str
-    segment: Segment
-    row: int
+"""The fields of a listed document that its line in the bucket does not contain."""
 
 
 class Reader:
@@ -60,8 +53,8 @@ class Reader:
         filter: Filter | None = None,  # noqa: A002 (its name on the wire)
         min_score: float | None = None,
     ) -> QueryAnswer:
-        """The ``top_k`` documents nearest to ``query`` among those that meet ``filter``; fewer where fewer meet it, or fewer
-        reach ``min_score``, which is compared with the score as answered.
+        """Return the ``top_k`` documents nearest to ``query`` that match ``filter`` and whose rounded score is at least
+        ``min_score``. There may be fewer.
 
         Raises:
             InvalidRequest: the query is empty.
@@ -78,7 +71,7 @@ class Reader:
         async def search(manifest: Manifest, objects: SegmentObjects) -> QueryAnswer:
             check_model(manifest, self._embedder.model)
             found = await find_nearest(objects, manifest.segments, question)
-            return QueryAnswer(index_id=index_id, results=await _hits(objects, found), version=manifest.version)
+            return QueryAnswer(index_id=index_id, results=await _load_hits(objects, found), version=manifest.version)
 
         return await self._reading(scope, index_id, manifest, search)
 
@@ -92,9 +85,11 @@ class Reader:
             return ()
 
     async def document(self, scope: Scope, index_id: IndexId, document_id: DocumentId) -> Document:
-        """Raises:
-        IndexNotFound: there is no such index.
-        DocumentNotFound: it holds no such document.
+        """Return a document.
+
+        Raises:
+            IndexNotFound: there is no such index.
+            DocumentNotFound: there is no such document in it.
         """
 
         async def get(manifest: Manifest, objects: SegmentObjects) -> Document:
@@ -102,16 +97,16 @@ class Reader:
             found = locate_documents(loaded, [document_id]).get(document_id)
             if found is None:
                 raise DocumentNotFound(f"The index {index_id!r} holds no document {document_id!r}.", param="doc_id")
-            (line,) = await _texts(objects, [RowPosition(document_id, found.segment, found.row)])
+            (line,) = await _lines(objects, [found])
             return decode_document(line, found.stored)
 
         return await self._reading(scope, index_id, await self._manifest(scope, index_id), get)
 
     async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> list[DocumentId]:
-        """Which of ``ids`` stand in the index, sorted: those that an append would replace. None, where there is no index.
+        """Return those ``ids`` that are in the index, sorted: an append would replace them. Without an index there are none.
 
         Raises:
-            EmbeddingModelMismatch: it was built with another model or dimension, so nothing could be appended.
+            EmbeddingModelMismatch: it was built with another model or dimension, so an append would fail.
         """
 
         async def find(manifest: Manifest, objects: SegmentObjects) -> list[DocumentId]:
@@ -122,10 +117,10 @@ class Reader:
         return await self._reading(scope, index_id, manifest, find) if manifest.exists else []
 
     async def entity_tag(self, scope: Scope, index_id: IndexId, view: View) -> str:
-        """Return the tag of what ``view`` shows of the index now, which need not exist.
+        """Return the entity tag of ``view`` in the current version. The index need not exist.
 
         Raises:
-            IndexNotFound: the index was deleted meanwhile.
+            IndexNotFound: the index was deleted during the read.
         """
 
         async def tag(manifest: Manifest, objects: SegmentObjects) -> str:
@@ -140,23 +135,22 @@ class Reader:
     async def documents(
         self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> DocumentPage:
-        """Up to ``limit`` documents in the order of ids; a page also ends where an answer would be too large.
+        """Return up to ``limit`` documents in the order of ids. A page also ends where the answer would become too large.
 
         Raises:
             IndexNotFound: there is no such index.
             InvalidRequest: the cursor is not of this list.
         """
         owner = f"documents:{scope.store.tenant}:{index_id}"
-        after = decode_cursor(owner, cursor, _POSITION) if cursor is not None else ""
+        after = decode_cursor(owner, cursor, _CURSOR_POSITION) if cursor is not None else ""
 
         async def page(manifest: Manifest, objects: SegmentObjects) -> DocumentPage:
             loaded = await load_live_ids(objects, manifest.segments)
-            places, more = await _page(objects, loaded, after, limit)
-            lines = await _texts(objects, [place for place, _ in places])
+            found, more = await _page(objects, loaded, after, limit)
+            lines = await _lines(objects, found)
             fitting = len(list(takewhile(PageSizeLimit(entry_overhead=_TIMES).add, lines)))
-            rows = (live.ids.row(place.row) for place, live in places)
-            documents = tuple(map(decode_document, lines[:fitting], rows))
-            more = more or fitting < len(places)
+            documents = tuple(map(decode_document, lines[:fitting], (location.stored for location in found)))
+            more = more or fitting < len(found)
             return DocumentPage(documents=documents, next_cursor=encode_cursor(owner, documents[-1].id) if more else None)
 
         return await self._reading(scope, index_id, await self._manifest(scope, index_id), page)
@@ -174,7 +168,8 @@ class Reader:
         manifest: Manifest,
         read: Callable[[Manifest, SegmentObjects], Awaitable[A]],
     ) -> A:
-        """``read`` on ``manifest``, or, if what it lists has been swept meanwhile, once more on the version in force."""
+        """Call ``read`` on ``manifest``. If a segment of it was swept in the meantime, call it once more on the current
+        version."""
         try:
             return await read(manifest, SegmentObjects(scope.store, index_id, manifest.generation, self._cache))
         except ObjectMissing:
@@ -185,9 +180,8 @@ class Reader:
             raise StorageUnavailable("The index is changing; try again.", retry_after=1) from None
 
 
-async def _hits(objects: SegmentObjects, found: Sequence[Neighbor]) -> tuple[Hit, ...]:
-    lines = await _texts(objects, [RowPosition(one.id, one.segment, one.row) for one in found])
-    return tuple(_hit(one, line) for one, line in zip(found, lines, strict=True))
+async def _load_hits(objects: SegmentObjects, found: Sequence[Neighbor]) -> tuple[Hit, ...]:
+    return tuple(map(_hit, found, await _lines(objects, found)))
 
 
 def _hit(found: Neighbor, line: bytes) -> Hit:
@@ -195,41 +189,41 @@ def _hit(found: Neighbor, line: bytes) -> Hit:
     return Hit(id=DocumentId(found.id), text=stored["text"], metadata=stored["metadata"], score=found.score)
 
 
-async def _texts(objects: SegmentObjects, places: Sequence[RowPosition]) -> list[bytes]:
-    """The stored lines at ``places``, in their order; each segment's are read together."""
-    by_segment: dict[str, list[RowPosition]] = {}
-    for place in places:
-        by_segment.setdefault(place.segment.id, []).append(place)
+async def _lines(objects: SegmentObjects, found: Sequence[Neighbor | DocumentLocation]) -> list[bytes]:
+    """Read the lines of docs.jsonl of ``found``, in their order. The lines of one segment are read together."""
+    by_segment: dict[str, list[Neighbor | DocumentLocation]] = {}
+    for one in found:
+        by_segment.setdefault(one.segment.id, []).append(one)
 
-    async def load(group: list[RowPosition]) -> dict[str, bytes]:
-        group.sort(key=lambda place: place.row)
-        spans = await objects.spans(group[0].segment, [place.row for place in group])
-        lines = await objects.lines(group[0].segment, spans)
-        return {place.id: line for place, line in zip(group, lines, strict=True)}
+    async def read(group: list[Neighbor | DocumentLocation]) -> dict[str, bytes]:
+        group.sort(key=lambda one: one.row)
+        spans = await objects.spans(group[0].segment, [one.row for one in group])
+        return dict(zip((one.id for one in group), await objects.lines(group[0].segment, spans), strict=True))
 
-    loaded = await gather_limited(map(load, by_segment.values()), at_once=_MAX_CONCURRENT_READS)
-    lines = {name: line for group in loaded for name, line in group.items()}
-    return [lines[place.id] for place in places]
+    lines: dict[str, bytes] = {}
+    for group in await gather_limited(map(read, by_segment.values()), at_once=_MAX_CONCURRENT_READS):
+        lines |= group
+    return [lines[one.id] for one in found]
 
 
-def _iter_live_rows(live: LiveIds, after: str) -> Iterator[tuple[RowPosition, LiveIds]]:
+def _live_locations(live: LiveIds, after: str) -> Iterator[DocumentLocation]:
     for row in range(live.ids.after(after), len(live.ids)):
-        if row not in live.dead:
-            yield RowPosition(live.ids[row], live.segment, row), live
+        if row not in live.deleted:
+            yield DocumentLocation(live.segment, row, live.ids.row(row))
 
 
 async def _page(
     objects: SegmentObjects, loaded: Sequence[LiveIds], after: str, limit: int
-) -> tuple[list[tuple[RowPosition, LiveIds]], bool]:
-    """The places of one page as far as their sizes say, and whether there are more behind it."""
+) -> tuple[list[DocumentLocation], bool]:
+    """Return the documents of one page, as far as the sizes of their lines allow, and whether there are more."""
     stored = await gather_limited((objects.read(live.segment.id, OFFSETS) for live in loaded), at_once=_MAX_CONCURRENT_READS)
     offsets = {live.segment.id: decode_offsets(body) for live, body in zip(loaded, stored, strict=True)}
-    places: list[tuple[RowPosition, LiveIds]] = []
+    found: list[DocumentLocation] = []
     size = 0
-    for place, live in heapq.merge(*(_iter_live_rows(live, after) for live in loaded), key=lambda pair: pair[0].id):
-        ends = offsets[place.segment.id]
-        size += int(ends[place.row + 1] - ends[place.row])
-        if places and (len(places) == limit or size > PAGE_BYTES):
-            return places, True
-        places.append((place, live))
-    return places, False
+    for location in heapq.merge(*(_live_locations(live, after) for live in loaded), key=attrgetter("id")):
+        ends = offsets[location.segment.id]
+        size += int(ends[location.row + 1] - ends[location.row])
+        if found and (len(found) == limit or size > PAGE_BYTES):
+            return found, True
+        found.append(location)
+    return found, False

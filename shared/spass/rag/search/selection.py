@@ -1,4 +1,4 @@
-"""Which rows of a segment a query looks at: those that are alive and meet its filter."""
+"""Select the rows of a segment that a query may return: those that are live and match its filter."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,31 +6,29 @@ from typing import Final
 import anyio.to_thread
 import numpy as np
 
-from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.columns import Column, Mask, decode_directory, directory_bytes, encode_missing_column
 from spass.rag.index.filters import NULL, Filter, FilterCondition
 from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import Block, SegmentObjects
-from spass.rag.search.scan import RowNumbers
+from spass.rag.index.segments import RowNumbers, deleted_row_numbers
 
-_DEAD: Final = "dead"
-_FULL_SCAN_FRACTION: Final = 4  # where a fourth of the rows is looked at, reading all is no slower than picking them
+_FULL_SCAN_FRACTION: Final = 4  # scanning all rows is not slower than picking a fourth of them
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """All rows of a segment, ``only`` some, or all ``but`` some; both ascending."""
+    """The ``included`` rows of a segment, or all but the ``excluded``, or all. Both are ascending."""
 
-    but: RowNumbers | None = None
-    only: RowNumbers | None = None
+    excluded: RowNumbers | None = None
+    included: RowNumbers | None = None
 
     def within(self, block: Block) -> "Selection":
-        """Of the rows of ``block``, counted from its first."""
-        return Selection(_within(self.but, block), _within(self.only, block))
+        """Return the selection within ``block``, with row numbers relative to its first row."""
+        return Selection(_within(self.excluded, block), _within(self.included, block))
 
-    def empty(self, rows: int) -> bool:
-        """Whether it holds none of its ``rows`` rows."""
-        return len(self.only) == 0 if self.only is not None else self.but is not None and len(self.but) == rows
+    def is_empty(self, rows: int) -> bool:
+        """Return whether none of ``rows`` rows is selected."""
+        return len(self.included) == 0 if self.included is not None else self.excluded is not None and len(self.excluded) == rows
 
 
 ALL: Final = Selection()
@@ -44,37 +42,33 @@ def _within(rows: RowNumbers | None, block: Block) -> RowNumbers | None:
 
 
 async def select(objects: SegmentObjects, segment: Segment, filter_: Filter | None) -> Selection:
-    """The rows of ``segment`` that a query with ``filter_`` may find. Without one, no metadata is read."""
-    dead = await _dead_rows(objects, segment)
+    """Select the rows of ``segment`` that a query with ``filter_`` may return. Without a filter, no metadata are read."""
+    deleted = await _deleted_rows(objects, segment)
     if filter_ is None:
-        return ALL if dead is None else Selection(but=dead)
+        return ALL if deleted is None else Selection(excluded=deleted)
     found = np.ones(segment.rows, np.bool_)
     for field, condition in filter_.fields.items():
         found &= await _mask(objects, segment, field, condition)
-    if dead is not None:
-        found[dead] = False
+    if deleted is not None:
+        found[deleted] = False
     if np.count_nonzero(found) * _FULL_SCAN_FRACTION < segment.rows:
-        return Selection(only=np.flatnonzero(found))
-    return Selection(but=np.flatnonzero(~found))
+        return Selection(included=np.flatnonzero(found))
+    return Selection(excluded=np.flatnonzero(~found))
 
 
-async def _dead_rows(objects: SegmentObjects, segment: Segment) -> RowNumbers | None:
+async def _deleted_rows(objects: SegmentObjects, segment: Segment) -> RowNumbers | None:
     if not segment.dead_rows:
         return None
-    what = f"{_DEAD}-{segment.dead_object or segment.dead_inline.hex()}"
-    stored = objects.get_derived(segment, what)
+    name = f"deleted-{segment.dead_object or segment.dead_inline.hex()}"
+    stored = objects.get_derived(segment, name)
     if stored is None:
-        stored = _row_numbers(await objects.dead(segment)).tobytes()
-        objects.put_derived(segment, what, stored)
+        stored = deleted_row_numbers(await objects.deletion_bitmap(segment)).tobytes()
+        objects.put_derived(segment, name, stored)
     return np.frombuffer(stored, np.intp)
 
 
-def _row_numbers(dead: Bitmap) -> RowNumbers:
-    return np.flatnonzero(np.unpackbits(np.frombuffer(dead.bits, np.uint8), bitorder="little"))
-
-
 async def _mask(objects: SegmentObjects, segment: Segment, field: str, condition: FilterCondition) -> Mask:
-    """(rows,) for which rows ``condition`` holds of ``field``."""
+    """Return (rows,) booleans: the rows whose ``field`` meets ``condition``."""
     stored = await _column(objects, segment, field)
     if stored is None:
         return np.full(segment.rows, condition.matches(NULL))
@@ -82,7 +76,7 @@ async def _mask(objects: SegmentObjects, segment: Segment, field: str, condition
 
 
 async def _column(objects: SegmentObjects, segment: Segment, field: str) -> bytes | None:
-    """The column of ``field``; None if no document has it."""
+    """Return the column of ``field``, or None if no document has that field."""
     head = await objects.meta_head(segment)
     if directory_bytes(head) > len(head):
         head = await objects.meta_range(segment, 0, directory_bytes(head))
@@ -91,9 +85,9 @@ async def _column(objects: SegmentObjects, segment: Segment, field: str) -> byte
         return await objects.meta_range(segment, *directory.columns[field])
     if directory.complete:
         return None
-    what = f"column-{field}"
-    stored = objects.get_derived(segment, what)
+    name = f"column-{field}"
+    stored = objects.get_derived(segment, name)
     if stored is None:
         stored = await anyio.to_thread.run_sync(encode_missing_column, await objects.meta_range(segment, *directory.lines), field)
-        objects.put_derived(segment, what, stored)
+        objects.put_derived(segment, name, stored)
     return stored

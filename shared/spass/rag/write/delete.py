@@ -24,7 +24,7 @@ class IndexDeleter:
     async def delete_index(
         self, scope: Scope, index_id: IndexId, participant: Participant[bool] | None = None, if_match: IfMatch | None = None
     ) -> bool:
-        """Delete an index and all its documents; False if there was none.
+        """Delete an index and all its documents. Return False if there was none.
 
         Raises:
             IndexChanged: ``if_match`` does not hold.
@@ -34,7 +34,7 @@ class IndexDeleter:
             if not before.exists:
                 return NextVersion(False, None)
             tombstone = Manifest(updated_at=now())
-            return NextVersion(True, before.next_version(tombstone, retired=[before.generation], at=now_s()))
+            return NextVersion(True, before.next_version(tombstone, garbage=[before.generation], at=now_s()))
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
 
@@ -46,7 +46,7 @@ class IndexDeleter:
         participant: Participant[bool] | None = None,
         if_match: IfMatch | None = None,
     ) -> bool:
-        """Delete one document; False, and no new version, if it was not there.
+        """Delete one document. If there is none, return False and make no new version.
 
         Raises:
             IndexChanged: ``if_match`` does not hold.
@@ -58,10 +58,10 @@ class IndexDeleter:
             found = locate_documents(loaded, [document_id])
             if not found:
                 return NextVersion(False, None)
-            killed = mark_deleted(loaded, found.values())
-            segments = await write_all_deleted_rows(objects, killed.left, killed.changed, name)
+            result = mark_deleted(loaded, found.values())
+            segments = await write_all_deleted_rows(objects, result.remaining, result.bitmaps, name)
             after = before.with_segments(segments, now())
-            retired = garbage_paths(before.generation, before.segments, segments)
-            return NextVersion(True, before.next_version(after, retired=retired, at=now_s()))
+            garbage = garbage_paths(before.generation, before.segments, segments)
+            return NextVersion(True, before.next_version(after, garbage=garbage, at=now_s()))
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)

@@ -12,41 +12,36 @@ from spass.rag.index.objects import SegmentObjects
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """Segments after some of their rows died: those with live rows left, with the bitmap of each that changed, and those
-    without."""
+    """The segments that still have live rows, and the new deletion bitmaps, by segment."""
 
-    left: tuple[Segment, ...]
-    changed: Mapping[str, Bitmap]
-    emptied: tuple[Segment, ...]
+    remaining: tuple[Segment, ...]
+    bitmaps: Mapping[str, Bitmap]
 
 
-def mark_deleted(loaded: Sequence[LiveIds], victims: Iterable[DocumentLocation]) -> DeleteResult:
-    """``loaded`` without ``victims``. Nothing is written: the bitmaps are not yet in the segments."""
-    rows: dict[str, list[DocumentLocation]] = {}
-    for victim in victims:
-        rows.setdefault(victim.segment.id, []).append(victim)
-    left: list[Segment] = []
-    emptied: list[Segment] = []
-    changed: dict[str, Bitmap] = {}
+def mark_deleted(loaded: Sequence[LiveIds], rows: Iterable[DocumentLocation]) -> DeleteResult:
+    """Mark ``rows`` of ``loaded`` as deleted. Nothing is written, and the segments do not refer to the new bitmaps yet."""
+    by_segment: dict[str, list[DocumentLocation]] = {}
+    for row in rows:
+        by_segment.setdefault(row.segment.id, []).append(row)
+    remaining: list[Segment] = []
+    bitmaps: dict[str, Bitmap] = {}
     for live in loaded:
-        dying = rows.get(live.segment.id, [])
+        deleted = by_segment.get(live.segment.id, [])
         after = replace(
             live.segment,
-            dead_rows=live.segment.dead_rows + len(dying),
-            text_bytes=live.segment.text_bytes - sum(victim.stored.text_bytes for victim in dying),
+            dead_rows=live.segment.dead_rows + len(deleted),
+            text_bytes=live.segment.text_bytes - sum(row.stored.text_bytes for row in deleted),
         )
-        if not after.live_rows:
-            emptied.append(after)
-            continue
-        left.append(after)
-        if dying:
-            changed[after.id] = live.dead.with_rows(victim.row for victim in dying)
-    return DeleteResult(tuple(left), changed, tuple(emptied))
+        if after.live_rows:
+            remaining.append(after)
+            if deleted:
+                bitmaps[after.id] = live.deleted.with_rows(row.row for row in deleted)
+    return DeleteResult(tuple(remaining), bitmaps)
 
 
-async def write_deleted_rows(objects: SegmentObjects, segment: Segment, dead: Bitmap, swap: str) -> Segment:
-    """``segment`` with ``dead`` as its dead rows: in the manifest when tiny, else in an object of its own named by the swap."""
-    packed = dead.packed()
+async def write_deleted_rows(objects: SegmentObjects, segment: Segment, deleted: Bitmap, swap: str) -> Segment:
+    """Return ``segment`` with the bitmap ``deleted``: in the manifest if it is small, or else in an object named by ``swap``."""
+    packed = deleted.packed()
     if len(packed) <= INLINE_DEAD_BYTES:
         return replace(segment, dead_inline=packed, dead_object="")
     name = f"dead-{swap}"
@@ -55,19 +50,19 @@ async def write_deleted_rows(objects: SegmentObjects, segment: Segment, dead: Bi
 
 
 async def write_all_deleted_rows(
-    objects: SegmentObjects, segments: Iterable[Segment], changed: Mapping[str, Bitmap], swap: str
+    objects: SegmentObjects, segments: Iterable[Segment], bitmaps: Mapping[str, Bitmap], swap: str
 ) -> tuple[Segment, ...]:
-    """``segments``, those in ``changed`` with their new dead rows."""
+    """Return ``segments``, with their new bitmaps written."""
 
-    async def after(segment: Segment) -> Segment:
-        dead = changed.get(segment.id)
-        return segment if dead is None else await write_deleted_rows(objects, segment, dead, swap)
+    async def write(segment: Segment) -> Segment:
+        deleted = bitmaps.get(segment.id)
+        return segment if deleted is None else await write_deleted_rows(objects, segment, deleted, swap)
 
-    return tuple(await asyncio.gather(*map(after, segments)))
+    return tuple(await asyncio.gather(*map(write, segments)))
 
 
 def garbage_paths(generation: str, before: Sequence[Segment], after: Sequence[Segment]) -> list[str]:
-    """The paths that ``after`` lists no more: whole segments, and bitmaps that were replaced."""
+    """Return the paths that ``after`` no longer lists: whole segments, and bitmaps that were replaced."""
     kept = {segment.id: segment for segment in after}
     paths = []
     for segment in before:

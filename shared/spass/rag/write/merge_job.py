@@ -1,8 +1,7 @@
-"""The background merge: what makes few large segments of many, beside all requests and in nobody's way.
+"""The merge job: make one large segment of many, in the background and without blocking writers.
 
-It takes its time to read and to write, and swaps at the end. Whoever swapped meanwhile has won, but has not made the work void:
-as long as all its inputs are still listed, in the same life of the index, the rows that died since are dead in the new segment
-too.
+It reads and writes for up to minutes, and swaps at the end. A writer that swapped in the meantime does not make the work useless:
+if the same generation still lists all inputs, the rows deleted since then are marked as deleted in the new segment too.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -34,29 +33,29 @@ _MIN_REMAINING_SECONDS: Final = 60.0  # for a large merge
 
 
 async def merge(store: TenantStore, cache: ObjectCache, index_id: IndexId, deadline: Deadline) -> bool:
-    """Merge segments of an index until no merge is due or the time is nearly up, in which case somebody is asked to go on. One
-    worker at a time does: whoever finds another one at it leaves it to that one. True if segments were merged.
+    """Merge segments of an index until no merge is due. Shortly before the deadline, request another job instead. If another
+    worker has the lease, do nothing. Return whether segments were merged.
 
     Raises:
-        StorageUnavailable: the table or bucket does not answer, or a segment is not whole; what was merged by then stays merged.
-        LeaseLost: a worker that was thought dead by another one stopped.
+        StorageUnavailable: the table or bucket does not answer, or a segment is incomplete. Earlier merges stay.
+        LeaseLost: the lease expired, and another worker may have it.
     """
     merged = False
-    gone: list[str] = []
-    async with _merge_lease(store, index_id) as alone:
-        while alone and deadline.remaining() > _MIN_REMAINING_SECONDS:
+    missing_inputs: list[str] = []
+    async with _merge_lease(store, index_id) as has_lease:
+        while has_lease and deadline.remaining() > _MIN_REMAINING_SECONDS:
             before = await read_manifest(store, index_id)
             inputs = choose_job_inputs(before.segments, before.dimensions)
             if not inputs:
                 return merged
             try:
                 merged |= await _merge(store, cache, index_id, deadline, before.generation, before.dimensions, inputs)
-            except ObjectMissing:  # inputs were retired, and swept; unless they are listed still
+            except ObjectMissing:  # another writer replaced inputs, and they were swept: plan again, unless they are still listed
                 names = [segment.id for segment in inputs]
-                if names == gone:
-                    raise StorageUnavailable("The index has a segment that is not whole.", retry_after=60) from None
-                gone = names
-    if alone and merge_due(await read_manifest(store, index_id)):
+                if names == missing_inputs:
+                    raise StorageUnavailable("A segment of the index is incomplete.", retry_after=60) from None
+                missing_inputs = names
+    if has_lease and merge_due(await read_manifest(store, index_id)):
         await store.jobs.send(MergeSegments(store.tenant, index_id))
     return merged
 
@@ -70,53 +69,53 @@ async def _merge(
     dimensions: int,
     inputs: Sequence[Segment],
 ) -> bool:
-    """Make one segment of ``inputs``; False if another writer took one of them out first. What was put then is left to the
-    sweep."""
-    through = SegmentObjects(store, index_id, generation, ObjectCache(0))  # what is read once only would push all else out
+    """Merge ``inputs`` to one segment. Return False if another writer replaced one of them first; then the sweep deletes the new
+    objects."""
+    uncached = SegmentObjects(store, index_id, generation, ObjectCache(0))  # the inputs are read only once
     objects = SegmentObjects(store, index_id, generation, cache)
     evict_for_merge(objects, inputs, dimensions)
     loaded = await load_live_ids(objects, inputs)
-    joined = await put_merged_segment(through, [MergeInput.of(through, live) for live in loaded])
+    merged = await put_merged_segment(uncached, [MergeInput.of(uncached, live) for live in loaded])
 
     async def plan(before: Manifest, name: str) -> NextVersion[bool]:
         listed = {segment.id: segment for segment in before.segments}
         if before.generation != generation or not all(live.segment.id in listed for live in loaded):
             return NextVersion(False, None)
-        merged = await _apply_recent_deletes(objects, joined, loaded, listed, name)
-        taken = {live.segment.id for live in loaded}
-        segments = [segment for segment in before.segments if segment.id not in taken] + merged
+        new = await _apply_recent_deletes(objects, merged, loaded, listed, name)
+        replaced = {live.segment.id for live in loaded}
+        segments = [segment for segment in before.segments if segment.id not in replaced] + new
         after = before.with_segments(segments, before.updated_at)
-        retired = garbage_paths(generation, before.segments, segments)
-        return NextVersion(True, before.next_revision(after, retired=retired, at=now_s()))
+        garbage = garbage_paths(generation, before.segments, segments)
+        return NextVersion(True, before.next_revision(after, garbage=garbage, at=now_s()))
 
     return await swap(store, index_id, deadline, plan)
 
 
 async def _apply_recent_deletes(
-    objects: SegmentObjects, joined: MergedSegment, loaded: Sequence[LiveIds], listed: Mapping[str, Segment], name: str
+    objects: SegmentObjects, merged: MergedSegment, loaded: Sequence[LiveIds], listed: Mapping[str, Segment], name: str
 ) -> list[Segment]:
-    """The new segment as the version in force makes it: without the rows that died in its inputs since they were ``loaded``; none
-    if no row is left."""
-    died = [row for live in loaded for row in await _rows_deleted_since(objects, joined, live, listed[live.segment.id])]
-    if len(died) == joined.segment.rows:
+    """Return the new segment with the rows marked as deleted that were deleted in its inputs since they were ``loaded``. Return
+    no segment if no row is left."""
+    deleted = [row for live in loaded for row in await _rows_deleted_since(objects, merged, live, listed[live.segment.id])]
+    if len(deleted) == merged.segment.rows:
         return []
-    if not died:
-        return [joined.segment]
-    return [await write_deleted_rows(objects, joined.without(died), Bitmap().with_rows(died), name)]
+    if not deleted:
+        return [merged.segment]
+    return [await write_deleted_rows(objects, merged.with_deleted_rows(deleted), Bitmap().with_rows(deleted), name)]
 
 
-async def _rows_deleted_since(objects: SegmentObjects, joined: MergedSegment, live: LiveIds, now: Segment) -> list[int]:
+async def _rows_deleted_since(objects: SegmentObjects, merged: MergedSegment, live: LiveIds, now: Segment) -> list[int]:
     """The rows of the new segment that died in one of its inputs. A dead row never lives again, and the ids of a segment never
     change, so that an id says which row it has become."""
     if now.dead_rows == live.segment.dead_rows:
         return []
-    dead = await objects.dead(now)
-    return [joined.row_of(live.ids[row]) for row in range(now.rows) if row in dead and row not in live.dead]
+    deleted = await objects.deletion_bitmap(now)
+    return [merged.row_of(live.ids[row]) for row in range(now.rows) if row in deleted and row not in live.deleted]
 
 
 @asynccontextmanager
 async def _merge_lease(store: TenantStore, index_id: IndexId) -> AsyncIterator[bool]:
-    """Whether nobody else merges this index, for as long as the body runs."""
+    """Hold the merge lease of the index while the body runs. Yield False if another worker has it."""
     key, owner, at = rag_merge(store.tenant, index_id), random_suffix(), now_s()
     attributes: dict[str, Value] = {"owner": owner, "expires_at": at + LEASE_SECONDS, TTL: at + 2 * LEASE_SECONDS}
     free, mine = ITEM_ABSENT | AtMost("expires_at", at), Equals("owner", owner)
@@ -135,5 +134,5 @@ async def _merge_lease(store: TenantStore, index_id: IndexId) -> AsyncIterator[b
         async with renewing(renew):
             yield True
     finally:
-        with suppress(ConditionFailed, SpassError):  # it runs out by itself
+        with suppress(ConditionFailed, SpassError):  # the lease expires
             await store.table.write(Delete(key, mine))

@@ -1,4 +1,4 @@
-"""PATCH: another text or other metadata for one document. The rest of it stays, and its vector does too while its text does."""
+"""Patch: change the text or the metadata of one document. Its vector changes only if its text does."""
 
 import time
 from dataclasses import dataclass, field
@@ -41,17 +41,17 @@ class Patcher:
         participant: Participant[Document] | None = None,
         if_match: IfMatch | None = None,
     ) -> Document:
-        """The document as it stands after ``patch``. What another writer made of it meanwhile is patched, not overwritten: its
-        text is compared, and its vector taken, from the version that this one follows.
+        """Patch a document and return it. If another writer changes the document first, the patch applies to the result of that
+        write: its text, metadata and vector come from the version that this one replaces.
 
         Raises:
-            InvalidRequest, DocumentTooLarge: over a limit; nothing was called or changed.
+            InvalidRequest, DocumentTooLarge: the patch exceeds a limit; nothing was called or changed.
             IndexNotFound, DocumentNotFound: there is nothing to patch.
             EmbeddingModelMismatch: a new text needs a vector, and the index was built with another model or dimension.
             IndexChanged: ``if_match`` does not hold.
         """
         check_patch(patch)
-        work = _PatchState(self.embedder, scope, document_id, patch)
+        state = _PatchState(self.embedder, scope, document_id, patch)
 
         async def plan(before: Manifest, name: str) -> NextVersion[Document]:
             if not before.exists:
@@ -61,29 +61,29 @@ class Patcher:
             found = locate_documents(loaded, [document_id])
             if document_id not in found:
                 raise DocumentNotFound(f"The index {index_id!r} holds no document {document_id!r}.", param="doc_id")
-            addition = await work.on(before, objects, found[document_id])
-            segments = await addition.segments(objects, loaded, found, name)
-            retired = garbage_paths(before.generation, before.segments, segments)
-            after = before.next_version(before.with_segments(segments, now()), retired=retired, at=now_s())
-            return NextVersion(_patch_result(addition.new, found[document_id]), after)
+            upsert = await state.upsert_for(before, objects, found[document_id])
+            segments = await upsert.segments(objects, loaded, found, name)
+            garbage = garbage_paths(before.generation, before.segments, segments)
+            after = before.next_version(before.with_segments(segments, now()), garbage=garbage, at=now_s())
+            return NextVersion(_patch_result(upsert.new, found[document_id]), after)
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
 
 
 @dataclass(slots=True)
 class _PatchState:
-    """One patch through all its tries: its text is embedded once, and its row put once while it comes out the same."""
+    """One patch through all its attempts. Its text is embedded once, and its row is put once as long as it stays the same."""
 
     embedder: Embedder
     scope: Scope
     document_id: DocumentId
     patch: DocumentPatch
     _vector: Vectors | None = None
-    _addition: Upsert | None = None
+    _upsert: Upsert | None = None
     _written: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
-    async def on(self, before: Manifest, objects: SegmentObjects, found: DocumentLocation) -> Upsert:
-        """The patched row, given where the document stands in the version ``before``."""
+    async def upsert_for(self, before: Manifest, objects: SegmentObjects, found: DocumentLocation) -> Upsert:
+        """Return the upsert of the patched row, given the location of the document in the version ``before``."""
         stored = await _read_document(objects, found)
         text = self.patch.text_after(stored.text)
         metadata = self.patch.metadata_after(stored.metadata)
@@ -91,14 +91,14 @@ class _PatchState:
             vector = await _read_vector(objects, found, before.dimensions)
         else:
             check_model(before, self.embedder.model)
-            vector = await self._embedded(text)
+            vector = await self._embed(text)
         patched = NewDocument.model_construct(id=self.document_id, text=text, metadata=metadata)
         new = EmbeddedDocuments([patched], vector, self._written)
-        if self._addition is None or not _same_rows(self._addition.new, new):
-            self._addition = Upsert(new)
-        return self._addition
+        if self._upsert is None or not _same_rows(self._upsert.new, new):
+            self._upsert = Upsert(new)
+        return self._upsert
 
-    async def _embedded(self, text: str) -> Vectors:
+    async def _embed(self, text: str) -> Vectors:
         if self._vector is None:
             self._vector = await self.embedder.embed(self.scope, [text])
         return self._vector
@@ -110,13 +110,12 @@ async def _read_document(objects: SegmentObjects, found: DocumentLocation) -> Do
 
 
 async def _read_vector(objects: SegmentObjects, found: DocumentLocation, dimensions: int) -> Vectors:
-    """(1, d) float32: the very numbers that are stored."""
+    """Return (1, d) float32, exactly as stored."""
     return decode_rows(await objects.vector(found.segment, found.row, dimensions), 1, header=False)
 
 
 def _same_rows(one: EmbeddedDocuments, other: EmbeddedDocuments) -> bool:
-    """Whether the rows come out the same but for their times, which the addition settles; to the byte: in Python, ``True`` is
-    ``1``."""
+    """Return whether the rows are the same, apart from their times. Metadata are compared as JSON, because ``True == 1``."""
     (left,), (right,) = one.documents, other.documents
     same_document = left.text == right.text and metadata_json(left.metadata) == metadata_json(right.metadata)
     return same_document and np.array_equal(one.vectors, other.vectors)

@@ -1,6 +1,6 @@
-"""Live rows of several segments as one new segment.
+"""Write the live rows of several segments as one new segment.
 
-It is made object by object: beside what is read and what is written nothing of the size of a segment is held.
+The objects are written one by one, to save memory.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 import anyio.to_thread
 import numpy as np
-import numpy.typing as npt
 
 from spass.core.ids import new_id
 from spass.rag.index.bitmap import Bitmap
@@ -20,19 +19,27 @@ from spass.rag.index.ids import IdRow, Ids, encode_ids
 from spass.rag.index.locations import LiveIds
 from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects, gather_limited
-from spass.rag.index.segments import Offsets, Rows, Vectors, decode_offsets, decode_vectors, encode_array, encode_segment
+from spass.rag.index.segments import (
+    Offsets,
+    RowNumbers,
+    Rows,
+    Vectors,
+    decode_offsets,
+    decode_vectors,
+    deleted_row_numbers,
+    encode_array,
+    encode_segment,
+)
 from spass.rag.write.merge_policy import stored_bytes
 
-RowNumbers = npt.NDArray[np.int64]
-
-_MAX_CONCURRENT_READS: Final = 4  # objects of one kind
+_MAX_CONCURRENT_READS: Final = 4  # of objects of one type
 _LINE_FEED: Final = 10
-_MEMORY_PER_BYTE_READ: Final = 2  # of what is read: that and what is made of it
+_MEMORY_PER_BYTE_READ: Final = 2  # the inputs and the result
 
 
 @dataclass(frozen=True, slots=True)
 class MergeInput:
-    """Where rows come from: the ``live`` ones (ascending) of those in ``ids``, and how the objects they stand in are read."""
+    """The ``live`` rows (ascending) of ``ids``, and a function that reads the objects that contain them."""
 
     ids: Ids
     live: RowNumbers
@@ -40,18 +47,18 @@ class MergeInput:
 
     @classmethod
     def of(cls, objects: SegmentObjects, live: LiveIds) -> "MergeInput":
-        """A segment in the bucket."""
-        return cls(live.ids, live_rows(live.segment.rows, live.dead), lambda part: objects.read(live.segment.id, part))
+        """Return the input for a segment in the bucket."""
+        return cls(live.ids, live_rows(live.segment.rows, live.deleted), lambda part: objects.read(live.segment.id, part))
 
     @classmethod
     def of_rows(cls, rows: Rows) -> "MergeInput":
-        """Rows that stand in no segment yet."""
+        """Return the input for rows that are not in a segment yet."""
         parts = encode_segment(rows)
 
         async def read(part: str) -> bytes:
             return parts[part]
 
-        return cls(Ids(parts[IDS]), np.arange(len(rows.ids), dtype=np.int64), read)
+        return cls(Ids(parts[IDS]), np.arange(len(rows.ids)), read)
 
 
 class MergedSegment(NamedTuple):
@@ -61,37 +68,34 @@ class MergedSegment(NamedTuple):
     ids: Ids
 
     def row_of(self, document: str) -> int:
-        """The row of a document that is here."""
+        """Return the row of a document that must be in the segment."""
         row = self.ids.find(document)
         if row is None:
             raise LookupError("a merge lost a row")
         return row
 
-    def without(self, died: Sequence[int]) -> Segment:
-        """The segment with as many dead rows; its bitmap is not in it yet."""
-        dead_bytes = sum(self.ids.row(row).text_bytes for row in died)
-        return replace(self.segment, dead_rows=len(died), text_bytes=self.segment.text_bytes - dead_bytes)
+    def with_deleted_rows(self, rows: Sequence[int]) -> Segment:
+        """Return the segment with the sizes that it has without ``rows``. It does not refer to a bitmap yet."""
+        text_bytes = self.segment.text_bytes - sum(self.ids.row(row).text_bytes for row in rows)
+        return replace(self.segment, dead_rows=len(rows), text_bytes=text_bytes)
 
 
-def live_rows(rows: int, dead: Bitmap) -> RowNumbers:
-    """The numbers of those of ``rows`` rows that are not ``dead``."""
-    alive = np.ones(rows, np.bool_)
-    bits = np.unpackbits(np.frombuffer(dead.bits, np.uint8), bitorder="little")[:rows]
-    alive[: len(bits)] = bits == 0
-    return np.flatnonzero(alive)
+def live_rows(rows: int, deleted: Bitmap) -> RowNumbers:
+    """Return the numbers of those of ``rows`` rows that are not ``deleted``, ascending."""
+    return np.delete(np.arange(rows), deleted_row_numbers(deleted))
 
 
 def evict_for_merge(objects: SegmentObjects, segments: Sequence[Segment], dimensions: int) -> None:
-    """Let go of what is cached, as far as joining ``segments`` needs the memory."""
+    """Evict cached objects until there is memory for a merge of ``segments``."""
     objects.evict_until_free(_MEMORY_PER_BYTE_READ * sum(stored_bytes(segment, dimensions) for segment in segments))
 
 
 async def put_merged_segment(objects: SegmentObjects, sources: Sequence[MergeInput]) -> MergedSegment:
-    """Put the live rows of all ``sources`` as one segment. No id may be alive in two of them.
+    """Put the live rows of all ``sources`` as one segment. No id may be live in two of them.
 
     Raises:
-        ObjectMissing: a source was swept meanwhile.
-        StorageUnavailable: throttled or unreachable through all retries; what was put is left to the sweep.
+        ObjectMissing: a source was swept in the meantime.
+        StorageUnavailable: the bucket does not answer through all retries; the sweep deletes the objects put so far.
     """
     ranks = await anyio.to_thread.run_sync(_ranks, sources)
     name = new_id("seg")
@@ -107,7 +111,7 @@ async def put_merged_segment(objects: SegmentObjects, sources: Sequence[MergeInp
 
 
 def _ranks(sources: Sequence[MergeInput]) -> list[RowNumbers]:
-    """For each source, which row of the new segment each of its live rows becomes."""
+    """Return, for each source, the numbers that its live rows get in the new segment."""
     names = [source.ids[row] for source in sources for row in source.live.tolist()]
     rank = np.empty(len(names), np.int64)
     rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
@@ -115,13 +119,13 @@ def _ranks(sources: Sequence[MergeInput]) -> list[RowNumbers]:
 
 
 async def _put_ids(objects: SegmentObjects, name: str, sources: Sequence[MergeInput], ranks: Sequence[RowNumbers]) -> bytes:
-    def joined() -> bytes:
+    def encode() -> bytes:
         rows: dict[int, IdRow] = {}
         for source, rank in zip(sources, ranks, strict=True):
             rows.update(zip(rank.tolist(), map(source.ids.row, source.live.tolist()), strict=True))
         return encode_ids([rows[row] for row in range(len(rows))])
 
-    body = await anyio.to_thread.run_sync(joined)
+    body = await anyio.to_thread.run_sync(encode)
     await objects.write(name, {IDS: body})
     return body
 
@@ -130,13 +134,13 @@ async def _put_vectors(objects: SegmentObjects, name: str, sources: Sequence[Mer
     count = sum(map(len, ranks))
     vectors: list[Vectors] = []
 
-    async def take(source: MergeInput, rank: RowNumbers) -> None:
+    async def read(source: MergeInput, rank: RowNumbers) -> None:
         stored = decode_vectors(await source.read(VECTORS))
         if not vectors:
             vectors.append(np.empty((count, stored.shape[1]), np.float32))
         await anyio.to_thread.run_sync(_scatter, vectors[0], rank, stored, source.live)
 
-    await gather_limited(map(take, sources, ranks), at_once=_MAX_CONCURRENT_READS)
+    await gather_limited(map(read, sources, ranks), at_once=_MAX_CONCURRENT_READS)
     body = await anyio.to_thread.run_sync(encode_array, vectors.pop())
     await objects.write(name, {VECTORS: body})
 
@@ -146,11 +150,11 @@ def _scatter(into: Vectors, rank: RowNumbers, stored: Vectors, live: RowNumbers)
 
 
 async def _put_docs(objects: SegmentObjects, name: str, sources: Sequence[MergeInput], ranks: Sequence[RowNumbers]) -> int:
-    async def take(source: MergeInput) -> tuple[bytes, RowNumbers]:
+    async def read(source: MergeInput) -> tuple[bytes, RowNumbers]:
         docs, offsets = await asyncio.gather(source.read(DOCS), source.read(OFFSETS))
         return docs, decode_offsets(offsets).astype(np.int64)
 
-    stored = await gather_limited(map(take, sources), at_once=_MAX_CONCURRENT_READS)
+    stored = await gather_limited(map(read, sources), at_once=_MAX_CONCURRENT_READS)
     docs, offsets = await anyio.to_thread.run_sync(_reorder_lines, stored, sources, ranks)
     del stored
     await objects.write(name, {DOCS: docs, OFFSETS: encode_array(offsets)})
@@ -160,9 +164,9 @@ async def _put_docs(objects: SegmentObjects, name: str, sources: Sequence[MergeI
 def _reorder_lines(
     stored: Sequence[tuple[bytes, RowNumbers]], sources: Sequence[MergeInput], ranks: Sequence[RowNumbers]
 ) -> tuple[bytes, Offsets]:
-    """The sources' lines in their new order, and their offsets. ``stored`` are the bodies, each with its own offsets."""
+    """Return the lines of all sources in their new order, and the offsets. ``stored`` are the bodies with their offsets."""
     count = sum(map(len, ranks))
-    origin = np.empty((3, count), np.int64)  # by new row: out of which body, from where, to where
+    origin = np.empty((3, count), np.int64)  # by new row: the number of the body, start, end
     for number, ((_, offsets), source, rank) in enumerate(zip(stored, sources, ranks, strict=True)):
         origin[:, rank] = np.full(len(rank), number), offsets[source.live], offsets[source.live + 1]
     ends = np.zeros(count + 1, np.uint64)
@@ -175,12 +179,12 @@ def _reorder_lines(
 
 
 async def _put_meta(objects: SegmentObjects, name: str, sources: Sequence[MergeInput], ranks: Sequence[RowNumbers]) -> None:
-    async def take(source: MergeInput) -> tuple[bytes, RowNumbers]:
+    async def read(source: MergeInput) -> tuple[bytes, RowNumbers]:
         lines = decode_meta(await source.read(META))
         ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == _LINE_FEED) + 1
         return lines, np.concatenate([np.zeros(1, np.int64), ends])
 
-    stored = await gather_limited(map(take, sources), at_once=_MAX_CONCURRENT_READS)
+    stored = await gather_limited(map(read, sources), at_once=_MAX_CONCURRENT_READS)
     lines, _ = await anyio.to_thread.run_sync(_reorder_lines, stored, sources, ranks)
     del stored
     await objects.write(name, {META: await anyio.to_thread.run_sync(encode_meta, lines)})

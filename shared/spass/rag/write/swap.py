@@ -1,5 +1,4 @@
-"""Making the next version of an index: plan it on the version in force, swap it in, and start over when another writer was
-faster."""
+"""The swap: plan the next version of an index and make it the current one, or plan again if another writer was faster."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -8,7 +7,6 @@ from typing import Final, Generic, TypeVar
 
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, StoredAnswer, taken_over
-from spass.aws.keys import rag_manifest
 from spass.aws.objects import ObjectMissing
 from spass.aws.swap import Participant, Swap
 from spass.aws.swap import swap as compare_and_swap
@@ -18,19 +16,19 @@ from spass.core.ids import IndexId, random_suffix
 from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline
 from spass.rag.index.answers import WriteAnswer
-from spass.rag.index.manifest import Manifest, decode_manifest, swap_write, unchanged_check
+from spass.rag.index.manifest import Manifest, read_manifest, swap_write, unchanged_check
 from spass.rag.index.precondition import IfMatch
 from spass.rag.write.merge_policy import merge_due
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
 
-_MAX_STALE_READS: Final = 2  # a plan that meets a missing object is made anew once
+_MAX_STALE_READS: Final = 2  # a plan whose objects are missing is made once more
 
 
 @dataclass(frozen=True, slots=True)
 class NextVersion(Generic[A_co]):
-    """What a plan comes to: ``answer``, and the version ``after`` that makes it true; None when nothing has to change."""
+    """The result of a plan: ``answer``, and the version ``after`` that makes it true. It is None if nothing changes."""
 
     answer: A_co
     after: Manifest | None
@@ -51,11 +49,6 @@ class Completion:
     def refusal(self) -> SpassError:
         """Return the error of a try whose claim has passed to another one."""
         return taken_over()
-
-
-async def read_manifest(store: TenantStore, index: IndexId) -> Manifest:
-    """The version in force."""
-    return decode_manifest(await store.table.get(rag_manifest(store.tenant, index)))
 
 
 async def swap(

@@ -1,8 +1,8 @@
-"""Removing what no version of an index needs: retired paths after an hour, and what was put and never listed after a day.
+"""The sweep: delete garbage after one hour, and orphans after one day.
 
-Nothing here stands in a writer's way: a manifest is changed only where it lists what was retired, and only if that still reads
-as it did. And the manifest is read after the objects are listed: one that is a day old and in no version by then was left behind
-by a writer that died, lost a race or had more to retire than a manifest holds.
+It does not block writers: it changes only the garbage list of a manifest, and only if that is unchanged. It reads the manifest
+after it has listed the objects, so an object that is a day old and not in the manifest is an orphan: its writer died, lost a
+race, or had more garbage than a manifest lists.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -22,10 +22,10 @@ from spass.rag.index.manifest import Manifest, decode_manifest, encode_garbage, 
 from spass.rag.write.merge_policy import merge_due
 
 GARBAGE_SECONDS: Final = 3600
-"""How long a reader may still want what its version listed."""
+"""The time in which a reader may still need garbage."""
 
 ORPHAN_SECONDS: Final = 24 * 3600
-"""How long a writer may take between putting an object and swapping it in, by far."""
+"""Much more than a writer may take between putting an object and the swap."""
 
 _MANIFESTS_AT_ONCE: Final = 25
 _FOLDER: Final = "rag/"
@@ -34,29 +34,29 @@ _OBJECT_DEPTH: Final = 4  # slashes in rag/<index>/<generation>/<segment>/<objec
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """How many objects were removed, that had been ``retired`` or were ``orphans``, and how many ``merges`` were asked for."""
+    """The numbers of objects deleted as ``garbage`` and as ``orphans``, and of ``merges`` requested."""
 
-    retired: int = 0
+    garbage: int = 0
     orphans: int = 0
     merges: int = 0
 
 
 async def sweep(store: TenantStore, at: int, deadline: Deadline) -> SweepResult:
-    """Sweep one tenant's indices as of second ``at``, as far as the deadline lets; the next sweep goes on. An index that a merge
-    has been due in for so long that its request must be lost gets a new one.
+    """Sweep the indices of one tenant at the time ``at`` (seconds since the epoch) until the deadline; the next sweep continues.
+    If a merge of an index is still due, its message may be lost, so send another one.
 
     Raises:
-        StorageUnavailable: the table or bucket does not answer; what was removed by then is gone.
+        StorageUnavailable: the table or bucket does not answer. Deleted objects stay deleted.
     """
-    retired = merges = 0
+    garbage = merges = 0
     async for index, item in _manifests(store):
         if not deadline.remaining():
             break
-        retired += await _sweep_garbage(store, index, item, at)
+        garbage += await _sweep_garbage(store, index, item, at)
         if merge_due(decode_manifest(item)):
             await store.jobs.send(MergeSegments(store.tenant, index))
             merges += 1
-    return SweepResult(retired, await _sweep_orphans(store, at, deadline), merges)
+    return SweepResult(garbage, await _sweep_orphans(store, at, deadline), merges)
 
 
 async def _manifests(store: TenantStore) -> AsyncIterator[tuple[IndexId, Item]]:
@@ -73,27 +73,27 @@ async def _manifests(store: TenantStore) -> AsyncIterator[tuple[IndexId, Item]]:
 
 
 async def _sweep_garbage(store: TenantStore, index: IndexId, item: Item, at: int) -> int:
-    """Remove what was retired an hour ago, then its entries. Nothing that was retired is ever listed again, so that it does not
-    matter what becomes of the manifest in between."""
+    """Delete the garbage of an hour ago, and then its entries. No version lists garbage again, so changes of the manifest in
+    between do not matter."""
     manifest = decode_manifest(item)
-    due = [entry for entry in manifest.retired if entry.at + GARBAGE_SECONDS <= at]
+    due = [entry for entry in manifest.garbage if entry.at + GARBAGE_SECONDS <= at]
     if not due:
         return 0
     found = [key for entry in due for key in await _objects(store, f"{_FOLDER}{index}/{entry.path}")]
     await store.objects.delete(found)
-    left = [entry for entry in manifest.retired if entry not in due]
+    rest = [entry for entry in manifest.garbage if entry not in due]
     unlist = Update(
         keys.rag_manifest(store.tenant, index),
-        set={"retired": encode_garbage(left)},
+        set={"retired": encode_garbage(rest)},
         when=Equals("retired", item["retired"]),
     )
-    with suppress(ConditionFailed):  # a writer retired more meanwhile: the next sweep takes these out too
+    with suppress(ConditionFailed):  # a writer added garbage in the meantime: the next sweep removes these entries
         await store.table.write(unlist)
     return len(found)
 
 
 async def _objects(store: TenantStore, path: str) -> Sequence[str]:
-    """The objects that a retired path stands for: of a generation, of a segment, or itself."""
+    """Return the objects of a garbage path, which is a generation, a segment or one object."""
     return [path] if path.count("/") == _OBJECT_DEPTH else await store.objects.list_keys(f"{path}/")
 
 
@@ -113,10 +113,10 @@ async def _sweep_orphans(store: TenantStore, at: int, deadline: Deadline) -> int
 
 
 def _is_referenced(manifest: Manifest, path: str) -> bool:
-    """Whether ``path`` is of the version in force, or was retired: then it has its hour."""
+    """Return whether ``path`` is in the current version or in its garbage, which is deleted after an hour."""
     generation, segment, part = path.split("/", 2)
     names = {generation, f"{generation}/{segment}", path}
-    if any(entry.path in names for entry in manifest.retired):
+    if any(entry.path in names for entry in manifest.garbage):
         return True
     if generation != manifest.generation:
         return False

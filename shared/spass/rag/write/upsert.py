@@ -1,4 +1,5 @@
-"""What an append brings to an index: new rows, as the segments of one version after another until one is swapped in."""
+"""Upsert: add rows to an index and mark the rows with the same ids as deleted, in one attempt after another until a swap
+succeeds."""
 
 import asyncio
 import time
@@ -19,7 +20,7 @@ from spass.rag.write.deleted_rows import mark_deleted, write_all_deleted_rows
 from spass.rag.write.merge_policy import choose_merge
 from spass.rag.write.segment_merge import MergeInput, evict_for_merge, put_merged_segment
 
-_MAX_PUTS_FOR_CLOCK: Final = 2  # of one append's rows, before only what is right makes another one needed
+_MAX_PUTS_FOR_CLOCK: Final = 2  # of the rows of one upsert, before a later clock alone no longer causes another one
 
 
 def _now_ms() -> int:
@@ -28,15 +29,16 @@ def _now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedDocuments:
-    """New documents with their vectors, (n, d) float32, rows normalised. ``written``, in milliseconds since the epoch, is the
-    time of the write."""
+    """New documents with their vectors, (n, d) float32, rows normalised. ``written`` is the time of the write in milliseconds
+    since the epoch."""
 
     documents: Sequence[NewDocument]
     vectors: Vectors
     written: int = field(default_factory=_now_ms)
 
     def rows(self, created: Mapping[DocumentId, int]) -> Rows:
-        """Them as rows in the order of ids; what was there under the same id keeps when it was ``created``."""
+        """Return the rows in the order of ids. A document that replaces another one keeps its time of creation from
+        ``created``."""
         order = sorted(range(len(self.documents)), key=lambda n: self.documents[n].id)
         ids, docs, meta = [], [], []
         for document in (self.documents[n] for n in order):
@@ -49,8 +51,8 @@ class EmbeddedDocuments:
 
 @dataclass(frozen=True, slots=True)
 class _StoredSegment:
-    """The new rows alone, as they lie in the bucket: in the life ``generation``, ``written`` then, and true of what was
-    ``created`` when."""
+    """The new rows as an own segment in the bucket, and what it depends on: the ``generation``, the time ``written``, and the
+    times at which documents that it replaces were ``created``."""
 
     generation: str
     written: int
@@ -60,73 +62,78 @@ class _StoredSegment:
 
 @dataclass(slots=True)
 class Upsert:
-    """One append, through all its tries.
+    """One append or patch, through all its attempts.
 
-    The first merges small segments into the new one. Whoever swaps meanwhile makes that work void, and a busy index has always
-    somebody who swaps sooner than a merge is read and put. So a later try does nearly nothing between reading the version in
-    force and swapping: its rows were put by themselves, once, and are put anew only if another life of the index has begun or
-    another writer changed when one of the documents was created; for one that wrote a document later, only once.
+    The first attempt merges small segments into the new one. If another writer swaps first, that work is lost, and in a busy
+    index a writer always swaps before a merge is done. So later attempts do almost nothing between reading the current version
+    and the swap: they put the rows once, as an own segment. They put them again only if the generation or the time of creation of
+    a document has changed, and once if another writer wrote one of the documents at a later time.
     """
 
     new: EmbeddedDocuments
-    _tried: bool = False
-    _puts: int = 0
+    _merge_attempted: bool = False
+    _put_count: int = 0
     _put: _StoredSegment | None = None
 
     async def segments(
         self, objects: SegmentObjects, loaded: Sequence[LiveIds], found: Mapping[DocumentId, DocumentLocation], name: str
     ) -> tuple[Segment, ...]:
-        """The segments of the next version, all put: those ``loaded`` with the rows ``found`` dead, and the new rows."""
-        created = {document: place.stored.created_at for document, place in found.items()}
-        self._advance_write_time([place.stored for place in found.values()], anew=not self._fits(objects.generation, created))
-        killed = mark_deleted(loaded, found.values())
-        merged = {segment.id for segment in self._to_merge(killed.left)}
-        left = write_all_deleted_rows(objects, [other for other in killed.left if other.id not in merged], killed.changed, name)
+        """Put and return the segments of the next version: those ``loaded``, with the rows ``found`` deleted, and the new
+        rows."""
+        created = {document: location.stored.created_at for document, location in found.items()}
+        must_put = not self._is_reusable(objects.generation, created)
+        self._advance_write_time([location.stored for location in found.values()], must_put=must_put)
+        result = mark_deleted(loaded, found.values())
+        merged = {segment.id for segment in self._to_merge(result.remaining)}
+        others = [segment for segment in result.remaining if segment.id not in merged]
+        write_others = write_all_deleted_rows(objects, others, result.bitmaps, name)
         if merged:
-            inputs = [replace(live, dead=killed.changed.get(live.segment.id, live.dead)) for live in loaded]
+            inputs = [replace(live, deleted=result.bitmaps.get(live.segment.id, live.deleted)) for live in loaded]
             put = self._put_merged(objects, created, [live for live in inputs if live.segment.id in merged])
         else:
             put = self._put_alone(objects, created)
-        segment, rest = await asyncio.gather(put, left)
+        segment, rest = await asyncio.gather(put, write_others)
         return (*rest, segment)
 
-    def _advance_write_time(self, replaced: Sequence[IdRow], *, anew: bool) -> None:
-        """No document is written before what it takes the place of, which another writer may have put meanwhile, or by another
-        clock. A time that has to change becomes the present one: that is after all writers who are under way already. Rows that
-        were put twice, and need not be put ``anew`` for another reason, keep theirs: who is overtaken time and again shall not
-        put them time and again."""
+    def _advance_write_time(self, replaced: Sequence[IdRow], *, must_put: bool) -> None:
+        """Advance the time of the write, so that no document is older than the one that it replaces. Another writer, perhaps with
+        another clock, may have written that one in the meantime. The new time is the present, which is after all concurrent
+        writers.
+
+        Rows that were put twice and can be reused keep their time: a writer that keeps losing the race must not put its rows
+        again on every attempt."""
         latest = max((row.updated_at for row in replaced), default=0)
-        if latest > self.new.written and (anew or self._puts < _MAX_PUTS_FOR_CLOCK):
+        if latest > self.new.written and (must_put or self._put_count < _MAX_PUTS_FOR_CLOCK):
             self.new = replace(self.new, written=max(latest, _now_ms()))
 
-    def _fits(self, generation: str, created: Mapping[DocumentId, int]) -> bool:
-        """Whether the rows lie in the bucket as this version of the index needs them."""
+    def _is_reusable(self, generation: str, created: Mapping[DocumentId, int]) -> bool:
+        """Return whether the segment in the bucket fits the current version, apart from its time."""
         put = self._put
         return put is not None and (put.generation, put.created) == (generation, created)
 
     def _to_merge(self, segments: Sequence[Segment]) -> Sequence[Segment]:
-        first, self._tried = not self._tried, True
+        first, self._merge_attempted = not self._merge_attempted, True
         if first or len(segments) >= MAX_SEGMENTS:
             return choose_merge(segments, len(self.new.documents), self.new.vectors.shape[1])
         return ()
 
     async def _put_alone(self, objects: SegmentObjects, created: Mapping[DocumentId, int]) -> Segment:
         put, new = self._put, self.new
-        if put is None or put.written != new.written or not self._fits(objects.generation, created):
+        if put is None or put.written != new.written or not self._is_reusable(objects.generation, created):
             put = _StoredSegment(objects.generation, new.written, created, await put_segment(objects, new.rows(created)))
             self._put = put
-            self._puts += 1
+            self._put_count += 1
         return put.segment
 
     async def _put_merged(self, objects: SegmentObjects, created: Mapping[DocumentId, int], inputs: Sequence[LiveIds]) -> Segment:
-        self._puts += 1
+        self._put_count += 1
         evict_for_merge(objects, [live.segment for live in inputs], self.new.vectors.shape[1])
         new = await anyio.to_thread.run_sync(MergeInput.of_rows, self.new.rows(created))
         return (await put_merged_segment(objects, [new, *(MergeInput.of(objects, live) for live in inputs)])).segment
 
 
 async def put_segment(objects: SegmentObjects, rows: Rows) -> Segment:
-    """Put ``rows`` as a new segment that no version lists yet."""
+    """Put ``rows`` as a new segment, which no version lists yet."""
     parts = await anyio.to_thread.run_sync(encode_segment, rows)
     segment = Segment(new_id("seg"), len(rows.ids), rows.text_bytes, len(parts[DOCS]))
     await objects.write(segment.id, parts)

@@ -1,4 +1,4 @@
-"""Replace and append: embed, put a segment, swap the manifest."""
+"""Replace and append: embed the documents, put a segment, and swap the manifest."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ class Writer:
         participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer:
-        """Make ``documents`` all that the index holds, under a new generation; the index is created if absent.
+        """Replace all documents of the index by ``documents``, in a new generation. The index is created if it does not exist.
 
         Raises:
             IndexChanged: ``if_match`` does not hold.
@@ -47,9 +47,9 @@ class Writer:
         segment = await put_segment(objects, new.rows({}))
 
         async def plan(before: Manifest, _: str) -> NextVersion[WriteAnswer]:
-            after = self._first_of(generation, before).with_segments([segment], now())
-            retired = [before.generation] if before.exists else []
-            return self._step(index_id, before, after, retired, new, replaced=before.doc_count)
+            after = self._empty_manifest(generation, before).with_segments([segment], now())
+            garbage = [before.generation] if before.exists else []
+            return self._next_version(index_id, before, after, garbage, new, replaced=before.doc_count)
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
 
@@ -61,7 +61,7 @@ class Writer:
         participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer:
-        """Add ``documents``, each in place of the one with its id; the index is created if absent.
+        """Add ``documents``; each replaces the one with its id. The index is created if it does not exist.
 
         Raises:
             EmbeddingModelMismatch: the index was built with another model or dimension.
@@ -70,25 +70,25 @@ class Writer:
         check_limits(documents)
         check_model(await read_manifest(scope.store, index_id), self._embedder.model)
         new = await self._embed(scope, documents)
-        addition = Upsert(new)
+        upsert = Upsert(new)
 
         async def plan(before: Manifest, name: str) -> NextVersion[WriteAnswer]:
             check_model(before, self._embedder.model)
-            after = before if before.exists else self._first_of(new_id("gen"), before)
+            after = before if before.exists else self._empty_manifest(new_id("gen"), before)
             objects = SegmentObjects(scope.store, index_id, after.generation, self._cache)
             loaded = await load_live_ids(objects, before.segments)
             found = locate_documents(loaded, [document.document_id for document in documents])
-            segments = await addition.segments(objects, loaded, found, name)
-            retired = garbage_paths(before.generation, before.segments, segments)
-            return self._step(index_id, before, after.with_segments(segments, now()), retired, new, replaced=len(found))
+            segments = await upsert.segments(objects, loaded, found, name)
+            garbage = garbage_paths(before.generation, before.segments, segments)
+            return self._next_version(index_id, before, after.with_segments(segments, now()), garbage, new, replaced=len(found))
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
 
     async def _embed(self, scope: Scope, documents: Sequence[NewDocument]) -> EmbeddedDocuments:
         return EmbeddedDocuments(documents, await self._embedder.embed(scope, [document.text for document in documents]))
 
-    def _first_of(self, generation: str, before: Manifest) -> Manifest:
-        """The empty beginning of ``generation``; a living index keeps when it was created."""
+    def _empty_manifest(self, generation: str, before: Manifest) -> Manifest:
+        """Return the manifest of ``generation`` without documents. An index that exists keeps its time of creation."""
         model = self._embedder.model
         return Manifest(
             generation=generation,
@@ -97,17 +97,17 @@ class Writer:
             created_at=before.created_at if before.exists else now(),
         )
 
-    def _step(
+    def _next_version(
         self,
         index_id: IndexId,
         before: Manifest,
         after: Manifest,
-        retired: Sequence[str],
+        garbage: Sequence[str],
         new: EmbeddedDocuments,
         *,
         replaced: int,
     ) -> NextVersion[WriteAnswer]:
-        next_ = before.next_version(after, retired=retired, at=now_s())
+        next_ = before.next_version(after, garbage=garbage, at=now_s())
         answer = WriteAnswer(
             index_id=index_id,
             doc_count=next_.doc_count,

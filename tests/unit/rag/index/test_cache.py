@@ -68,7 +68,7 @@ def test_the_budget_holds_whatever_is_put(puts: list[tuple[int, int]], room: int
     for number, size in puts:
         if cache.get(name("a", number)) is None:
             cache.put(name("a", number), bytes(size * 300))
-        assert 0 <= cache.held <= cache.budget
+        assert 0 <= cache.used_bytes <= cache.budget
 
 
 async def test_of_several_who_want_the_same_one_reads() -> None:

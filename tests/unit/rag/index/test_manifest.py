@@ -48,7 +48,7 @@ segments = st.builds(
 @given(st.lists(segments, max_size=MAX_SEGMENTS))
 def test_a_manifest_survives_its_item(listed: list[Segment]) -> None:
     first = Manifest("gen_1", 0, "model", 8, now(), now(), tuple(listed))
-    after = Manifest().next_version(first, retired=["gen_0/seg_1"], at=7)
+    after = Manifest().next_version(first, garbage=["gen_0/seg_1"], at=7)
     assert decode_manifest(stored(Manifest(), after)) == after
     assert after.version == 1
 
@@ -61,8 +61,8 @@ def test_the_largest_manifest_there_can_be_fits() -> None:
         )
         gen = new_id("gen")
         next_ = Manifest(gen, 0, "m" * 100, 16384, now(), now(), worst)
-        retired = [f"{gen}/{new_id('seg')}/dead-{random_suffix()}" for _ in range(3)]
-        manifest = manifest.next_version(next_, retired=retired, at=2**32)
+        garbage = [f"{gen}/{new_id('seg')}/dead-{random_suffix()}" for _ in range(3)]
+        manifest = manifest.next_version(next_, garbage=garbage, at=2**32)
     item = stored(Manifest(), manifest)
     assert 20_000 < sum(len(str(value)) for value in item.values()) < MANIFEST_BYTES
 

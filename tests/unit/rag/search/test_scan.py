@@ -17,7 +17,7 @@ from spass.rag.search.scan import scan_top_k as best_of
 def best(vectors: Vectors, query: Vectors, top_k: int, alive: Sequence[bool] | None = None) -> list[tuple[int, float]]:
     """The best rows of one segment."""
     dead = None if alive is None else np.flatnonzero(~np.array(alive, np.bool_))
-    return [(row, score) for score, _, row in best_of([ScanBlock(0, 0, vectors, but=dead)], query, top_k)[:top_k]]
+    return [(row, score) for score, _, row in best_of([ScanBlock(0, 0, vectors, excluded=dead)], query, top_k)[:top_k]]
 
 
 def brute_force(vectors: Vectors, query: Vectors, top_k: int, alive: Sequence[bool]) -> list[tuple[int, float]]:

@@ -88,7 +88,7 @@ async def test_segments_become_one_and_nothing_else_changes(harness: RagHarness,
         before.doc_count,
         before.text_bytes,
     )
-    assert {entry.path for entry in after.retired} == {f"{before.generation}/{segment.id}" for segment in before.segments}
+    assert {entry.path for entry in after.garbage} == {f"{before.generation}/{segment.id}" for segment in before.segments}
     assert await contents(harness, index) == wanted
     assert await harness.rag.reader.query(harness.scope, index, "text 2 2", 12) == answer
     assert (await harness.rag.writer.append(harness.scope, index, documents(("new", "neu")))).version == before.version + 1

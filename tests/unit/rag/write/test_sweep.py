@@ -50,10 +50,10 @@ async def test_what_a_replace_retired_goes_an_hour_later(harness: RagHarness, in
     await harness.rag.writer.replace(harness.scope, index, documents(("b", "neu")))
     assert await swept(harness, SOON) == SweepResult()
     assert len(await stored(harness, index)) == 2 * PARTS
-    assert await swept(harness, AN_HOUR_ON) == SweepResult(retired=PARTS)
+    assert await swept(harness, AN_HOUR_ON) == SweepResult(garbage=PARTS)
     assert len(await stored(harness, index)) == PARTS
     manifest = await read_manifest(harness.scope.store, index)
-    assert (manifest.retired, manifest.version, manifest.revision) == ((), 2, 2)
+    assert (manifest.garbage, manifest.version, manifest.revision) == ((), 2, 2)
     assert await contents(harness, index) == {"b": "neu"}
     assert await swept(harness, AN_HOUR_ON) == SweepResult()
 
@@ -61,7 +61,7 @@ async def test_what_a_replace_retired_goes_an_hour_later(harness: RagHarness, in
 async def test_of_a_deleted_index_nothing_stays_but_its_version(harness: RagHarness, index: IndexId) -> None:
     await harness.rag.writer.append(harness.scope, index, documents(("a", "alt")))
     await harness.rag.deleter.delete_index(harness.scope, index)
-    assert await swept(harness, AN_HOUR_ON) == SweepResult(retired=PARTS)
+    assert await swept(harness, AN_HOUR_ON) == SweepResult(garbage=PARTS)
     assert await stored(harness, index) == []
     assert (await harness.rag.writer.append(harness.scope, index, documents(("a", "neu")))).version == 3
 
@@ -71,7 +71,7 @@ async def test_a_bitmap_that_was_replaced_goes_and_the_segment_stays(harness: Ra
     for n in range(3):
         await harness.rag.deleter.delete_document(harness.scope, index, DocumentId(f"d{n}"))
     assert len(await stored(harness, index)) == PARTS + 3
-    assert await swept(harness, AN_HOUR_ON) == SweepResult(retired=2)
+    assert await swept(harness, AN_HOUR_ON) == SweepResult(garbage=2)
     assert len(await stored(harness, index)) == PARTS + 1
     assert await swept(harness, A_DAY_ON) == SweepResult()
     assert set(await contents(harness, index)) == {f"d{n}" for n in range(3, 9)}
@@ -101,13 +101,13 @@ async def test_an_old_object_that_was_retired_just_now_has_its_hour(harness: Rag
         await harness.rag.deleter.delete_index(harness.scope, index)
     assert await swept(harness, A_DAY_ON) == SweepResult()
     assert len(await stored(harness, index)) == PARTS
-    assert await swept(harness, A_DAY_ON + GARBAGE_SECONDS) == SweepResult(retired=PARTS)
+    assert await swept(harness, A_DAY_ON + GARBAGE_SECONDS) == SweepResult(garbage=PARTS)
 
 
 async def test_more_than_a_manifest_remembers_is_found_by_the_day(harness: RagHarness, index: IndexId) -> None:
     for n in range(70):
         await harness.rag.writer.replace(harness.scope, index, documents(("a", str(n))))
-    assert (await swept(harness, AN_HOUR_ON)).retired == 64 * PARTS
+    assert (await swept(harness, AN_HOUR_ON)).garbage == 64 * PARTS
     assert await swept(harness, A_DAY_ON) == SweepResult(orphans=5 * PARTS)
     assert await contents(harness, index) == {"a": "69"}
 
@@ -120,12 +120,12 @@ async def test_a_writer_in_between_loses_nothing_and_the_next_sweep_takes_the_en
     rival = harness.cold()
 
     with inject(RacingWriters(lambda: rival.writer.replace(harness.scope, index, documents(("a", "3"))), operation="UpdateItem")):
-        assert await swept(harness, AN_HOUR_ON) == SweepResult(retired=PARTS)
+        assert await swept(harness, AN_HOUR_ON) == SweepResult(garbage=PARTS)
     manifest = await read_manifest(harness.scope.store, index)
-    assert (len(manifest.retired), manifest.version) == (2, 3)
+    assert (len(manifest.garbage), manifest.version) == (2, 3)
     assert await contents(harness, index) == {"a": "3"}
-    assert await swept(harness, AN_HOUR_ON) == SweepResult(retired=PARTS)
-    assert (await read_manifest(harness.scope.store, index)).retired == ()
+    assert await swept(harness, AN_HOUR_ON) == SweepResult(garbage=PARTS)
+    assert (await read_manifest(harness.scope.store, index)).garbage == ()
 
 
 async def test_a_sweep_beside_a_write_under_way_does_not_disturb_it(harness: RagHarness, index: IndexId) -> None:
@@ -161,7 +161,7 @@ async def test_a_sweep_that_breaks_off_is_ended_by_the_next(harness: RagHarness,
         with inject(FaultPlan(fault, at=at)) as plan, contextlib.suppress(Crash, SpassError):
             await swept(harness, AN_HOUR_ON)
         await swept(harness, AN_HOUR_ON)
-        assert (await read_manifest(harness.scope.store, index)).retired == ()
+        assert (await read_manifest(harness.scope.store, index)).garbage == ()
         assert len(await stored(harness, index)) == PARTS, f"{fault} at {at}"
         assert await contents(harness, index) == {"a": "neu"}
         if len(plan.calls) <= at:
