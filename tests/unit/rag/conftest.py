@@ -1,5 +1,6 @@
 """A rag room on an in-process table and bucket (single-threaded tests only), with vectors made by arithmetic."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -140,3 +141,37 @@ class RacingWriters(FaultPlan):
 
     def count(self, operation: str) -> int:
         return sum(call.operation == operation for call in self.calls)
+
+
+class ConcurrentReads(FaultPlan):
+    """Counts the concurrent reads of objects named ``name``, and their maximum, ``most``."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.now = self.most = 0
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        if call.operation != "GetObject" or not str(call.parameters["Key"]).endswith(self.name):
+            return await super().around(call, run)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(0.005)
+            return await super().around(call, run)
+        finally:
+            self.now -= 1
+
+
+async def all_documents(harness: RagHarness, index: IndexId, limit: int = 100) -> dict[str, str]:
+    found: dict[str, str] = {}
+    cursor = None
+    while True:
+        page = await harness.rag.reader.documents(harness.scope, index, cursor, limit)
+        assert [document.id for document in page.documents] == sorted(document.id for document in page.documents)
+        for document in page.documents:
+            assert document.id not in found
+            found[document.id] = document.text
+        cursor = page.next_cursor
+        if cursor is None:
+            return found

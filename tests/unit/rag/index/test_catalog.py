@@ -1,0 +1,28 @@
+"""List the indices of a tenant."""
+
+import pytest
+
+from spass.core.ids import IndexId
+from tests.unit.rag.conftest import RagHarness, documents
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_indices_are_listed_in_pages_without_the_deleted_ones(harness: RagHarness) -> None:
+    names = [f"i{n}" for n in range(7)]
+    for name in names:
+        await harness.rag.writer.append(harness.scope, IndexId(name), documents(("a", "x")))
+    for name in ("i0", "i3", "i6"):
+        await harness.rag.deleter.delete_index(harness.scope, IndexId(name))
+    await harness.rag.writer.append(harness.tenant("other"), IndexId("i3"), documents(("a", "x")))
+    for limit in (1, 2, 3, 4, 100):
+        seen: list[str] = []
+        cursor = None
+        while True:
+            page = await harness.rag.catalog.list(harness.scope, cursor, limit)
+            assert len(page.indices) <= limit
+            seen += [summary.id for summary in page.indices]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        assert seen == ["i1", "i2", "i4", "i5"]
