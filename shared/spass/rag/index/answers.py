@@ -52,7 +52,7 @@ class WriteAnswer(ResponseModel):
     replaced: Count
     version: Count
     generation: Annotated[str, Field(exclude=True)] = ""
-    """The life of the index that was written to. Clients do not see it."""
+    """The generation that was written to. Clients do not see it."""
 
 
 class Document(ResponseModel):

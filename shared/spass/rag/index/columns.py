@@ -184,7 +184,7 @@ class _Values(Sequence[MetadataKey]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, rank: int) -> MetadataKey:  # type: ignore[override]  # nobody needs a slice
+    def __getitem__(self, rank: int) -> MetadataKey:  # type: ignore[override]  # values are read one by one
         rank = rank if rank >= 0 else rank + len(self)
         start = self._ends[rank - 1] if rank else 0
         return metadata_key(json.loads(str(self._text[start : self._ends[rank]], "utf-8")))

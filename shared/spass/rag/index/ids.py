@@ -66,7 +66,7 @@ class Ids(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, row: int) -> str:  # type: ignore[override]  # nobody needs a slice
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]  # ids are read one by one
         start = self._ends[row - 1] if row else 0
         return str(self._text[start : self._ends[row]], "ascii")
 

@@ -62,7 +62,7 @@ def blocks(segment: Segment, dimensions: int) -> list[Block]:
 
 
 class SegmentObjects:
-    """The objects of one life of one index: ``rag/<index>/<generation>/<segment>/…`` below the tenant's prefix.
+    """The objects of one generation of an index: ``rag/<index>/<generation>/<segment>/…`` below the tenant's prefix.
 
     Every read may raise ``ObjectMissing``: the segment became garbage and was swept after the manifest was read.
     """

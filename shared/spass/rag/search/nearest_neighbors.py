@@ -64,7 +64,7 @@ async def find_nearest(objects: SegmentObjects, segments: Sequence[Segment], que
     finally:
         if ahead is not None:
             ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)  # nobody needs its error any more
+            await asyncio.gather(ahead, return_exceptions=True)  # its error does not matter any more
     return await _with_ids(objects, segments, best_yet.found, query.top_k)
 
 

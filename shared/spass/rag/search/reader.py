@@ -66,11 +66,11 @@ class Reader:
         manifest = await self._manifest(scope, index_id)
         check_model(manifest, self._embedder.model)
         vector = (await self._embedder.embed(scope, [query]))[0]
-        question = VectorQuery(vector, top_k, filter, min_score)
+        vector_query = VectorQuery(vector, top_k, filter, min_score)
 
         async def search(manifest: Manifest, objects: SegmentObjects) -> QueryAnswer:
             check_model(manifest, self._embedder.model)
-            found = await find_nearest(objects, manifest.segments, question)
+            found = await find_nearest(objects, manifest.segments, vector_query)
             return QueryAnswer(index_id=index_id, results=await _load_hits(objects, found), version=manifest.version)
 
         return await self._reading(scope, index_id, manifest, search)

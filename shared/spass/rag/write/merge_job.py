@@ -105,8 +105,8 @@ async def _apply_recent_deletes(
 
 
 async def _rows_deleted_since(objects: SegmentObjects, merged: MergedSegment, live: LiveIds, now: Segment) -> list[int]:
-    """The rows of the new segment that died in one of its inputs. A dead row never lives again, and the ids of a segment never
-    change, so that an id says which row it has become."""
+    """Return the rows of the new segment that were deleted in one of its inputs after ``live`` was loaded. Equal counts mean
+    equal bitmaps, because a deleted row stays deleted."""
     if now.dead_rows == live.segment.dead_rows:
         return []
     deleted = await objects.deletion_bitmap(now)

@@ -59,14 +59,14 @@ async def swap(
     participant: Participant[A] | None = None,
     if_match: IfMatch | None = None,
 ) -> A:
-    """Carry out ``plan``: given the version in force and a new name for this attempt, it puts the objects that it needs and
-    returns a step. The version and the participant's writes take effect together. When another writer swapped first, the plan is
-    made again on what is now in force; the objects of the lost attempt are left to the sweep.
+    """Make the version that ``plan`` returns the current one, and return its answer.
 
-    The precondition ``if_match`` is checked on the very version that the swap replaces, at each attempt.
+    ``plan`` gets the current version and a new name for this attempt, and puts the objects that it needs. The next version and
+    the participant's writes take effect together. If another writer swaps first, plan again on the new current version; the sweep
+    deletes the objects of the lost attempt. ``if_match`` is checked in each attempt, on the version that the swap replaces.
 
-    A step that changes nothing writes only the participant's writes, on condition that the version is still in force. When a
-    write leaves a merge due, a job is asked for.
+    If the plan changes nothing, only the participant's writes are made, on condition that the version is still the current one.
+    If a merge is due after a write, request a merge job.
 
     Raises:
         StorageUnavailable: the table or bucket does not answer, or the deadline passed among too many other writers.
@@ -77,11 +77,11 @@ async def swap(
 
     async def attempt() -> Swap[A]:
         nonlocal merge
-        before, step = await _plan_next(store, index, plan, if_match)
-        merge = step.after is not None and step.after.version > before.version and merge_due(step.after)
-        if step.after is None:
-            return Swap(step.answer, unchanged_check(store.tenant, index, before))
-        return Swap(step.answer, swap_write(store.tenant, index, before, step.after))
+        before, next_ = await _plan_next(store, index, plan, if_match)
+        merge = next_.after is not None and next_.after.version > before.version and merge_due(next_.after)
+        if next_.after is None:
+            return Swap(next_.answer, unchanged_check(store.tenant, index, before))
+        return Swap(next_.answer, swap_write(store.tenant, index, before, next_.after))
 
     answer = await compare_and_swap(store, attempt, deadline, participant)
     if merge:
@@ -92,10 +92,10 @@ async def swap(
 async def _plan_next(
     store: TenantStore, index: IndexId, plan: Callable[[Manifest, str], Awaitable[NextVersion[A]]], if_match: IfMatch | None
 ) -> tuple[Manifest, NextVersion[A]]:
-    """Return the version in force and what ``plan`` makes of it."""
+    """Return the current version and the result of ``plan`` on it."""
     for _ in range(_MAX_STALE_READS):
         before = await read_manifest(store, index)
-        with suppress(ObjectMissing):  # swept since the version was read: the next version needs it no more
+        with suppress(ObjectMissing):  # swept after the version was read, so there is a newer version
             if if_match is not None:
                 await if_match.check(store, index, before)
             return before, await plan(before, random_suffix())
@@ -103,5 +103,5 @@ async def _plan_next(
 
 
 async def _request_merge(store: TenantStore, index: IndexId) -> None:
-    with suppress(SpassError):  # the write is done; the next one asks again, and so does the sweep
+    with suppress(SpassError):  # the write is done; the next write or the sweep requests the job again
         await store.jobs.send(MergeSegments(store.tenant, index))
