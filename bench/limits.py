@@ -32,7 +32,9 @@ from spass.aws.keys import Key, backend_limit
 from spass.aws.leases import RENEW_SECONDS
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Update
-from spass.limits.shared_limit import Caps, LimitTable, NoCapacity, Reservation, SharedLimit, new_call_id
+from spass.limits.shard import LimitTable, Reservation
+from spass.limits.shard_state import Caps, NoCapacity
+from spass.limits.shared_limit import SharedLimit, new_call_id
 
 TO_REACH: Final = 2.0
 AT_ONCE: Final = 16

@@ -17,7 +17,9 @@ from spass.core.cost import NO_COST, Cost
 from spass.core.errors import BudgetExceeded, RateLimited, SpassError
 from spass.core.ids import TenantId
 from spass.core.messages import TokenUsage
-from spass.limits.shared_limit import Caps, NoCapacity, Reservation, SharedLimit, new_call_id, renew_while_running
+from spass.limits.shard import Reservation, renew_while_running
+from spass.limits.shard_state import Caps, NoCapacity
+from spass.limits.shared_limit import SharedLimit, new_call_id
 from spass.metering.pricing import decimal_text
 from spass.metering.usage import spending_of_month
 from spass.tenancy.settings import Cascade

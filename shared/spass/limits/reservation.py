@@ -23,21 +23,23 @@ from spass.limits.shard_state import (
     month_of,
 )
 
-_PLACE_SECONDS: Final = 1.0  # until a retry when all places are taken: no one can know when a living call ends
-_MONEY_SECONDS: Final = 5.0  # until a retry when the budget is reserved: calls give money back only at their end
-_SOONEST: Final = 0.05
+_CONCURRENCY_SECONDS: Final = 1.0  # until a retry when too many calls are in flight: nobody knows when a call ends
+_MONEY_SECONDS: Final = 5.0  # until a retry when the budget is reserved: calls give money back at their end
+_SOONEST: Final = 0.05  # seconds until a retry, at least
 
 
 class ReservationCheck:
-    """The reservation of one call in one shard, whose part of the caps is ``share``: whether it fits, and the write that makes it
-    at ``now`` if the item still is as ``state`` says. ``opening`` is the month's spending so far, for an item that does not count
-    this month yet."""
+    """Check one call against one shard, and build the write that reserves it.
+
+    ``share`` is the shard's part of the caps. The write, for the time ``now``, is conditional on what ``state`` says of the item.
+    ``opening`` is the month's cost so far, for an item that does not count this month yet.
+    """
 
     def __init__(
-        self, share: Caps, asked: ReservationRequest, state: ShardState, now: float, opening: OpeningBalance | None = None
+        self, share: Caps, request: ReservationRequest, state: ShardState, now: float, opening: OpeningBalance | None = None
     ) -> None:
         self.share = share
-        self.asked = asked
+        self.request = request
         self.state = state
         self.now = now
         self.slot = state.current_slot(now)
@@ -49,27 +51,27 @@ class ReservationCheck:
         self._freed = sum(map(len, self._expired.values()))
 
     @property
-    def needs_opening(self) -> bool:
+    def needs_opening_balance(self) -> bool:
         budget = self.share.usd_per_month
         return budget is not None and self.opening is None and not self.state.counts_money_of(self.month, budget)
 
     def full(self) -> NoCapacity | None:
-        """Return why there is no room, or None if there is; of several reasons the one that lasts longest."""
-        reasons = filter(None, (self._tokens_full(), self._places_full(), self._budget_full()))
+        """Return the reason that lasts longest if there is no room, else None."""
+        reasons = filter(None, (self._tokens_full(), self._concurrency_full(), self._budget_full()))
         return max(reasons, key=lambda reason: reason.retry_after, default=None)
 
     def change(self) -> Change:
         """Return the change that reserves the room, on condition that there is room."""
         change = Change()
         change.when.append(ITEM_EXISTS if self.state.exists else ITEM_ABSENT)
-        self._take_place(change)
+        self._take_slot(change)
         if self.share.tokens_per_minute is not None:
             self._take_tokens(change, self.share.tokens_per_minute)
         if self.share.usd_per_month is not None:
             self._take_money(change, self.share.usd_per_month)
         return change
 
-    def opened(self) -> Change:
+    def opening_write(self) -> Change:
         """Return the change that only begins to count the month's money, for a call that found no room."""
         change = Change()
         change.when.append(ITEM_EXISTS if self.state.exists else ITEM_ABSENT)
@@ -77,9 +79,9 @@ class ReservationCheck:
             self._begin_counting(change, self.share.usd_per_month, Decimal(0))
         return change
 
-    def _take_place(self, change: Change) -> None:
-        change.add[calls_attribute(self.lease)] = frozenset({self.asked.call_id})
-        change.when.append(Lacks(calls_attribute(self.lease), self.asked.call_id))
+    def _take_slot(self, change: Change) -> None:
+        change.add[calls_attribute(self.lease)] = frozenset({self.request.call_id})
+        change.when.append(Lacks(calls_attribute(self.lease), self.request.call_id))
         for lease, calls in self._expired.items():
             change.remove.append(calls_attribute(lease))
             change.when.append(HasSize(calls_attribute(lease), len(calls)))
@@ -87,27 +89,27 @@ class ReservationCheck:
             change.when.append(Absent("active"))
             change.set["active"] = 1
         else:
-            change.when.append(AtMost("active", self._places - 1 + self._freed))
+            change.when.append(AtMost("active", self._concurrency - 1 + self._freed))
             change.add["active"] = 1 - self._freed
         if self.state.old_leases_end is not None and self.state.old_leases_end <= self.now:
             change.set["holds"] = {}
             change.set["reserved"] = {}
 
     def _take_tokens(self, change: Change, cap: int) -> None:
-        count_tokens(change, self.state, self.now, self.asked.tokens)
+        count_tokens(change, self.state, self.now, self.request.tokens)
         if self.state.slot is not None:
-            change.when.append(AtMost("used", cap - self.asked.tokens + sum(self._gone.values())))
+            change.when.append(AtMost("used", cap - self.request.tokens + sum(self._gone.values())))
 
     def _take_money(self, change: Change, budget: Decimal) -> None:
         if not self.state.counts_money_of(self.month, budget):
-            self._begin_counting(change, budget, self.asked.usd)
+            self._begin_counting(change, budget, self.request.usd)
         else:
             change.when.append(Equals("month", self.month))
             change.when.append(Equals("budget", budget))
-            if self.asked.usd:  # a call without a price passes a spent budget
+            if self.request.usd:  # a call without a price passes a spent budget
                 change.when.append(AtMost("spent", self._most_spent(budget)))
-                change.add["spent"] = self.asked.usd
-            self._reserve_money(change, self.asked.usd)
+                change.add["spent"] = self.request.usd
+            self._reserve_money(change, self.request.usd)
 
     def _begin_counting(self, change: Change, budget: Decimal, usd: Decimal) -> None:
         if self.state.month is None:
@@ -121,7 +123,7 @@ class ReservationCheck:
         self._reserve_money(change, usd)
 
     def _reserve_money(self, change: Change, usd: Decimal) -> None:
-        """Note that this call may give back ``usd``, and forget what dead workers and the last month's calls may have."""
+        """Note that this call may give back ``usd``, and remove the notes of dead workers and of last month's calls."""
         stale = self.state.reserved.keys() - self._reserved.keys()
         for lease in stale - {self.lease}:
             change.remove.append(money_attribute(lease))
@@ -132,32 +134,32 @@ class ReservationCheck:
 
     @property
     def _reserved(self) -> dict[int, Decimal]:
-        """Return what calls under way may give back of this month's money, by lease."""
+        """Return the money of this month that calls in flight may give back, by lease."""
         if self.state.month != self.month:
             return {}
         return {lease: usd for lease, usd in self.state.reserved.items() if lease > self.now}
 
     @property
-    def _places(self) -> int:
-        """Return how many calls may be under way in this item."""
+    def _concurrency(self) -> int:
+        """Return the number of calls that may be in flight in this item."""
         return MAX_CALLS_PER_SHARD if self.share.concurrent is None else min(self.share.concurrent, MAX_CALLS_PER_SHARD)
 
     @property
     def _spent(self) -> Decimal:
-        """This month's money, with what was spent before anybody counted it here."""
+        """Return this month's cost, with the opening balance."""
         counted = self.state.spent if self.state.month == self.month else Decimal(0)
         return max(counted, self.opening.usd if self.opening else Decimal(0))
 
     def _most_spent(self, budget: Decimal) -> Decimal:
-        """Return the most that may be spent for this call to fit. A call dearer than the whole budget fits while nothing is
+        """Return the most that may be spent for this call to fit. A call that costs more than the budget fits while nothing is
         spent."""
-        return max(Decimal(0), budget - self.asked.usd) if budget else -self.asked.usd
+        return max(Decimal(0), budget - self.request.usd) if budget else -self.request.usd
 
     def _tokens_full(self) -> NoCapacity | None:
         cap = self.share.tokens_per_minute
         if cap is None:
             return None
-        over = sum(self.state.window.values()) - sum(self._gone.values()) + self.asked.tokens - cap
+        over = sum(self.state.window.values()) - sum(self._gone.values()) + self.request.tokens - cap
         wait = 0.0
         for slot in sorted(self.state.window.keys() - self._gone.keys()):
             if over <= 0:
@@ -166,15 +168,15 @@ class ReservationCheck:
             wait = (slot + SLOTS) * SLOT_SECONDS - self.now
         return NoCapacity(max(_SOONEST, wait), "tokens") if wait else None
 
-    def _places_full(self) -> NoCapacity | None:
-        if (self.state.active or 0) - self._freed < self._places:
+    def _concurrency_full(self) -> NoCapacity | None:
+        if (self.state.active or 0) - self._freed < self._concurrency:
             return None
         earliest = min(self.state.leases, default=self.now) - self.now
-        return NoCapacity(max(_SOONEST, min(earliest, _PLACE_SECONDS)), "concurrent")
+        return NoCapacity(max(_SOONEST, min(earliest, _CONCURRENCY_SECONDS)), "concurrent")
 
     def _budget_full(self) -> NoCapacity | None:
         budget = self.share.usd_per_month
-        if budget is None or not self.asked.usd or self._spent <= self._most_spent(budget):
+        if budget is None or not self.request.usd or self._spent <= self._most_spent(budget):
             return None
         reserved = self._reserved
         if any(reserved.values()) and self._spent - sum(reserved.values()) <= self._most_spent(budget):

@@ -1,4 +1,4 @@
-"""One item of a shared limit at work: what is reserved in it, kept while a call runs, and settled."""
+"""One item (shard) of a shared limit: reserve room in it, renew the lease while a call runs, and settle."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,13 +33,13 @@ from spass.limits.shard_state import (
     money_units,
 )
 
-_ATTEMPTS: Final = 10  # each is overtaken only by another's that succeeds
+_ATTEMPTS: Final = 10  # a write fails only if another one succeeded
 _SETTLING_ATTEMPTS: Final = 5
-_CROWDED: Final = 0.1  # seconds until it is worth trying again after all those
+_CROWDED: Final = 0.1  # seconds until a retry after as many attempts
 
 
 class LimitTable(Protocol):
-    """What a limit needs of a table."""
+    """The operations of a table that a limit uses."""
 
     async def get(self, key: Key, *, consistent: bool = True) -> Item | None: ...
 
@@ -54,50 +54,50 @@ class Shard:
         self._table = table
         self._key = key
         self._clock = clock
-        self._seen: ShardState | None = None
-        self._seen_at = float("-inf")
+        self._cached: ShardState | None = None
+        self._cached_at = float("-inf")
 
     async def reserve(
-        self, asked: ReservationRequest, opening_of: Callable[[str], Awaitable[Decimal]]
+        self, request: ReservationRequest, opening_of: Callable[[str], Awaitable[Decimal]]
     ) -> "Reservation | NoCapacity":
         cap = self.share.tokens_per_minute
-        asked = asked._replace(tokens=0 if cap is None else min(asked.tokens, cap))
-        reservation = await self._reservation(asked, self.seen, opening_of)
-        if reservation.opening is not None and reservation.full():
-            # The write that begins to count a month or a budget sets what is spent, and so cannot ask whether it is too much.
-            reservation = await self._reservation(asked, await self.read(), opening_of)
-            if full := reservation.full():
-                return await self._refused(reservation, full)
+        request = request._replace(tokens=0 if cap is None else min(request.tokens, cap))
+        check = await self._check(request, self.cached_state, opening_of)
+        if check.opening is not None and check.full():
+            # The write that begins to count a month or a budget sets ``spent``, so it cannot have a condition on it.
+            check = await self._check(request, await self.read(), opening_of)
+            if full := check.full():
+                return await self._refuse(check, full)
         for _ in range(_ATTEMPTS):
-            hold = Reservation(self, asked, reservation)
+            reservation = Reservation(self, request, check)
             try:
-                state = await self._take(reservation)
+                state = await self._try_reserve(check)
             except (StorageUnavailable, asyncio.CancelledError):
                 with anyio.CancelScope(shield=True):
-                    await hold.settle(tokens=0)
+                    await reservation.settle(tokens=0)
                 raise
-            if state.lease_of(asked.call_id) is not None:
-                if self._clock() <= reservation.now + MARGIN_SECONDS:
-                    return hold
-                await hold.settle(tokens=0)  # it was under way for so long that its bucket may pass too early
+            if state.lease_of(request.call_id) is not None:
+                if self._clock() <= check.now + MARGIN_SECONDS:
+                    return reservation
+                await reservation.settle(tokens=0)  # the write took so long that its bucket may leave the window too early
                 state = await self.read()
-            reservation = await self._reservation(asked, state, opening_of)
-            if full := reservation.full():
-                return await self._refused(reservation, full)
+            check = await self._check(request, state, opening_of)
+            if full := check.full():
+                return await self._refuse(check, full)
         return NoCapacity(_CROWDED, "concurrent" if cap is None else "tokens")
 
-    async def _take(self, reservation: ReservationCheck) -> ShardState:
-        """The item after the write that makes ``reservation``, or, where it was refused, as it is."""
+    async def _try_reserve(self, check: ReservationCheck) -> ShardState:
+        """Write the check. Return the item after it, or as it is if the condition failed."""
         try:
-            return await self.write(reservation.change())
+            return await self.write(check.change())
         except ConditionFailed as failed:
-            return self.remember(failed.item)
+            return self.cache_state(failed.item)
 
-    async def _refused(self, reservation: ReservationCheck, full: NoCapacity) -> NoCapacity:
-        """``full``. What was summed up to know it is written down, or the next call would sum it up again."""
-        if reservation.opening is not None:
-            with suppress(ConditionFailed, StorageUnavailable):  # somebody else has done it; the next call does it
-                await self.write(reservation.opened())
+    async def _refuse(self, check: ReservationCheck, full: NoCapacity) -> NoCapacity:
+        """Return ``full``. Store an opening balance first, or the next call would sum it up again."""
+        if check.opening is not None:
+            with suppress(ConditionFailed, StorageUnavailable):  # another worker stored it, or the next call does
+                await self.write(check.opening_write())
         return full
 
     async def write(self, change: Change) -> ShardState:
@@ -107,69 +107,68 @@ class Shard:
             ConditionFailed: the item is not as ``change`` requires.
             StorageUnavailable: the table does not answer; whether the change took effect is unknown.
         """
-        return self.remember(await self._table.write(change.update(self._key)))
+        return self.cache_state(await self._table.write(change.update(self._key)))
 
     async def count_in_flight(self, max_age: float) -> int:
         now = self._clock()
-        state = self._seen if self._seen and now - self._seen_at <= max_age else await self.read()
-        return state.under_way(now)
+        state = self._cached if self._cached and now - self._cached_at <= max_age else await self.read()
+        return state.calls_in_flight(now)
 
     @property
     def now(self) -> float:
         return self._clock()
 
     @property
-    def seen(self) -> ShardState:
-        """Return the item as it was last seen. Where that says nothing about now, guess that others are at work: a write that
-        assumes the wrong thing is refused, and shows how it is."""
-        known, age = self._seen, self._clock() - self._seen_at
+    def cached_state(self) -> ShardState:
+        """Return the state last read. If it is too old, assume contention: a write with a wrong assumption fails and returns the
+        item."""
+        known, age = self._cached, self._clock() - self._cached_at
         if known is None or (known.active and age > SLOT_SECONDS):
             return ShardState.assume_contention(self._clock(), self.share)
         return known
 
     @property
     def budget(self) -> Decimal:
-        """Its share of the money."""
+        """Return this shard's part of the budget in US dollars."""
         return self.share.usd_per_month or Decimal(0)
 
     @property
     def spent(self) -> Decimal:
-        return self._seen.spent if self._seen else Decimal(0)
+        return self._cached.spent if self._cached else Decimal(0)
 
     async def read(self) -> ShardState:
-        return self.remember(await self._table.get(self._key))
+        return self.cache_state(await self._table.get(self._key))
 
     def lease(self) -> int:
         return lease_end(self._clock())
 
-    def remember(self, item: Item | None) -> ShardState:
-        self._seen, self._seen_at = ShardState.of(item), self._clock()
-        return self._seen
+    def cache_state(self, item: Item | None) -> ShardState:
+        self._cached, self._cached_at = ShardState.of(item), self._clock()
+        return self._cached
 
-    async def _reservation(
-        self, asked: ReservationRequest, state: ShardState, opening_of: Callable[[str], Awaitable[Decimal]]
+    async def _check(
+        self, request: ReservationRequest, state: ShardState, opening_of: Callable[[str], Awaitable[Decimal]]
     ) -> ReservationCheck:
-        reservation = ReservationCheck(self.share, asked, state, self._clock())
-        while reservation.needs_opening:  # again, if the month ends meanwhile
-            opening = OpeningBalance(reservation.month, await opening_of(reservation.month))
-            reservation = ReservationCheck(self.share, asked, state, self._clock(), opening)
-        return reservation
+        check = ReservationCheck(self.share, request, state, self._clock())
+        while check.needs_opening_balance:  # repeated if the month ends meanwhile
+            opening = OpeningBalance(check.month, await opening_of(check.month))
+            check = ReservationCheck(self.share, request, state, self._clock(), opening)
+        return check
 
 
 class Reservation:
-    """A reservation that was made. Renew it every ``RENEW_SECONDS`` (``renew_while_running`` does) and settle it, however the
-    call ended."""
+    """The room that a call holds. Renew it every ``RENEW_SECONDS`` (``renew_while_running`` does), and settle it in any case."""
 
-    def __init__(self, shard: Shard, asked: ReservationRequest, reservation: ReservationCheck) -> None:
+    def __init__(self, shard: Shard, request: ReservationRequest, check: ReservationCheck) -> None:
         self._shard = shard
-        self._asked = asked
-        self._slot = reservation.slot
-        self._month = reservation.month
-        self._lease = reservation.lease
+        self._request = request
+        self._slot = check.slot
+        self._month = check.month
+        self._lease = check.lease
         self._settled = False
 
     async def renew(self) -> None:
-        """Never raises: where a renewal fails, the next one may not, and a place that was lost is only counted no more."""
+        """Renew the lease. It never raises: the next renewal may succeed, and a call whose lease is lost is only not counted."""
         lease = self._shard.lease()
         if lease == self._lease:
             return
@@ -182,14 +181,14 @@ class Reservation:
                 return
             except ConditionFailed as failed:
                 refused = ShardState.of(failed.item)
-                found = refused.lease_of(self._asked.call_id)
+                found = refused.lease_of(self._request.call_id)
                 if found is None:
                     self._log("limit_lease_lost")
                     return
                 if found != self._lease:
-                    self._lease = found  # a reply was lost, of this try or an earlier one
+                    self._lease = found  # the reply of this attempt or of an earlier one was lost
                     return
-                # The month ended meanwhile, and with it what the call reserved of its money.
+                # The month ended meanwhile, so the item forgot the money that the call reserved.
             else:
                 self._lease = lease
                 return
@@ -197,22 +196,25 @@ class Reservation:
     def _renewal(self, state: ShardState | None, lease: int) -> Change:
         change = Change()
         self._release(change, state)
-        change.add[calls_attribute(lease)] = frozenset({self._asked.call_id})
+        change.add[calls_attribute(lease)] = frozenset({self._request.call_id})
         if self._may_give_back(state):
-            change.add[money_attribute(lease)] = money_units(self._asked.usd)
+            change.add[money_attribute(lease)] = money_units(self._request.usd)
         return change
 
     def _release(self, change: Change, state: ShardState | None) -> None:
-        """Take the call out of the calls of its lease, where it must be, and its money out of what they may give back."""
-        change.when.append(Contains(calls_attribute(self._lease), self._asked.call_id))
-        change.discard[calls_attribute(self._lease)] = frozenset({self._asked.call_id})
+        """Remove the call from its lease, on condition that it is there, and its money from the lease's reserved money."""
+        change.when.append(Contains(calls_attribute(self._lease), self._request.call_id))
+        change.discard[calls_attribute(self._lease)] = frozenset({self._request.call_id})
         if self._may_give_back(state):
             change.when.append(Equals("month", self._month))
-            change.add[money_attribute(self._lease)] = -money_units(self._asked.usd)
+            change.add[money_attribute(self._lease)] = -money_units(self._request.usd)
 
     async def settle(self, *, tokens: int, usd: Decimal = Decimal(0)) -> None:
-        """Replace what was reserved by what the call really took, and free its place. Do it once; never raise: if the table does
-        not answer, the reservation stays counted until the lease and the window have passed."""
+        """Replace the reserved amounts by the used ones, and end the lease.
+
+        Only the first call takes effect, and none raises: if the table does not answer, the reservation counts until its lease
+        has ended and its bucket has left the window.
+        """
         if self._settled:
             return
         self._settled = True
@@ -221,10 +223,10 @@ class Reservation:
             try:
                 await self._shard.write(self._settlement(refused, tokens, usd))
             except ConditionFailed as failed:
-                refused = self._shard.remember(failed.item)
-                lease = refused.lease_of(self._asked.call_id)
+                refused = self._shard.cache_state(failed.item)
+                lease = refused.lease_of(self._request.call_id)
                 if lease is None:
-                    return  # settled by a try whose reply was lost, or the lease had run out
+                    return  # an attempt whose reply was lost has settled it, or the lease has ended
                 self._lease = lease
             except StorageUnavailable:
                 break
@@ -233,25 +235,25 @@ class Reservation:
         self._log("limit_not_settled")
 
     def _settlement(self, state: ShardState | None, tokens: int, usd: Decimal) -> Change:
-        """Return the write that settles the call. ``state`` is the item that refused the last try; None for the first try, which
-        takes bucket and month of the reservation for unchanged."""
+        """Return the write that settles the call. ``state`` is the item that refused the last attempt; None for the first, which
+        assumes that bucket and month of the reservation are unchanged."""
         caps = self._shard.share
         change = Change()
         self._release(change, state)
         change.add["active"] = -1
         if caps.tokens_per_minute is not None:
-            self._settle_tokens(change, state, tokens - self._asked.tokens)
-        if caps.usd_per_month is not None and usd != self._asked.usd and (state is None or state.month == self._month):
+            self._settle_tokens(change, state, tokens - self._request.tokens)
+        if caps.usd_per_month is not None and usd != self._request.usd and (state is None or state.month == self._month):
             if not self._may_give_back(state):
                 change.when.append(Equals("month", self._month))
-            change.add["spent"] = usd - self._asked.usd
+            change.add["spent"] = usd - self._request.usd
         return change
 
     def _settle_tokens(self, change: Change, state: ShardState | None, more: int) -> None:
-        """Count the tokens beyond the reservation in the current bucket, since the window may have lost the reservation's own, or
-        is about to. Give unused ones back to the bucket that holds them: any other one would let through more than the cap."""
+        """Count ``more`` tokens than reserved in the current bucket, as the reservation's bucket may have left the window. Return
+        unused tokens to the reservation's bucket: in another one they would allow more than the cap."""
         if more > 0:
-            count_tokens(change, state or self._shard.seen, self._shard.now, more)
+            count_tokens(change, state or self._shard.cached_state, self._shard.now, more)
         elif more < 0 and (state is None or self._slot in state.window):
             bucket = f"window.{self._slot}"
             change.when.append(Exists(bucket))
@@ -259,12 +261,12 @@ class Reservation:
             change.add["used"] = more
 
     def _may_give_back(self, state: ShardState | None) -> bool:
-        """Tell whether the item counts what the call reserved of the month's money: it forgets that with the month.
+        """Return True if the item still counts the money that the call reserved: it forgets that with the month.
 
-        ``state`` is the item that refused the last try. The first try, with None, takes the month for unchanged, on that
-        condition. What this worker saw last does not decide: replies may arrive out of order.
+        ``state`` is the item that refused the last attempt. The first attempt (None) assumes the same month, on that condition.
+        The cached state does not decide, because replies may arrive out of order.
         """
-        money = self._shard.share.usd_per_month is not None and bool(self._asked.usd)
+        money = self._shard.share.usd_per_month is not None and bool(self._request.usd)
         return money and (state is None or state.month == self._month)
 
     def _log(self, event: str) -> None:
@@ -272,13 +274,13 @@ class Reservation:
 
 
 @asynccontextmanager
-async def renew_while_running(hold: Reservation, *, every: float = RENEW_SECONDS) -> AsyncIterator[None]:
-    """Renew ``hold`` every ``every`` seconds while the body runs. A short call costs no task."""
+async def renew_while_running(reservation: Reservation, *, every: float = RENEW_SECONDS) -> AsyncIterator[None]:
+    """Renew ``reservation`` every ``every`` seconds while the body runs. A short call starts no task."""
     renewals: list[asyncio.Task[None]] = []
 
     async def renew_on() -> None:
         while True:
-            await hold.renew()
+            await reservation.renew()
             await asyncio.sleep(every)
 
     loop = asyncio.get_running_loop()

@@ -1,14 +1,14 @@
-"""What an item of a shared limit says, and what may be reserved there: no I/O.
+"""The state of one item (shard) of a shared limit, and the parts of its updates. No I/O.
 
 An item holds
 
 - a sliding window of tokens, in buckets of five seconds (``window``: bucket → tokens, ``used``: their sum, ``slot``: the newest);
-- the calls under way: ``active`` is their number, ``calls#<lease>`` the set of those whose lease runs out at that second;
-- what has been spent in ``month`` out of ``budget``, reservations included; ``money#<lease>`` is what the calls of that lease
-  reserved, and so may give back.
+- the calls in flight: ``active`` is their number, ``calls#<lease>`` the set of those whose lease ends at that second;
+- the money spent in ``month`` of ``budget``, reservations included; ``money#<lease>`` is the part that the calls of that lease
+  reserved and may give back.
 
-Each write of an item costs its whole size, and the calls under way make most of it. So leases end in steps, which makes a call
-cost its name alone, and an item takes only so many calls.
+DynamoDB bills each write by the size of the whole item, and calls in flight are most of it. So leases end in steps, which leaves
+one id for each call, and an item takes at most ``MAX_CALLS_PER_SHARD`` calls.
 """
 
 import calendar
@@ -26,13 +26,13 @@ from spass.aws.writes import Absent, AllOf, Condition, Equals, Update
 
 SLOT_SECONDS: Final = 5
 SLOTS: Final = 13
-"""One more than a minute has: whenever in its bucket a call comes, all of the sixty seconds before it are covered."""
+"""Buckets in the window: one more than a minute has, so that it covers sixty seconds at any moment of a bucket."""
 
 MARGIN_SECONDS: Final = 1.0
-"""How long a reservation may be on its way: a bucket is chosen by the moment at which it has come back for certain."""
+"""The longest time in seconds that a reservation's write may take. A bucket is chosen for the end of that time."""
 
 MAX_CALLS_PER_SHARD: Final = 1000
-"""Calls under way in one item. Their names take 7 KB: 8 write units for each write."""
+"""Calls in flight in one item. Their ids take 7 KB, so a write takes 8 write units."""
 
 _LEASE_STEP: Final = 20  # seconds
 _CALLS: Final = "calls#"
@@ -42,7 +42,7 @@ _MONEY_DIGITS: Final = 12  # after the decimal point, of a US dollar
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What a limited thing may take, all shards together. None bounds nothing."""
+    """The most that a limited thing may take, over all shards. None is no limit."""
 
     tokens_per_minute: int | None = None
     concurrent: int | None = None
@@ -51,15 +51,15 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class NoCapacity:
-    """There is no room. ``retry_after`` is in seconds: when there will be, as far as the item says. Money is "reserved" where
-    calls under way may give back enough of it."""
+    """A limit is full. After ``retry_after`` seconds there may be room. ``by`` is "reserved" if calls in flight may give back
+    enough of the budget."""
 
     retry_after: float
     by: Literal["tokens", "concurrent", "budget", "reserved"]
 
 
 class ReservationRequest(NamedTuple):
-    """What one call takes of a shard."""
+    """The room that one call needs in a shard."""
 
     call_id: str
     tokens: int
@@ -67,7 +67,7 @@ class ReservationRequest(NamedTuple):
 
 
 class OpeningBalance(NamedTuple):
-    """What ``month`` had cost when it, or its budget, was first counted."""
+    """The cost of ``month`` up to the moment when a shard began to count it, or its budget."""
 
     month: str
     usd: Decimal
@@ -75,8 +75,8 @@ class OpeningBalance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """An item as it was last seen. ``old_leases_end`` is the second at which the last lease of an earlier release ends. Those
-    leases are a map of calls, and only that release counts them."""
+    """An item as it was read. ``old_leases_end`` is the second at which the last lease of an earlier release ends: that release
+    kept leases in a map, which only it counts."""
 
     slot: int | None = None
     window: Mapping[int, int] = field(default_factory=dict)
@@ -112,22 +112,21 @@ class ShardState:
 
     @classmethod
     def assume_contention(cls, now: float, share: Caps) -> Self:
-        """What an item says while others write to it all the time, as far as it matters to a reservation."""
+        """Return the state that an item probably has while other workers write to it."""
         return cls(int((now + MARGIN_SECONDS) // SLOT_SECONDS), active=0, month=month_of(now), budget=share.usd_per_month)
 
     def counts_money_of(self, month: str, budget: Decimal | None) -> bool:
         return (self.month, self.budget) == (month, budget)
 
     def lease_of(self, call_id: str) -> int | None:
-        """Return when the lease of a call runs out; None if it is not under way."""
+        """Return the second at which the lease of a call ends, or None if the call is not in flight."""
         return next((lease for lease, calls in self.leases.items() if call_id in calls), None)
 
-    def under_way(self, now: float) -> int:
+    def calls_in_flight(self, now: float) -> int:
         return sum(len(calls) for lease, calls in self.leases.items() if lease > now)
 
     def current_slot(self, now: float) -> int:
-        """Return the bucket of a write that is sent at ``now``. Clocks differ: a bucket that another worker began is never turned
-        back."""
+        """Return the bucket of a write sent at ``now``. It is never before the newest bucket, as the clocks of workers differ."""
         return max(self.slot or 0, int((now + MARGIN_SECONDS) // SLOT_SECONDS))
 
     def expired_buckets(self, now: float) -> dict[int, int]:
@@ -137,7 +136,7 @@ class ShardState:
 
 @dataclass(slots=True)
 class Change:
-    """The parts of one update, as they are put together."""
+    """Collect the parts of one update."""
 
     set: dict[str, Value] = field(default_factory=dict)
     add: dict[str, Value] = field(default_factory=dict)
@@ -180,26 +179,26 @@ def calls_attribute(lease: int) -> str:
 
 
 def money_attribute(lease: int) -> str:
-    """Return the attribute with what the calls of a lease reserved."""
+    """Return the attribute with the money that the calls of a lease reserved."""
     return f"{_MONEY}{lease}"
 
 
 def money_units(usd: Decimal) -> int:
-    """Return an amount as those attributes hold it: a whole number, so that taking away what was added leaves 0."""
+    """Return ``usd`` as a whole number of units, so that subtracting what was added leaves exactly 0."""
     return int(usd.scaleb(_MONEY_DIGITS))
 
 
 def lease_end(now: float) -> int:
-    """Return the second at which a lease runs out that is taken now."""
+    """Return the second at which a lease taken ``now`` ends."""
     return math.ceil((now + LEASE_SECONDS) / _LEASE_STEP) * _LEASE_STEP
 
 
 def month_of(now: float) -> str:
-    """``2026-11``, in UTC."""
+    """Return the month in UTC, such as ``2026-11``."""
     return time.strftime("%Y-%m", time.gmtime(now))
 
 
 def end_of_month(month: str) -> int:
-    """The second at which ``month`` ends."""
+    """Return the Unix second at which ``month`` ends."""
     year, number = map(int, month.split("-"))
     return calendar.timegm((year + number // 12, number % 12 + 1, 1, 0, 0, 0))

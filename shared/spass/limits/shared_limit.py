@@ -1,11 +1,11 @@
 """Limits that all workers share through the table: tokens a minute, calls at once, money a month.
 
-Reserve, call, settle: the first and the last are one conditional update of one item each, in the usual case. A hold names the
-call in the item, so that both take effect once however often they are sent. Who dies leaves nothing behind for long: its place
-falls free with its lease, its tokens pass with the minute. Its money stays counted, for it was probably billed.
+Reserve, call, settle: reserving and settling are usually one conditional update each. The item holds the call's id, so both take
+effect once, however often they are sent. A dead worker's reservation ends with its lease, and its tokens with the minute. Its
+money stays counted, because the provider probably billed it.
 
-What is hot is spread over several items (shards), each with its part of the caps; a process has a favourite among them and goes
-on to the others when that one is full.
+A large limit has several items (shards), each with its part of the caps. A process prefers one of them and uses the others when
+that one is full.
 """
 
 import asyncio
@@ -25,23 +25,12 @@ from spass.aws.table import ConditionFailed
 from spass.aws.tasks import run_concurrently
 from spass.aws.writes import Exists, Update
 from spass.core.errors import StorageUnavailable
-from spass.limits.shard import LimitTable, Reservation, Shard, renew_while_running
+from spass.limits.shard import LimitTable, Reservation, Shard
 from spass.limits.shard_state import Caps, NoCapacity, ReservationRequest
-
-__all__ = [
-    "Caps",
-    "LimitTable",
-    "NoCapacity",
-    "Reservation",
-    "SharedLimit",
-    "forget_spending",
-    "new_call_id",
-    "renew_while_running",
-]
 
 # A shard's part stays far larger than one call.
 _TOKENS_A_SHARD: Final = 1_000_000
-_PLACES_A_SHARD: Final = 32
+_CALLS_A_SHARD: Final = 32
 _USD_A_SHARD: Final = 500
 _MOST_SHARDS: Final = 16
 
@@ -49,16 +38,16 @@ _SMALLEST: Final = Decimal("1e-12")  # dollars
 
 
 def new_call_id() -> str:
-    """Return a name for a reservation. It is short because an item holds one for each call under way: of 1,000, one in seventy
-    million has another's name, and is then counted with that one."""
+    """Return an id for a reservation. It is short because an item holds the id of each call in flight. Among 1,000 calls, one in
+    seventy million has the id of another and is counted with it."""
     return token_urlsafe(5)[:6]
 
 
 class SharedLimit:
-    """The limit of one thing. Keep it: it remembers what it saw last, which saves a call.
+    """The limit of one thing. Keep the object: its cached state saves a read.
 
-    ``partition`` gives the key of a shard; ``spent_before`` what a month (``2026-11``) has cost so far by other records, asked
-    when the month or a budget is first counted.
+    ``partition`` returns the key of a shard. ``spent_before`` returns what a month (``2026-11``) has cost by other records: the
+    opening balance.
     """
 
     def __init__(
@@ -73,17 +62,18 @@ class SharedLimit:
         self._clock = clock
         self._spent_before = spent_before
         self._shards = [Shard(table, partition(number), share, clock) for number, share in enumerate(_shares(caps))]
-        self._favourite = random.choice(self._shards)  # noqa: S311 (spreads load)
-        self._late: set[asyncio.Task[None]] = set()
+        self._preferred_shard = random.choice(self._shards)  # noqa: S311 (spreads load)
+        self._cleanup_tasks: set[asyncio.Task[None]] = set()
 
     async def reserve(
         self, call_id: str, *, tokens: int, usd: Decimal = Decimal(0), seconds: float | None = None
     ) -> Reservation | NoCapacity:
-        """Room for a call that takes ``tokens`` (more than the cap count as the cap) and ``usd``, or why there is none.
-        ``call_id`` names this reservation and no other. What takes longer than ``seconds`` is given back when it has ended.
+        """Reserve ``tokens`` (at most the cap) and ``usd`` for the call ``call_id``, or return why there is no room.
+
+        A reservation that takes longer than ``seconds`` is given back once it is made.
 
         Raises:
-            StorageUnavailable: the table did not answer in time; nothing is held but what lease and window give back.
+            StorageUnavailable: the table did not answer in time; what was reserved ends with its lease and the window.
         """
         making = asyncio.ensure_future(self._reserve(ReservationRequest(call_id, tokens, usd)))
         try:
@@ -98,31 +88,31 @@ class SharedLimit:
             raise
 
     def _give_back(self, making: asyncio.Future[Reservation | NoCapacity]) -> asyncio.Task[None]:
-        """Whatever ``making`` comes to, nobody has it."""
+        """Settle what ``making`` reserves, because its caller has gone."""
 
         async def settle() -> None:
             await asyncio.wait({making})
-            if not making.cancelled() and making.exception() is None and isinstance(hold := making.result(), Reservation):
-                await hold.settle(tokens=0)
+            if not making.cancelled() and making.exception() is None and isinstance(made := making.result(), Reservation):
+                await made.settle(tokens=0)
 
         task = asyncio.create_task(settle())
-        self._late.add(task)
-        task.add_done_callback(self._late.discard)
+        self._cleanup_tasks.add(task)
+        task.add_done_callback(self._cleanup_tasks.discard)
         return task
 
-    async def _reserve(self, asked: ReservationRequest) -> Reservation | NoCapacity:
-        others = [shard for shard in self._shards if shard is not self._favourite]
+    async def _reserve(self, request: ReservationRequest) -> Reservation | NoCapacity:
+        others = [shard for shard in self._shards if shard is not self._preferred_shard]
         random.shuffle(others)
         full: list[NoCapacity] = []
-        for shard in (self._favourite, *others):
-            answer = await shard.reserve(asked, partial(self._opening, shard))
+        for shard in (self._preferred_shard, *others):
+            answer = await shard.reserve(request, partial(self._opening, shard))
             if isinstance(answer, Reservation):
                 return answer
             full.append(answer)
         return min(full, key=lambda reason: reason.retry_after)
 
     async def count_in_flight(self, max_age: float = 1.0) -> int:
-        """How many calls are under way, as it was at most ``max_age`` seconds ago.
+        """Return the number of calls in flight, at most ``max_age`` seconds old.
 
         Raises:
             StorageUnavailable: the table did not answer.
@@ -131,12 +121,11 @@ class SharedLimit:
 
     @property
     def spent(self) -> Decimal:
-        """What the month has cost, as the shards said last, reservations included: all of them have, when a budget was full."""
+        """Return the cost of the month by the cached states, reservations included. After a full budget each shard has one."""
         return sum((shard.spent for shard in self._shards), Decimal(0))
 
     async def _opening(self, opened: Shard, month: str) -> Decimal:
-        """What ``opened`` begins to count the month's money with: its part of what no shard has counted yet. What is more than
-        its share takes the room of the others."""
+        """Return the opening balance of ``opened``: its part of the cost that no shard has counted yet, at most its budget."""
         if self._spent_before is None:
             return Decimal(0)
         left, uncounted = await self._spent_before(month), 1
@@ -153,7 +142,7 @@ class SharedLimit:
 
 
 async def forget_spending(table: LimitTable, partition: Callable[[int], Key]) -> None:
-    """Has the month's money summed up anew before the next reservation: while there was no budget, nobody counted it.
+    """Let the next reservation sum up the month's cost again, because it was not counted while there was no budget.
 
     Raises:
         StorageUnavailable: the table did not answer.
@@ -167,18 +156,18 @@ async def forget_spending(table: LimitTable, partition: Callable[[int], Key]) ->
 
 
 def _shares(caps: Caps) -> list[Caps]:
-    """The caps of each shard; together they are ``caps``."""
-    tokens, places, usd = caps.tokens_per_minute, caps.concurrent, caps.usd_per_month
+    """Return the caps of each shard; their sum is ``caps``."""
+    tokens, concurrent, usd = caps.tokens_per_minute, caps.concurrent, caps.usd_per_month
     called_for = [
         int(cap // a_shard)
-        for cap, a_shard in ((tokens, _TOKENS_A_SHARD), (places, _PLACES_A_SHARD), (usd, _USD_A_SHARD))
+        for cap, a_shard in ((tokens, _TOKENS_A_SHARD), (concurrent, _CALLS_A_SHARD), (usd, _USD_A_SHARD))
         if cap is not None
     ]
     count = max(1, min(*called_for, _MOST_SHARDS)) if called_for else 1
     return [
         Caps(
             None if tokens is None else (tokens + number) // count,
-            None if places is None else (places + number) // count,
+            None if concurrent is None else (concurrent + number) // count,
             None if usd is None else usd / count,
         )
         for number in range(count)

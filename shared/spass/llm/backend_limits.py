@@ -10,7 +10,9 @@ import anyio
 
 from spass.aws.keys import backend_limit
 from spass.core.errors import StorageUnavailable
-from spass.limits.shared_limit import Caps, LimitTable, NoCapacity, Reservation, SharedLimit, new_call_id, renew_while_running
+from spass.limits.shard import LimitTable, Reservation, renew_while_running
+from spass.limits.shard_state import Caps, NoCapacity
+from spass.limits.shared_limit import SharedLimit, new_call_id
 from spass.llm.attempt import Attempt
 from spass.llm.backends import DEFAULT_MAX_CONNECTIONS
 from spass.llm.errors import BackendLimitReached, BackendLimitUnknown

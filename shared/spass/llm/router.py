@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from spass.core.messages import TokenUsage
-from spass.limits.shared_limit import LimitTable
+from spass.limits.shard import LimitTable
 from spass.llm.attempt import Attempt
 from spass.llm.backend_limits import BackendLimits
 from spass.llm.backends import serves

@@ -1,4 +1,4 @@
-"""One record for every model and tool call: who called what, how it went and what it cost. Never what was said."""
+"""One record of every model and tool call: caller, model or tool, status and cost, never the text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,9 +40,9 @@ class CallKind(StrEnum):
 class AuditRecord:
     """One call.
 
-    ``outer_request_id`` is the client's request, the root of the tree of calls; ``parent_request_id`` is what this call was made
-    for (the same, unless calls nest deeper); ``origin_request_id`` is a request elsewhere that, so the client says, led here.
-    ``latency_ms`` runs from the call's beginning to its end. ``status`` is ``ok``, ``cancelled`` or the code of an error.
+    ``outer_request_id`` is the client's request, the root of the tree of calls. ``parent_request_id`` is the call that made
+    this one, or that request. ``origin_request_id`` is a request elsewhere that the client says led here. ``latency_ms`` is the
+    duration of the call. ``status`` is ``ok``, ``cancelled`` or the code of an error.
     """
 
     request_id: RequestId
@@ -69,8 +69,10 @@ class AuditRecord:
 
 
 async def record_call(store: TenantStore, record: AuditRecord) -> None:
-    """Account for a call that has ended, and say so in the log. A record that finds no place takes no result away: it is left to
-    the queue of jobs, or else stands in the log alone. To be run ``to_its_end``, so that no call is paid and unrecorded."""
+    """Store the record of a call that has ended, and log it. Run it shielded, so that no paid call stays unrecorded.
+
+    A record that cannot be stored does not fail the call: it goes to the queue of jobs, or else is in the log alone.
+    """
     kept = attributes(record)
     write_line({"level": "info", "event": "call", "tenant": store.tenant, **kept})
     try:
@@ -80,23 +82,22 @@ async def record_call(store: TenantStore, record: AuditRecord) -> None:
 
 
 async def account(store: TenantStore, record: Mapping[str, str | int]) -> None:
-    """Keep the attributes of a record for 90 days and count what its call took, both or neither, and once however often this is
-    done.
+    """Store the attributes of a record for 90 days and count its usage, both or neither. Repeated calls have no further effect.
 
     Raises:
-        StorageUnavailable: whether it was done is unknown.
+        StorageUnavailable: whether it was stored is unknown.
     """
     at = Timestamp(str(record["at"]))
     key = keys.audit(store.tenant, RequestId(str(record["outer_request_id"])), at, RequestId(str(record["request_id"])))
     put = Put(key, {**record, TTL: epoch_s(at) + KEEP_SECONDS}, ITEM_ABSENT)
-    with _shards.free() as shard:
+    with _shards.choose() as shard:
         counted = usage.usage_update(store.tenant, record, shard)
         try:
             if counted:
                 await store.table.transact([put, counted], token=new_id("call"))
             else:
                 await store.table.write(put)
-        except (ConditionFailed, TransactionFailed):  # it stands there already
+        except (ConditionFailed, TransactionFailed):  # it is stored already
             return
 
 
@@ -111,7 +112,7 @@ async def _queue_record(store: TenantStore, record: Mapping[str, str | int]) -> 
 
 
 def attributes(record: AuditRecord) -> dict[str, str | int]:
-    """The record as an item holds it, without what is empty. Money is text."""
+    """Return the attributes of the record's item, without empty ones. Money is text."""
     every: dict[str, str | int | None] = {
         "request_id": record.request_id,
         "outer_request_id": record.outer_request_id,

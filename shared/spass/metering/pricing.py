@@ -1,4 +1,4 @@
-"""What a model call costs."""
+"""The price of a model call."""
 
 from decimal import Decimal
 from typing import Final
@@ -9,14 +9,14 @@ from spass.tenancy.config import ModelConfig
 
 _PER_PRICE: Final = Decimal(1_000_000)
 _SMALLEST: Final = Decimal("1E-12")
-"""US dollars: what is less is rounded away, so that sums of any length stay exact."""
+"""US dollars. Prices are rounded to it, so that sums of any length stay exact."""
 _LARGEST: Final = Decimal(1_000_000)
-"""US dollars that one call may have cost: a provider that says more is not believed."""
+"""US dollars. A higher price from a provider is ignored."""
 
 
 def price(model: ModelConfig, usage: TokenUsage, *, said_usd: Decimal | None, usd_to_eur: Decimal) -> Cost:
-    """The cost of one call: what the provider said (``said_usd``), else by the catalogue (US dollars per million tokens), else
-    unknown and counted as nothing."""
+    """Return the cost of one call: the provider's (``said_usd``), else the catalogue's (US dollars per million tokens), else
+    unknown, which counts as 0."""
     if said_usd is not None and said_usd <= _LARGEST:
         return _cost(said_usd, usd_to_eur, CostSource.UPSTREAM)
     per_in, per_out = model.usd_per_mtok_in, model.usd_per_mtok_out
@@ -32,5 +32,5 @@ def _cost(usd: Decimal, usd_to_eur: Decimal, source: CostSource) -> Cost:
 
 
 def decimal_text(amount: Decimal) -> str:
-    """An amount of money as the wire writes it: ``0.000125``, never ``1.25E-4``."""
+    """Return an amount without an exponent, as the API writes it: ``0.000125``."""
     return f"{amount:f}"

@@ -1,4 +1,4 @@
-"""Which of several rows of the same kind a write goes into: writers that meet in one would undo each other's transactions."""
+"""Choose one of several rows for a write: concurrent transactions on one row would cancel each other."""
 
 import os
 from collections.abc import Iterator
@@ -10,8 +10,7 @@ SHARDS: Final = 16
 
 
 class ShardChooser:
-    """This process's choice. It keeps to a row of its own, so that there are few, and writes to the next ones only what it writes
-    at the same time."""
+    """The choice of this process: one row, so that there are few rows, and the next ones for concurrent writes."""
 
     def __init__(self) -> None:
         self._taken: set[int] = set()
@@ -21,8 +20,8 @@ class ShardChooser:
         return os.urandom(1)[0] % SHARDS
 
     @contextmanager
-    def free(self) -> Iterator[int]:
-        """The number of a row that nobody else in this process writes to meanwhile, as long as there is one."""
+    def choose(self) -> Iterator[int]:
+        """Yield the number of a row that this process is not writing to, if there is one."""
         order = [(self._own + offset) % SHARDS for offset in range(SHARDS)]
         shard = next((shard for shard in order if shard not in self._taken), None)
         if shard is None:

@@ -10,7 +10,9 @@ from spass.aws.keys import backend_limit
 from spass.core.errors import RateLimited, UpstreamError
 from spass.core.messages import Message, Role, TokenUsage
 from spass.core.time import Deadline
-from spass.limits.shared_limit import Caps, Reservation, SharedLimit
+from spass.limits.shard import Reservation
+from spass.limits.shard_state import Caps
+from spass.limits.shared_limit import SharedLimit
 from spass.llm.types import CallContext, ChatRequest
 from spass.web.services import Services, Settings
 

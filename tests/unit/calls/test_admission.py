@@ -23,7 +23,8 @@ from spass.core.errors import BudgetExceeded, InputRefused, RateLimited, SpassEr
 from spass.core.ids import TenantId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
-from spass.limits.shared_limit import NoCapacity, SharedLimit
+from spass.limits.shard_state import NoCapacity
+from spass.limits.shared_limit import SharedLimit
 from spass.llm.errors import BackendTimeout, BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.metering.usage import reset, spending_of_month

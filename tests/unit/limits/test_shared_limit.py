@@ -16,17 +16,9 @@ from spass.aws.keys import BACKEND_PREFIX, Key, backend_limit
 from spass.aws.table import ConditionFailed, GuardedTable
 from spass.aws.writes import ITEM_ABSENT, Update
 from spass.core.errors import StorageUnavailable
-from spass.limits.shard_state import MAX_CALLS_PER_SHARD
-from spass.limits.shared_limit import (
-    Caps,
-    LimitTable,
-    NoCapacity,
-    Reservation,
-    SharedLimit,
-    forget_spending,
-    new_call_id,
-    renew_while_running,
-)
+from spass.limits.shard import LimitTable, Reservation, renew_while_running
+from spass.limits.shard_state import MAX_CALLS_PER_SHARD, Caps, NoCapacity
+from spass.limits.shared_limit import SharedLimit, forget_spending, new_call_id
 from tests.unit.aws.memory_table import MemoryTable
 
 pytestmark = pytest.mark.anyio

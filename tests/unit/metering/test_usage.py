@@ -213,17 +213,17 @@ async def test_one_worker_writes_to_one_row_and_another_to_another_while_it_is_b
         await record_call(store, call())
     assert len(await store.table.query(keys.usage_partition(store.tenant, MONTH))) == 1
     shards = ShardChooser()
-    with shards.free() as one, shards.free() as another:
+    with shards.choose() as one, shards.choose() as another:
         assert another == (one + 1) % SHARDS
-    with shards.free() as again:
+    with shards.choose() as again:
         assert again == one
 
 
 def test_more_writers_than_rows_share_them() -> None:
     shards = ShardChooser()
     with ExitStack() as held:
-        numbers = [held.enter_context(shards.free()) for _ in range(SHARDS + 2)]
+        numbers = [held.enter_context(shards.choose()) for _ in range(SHARDS + 2)]
     assert sorted(numbers[:SHARDS]) == list(range(SHARDS))
     assert set(numbers[SHARDS:]) <= set(range(SHARDS))
     with ExitStack() as held:
-        assert len({held.enter_context(shards.free()) for _ in range(SHARDS)}) == SHARDS
+        assert len({held.enter_context(shards.choose()) for _ in range(SHARDS)}) == SHARDS

@@ -9,8 +9,8 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from spass.aws.faults import Fault
-from spass.limits.shared_limit import Reservation
-from tests.unit.aws.limit_harness import BUDGET, PLACES, TOKENS, WORKERS, LimitHarness
+from spass.limits.shard import Reservation
+from tests.unit.limits.limit_harness import BUDGET, PLACES, TOKENS, WORKERS, LimitHarness
 
 
 class Begin(NamedTuple):

@@ -15,8 +15,9 @@ from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan
 from spass.aws.keys import Key, backend_limit
 from spass.aws.table import ConditionFailed
 from spass.core.errors import StorageUnavailable
-from spass.limits.shard_state import ShardState
-from spass.limits.shared_limit import Caps, NoCapacity, Reservation, SharedLimit
+from spass.limits.shard import Reservation
+from spass.limits.shard_state import Caps, NoCapacity, ShardState
+from spass.limits.shared_limit import SharedLimit
 from tests.unit.aws.memory_table import MemoryTable
 
 T = TypeVar("T")
