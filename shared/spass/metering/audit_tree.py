@@ -1,4 +1,4 @@
-"""The records of one outer request as the tree that its calls are."""
+"""The audit records of one outer request, as the tree of its calls."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,7 +13,7 @@ from spass.tenancy.identity import Caller
 from spass.tenancy.response_model import Count, DateTime, DecimalText, ResponseModel
 
 MAX_RECORDS: Final = 5000
-"""Of a request with more the first are shown: an answer has room for no more."""
+"""Records in one answer. Of a request with more, the first are shown."""
 
 
 class AuditedCall(ResponseModel):

@@ -121,7 +121,7 @@ async def reset(store: TenantStore, agent: AgentName | None = None) -> int:
 
 
 async def spending_of_month(store: TenantStore, month: str) -> Decimal:
-    """US dollars that the calls of ``month`` (``2026-04``) have cost, whatever was reset since.
+    """Return the US dollars that the calls of ``month`` (``2026-04``) have cost, in spite of resets.
 
     Raises:
         StorageUnavailable: the table does not answer.
@@ -133,7 +133,7 @@ async def spending_of_month(store: TenantStore, month: str) -> Decimal:
 
 
 def usage_update(tenant: TenantId, record: Mapping[str, Value], shard: int) -> Update | None:
-    """The write that counts the call of an audit record, in the row ``shard`` of its kind; None for one that does not count."""
+    """Return the write that counts the call of an audit record in the row ``shard``, or None if the call does not count."""
     tokens = [cast(int, record.get(name, 0)) for name in ("prompt_tokens", "completion_tokens")]
     cost = int(Decimal(cast(str, record.get("cost_usd", "0"))).scaleb(_DIGITS))
     if record["kind"] == "tool" or not (record["status"] == "ok" or any(tokens) or cost):
@@ -150,7 +150,7 @@ def usage_update(tenant: TenantId, record: Mapping[str, Value], shard: int) -> U
 
 
 def _shown(page: Iterable[Item], agent: AgentName | None) -> list[Item]:
-    """The rows of ``agent``, or of all, that were not reset since they were last counted in."""
+    """Return the rows of ``agent``, or of all agents, with requests since their last reset."""
     return [row for row in page if row["requests"] and (agent is None or row.get("agent") == agent)]
 
 
@@ -178,7 +178,7 @@ class _Sum:
 
 
 async def _reset_row(store: TenantStore, row: Item, slots: asyncio.Semaphore) -> None:
-    """Compare and swap, so that a call that ends meanwhile is counted before or after the reset, as a whole."""
+    """Reset by compare-and-swap: a call that ends meanwhile is counted before or after the reset, as a whole."""
     async with slots:
         while row["requests"]:  # 0 after another reset, or after this one if its reply was lost
             update = Update(
@@ -196,7 +196,7 @@ async def _reset_row(store: TenantStore, row: Item, slots: asyncio.Semaphore) ->
 
 
 def _days(query: UsageQuery) -> tuple[date, date]:
-    """From when to when rows may be of interest. A process whose clock is ahead may have counted into tomorrow."""
+    """Return the first and the last day of the query. A process whose clock is ahead may have counted into tomorrow."""
     today = date.fromisoformat(now()[:10])
     first = max(query.first or date.min, today - timedelta(days=KEEP_DAYS))
     last = min(query.last or date.max, today + timedelta(days=1))
@@ -206,7 +206,7 @@ def _days(query: UsageQuery) -> tuple[date, date]:
 
 
 async def _each_page(store: TenantStore, first: date, last: date, work: Callable[[list[Item]], Awaitable[None]]) -> None:
-    """Does ``work`` on the rows of the days, page by page, some months side by side."""
+    """Call ``work`` with each page of rows of these days; several months are read at once."""
     left = _months(first, last)
 
     async def take_months() -> None:
@@ -241,5 +241,5 @@ def _usd(cost: int) -> Decimal:
 
 
 def _expiry(day: str) -> int:
-    """When a row of ``day`` may go, in epoch seconds."""
+    """Return the Unix second after which the row of ``day`` expires."""
     return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) + (KEEP_DAYS + 1) * _DAY_SECONDS
