@@ -110,7 +110,7 @@ def _check_n(value: int) -> int:
 
 
 class ChatCompletionRequest(Body):
-    """What a client may ask of a chat model."""
+    """The body of a chat request."""
 
     model: Annotated[str, Field(min_length=1, max_length=128)]
     messages: Annotated[list[WireMessage], Field(min_length=1), FailFast(), AfterValidator(check_tool_answers)]

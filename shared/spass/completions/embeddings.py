@@ -44,7 +44,7 @@ def _texts(value: object) -> list[str]:
 
 
 class EmbeddingsRequest(Body):
-    """What a client may ask of an embedding model."""
+    """The body of an embeddings request."""
 
     model: Annotated[str, Field(min_length=1, max_length=128)]
     input: Annotated[

@@ -33,7 +33,7 @@ class BackendLimits:
         """Reserve one call at ``backend`` while the body runs, and settle the tokens of ``attempt`` when it ends.
 
         Raises:
-            BackendLimitReached: there is no room.
+            BackendLimitReached: there is no capacity left.
             BackendLimitUnknown: the limit could not be read within ``seconds``.
         """
         hold = await self._reserve(backend, attempt.expected.total_tokens, seconds)
@@ -70,7 +70,9 @@ class BackendLimits:
         except StorageUnavailable as error:
             raise BackendLimitUnknown(error.message) from error
         if isinstance(answer, NoCapacity):
-            raise BackendLimitReached("There is no room.", room_after=answer.retry_after, guessed=answer.by == "concurrent")
+            raise BackendLimitReached(
+                "The backend has no capacity left.", room_after=answer.retry_after, guessed=answer.by == "concurrent"
+            )
         return answer
 
     @contextmanager

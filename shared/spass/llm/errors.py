@@ -1,4 +1,4 @@
-"""How a single try at a backend can fail. The router turns what remains after retries into the product's errors.
+"""The failures of one attempt at a backend. The router translates what remains after retries into the product's errors.
 
 BackendError
 ├── BackendTimeout           no answer in time, also behind a proxy (504)

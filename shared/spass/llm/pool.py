@@ -47,15 +47,15 @@ class ProviderPool:
                 param="model",
             )
         available: list[BackendConfig] = []
-        trouble: StorageUnavailable | None = None
+        unreadable: StorageUnavailable | None = None
         for backend in serving:
             try:
                 if await self._is_available(backend):
                     available.append(backend)
             except StorageUnavailable as error:  # another backend may need no key
-                trouble = error
+                unreadable = error
         if not available:
-            raise trouble or _missing_key_error(model, serving, context)
+            raise unreadable or _missing_key_error(model, serving, context)
         return available
 
     async def aclose(self) -> None:

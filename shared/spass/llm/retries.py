@@ -205,14 +205,14 @@ class RetrySchedule:
     def _last_failure(self) -> BackendError | None:
         """Return the last failure, preferably of a backend that supports the request."""
         able = [failure for failure in self._failures if not isinstance(failure, BackendUnsupported)]
-        told = able or self._failures
-        return told[-1] if told else None
+        relevant = able or self._failures
+        return relevant[-1] if relevant else None
 
     @property
     def _only_limited(self) -> bool:
         """Return whether only rate limits, the backends' or ours, prevent an answer."""
-        heard = [failure for failure in self._failures if not isinstance(failure, _EXCLUDES_BACKEND)]
-        return bool(heard or self._room_at) and all(isinstance(failure, BackendRateLimited) for failure in heard)
+        failures = [failure for failure in self._failures if not isinstance(failure, _EXCLUDES_BACKEND)]
+        return bool(failures or self._room_at) and all(isinstance(failure, BackendRateLimited) for failure in failures)
 
     def _final_error(self) -> SpassError:
         if self._only_limited:

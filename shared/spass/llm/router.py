@@ -42,7 +42,7 @@ _SAMPLING_FIELDS: Final = frozenset({"presence_penalty", "frequency_penalty", "l
 
 @dataclass(slots=True)
 class RoutingRecord:
-    """Where one call went: the backend of the last attempt and the number of attempts. Also valid after a failure.
+    """The route of one call: the backend of the last attempt and the number of attempts. Also valid after a failure.
 
     ``answered_usage`` is that of the attempt whose answer came or started to come. ``lost_usage`` is that of the attempts without
     an answer, which the provider may bill. ``estimated``: some of these tokens are an estimate.

@@ -44,7 +44,7 @@ class LineagePath:
 
 
 class DeletedSession(ResponseModel):
-    """What is left of a deleted session."""
+    """The remains of a deleted session: its id."""
 
     id: SessionIdText
     deleted: Literal[True] = True

@@ -89,7 +89,7 @@ class Sessions:
         )
 
     async def successor(self, scope: Scope, agent: AgentName, archived: SessionArchived) -> SessionId:
-        """Where an archived session went on.
+        """Return the id of the successor of an archived session.
 
         Raises:
             SessionNotFound: that one has been deleted.

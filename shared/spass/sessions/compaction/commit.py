@@ -220,7 +220,7 @@ def _writes(attempt: _CommitAttempt, first: Put) -> list[Write]:
 
 
 async def _read_outcome(attempt: _CommitAttempt) -> CompactionResult | SpassError:
-    """What came of it, read from the table: the compaction as it took place, or why it did not.
+    """Read the outcome from the table: return the committed compaction, or the error that explains why there is none.
 
     Raises:
         StorageUnavailable: we cannot know.

@@ -159,9 +159,9 @@ class _SummaryTask:
     async def summary(self, messages: Sequence[Message], earlier: str | None) -> str:
         """Summarise the messages by one request, or in parts, and then the summaries of the parts together with ``earlier``,
         again in parts if needed."""
-        begun = [Line.of(earlier, "earlier_summary")] if earlier else []
+        first_lines = [Line.of(earlier, "earlier_summary")] if earlier else []
         lines = transcript_lines(messages)
-        whole = [*begun, *lines]
+        whole = [*first_lines, *lines]
         self._bytes = sum(line.size for line in whole)
         self._check_window()
         rounds = 0
@@ -169,7 +169,10 @@ class _SummaryTask:
             texts = await self._summarise_parts(whole if rounds else lines)
             if rounds > 1 and len(texts) >= len(whole):
                 raise self._too_small()
-            whole = [*(() if rounds else begun), *(Line.of(text, "summary", part=part) for part, text in enumerate(texts, 1))]
+            whole = [
+                *(() if rounds else first_lines),
+                *(Line.of(text, "summary", part=part) for part, text in enumerate(texts, 1)),
+            ]
             rounds += 1
         return text
 

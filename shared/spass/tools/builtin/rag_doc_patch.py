@@ -39,8 +39,8 @@ class RagDocPatch(DocumentTool):
 
     @property
     def patch(self) -> DocumentPatch:
-        given = {"text": self.text, "metadata": self.metadata}
-        return DocumentPatch.model_validate({name: value for name, value in given.items() if value is not None})
+        fields = {"text": self.text, "metadata": self.metadata}
+        return DocumentPatch.model_validate({name: value for name, value in fields.items() if value is not None})
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
         patch = self.patch
