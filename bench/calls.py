@@ -25,7 +25,8 @@ import httpx
 
 from bench.processes import ADMIN_TOKEN, TOKEN, USER, emulated_aws, server, silence_logs, write_config
 from infra.routes import ROUTES, Route
-from spass.aws.faults import AwsCall, FaultPlan, inject
+from spass.aws.invocation import AwsCall
+from spass.testing.faults import FaultPlan, inject
 
 T = TypeVar("T")
 READS = frozenset({"GetItem", "Query"})

@@ -27,7 +27,6 @@ from bench.meter import bytes_of_item
 from bench.processes import emulated_aws
 from spass.aws.attributes import Item, attribute_of
 from spass.aws.clients import Aws
-from spass.aws.faults import FaultPlan, inject
 from spass.aws.keys import Key, backend_limit
 from spass.aws.leases import RENEW_SECONDS
 from spass.aws.table import ConditionFailed
@@ -35,6 +34,7 @@ from spass.aws.writes import Update
 from spass.limits.shard import LimitTable, Reservation
 from spass.limits.shard_state import Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit, new_call_id
+from spass.testing.faults import FaultPlan, inject
 
 TO_REACH: Final = 2.0
 AT_ONCE: Final = 16

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
 from spass.aws.attributes import Item, attribute_of
-from spass.aws.faults import AwsCall, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.aws.table import Page, Reply
+from spass.testing.faults import FaultPlan, inject
 
 T = TypeVar("T")
 

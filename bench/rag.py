@@ -27,7 +27,7 @@ import numpy as np
 from bench.processes import TOKEN, USER, emulated_aws, server, with_one_thread, write_config
 from bench.search import normal_rows
 from spass.aws.clients import TenantStore
-from spass.aws.faults import AwsCall, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, TenantId, new_id
 from spass.core.time import Deadline, now, now_s
@@ -40,6 +40,7 @@ from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
 from spass.rag.search.reader import Reader
 from spass.rag.write.swap import NextVersion, swap
 from spass.rag.write.upsert import put_segment
+from spass.testing.faults import FaultPlan, inject
 from spass.web.services import Services
 
 T = TypeVar("T")

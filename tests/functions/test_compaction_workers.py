@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spass.aws.faults import Fault
 from spass.core.ids import SessionId
+from spass.testing.faults import Fault
 from tests.simulated.deployment import CallFaults, SimulatedDeployment, StepFailed, simulated_deployment
 from tests.unit.virtual_time import BACKEND
 

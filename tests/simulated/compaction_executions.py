@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spass.aws.faults import Crash, inject
 from spass.aws.idempotency import IdempotentRequest
 from spass.core.errors import SessionArchived, SpassError
 from spass.core.ids import JobId, SessionId
@@ -14,6 +13,7 @@ from spass.core.time import Deadline
 from spass.sessions.compaction.job import Job, decode_job
 from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
+from spass.testing.faults import Crash, inject
 from spass.testing.state_machine import StateMachine
 from tests.simulated.aws import COMPACTION_MACHINE, PLACES
 from tests.simulated.gateway import AGENT, TENANT, Gateway

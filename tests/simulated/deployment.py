@@ -23,7 +23,7 @@ from functions.workers import compaction_step, compactions
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
-from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.aws.writes import Put
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, new_id
@@ -35,6 +35,7 @@ from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_b
 from spass.sessions.session import Session, decode_session
 from spass.testing.aws import MemoryAws
 from spass.testing.bucket import MemoryBucket
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel
 from spass.testing.state_machine import StateMachine

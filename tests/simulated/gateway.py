@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any, Final, cast
 
 from spass.aws.attributes import Item
-from spass.aws.faults import Crash, inject
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer
 from spass.calls.scope import Scope
 from spass.core.errors import (
@@ -42,6 +41,7 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
+from spass.testing.faults import Crash, inject
 from tests.simulated.aws import PLACES
 from tests.simulated.invariants import Acknowledgement, Chain, ChainMember, ClientLog, Reading, head_violations, summary_of
 from tests.simulated.schedule import NO_FAULTS, Schedule

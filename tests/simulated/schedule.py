@@ -16,9 +16,10 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from spass.aws.faults import AwsCall, Crash, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.aws.table import ConditionFailed, TransactionConflict, TransactionFailed
 from spass.core.errors import StorageUnavailable
+from spass.testing.faults import Crash, FaultPlan, inject
 from tests.unit.virtual_time import VirtualLoop
 
 T = TypeVar("T")
@@ -111,7 +112,7 @@ class Schedule:
         return EPOCH + asyncio.get_running_loop().time()
 
     def process(self, *, spared: bool = False) -> "Process":
-        """A new process, for ``spass.aws.faults.inject``; nothing happens to one that is ``spared``."""
+        """A new process, for ``spass.testing.faults.inject``; nothing happens to one that is ``spared``."""
         return Process(schedule=self, spared=spared)
 
     async def calm(self) -> None:
@@ -213,7 +214,7 @@ class Process(FaultPlan):
 
 @dataclass(slots=True)
 class _InFlightCall:
-    """A call under way. As in ``aws.faults``, it is seen to its end also when its caller is cancelled."""
+    """A call under way. As in ``aws.invocation``, it is seen to its end also when its caller is cancelled."""
 
     process: Process
     cancelled: bool = False

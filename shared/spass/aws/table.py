@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from spass.aws.attributes import Item
-from spass.aws.faults import AwsCall, invoke
+from spass.aws.invocation import AwsCall, invoke
 from spass.aws.keys import Key, tenant_prefix
 from spass.aws.retry import retry_once
 from spass.aws.writes import Delete, Put, Update, Write

@@ -6,11 +6,11 @@ import pytest
 
 from spass.aws import idempotency
 from spass.aws.clients import TenantStore
-from spass.aws.faults import Fault, FaultPlan, inject
 from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
 from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
 from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
 from spass.core.time import now_s
+from spass.testing.faults import Fault, FaultPlan, inject
 
 pytestmark = pytest.mark.anyio
 REQUEST = IdempotentRequest("digest", "body")

@@ -10,12 +10,12 @@ import pytest
 from spass.aws import keys, objects
 from spass.aws.attributes import Value
 from spass.aws.clients import Aws, TenantStore
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.objects import ObjectMissing
 from spass.aws.table import TTL, ConditionFailed, TransactionFailed
 from spass.aws.writes import ITEM_ABSENT, Delete, Equals, Put, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import IndexId, SessionId, TenantId
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 
 pytestmark = pytest.mark.anyio
 SESSION = SessionId("ses_1")

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.aws.leases import LEASE_SECONDS
 from spass.calls.scope import Scope
 from spass.core.errors import DocumentNotFound, IndexNotFound, SpassError
@@ -17,6 +17,7 @@ from spass.core.jobs import Job, body_of
 from spass.llm.types import EmbeddingReply
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.ingest.publish import PARTS_AT_ONCE
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.ingest.conftest import Clock
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, file_of, lines, numbered
 

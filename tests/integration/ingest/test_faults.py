@@ -3,12 +3,12 @@
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import SpassError
 from spass.core.ids import IndexId
 from spass.rag.index.documents import NewDocument
 from spass.rag.index.objects import gather_limited
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.ingest.conftest import Clock
 from tests.simulated.memory import table_for_faults
 from tests.unit.rag.ingest.harness import IngestHarness, lines

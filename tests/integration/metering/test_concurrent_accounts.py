@@ -14,11 +14,12 @@ import pytest
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
-from spass.aws.faults import AwsCall, Fault, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.core.ids import AgentName, RequestId
 from spass.metering import audit
 from spass.metering.audit import AuditRecord
 from spass.metering.usage import UsageQuery, reset, spending_of_month, usage
+from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.metering.ledger import TODAY, call, usd
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.core.errors import DocumentNotFound, IndexNotFound, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import Deadline, now_s
@@ -22,6 +21,7 @@ from spass.rag.index.documents import DocumentPatch
 from spass.rag.index.manifest import read_manifest
 from spass.rag.write.merge_job import merge
 from spass.rag.write.sweep import GARBAGE_SECONDS, sweep
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.integration.rag.conftest import RagHarness, documents
 

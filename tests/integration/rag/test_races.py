@@ -7,10 +7,11 @@ from typing import Final, TypeVar
 
 import pytest
 
-from spass.aws.faults import AwsCall, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.core.errors import IndexNotFound
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.documents import NewDocument
+from spass.testing.faults import FaultPlan, inject
 from tests.integration.rag.conftest import RagHarness, documents
 
 pytestmark = pytest.mark.anyio

@@ -3,13 +3,13 @@
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
 from spass.aws.leases import LEASE_SECONDS, LeaseLost
 from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
 from spass.rag.write.swap import Completion
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.rag.conftest import RagHarness, Verb, documents
 from tests.simulated.memory import aws_for_faults
 

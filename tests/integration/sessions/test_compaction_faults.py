@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from spass.aws.attributes import Item
-from spass.aws.faults import Fault
 from spass.core.ids import SessionId
 from spass.sessions.record import StoredMessage
 from spass.sessions.session import Session, decode_session
+from spass.testing.faults import Fault
 from tests.simulated.deployment import CallFaults, SimulatedDeployment, simulated_deployment
 from tests.unit.virtual_time import BACKEND
 

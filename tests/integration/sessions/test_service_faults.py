@@ -7,7 +7,6 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import Aws
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.idempotency import StoredAnswer, acquire
 from spass.aws.leases import LEASE_SECONDS
 from spass.calls.scope import Scope
@@ -19,6 +18,7 @@ from spass.sessions.session import CreateSession, SessionView
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.aws.leases import LEASE_SECONDS
 from spass.aws.objects import ObjectMissing
 from spass.aws.table import TransactionFailed
@@ -20,6 +20,7 @@ from spass.core.messages import Role
 from spass.sessions import commit, record
 from spass.sessions.record import overflow_key
 from spass.sessions.turn import TurnAnswer
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.simulated.memory import aws_for_faults
 
 if TYPE_CHECKING:

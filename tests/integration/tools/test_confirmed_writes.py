@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.core.errors import ConfirmTokenInvalid, StorageUnavailable
 from spass.core.ids import IndexId, TenantId
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.tools.toolbox import Toolbox
 from tests.integration.rag.conftest import RagHarness, documents
 from tests.simulated.memory import aws_for_faults

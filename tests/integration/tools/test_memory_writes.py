@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from spass.aws.clients import Aws, TenantStore
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.table import TenantTable
 from spass.aws.writes import Write
 from spass.core.errors import ConfirmTokenInvalid, StorageUnavailable
 from spass.core.ids import TenantId
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.tools.toolbox import Toolbox
 from tests.integration.rag.conftest import RagHarness
 from tests.simulated.memory import aws_for_faults

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
-from spass.aws.faults import Crash, FaultPlan, inject
 from spass.aws.leases import LEASE_SECONDS
 from spass.core.time import now_s
+from spass.testing.faults import Crash, FaultPlan, inject
 
 Send = Callable[[], Awaitable[httpx.Response]]
 

@@ -5,7 +5,7 @@ import secrets
 import httpx
 import pytest
 
-from spass.aws.faults import FaultPlan, inject
+from spass.testing.faults import FaultPlan, inject
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.faults import Fault, FaultPlan
+from spass.testing.faults import Fault, FaultPlan
 from tests.integration.web.retrying_client import Clock, first_try, retried
 from tests.simulated.memory import aws_for_faults
 

@@ -6,7 +6,7 @@ from functools import partial
 import httpx
 import pytest
 
-from spass.aws.faults import Fault, FaultPlan
+from spass.testing.faults import Fault, FaultPlan
 from tests.integration.web.retrying_client import Clock, first_try, retried
 
 pytestmark = pytest.mark.anyio

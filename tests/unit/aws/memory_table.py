@@ -5,19 +5,20 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from spass.aws.attributes import Item
-from spass.aws.faults import AwsCall, FaultPlan
+from spass.aws.invocation import AwsCall
 from spass.aws.keys import Key
 from spass.aws.retry import retry_once
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Update
 from spass.testing.evaluation import apply, holds
+from spass.testing.faults import FaultPlan
 
 T = TypeVar("T")
 
 
 @dataclass
 class MemoryTable:
-    """``plan`` stands where ``aws.faults`` has its seam. ``calls`` counts the calls that were made, failed ones too."""
+    """``plan`` stands where ``aws.invocation`` has its seam. ``calls`` counts the calls that were made, failed ones too."""
 
     items: dict[Key, Item] = field(default_factory=dict)
     plan: FaultPlan | None = None

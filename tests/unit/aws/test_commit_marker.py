@@ -6,13 +6,13 @@ import pytest
 
 from spass.aws.clients import TenantStore
 from spass.aws.commit_marker import commit
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.keys import confirm
 from spass.aws.table import TenantTable
 from spass.aws.writes import ITEM_ABSENT, Equals, Put, Update, Write
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.testing.aws import MemoryAws
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 
 pytestmark = pytest.mark.anyio
 KEY = confirm(TenantId("demo"), "counter")

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from spass.aws.faults import Crash
 from spass.aws.leases import LeaseLost, renewing
+from spass.testing.faults import Crash
 
 pytestmark = pytest.mark.anyio
 

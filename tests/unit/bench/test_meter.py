@@ -7,7 +7,7 @@ import pytest
 
 from bench.meter import record_calls
 from spass.aws.attributes import Item, Value
-from spass.aws.faults import AwsCall, invoke
+from spass.aws.invocation import AwsCall, invoke
 from spass.aws.table import Page, Reply
 
 KIBIBYTE = 1024

@@ -13,7 +13,6 @@ from decimal import Decimal
 import pytest
 
 from spass.aws.clients import TenantStore
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.table import TenantTable
 from spass.calls import pipeline
 from spass.calls.admission import Admission
@@ -30,6 +29,7 @@ from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.metering.usage import reset, spending_of_month
 from spass.tenancy.settings import Cascade, TenantSettings
 from spass.testing.aws import MemoryAws
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.testing.model import ScriptedModel
 from tests.unit.calls.scripted_provider import CONFIG, calls_of, make_scope, scripted_model, vectors_of
 

@@ -10,13 +10,14 @@ import anyio
 import pytest
 
 from spass.aws.clients import TenantStore
-from spass.aws.faults import AwsCall, Fault, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.core.cost import CostSource
 from spass.core.errors import UpstreamError
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ChatRequest
 from spass.metering.usage import UsageQuery, usage
+from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.calls.scripted_provider import audit_of, calls_of, make_scope, scripted_model
 from tests.unit.metering.ledger import LedgerHarness
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.aws.clients import TenantStore
-from spass.aws.faults import Fault, FaultPlan, inject
 from spass.calls.datamark import MARK, NOTE, remove_marks, wrap_as_data
 from spass.completions.augment import Augment, render_memory
 from spass.completions.chunks import collect_chunks
@@ -20,6 +19,7 @@ from spass.core.messages import Json, Message, Role
 from spass.llm.types import ChatRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
+from spass.testing.faults import Fault, FaultPlan, inject
 from spass.tools.registry import TOOLS
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, calls_of, make_scope

@@ -11,13 +11,14 @@ from functools import partial
 from typing import TypeVar
 
 from spass.aws.attributes import Item
-from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan
+from spass.aws.invocation import AwsCall
 from spass.aws.keys import Key, backend_limit
 from spass.aws.table import ConditionFailed
 from spass.core.errors import StorageUnavailable
 from spass.limits.shard import Reservation
 from spass.limits.shard_state import Caps, NoCapacity, ShardState
 from spass.limits.shared_limit import SharedLimit
+from spass.testing.faults import Crash, Fault, FaultPlan
 from tests.unit.aws.memory_table import MemoryTable
 
 T = TypeVar("T")
@@ -31,8 +32,8 @@ CROWDED = 0.1  # what a worker says that was overtaken again and again
 
 @dataclass
 class Gate(FaultPlan):
-    """Holds every table call of one worker back until the test lets it happen, with a fault or without. As ``aws.faults`` does,
-    it sees a call to its end when its caller is cancelled."""
+    """Holds every table call of one worker back until the test lets it happen, with a fault or without. As
+    ``aws.invocation`` does, it sees a call to its end when its caller is cancelled."""
 
     waiting: list[asyncio.Future[Fault | None]] = field(default_factory=list)
 

@@ -8,8 +8,8 @@ import anyio
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from spass.aws.faults import Fault
 from spass.limits.shard import Reservation
+from spass.testing.faults import Fault
 from tests.unit.limits.limit_harness import BUDGET, PLACES, TOKENS, WORKERS, LimitHarness
 
 

@@ -8,13 +8,14 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from spass.aws.clients import TenantStore
-from spass.aws.faults import AwsCall, Fault, FaultPlan
+from spass.aws.invocation import AwsCall
 from spass.core.cost import Cost, CostSource
 from spass.core.ids import AgentName, RequestId, TenantId, UserId, new_id
 from spass.core.messages import TokenUsage
 from spass.core.time import timestamp
 from spass.metering.audit import OK, AuditRecord, CallKind
 from spass.testing.aws import MemoryAws
+from spass.testing.faults import Fault, FaultPlan
 from tests.simulated.memory import WITH_QUEUE
 
 T = TypeVar("T")

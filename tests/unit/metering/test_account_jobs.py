@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import pytest
 
-from spass.aws.faults import Fault, FaultPlan, inject
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.jobs import Delivery
@@ -16,6 +15,7 @@ from spass.metering.audit import record_call
 from spass.metering.usage import UsageQuery, usage
 from spass.rag.index.cache import ObjectCache
 from spass.rag.write.writer import Writer
+from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.metering.ledger import LedgerHarness, call
 
 pytestmark = pytest.mark.anyio

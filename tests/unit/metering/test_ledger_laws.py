@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from spass.aws import keys
 from spass.aws.attributes import Item
-from spass.aws.faults import Crash, Fault, inject
 from spass.core.cost import Cost
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import AgentName, RequestId
@@ -21,6 +20,7 @@ from spass.core.messages import TokenUsage
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 from spass.metering.usage import UsageQuery, reset, spending_of_month, usage
+from spass.testing.faults import Crash, Fault, inject
 from tests.unit.metering.ledger import TODAY, Faults, LedgerHarness, call, days_ago, usd
 
 SOAK = bool(os.environ.get("SPASS_SOAK"))

@@ -11,7 +11,6 @@ import pytest
 from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
-from spass.aws.faults import Fault, FaultPlan, inject
 from spass.aws.table import Query, TenantTable
 from spass.aws.writes import Write
 from spass.core.errors import InvalidRequest, StorageUnavailable
@@ -21,6 +20,7 @@ from spass.metering import usage as metering
 from spass.metering.audit import record_call
 from spass.metering.shards import SHARDS, ShardChooser
 from spass.metering.usage import GroupBy, UsageQuery, reset, spending_of_month, usage
+from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.metering.ledger import TODAY, Faults, call, days_ago, usd
 
 pytestmark = pytest.mark.anyio

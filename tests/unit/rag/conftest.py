@@ -10,7 +10,7 @@ import pytest
 from moto import mock_aws
 
 from spass.aws.clients import Aws
-from spass.aws.faults import AwsCall, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, RequestId, TenantId, random_suffix
 from spass.core.messages import TokenUsage
@@ -19,6 +19,7 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import NewDocument
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
+from spass.testing.faults import FaultPlan, inject
 from spass.testing.rag import build_rag
 from spass.tools.base import Rag
 from tests.simulated.memory import aws_for_faults

@@ -12,13 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
-from spass.aws.faults import inject
 from spass.core.errors import DocumentNotFound, IndexNotFound
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
 from spass.rag.index.documents import NewDocument
 from spass.rag.index.embedding import normalise
 from spass.rag.index.manifest import Manifest, read_manifest
+from spass.testing.faults import inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness, vector_of
 

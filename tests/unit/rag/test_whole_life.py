@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
-from spass.aws.faults import AwsCall, Crash, Fault, inject
+from spass.aws.invocation import AwsCall
 from spass.aws.objects import ObjectSummary, TenantObjects
 from spass.core.errors import DocumentNotFound, IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
@@ -28,6 +28,7 @@ from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.index.manifest import read_manifest
 from spass.rag.write.merge_job import merge
 from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, sweep
+from spass.testing.faults import Crash, Fault, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness
 from tests.unit.rag.test_against_a_dictionary import cosine, paths, within

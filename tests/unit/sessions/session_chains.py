@@ -140,5 +140,5 @@ class ChainBuilder:
 def memory_store() -> Iterator[MemoryAws]:
     """A table and a bucket in memory, which take one call at a time; their clock stands still."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as one:
-        patch.setattr("spass.aws.faults._threads", one)
+        patch.setattr("spass.aws.invocation._threads", one)
         yield MemoryAws(clock=lambda: START)

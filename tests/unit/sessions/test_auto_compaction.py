@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import pytest
 
 from spass.aws import keys
-from spass.aws.faults import AwsCall, FaultPlan, inject
 from spass.aws.idempotency import IdempotentRequest
+from spass.aws.invocation import AwsCall
 from spass.aws.leases import LeaseLost, renewing
 from spass.aws.writes import Update
 from spass.core.errors import (
@@ -31,6 +31,7 @@ from spass.sessions.record import INLINE_BYTES
 from spass.sessions.session import CreateSession, Session
 from spass.sessions.turn import Respond, ShortenHistory
 from spass.tenancy.scalars import CompactStrategy
+from spass.testing.faults import FaultPlan, inject
 from tests.unit.sessions.conftest import answer_events, redirected
 
 if TYPE_CHECKING:

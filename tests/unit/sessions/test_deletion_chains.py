@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from spass.aws import keys
-from spass.aws.faults import AwsCall, Crash, Fault, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import CompactionInProgress, SessionBusy, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId, TenantId
@@ -21,6 +21,7 @@ from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session, SessionView
 from spass.sessions.sweep import UNCOMMITTED_SECONDS, sweep_bodies
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.sessions.conftest import SessionsHarness
 from tests.unit.sessions.session_chains import AGENT, START, ChainBuilder, memory_store, plain_turn
 

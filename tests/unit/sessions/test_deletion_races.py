@@ -11,7 +11,6 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.faults import Crash, inject
 from spass.aws.objects import ObjectMissing
 from spass.aws.writes import Put
 from spass.calls.scope import Scope
@@ -28,6 +27,7 @@ from spass.sessions.lineage import Lineage
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session, decode_session
 from spass.testing.aws import MemoryAws
+from spass.testing.faults import Crash, inject
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, FaultRates, Schedule, run_schedule
 from tests.unit.sessions.session_chains import AGENT, USER, ChainBuilder, plain_turn
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from spass.aws import keys
-from spass.aws.faults import FaultPlan, inject
 from spass.aws.writes import Delete
 from spass.core import page_size as pages
 from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
@@ -16,6 +15,7 @@ from spass.sessions import lineage
 from spass.sessions.lineage import Lineage
 from spass.sessions.session import SessionView
 from spass.testing.aws import MemoryAws
+from spass.testing.faults import FaultPlan, inject
 from tests.unit.sessions.session_chains import AGENT, ChainBuilder, memory_store, plain_turn
 
 pytestmark = pytest.mark.anyio

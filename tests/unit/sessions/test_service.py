@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from spass.aws import keys
 from spass.aws.codec import encode
-from spass.aws.faults import FaultPlan, inject
 from spass.aws.idempotency import IdempotentRequest, StoredAnswer, acquire
 from spass.aws.leases import LeaseLost
 from spass.aws.writes import Delete, Update
@@ -20,6 +19,7 @@ from spass.core.time import timestamp
 from spass.sessions import history, record
 from spass.sessions.history import read_history
 from spass.sessions.session import CreateSession, Hold, HoldKind, SessionView
+from spass.testing.faults import FaultPlan, inject
 
 if TYPE_CHECKING:
     from tests.unit.sessions.conftest import SessionsHarness

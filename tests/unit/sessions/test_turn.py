@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spass.aws import keys
-from spass.aws.faults import FaultPlan, inject
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.leases import LeaseLost, renewing
 from spass.aws.writes import Update
@@ -37,6 +36,7 @@ from spass.core.time import timestamp
 from spass.sessions import turn as turn_module
 from spass.sessions.record import load_turns
 from spass.sessions.turn import ShortenHistory
+from spass.testing.faults import FaultPlan, inject
 
 if TYPE_CHECKING:
     from tests.unit.sessions.conftest import SessionsHarness

@@ -9,7 +9,6 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.faults import Crash, inject
 from spass.aws.keys import Key
 from spass.aws.writes import Put, Update
 from spass.core.errors import StorageUnavailable
@@ -17,6 +16,7 @@ from spass.core.ids import AgentName, TenantId, UserId, new_id
 from spass.core.time import now
 from spass.sessions.session import CreateSession
 from spass.testing.aws import MemoryAws
+from spass.testing.faults import Crash, inject
 from tests.simulated.gateway import Gateway
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, CallFault, FaultRates, Process, Schedule, run_schedule
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.faults import Fault, FaultPlan, inject
 from spass.aws.writes import Put
 from spass.core.errors import InvalidRequest, StorageUnavailable
 from spass.core.ids import TenantId
@@ -19,6 +18,7 @@ from spass.core.messages import Json
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import FRESH_SECONDS, Cascade
 from spass.testing.aws import MemoryAws
+from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.tenancy.lagging_table import Clock, LaggingTable, Row, store_over
 
 pytestmark = pytest.mark.anyio

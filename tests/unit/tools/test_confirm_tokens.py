@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
-from spass.aws.faults import AwsCall, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.aws.keys import confirm_key
 from spass.calls.scope import Scope
 from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid
 from spass.core.ids import DocumentId, IndexId, UserId
 from spass.core.messages import Json
 from spass.core.time import now_s
+from spass.testing.faults import FaultPlan, inject
 from spass.tools import confirm_tokens as confirm
 from spass.tools.confirm_tokens import ConfirmedOperation, ConfirmTokens
 from tests.unit.rag.conftest import RagHarness

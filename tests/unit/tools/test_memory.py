@@ -9,7 +9,6 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.faults import inject
 from spass.calls.scope import Scope
 from spass.core.errors import AdminRequired, ConfirmTokenExpired, ConfirmTokenInvalid, InvalidRequest
 from spass.core.messages import ToolCall
@@ -17,6 +16,7 @@ from spass.core.time import now_s
 from spass.tenancy.config import MAX_MEMORY_BYTES, GatewayConfig
 from spass.tenancy.memory_notes import append_line
 from spass.tenancy.settings import Cascade, SettingSource
+from spass.testing.faults import inject
 from spass.tools import confirm_tokens as confirm
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import make_scope

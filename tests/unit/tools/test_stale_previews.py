@@ -5,13 +5,13 @@ from typing import Any, Final
 
 import pytest
 
-from spass.aws.faults import inject
 from spass.core.errors import ConfirmTokenInvalid
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import Deadline
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.write.merge_job import merge
+from spass.testing.faults import inject
 from tests.unit.rag.conftest import RacingWriters
 from tests.unit.tools.test_curating import BERLIN, CALLS, GATE, PARK, ToolUser, berlin, tool_user
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from spass.aws.faults import Crash
 from spass.core.errors import UpstreamError, UpstreamRejected
 from spass.core.ids import DocumentId, IndexId, UploadId
 from spass.core.jobs import IngestUpload, body_of
 from spass.core.time import Deadline, now_s
 from spass.rag.ingest.publish import PARTS_AT_ONCE
 from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
+from spass.testing.faults import Crash
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, file_of, lines, numbered
 
 pytestmark = pytest.mark.anyio

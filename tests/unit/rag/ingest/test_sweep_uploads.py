@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from spass.aws.faults import Crash
 from spass.core.time import Deadline, now_s
 from spass.rag.ingest.record import KEEP_SECONDS, Status
 from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
+from spass.testing.faults import Crash
 from tests.unit.rag.ingest.harness import INDEX, IngestHarness, file_of, lines, numbered
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.uploads import TenantUploads
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, RateLimited, TooManyDocuments, UpstreamError, UpstreamRejected, UpstreamTimeout
@@ -15,6 +14,7 @@ from spass.core.jobs import Delivery
 from spass.core.time import Deadline, now_s
 from spass.llm.types import EmbeddingReply
 from spass.rag.index.documents import DocumentPatch, NewDocument
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, config_with, file_of, lines, numbered, put_event
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
-from spass.aws.faults import AwsCall, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json, TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
@@ -25,6 +25,7 @@ from spass.rag.index.filters import parse_filter
 from spass.rag.index.manifest import read_manifest
 from spass.rag.index.objects import blocks
 from spass.rag.search.scan import ScanBlock, scan_top_k
+from spass.testing.faults import FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import DIMENSIONS, RagHarness, documents, vector_of
 

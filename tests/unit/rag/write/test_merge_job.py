@@ -8,7 +8,6 @@ from typing import NoReturn
 import pytest
 
 from spass.aws.clients import TenantStore
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.job_targets import NO_JOB_TARGETS
 from spass.aws.jobs import TenantJobs
 from spass.aws.leases import LEASE_SECONDS
@@ -20,6 +19,7 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import INLINE_DEAD_BYTES, read_manifest
 from spass.rag.write.merge_job import merge
 from spass.rag.write.merge_policy import merge_due
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
 

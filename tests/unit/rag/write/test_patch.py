@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from spass.aws.faults import FaultPlan, inject
 from spass.core.errors import (
     DocumentNotFound,
     DocumentTooLarge,
@@ -19,6 +18,7 @@ from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.answers import Document
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.index.manifest import read_manifest
+from spass.testing.faults import FaultPlan, inject
 from tests.unit.rag.conftest import DIMENSIONS, RacingWriters, RagHarness, config_with, documents
 
 pytestmark = pytest.mark.anyio

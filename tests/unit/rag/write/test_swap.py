@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from spass.aws.clients import TenantStore
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.aws.keys import Key, confirm, rag_manifest
 from spass.aws.writes import ITEM_ABSENT, Put, Update, Write
 from spass.core.errors import ConfirmTokenInvalid, IndexNotFound, SpassError, StorageUnavailable
@@ -14,6 +13,7 @@ from spass.core.ids import IndexId
 from spass.core.time import Deadline, now
 from spass.rag.index.manifest import Manifest, read_manifest
 from spass.rag.write.swap import NextVersion, swap
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from spass.aws.faults import Crash, Fault, FaultPlan, inject
 from spass.core.errors import SpassError
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import Deadline
@@ -15,6 +14,7 @@ from spass.rag.index.manifest import read_manifest
 from spass.rag.write.merge_job import merge
 from spass.rag.write.merge_policy import merge_due
 from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, SweepResult, sweep
+from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
 from tests.unit.rag.write.test_merge_job import RecordingJobs
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from spass.aws.faults import inject
 from spass.core.errors import (
     DocumentNotFound,
     DocumentTooLarge,
@@ -18,6 +17,7 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.index.documents import NewDocument
+from spass.testing.faults import inject
 from tests.unit.rag.conftest import DIMENSIONS, ConcurrentReads, RagHarness, all_documents, config_with, documents
 
 pytestmark = pytest.mark.anyio

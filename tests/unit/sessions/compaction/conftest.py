@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from spass.aws import faults
+from spass.aws import invocation
 from spass.aws.clients import TenantStore
 from spass.core.ids import TenantId
 from spass.testing.aws import MemoryAws
@@ -16,5 +16,5 @@ from spass.testing.aws import MemoryAws
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[TenantStore]:
     """New for each test. Calls are made one at a time: the table is for one thread."""
     with ThreadPoolExecutor(1) as thread:
-        monkeypatch.setattr(faults, "_threads", thread)
+        monkeypatch.setattr(invocation, "_threads", thread)
         yield MemoryAws(clock=time.time).for_tenant(TenantId("acme"))

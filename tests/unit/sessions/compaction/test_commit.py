@@ -8,7 +8,7 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.faults import AwsCall, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.aws.table import ConditionFailed, TransactionFailed
 from spass.aws.writes import ITEM_EXISTS, Check
 from spass.core.errors import (
@@ -29,6 +29,7 @@ from spass.sessions.compaction.types import CompactionPlan, CompactionResult, Su
 from spass.sessions.hold import acquire_hold, renew_hold
 from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, load_turns
 from spass.sessions.session import CreateSession, Hold, HoldKind, Session, SessionView, decode_session
+from spass.testing.faults import FaultPlan, inject
 from tests.unit.sessions.conftest import AGENT
 
 if TYPE_CHECKING:

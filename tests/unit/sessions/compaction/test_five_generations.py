@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bench.recall import GENERATIONS, RecallBench, report
-from spass.aws import faults
+from spass.aws import invocation
 from spass.sessions.compaction.summary import MAX_SUMMARY_CHARACTERS
 from spass.testing.aws import MemoryAws
 
@@ -20,7 +20,7 @@ SEEDS = range(1, 21) if os.environ.get("SPASS_SOAK") else [5]
 async def test_facts_of_the_first_generation_are_answered_in_the_fifth(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """By the summary or by ``lineage_search``, with the offline stand-in; more is said than any summary could hold."""
     with ThreadPoolExecutor(1) as thread:
-        monkeypatch.setattr(faults, "_threads", thread)
+        monkeypatch.setattr(invocation, "_threads", thread)
         generations = await RecallBench(MemoryAws(clock=time.time), seed, turns=16).generations()
     assert len([*report(generations)]) == 2 + GENERATIONS
     assert [generation.number for generation in generations] == [*range(1, GENERATIONS + 1)]

@@ -10,7 +10,6 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.faults import Crash, Fault, inject
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.writes import Put, Update
 from spass.calls.scope import Scope
@@ -22,6 +21,7 @@ from spass.sessions.deletion import delete_session
 from spass.sessions.hold import acquire_hold, new_turn_hold
 from spass.sessions.record import TurnRecord, load_turns
 from spass.tenancy.identity import Caller, Identity
+from spass.testing.faults import Crash, Fault, inject
 from tests.simulated.deployment import AGENT, USER, CallFaults, Process, SimulatedDeployment, StepFailed, simulated_deployment
 from tests.unit.virtual_time import BACKEND
 

@@ -6,13 +6,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spass.aws.faults import AwsCall, FaultPlan, inject
+from spass.aws.invocation import AwsCall
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.sessions import record
 from spass.sessions.compaction.commit import commit_compaction
 from spass.sessions.compaction.types import CompactionPlan, Summary
 from spass.sessions.record import load_turns
+from spass.testing.faults import FaultPlan, inject
 from tests.unit.sessions.session_chains import ChainBuilder, memory_store, plain_turn
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,6 @@ import pytest
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
-from spass.aws.faults import Fault
 from spass.aws.leases import LEASE_SECONDS
 from spass.aws.table import TTL
 from spass.aws.writes import Put, Update
@@ -22,6 +21,7 @@ from spass.sessions.hold import acquire_hold, new_job_hold, release_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session
 from spass.tenancy.settings import Cascade
+from spass.testing.faults import Fault
 from tests.simulated.deployment import (
     AGENT,
     STEP_SECONDS,

@@ -1,23 +1,15 @@
-"""The seam through which every AWS call goes, so that a test can make any one of them go wrong.
+"""Faults of AWS calls. ``with inject(FaultPlan(...))`` puts every call made inside under the plan, in tasks started there too."""
 
-In production no plan is set and a call costs one context-variable read more. A test writes ``with inject(FaultPlan(...))`` and
-everything started inside (tasks included) is under the plan.
-"""
-
-import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import TypeVar
 
+from spass.aws.invocation import CALL_PLAN, AwsCall, run_in_thread
 from spass.core.errors import StorageUnavailable
 
 T = TypeVar("T")
-
-_MOST_THREADS: Final = 40
 
 
 class Fault(StrEnum):
@@ -36,15 +28,6 @@ class Crash(BaseException):
 
     Every later AWS call under the same plan raises it too: clean-up code, which a dead process would not run, has no effect.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class AwsCall:
-    """One call: the service, its operation and its parameters: those of boto3, or, of the table, those of ``TableClient``."""
-
-    service: str
-    operation: str
-    parameters: Mapping[str, object]
 
 
 @dataclass(slots=True)
@@ -75,8 +58,8 @@ class FaultPlan:
             case Fault.THROTTLE | Fault.TIMEOUT:
                 raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
         if fault is Fault.REPEATED:
-            await _to_its_end(run)
-        result = await _to_its_end(run)
+            await run_in_thread(run)
+        result = await run_in_thread(run)
         self.capacity.append(getattr(result, "capacity_units", 0.0))
         match fault:
             case Fault.CRASH_AFTER:
@@ -89,38 +72,11 @@ class FaultPlan:
         return result
 
 
-_plan: ContextVar[FaultPlan | None] = ContextVar("spass_fault_plan", default=None)
-
-
 @contextmanager
 def inject(plan: FaultPlan) -> Iterator[FaultPlan]:
     """Put every AWS call made inside under ``plan``."""
-    token = _plan.set(plan)
+    token = CALL_PLAN.set(plan)
     try:
         yield plan
     finally:
-        _plan.reset(token)
-
-
-_threads: Final = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="aws")  # none is started before the first call
-
-
-async def invoke(call: AwsCall, run: Callable[[], T]) -> T:
-    """Make one AWS call in a worker thread. A cancelled caller waits for the call to end, so that no write is left in doubt."""
-    plan = _plan.get()
-    if plan is None:
-        return await _to_its_end(run)
-    return await plan.around(call, run)
-
-
-async def _to_its_end(run: Callable[[], T]) -> T:
-    call = asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, run)
-    try:
-        return await asyncio.shield(call)
-    except asyncio.CancelledError:
-        while not call.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait({call})
-        if not call.cancelled():
-            call.exception()  # marks it as seen
-        raise
+        CALL_PLAN.reset(token)

@@ -1,0 +1,61 @@
+"""The seam through which every AWS call goes, so that a test can make any one of them go wrong (``spass.testing.faults``).
+
+In production no plan is set and a call costs one context-variable read more.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+T = TypeVar("T")
+
+_MOST_THREADS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class AwsCall:
+    """One call: the service, its operation and its parameters: those of boto3, or, of the table, those of ``TableClient``."""
+
+    service: str
+    operation: str
+    parameters: Mapping[str, object]
+
+
+class CallPlan(Protocol):
+    """Decides what becomes of each AWS call."""
+
+    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        """Return what ``run`` returns, which makes the call, or raise what the caller is to see."""
+        ...
+
+
+CALL_PLAN: Final[ContextVar[CallPlan | None]] = ContextVar("spass_call_plan", default=None)
+"""The plan that all AWS calls of this context are under, tasks started in it included."""
+
+_threads: Final = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="aws")  # none is started before the first call
+
+
+async def invoke(call: AwsCall, run: Callable[[], T]) -> T:
+    """Make one AWS call in a worker thread. A cancelled caller waits for the call to end, so that no write is left in doubt."""
+    plan = CALL_PLAN.get()
+    if plan is None:
+        return await run_in_thread(run)
+    return await plan.around(call, run)
+
+
+async def run_in_thread(run: Callable[[], T]) -> T:
+    """Run a call in a worker thread and wait for its end, even if the caller is cancelled."""
+    call = asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, run)
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        while not call.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({call})
+        if not call.cancelled():
+            call.exception()  # marks it as seen
+        raise
