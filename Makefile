@@ -1,4 +1,4 @@
-# Everything a developer or CI runs. `make help` lists it.
+# All commands for developers and CI. `make help` lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -15,7 +15,7 @@ INFRA_PY := $(INFRA_ENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --require-hashes
 COMPILE := $(abspath $(LOCK_ENV))/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
 PYTEST := -m pytest
-# Files side by side, so that a wait in one of them is not everybody's; in their order: tests/conftest.py begins with what waits longest.
+# Test files run in parallel, so that one slow file does not delay the others. The order stays, because tests/conftest.py puts the slowest first.
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
@@ -29,25 +29,25 @@ help: ## list the targets
 run: $(ENV)/local.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
 	@exec $(PY) -m local $(ARGS)
 
-demo: $(ENV)/local.stamp ## walk through the main job on a gateway of its own, printing each call and answer (ARGS='--url …': on another, whose indexes it replaces)
+demo: $(ENV)/local.stamp ## demonstrate the main features on a temporary gateway, printing each call and answer (ARGS='--url …': on a running one, whose indices it replaces)
 	@exec $(PY) -m local.demo $(ARGS)
 
 test: $(ENV)/dev.stamp $(ENV)/openai-tests.stamp ## run every test
 	$(PY) $(PYTEST) $(PARALLEL) $(ARGS)
 	@$(MAKE) --no-print-directory test-infra
 
-test-infra: $(INFRA_ENV)/infra.stamp node ## run the tests of the CDK templates alone (they need Node: 22, or still 20)
+test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templates (they need Node 22; 20 still works)
 	@if [ -d tests/infra ]; then $(INFRA_PY) $(PYTEST) tests/infra --confcutdir=tests/infra $(ARGS); fi
 
-test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/node_modules/.stamp ## drive third-party clients (LiteLLM, openai-node, AI SDK, Pydantic AI …) through a started gateway
+test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/node_modules/.stamp ## run third-party clients (LiteLLM, openai-node, AI SDK, Pydantic AI …) against a started gateway
 	$(PY) $(PYTEST) tests/clients tests/e2e/test_langchain_vector_store.py -v $(ARGS)
 
-soak: $(ENV)/dev.stamp ## the property and race tests again, with long counts
+soak: $(ENV)/dev.stamp ## run the property and race tests with many more examples
 	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/integration tests/e2e/test_fuzz.py $(ARGS)
 
-dev: $(ENV)/dev.stamp ## make the environment of tests and checks in .venv, and run nothing
+dev: $(ENV)/dev.stamp ## create the environment for tests and checks in .venv
 
-check: $(ENV)/dev.stamp $(INFRA_ENV)/infra.stamp ## format, lint, types and the floors of the architecture: what CI runs
+check: $(ENV)/dev.stamp $(INFRA_ENV)/infra.stamp ## check format, lint, types and the layers of the architecture, as CI does
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
@@ -58,21 +58,21 @@ format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-bench-env: $(ENV)/bench.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp ## install what the benches measure and compare with, and run nothing
+bench-env: $(ENV)/bench.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp ## install what the benches need
 
-bench: bench-env ## measure overhead, cold start, AWS calls, sessions, search and retrieval (see bench/)
+bench: bench-env ## measure overhead, cold starts, AWS calls, sessions, search and retrieval (see bench/)
 	@for bench in overhead coldstart calls limits sessions recall search rag memory; do $(PY) -m bench.$$bench; done
 
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
 	@$(PY) -m local.validate
 
-openapi: $(ENV)/local.stamp ## write docs/openapi.json anew from the routes
+openapi: $(ENV)/local.stamp ## write docs/openapi.json from the routes
 	$(PY) -m local.openapi
 
-synth: $(INFRA_ENV)/infra.stamp node_modules/.stamp ## validate, then synthesize the CDK app of every environment into cdk.out/
+synth: $(INFRA_ENV)/infra.stamp node_modules/.stamp ## validate, then synthesise the CDK app of every environment into cdk.out/
 	PATH="$(abspath $(INFRA_ENV))/bin:$$PATH" npx --no-install cdk synth --quiet $(ARGS)
 
-template: $(INFRA_ENV)/infra.stamp node ## write local/template.json anew from the CDK definition
+template: $(INFRA_ENV)/infra.stamp node ## write local/template.json from the CDK definition
 	$(INFRA_PY) -m infra.template
 
 lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--upgrade for newer versions)
@@ -91,8 +91,8 @@ clean: ## remove virtual environments, caches and build output (the state in .lo
 	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) $(PEERS_ENV) $(CLIENTS_ENV) node_modules bench/peers/node_modules tests/clients/node/node_modules cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 define require_python
-	@if [ -z "$(PYTHON)" ]; then echo "Spass needs Python 3.11 or newer. Install it, or name it: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
-	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then echo "$(PYTHON) is too old: Spass needs Python 3.11 or newer. Name one: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
+	@if [ -z "$(PYTHON)" ]; then echo "Spass needs Python 3.11 or newer. Install it, or set its path: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
+	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then echo "$(PYTHON) is too old: Spass needs Python 3.11 or newer. Set another path: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
 endef
 
 node:
@@ -119,7 +119,7 @@ $(ENV)/dev.stamp: requirements/dev.txt $(ENV)/local.stamp
 	@$(PY) $(PIP_INSTALL) -r requirements/dev.txt
 	@touch $@
 
-# The wheel holds no tests; the source distribution of the same version does. tests/e2e/test_openai_own_tests.py looks for it here.
+# The wheel has no tests; the source distribution of the same version has. tests/e2e/test_openai_own_tests.py reads it from here.
 $(ENV)/openai-tests.stamp: requirements/openai-tests.txt $(ENV)/dev.stamp
 	@echo "Fetching the openai package's own tests into $(ENV) (once) ..."
 	@rm -rf $(ENV)/openai-tests && mkdir $(ENV)/openai-tests
