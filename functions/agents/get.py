@@ -13,7 +13,7 @@ async def get_agent(name: AgentParameter, exchange: CurrentExchange) -> AgentCon
     """An agent as its file describes it, with the defaults filled in."""
     services, scope = exchange.services, exchange.scope
     spec = services.agents.get(name)
-    settings = await services.cascade.effective(scope.store, bypass_cache=scope.bypass_cache)
+    settings = (await services.cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
     return AgentConfig.with_defaults(spec, settings.rag_top_k)
 
 

@@ -22,7 +22,7 @@ async def replace_documents(index_id: IndexParameter, body: WriteRequest, exchan
         write = exchange.services.writer.replace
         completion = Completion(claim, exchange.cost_headers) if claim else None
         answer = await write(exchange.scope, index_id, body.documents, completion)
-        return RouteResult(answer, kept=True)
+        return RouteResult(answer, stored=True)
 
     return await run_idempotently(exchange, written)
 

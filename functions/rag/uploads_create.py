@@ -21,7 +21,7 @@ async def create_upload(index_id: IndexParameter, body: UploadRequest, exchange:
     async def created(claim: Claim | None) -> RouteResult:
         create = exchange.services.uploads.create
         ticket = await create(exchange.scope, index_id, body.filename, body.content_type, body.size, claim)
-        return RouteResult(ticket, kept=True)
+        return RouteResult(ticket, stored=True)
 
     return await run_idempotently(exchange, created)
 

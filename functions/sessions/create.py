@@ -20,7 +20,7 @@ async def create_session(name: AgentParameter, exchange: CurrentExchange, body: 
 
     async def created(claim: Claim | None) -> RouteResult:
         session = await services.sessions.create(exchange.scope, name, body or CreateSession(), claim)
-        return RouteResult(SessionView.of(session), kept=True)
+        return RouteResult(SessionView.of(session), stored=True)
 
     return await run_idempotently(exchange, created, status=201)
 

@@ -11,7 +11,7 @@ router = api_router()
 @router.get("/v1/tenant/config")
 async def get_settings(exchange: CurrentExchange) -> EffectiveConfig:
     """The tenant's settings in force, each with its source: the gateway's defaults, the operator's file, or the tenant itself."""
-    return (await exchange.services.cascade.read(exchange.scope.store)).answer()
+    return await exchange.services.cascade.read(exchange.scope.store)
 
 
 handler = lambda_handler(router)

@@ -13,7 +13,7 @@ router = admin_router()
 async def change_settings(body: ConfigChange, exchange: CurrentExchange) -> EffectiveConfig:
     """Change the settings that are named and leave the others; null gives one back to the operator's file. They hold everywhere
     within a minute."""
-    return (await exchange.services.cascade.change(exchange.scope.store, body)).answer()
+    return await exchange.services.cascade.change(exchange.scope.store, body)
 
 
 handler = lambda_handler(router)

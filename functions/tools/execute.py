@@ -33,7 +33,7 @@ async def execute_tool(body: ToolExecution, exchange: CurrentExchange) -> Respon
     async def executed(claim: Claim | None) -> RouteResult:
         run = exchange.services.toolbox.execute_direct
         answer = await run(exchange.scope, body.name, body.arguments, claim, exchange.cost_headers)
-        return RouteResult(answer.body, kept=answer.is_recorded, failed=answer.failed, record=answer.record)
+        return RouteResult(answer.body, stored=answer.is_recorded, discard=answer.failed, stored_answer=answer.record)
 
     async def restored(record: Mapping[str, Json]) -> Mapping[str, Json]:
         return await exchange.services.toolbox.restore_preview(exchange.scope, body.name, body.arguments, record)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_stepfunctions import SFNClient
 
-PLACES: Final = JobTargets(compaction_queue="compactions", compaction_machine="machine")
+JOB_TARGETS: Final = JobTargets(compaction_queue="compactions", compaction_machine="machine")
 
 
 @dataclass
@@ -74,7 +74,7 @@ class _AwsWithFakeQueues(Aws):
 
     def __init__(self, machine: StateMachinePlayer) -> None:
         shared = machine.gateway.aws
-        super().__init__(table=shared._table, bucket=shared._bucket, places=PLACES)
+        super().__init__(table=shared._table, bucket=shared._bucket, job_targets=JOB_TARGETS)
         calls = _Calls(machine, machine.gateway._loop)
         self.__dict__ |= {"_table_client": shared._table_client, "_s3": shared._s3}
         self.__dict__ |= {"_sqs": cast("SQSClient", calls), "_states": cast("SFNClient", calls)}
@@ -87,12 +87,12 @@ class _Calls:
     names: set[str] = field(default_factory=set)
 
     def send_message(self, *, QueueUrl: str, MessageBody: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
-        assert QueueUrl == PLACES.compaction_queue
+        assert QueueUrl == JOB_TARGETS.compaction_queue
         self.loop.call_soon_threadsafe(self.machine.asked, MessageBody)
         return {}
 
     def start_execution(self, *, stateMachineArn: str, name: str, input: str) -> dict[str, Any]:  # noqa: N803, A002 (boto3's names)
-        assert stateMachineArn == PLACES.compaction_machine
+        assert stateMachineArn == JOB_TARGETS.compaction_machine
         if name in self.names:
             raise ClientError({"Error": {"Code": "ExecutionAlreadyExists", "Message": ""}}, "StartExecution")
         self.names.add(name)

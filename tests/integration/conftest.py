@@ -88,7 +88,7 @@ def aws(emulated_aws: Aws) -> Aws:
 @pytest.fixture(scope="session")
 def emulated_aws(emulator: Emulator) -> Aws:
     """Our own clients on the emulator. They keep the endpoint and the credentials they were made with."""
-    aws = Aws(table=emulator.table, bucket=emulator.bucket, places=JobTargets(queue=emulator.queue))
+    aws = Aws(table=emulator.table, bucket=emulator.bucket, job_targets=JobTargets(queue=emulator.queue))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", emulator.endpoint)
         patch.setenv("AWS_REGION", REGION)

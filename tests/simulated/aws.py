@@ -10,4 +10,4 @@ from spass.aws.job_targets import JobTargets
 COMPACTION_MACHINE: Final[Mapping[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "infra" / "compaction.asl.json").read_text()
 )
-PLACES: Final = JobTargets(queue="jobs", compaction_queue="compactions", compaction_machine="compaction")
+JOB_TARGETS: Final = JobTargets(queue="jobs", compaction_queue="compactions", compaction_machine="compaction")

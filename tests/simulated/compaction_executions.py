@@ -15,7 +15,7 @@ from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
 from spass.testing.faults import Crash, inject
 from spass.testing.state_machine import StateMachine
-from tests.simulated.aws import COMPACTION_MACHINE, PLACES
+from tests.simulated.aws import COMPACTION_MACHINE, JOB_TARGETS
 from tests.simulated.gateway import AGENT, TENANT, Gateway
 
 _TRIES: Final = 12
@@ -85,7 +85,7 @@ class CompactionExecutions:
 
     def _told(self, queue: str, body: str) -> None:
         """A message comes, perhaps more than once, each time after a while."""
-        assert queue == PLACES.compaction_queue
+        assert queue == JOB_TARGETS.compaction_queue
         asked = json.loads(body)
         assert (asked["job"], asked["tenant"]) == ("compact", TENANT)
         for _ in range(2 if self.gateway.schedule.chance.random() < _DELIVERED_TWICE else 1):

@@ -43,7 +43,7 @@ from spass.testing.table import MemoryTable
 from spass.web.app import create_app
 from spass.web.services import Services
 from tests.functions.gateway import write_operators_files
-from tests.simulated.aws import COMPACTION_MACHINE, PLACES
+from tests.simulated.aws import COMPACTION_MACHINE, JOB_TARGETS
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -116,7 +116,7 @@ class SimulatedDeployment(MemoryAws):
     played = True
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(PLACES, self.clock)
+        super().__init__(JOB_TARGETS, self.clock)
         self.points = CallFaults()
         self.model = ScriptedModel("Ada moves to Berlin on 3 May.")
         self.services = ScriptedServices(write_operators_files(folder), self.model, self)
@@ -156,9 +156,9 @@ class SimulatedDeployment(MemoryAws):
         return cast("SFNClient", self)
 
     def send_message(self, *, QueueUrl: str, MessageBody: str) -> dict[str, Any]:  # noqa: N803 (boto3's names)
-        if QueueUrl == PLACES.queue:  # an audit record that found no place
+        if QueueUrl == JOB_TARGETS.queue:  # an audit record that found no place
             return {}
-        assert QueueUrl == PLACES.compaction_queue
+        assert QueueUrl == JOB_TARGETS.compaction_queue
         if not self.played:
             return {}
         delivery = asyncio.create_task(self._deliver(MessageBody))
@@ -166,7 +166,7 @@ class SimulatedDeployment(MemoryAws):
         return {}
 
     def start_execution(self, *, stateMachineArn: str, name: str, input: str) -> dict[str, Any]:  # noqa: N803, A002 (boto3's names)
-        assert stateMachineArn == PLACES.compaction_machine
+        assert stateMachineArn == JOB_TARGETS.compaction_machine
         if name in self.executions:
             raise ClientError({"Error": {"Code": "ExecutionAlreadyExists", "Message": ""}}, "StartExecution")
         self.executions[name] = asyncio.create_task(self._execute(json.loads(input)))

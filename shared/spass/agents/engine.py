@@ -78,7 +78,7 @@ class Engine:
         if agent.rag_index is None:
             return ()
         index = IndexId(agent.rag_index)
-        top_k = agent.rag_top_k or (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).rag_top_k
+        top_k = agent.rag_top_k or (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config.rag_top_k
         hits = await self._reader.retrieve(scope, index, message[:_MAX_RETRIEVAL_CHARACTERS], top_k)
         text = render_context(hits, index)
         return (Message(Role.USER, text, data=True),) if text else ()

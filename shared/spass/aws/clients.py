@@ -69,10 +69,10 @@ class Aws:
     Region, credentials and ``AWS_ENDPOINT_URL`` come from the environment, as boto3 reads them; endpoints are regional.
     """
 
-    def __init__(self, *, table: str, bucket: str, places: JobTargets = NO_JOB_TARGETS) -> None:
+    def __init__(self, *, table: str, bucket: str, job_targets: JobTargets = NO_JOB_TARGETS) -> None:
         self._table = table
         self._bucket = bucket
-        self._places = places
+        self._job_targets = job_targets
 
     @cached_property
     def _session(self) -> boto3.Session:
@@ -136,5 +136,5 @@ class Aws:
             table,
             TenantObjects(lambda: self._s3, self._bucket, tenant),
             TenantUploads(lambda: self._s3, self._bucket, tenant, self._credentials),
-            TenantJobs(lambda: self._sqs, lambda: self._states, self._places, tenant),
+            TenantJobs(lambda: self._sqs, lambda: self._states, self._job_targets, tenant),
         )

@@ -25,11 +25,11 @@ class TenantJobs:
     """Asks for work on one tenant's things."""
 
     def __init__(
-        self, sqs: "Callable[[], SQSClient]", states: "Callable[[], SFNClient]", places: JobTargets, tenant: TenantId
+        self, sqs: "Callable[[], SQSClient]", states: "Callable[[], SFNClient]", job_targets: JobTargets, tenant: TenantId
     ) -> None:
         self._sqs = sqs
         self._states = states
-        self._places = places
+        self._job_targets = job_targets
         self._tenant = tenant
 
     async def send(self, job: Job) -> None:
@@ -40,7 +40,7 @@ class TenantJobs:
         """
         if job.tenant != self._tenant:
             raise PermissionError("a job of another tenant")
-        url = self._places.compaction_queue if isinstance(job, CompactSession) else self._places.queue
+        url = self._job_targets.compaction_queue if isinstance(job, CompactSession) else self._job_targets.queue
         if url is None:
             raise StorageUnavailable("There is no queue for this job.")
         await _call("sqs", "SendMessage", self._sqs().send_message, {"QueueUrl": url, "MessageBody": body_of(job)})
@@ -51,7 +51,7 @@ class TenantJobs:
         Raises:
             StorageUnavailable: it may or may not have been started.
         """
-        machine = self._places.compaction_machine
+        machine = self._job_targets.compaction_machine
         if machine is None:
             raise RuntimeError("there is no state machine of compactions")
         work = json.dumps({"tenant": self._tenant, "job": job})

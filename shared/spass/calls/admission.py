@@ -95,7 +95,7 @@ class Admission:
             await reservation.settle(_NO_TOKENS, NO_COST)
 
     async def _reserve(self, scope: Scope, expected: TokenUsage, cost: Cost) -> CallReservation:
-        settings = await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)
+        settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         caps = Caps(tokens_per_minute=settings.tokens_per_minute, usd_per_month=settings.monthly_budget_usd)
         if caps == Caps():
             return CallReservation()

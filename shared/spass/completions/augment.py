@@ -9,7 +9,7 @@ from spass.core.messages import Message, Role
 
 if TYPE_CHECKING:
     from spass.llm.types import ChatRequest
-    from spass.tenancy.settings import TenantSettings
+    from spass.tenancy.stored_settings import ConfigValues
 
 _TAGS: Final = TagSanitizer("memory")
 
@@ -26,7 +26,7 @@ class Augment:
 ALL_AUGMENTATIONS: Final = Augment()
 
 
-def add_tenant_messages(request: "ChatRequest", settings: "TenantSettings", augment: Augment) -> "ChatRequest":
+def add_tenant_messages(request: "ChatRequest", settings: "ConfigValues", augment: Augment) -> "ChatRequest":
     """Return ``request`` with the tenant's system prompt as its first message, and the tenant's memory after its leading system
     messages. Text without a visible character adds no message.
 

@@ -14,7 +14,8 @@ from spass.completions.embeddings import EmbeddingsRequest, check_count, check_d
 from spass.completions.server_tools import ServerTools
 from spass.llm.types import ChatDelta
 from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import Cascade, TenantSettings
+from spass.tenancy.settings import Cascade
+from spass.tenancy.stored_settings import ConfigValues
 
 if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox
@@ -70,12 +71,12 @@ class Completions:
         return collect_chunks([chunk async for chunk in self.stream(scope, request, augment)])
 
     async def _answer(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[ChatDelta, None]:
-        settings = await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)
+        settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         augmented = add_tenant_messages(request.chat_request(), settings, augment)
         offer = self._offer(scope, settings, request) if augment.server_tools else None
         return offer.chat(self._calls, scope, augmented) if offer else self._calls.chat(scope, augmented)
 
-    def _offer(self, scope: Scope, settings: TenantSettings, request: ChatCompletionRequest) -> ServerTools | None:
+    def _offer(self, scope: Scope, settings: ConfigValues, request: ChatCompletionRequest) -> ServerTools | None:
         """Return the server tools of this chat, or None. There are none if the caller sets ``tool_choice``. A caller's tool
         replaces a server tool of the same name, and the caller's tools come first within ``MAX_TOOLS``."""
         if request.tool_choice not in (None, "auto"):

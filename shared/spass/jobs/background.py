@@ -1,4 +1,4 @@
-"""The queue of jobs: uploaded files, parts of them, segments to merge, calls to account for."""
+"""Handle the queue of jobs: uploaded files, their parts, segments to merge, calls to account for."""
 
 from spass.aws.clients import TenantStore
 from spass.core.jobs import AccountCall, CompactSession, Delivery, IngestPart, IngestUpload, MergeSegments

@@ -1,4 +1,4 @@
-"""The queue of compactions: each message starts the state machine on one job."""
+"""Handle the queue of compactions: each message starts the state machine on one job."""
 
 from spass.aws.clients import TenantStore
 from spass.core.jobs import CompactSession, Delivery
@@ -8,7 +8,12 @@ from spass.jobs.messages import Task
 
 
 async def start_compaction(store: TenantStore, task: Task, _delivery: Delivery, _deadline: Deadline) -> bool:
-    """Start the state machine on the compaction that ``task`` names; raises as ``Handler``."""
+    """Start the state machine on the compaction that ``task`` names.
+
+    Raises:
+        NotHandled: ``task`` is not a compaction.
+        StorageUnavailable: the state machine does not answer; it may have started.
+    """
     if not isinstance(task, CompactSession):
         raise NotHandled("only compactions come over this queue")
     await store.jobs.start_compaction(task.id)

@@ -1,4 +1,4 @@
-"""Dispatch of a queue's messages: each is handled alone, and those to deliver again are named in the answer."""
+"""Dispatch a queue's messages. Each is handled alone; the answer names those that SQS must deliver again."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from spass.jobs.messages import Task, Unknown, parse
 
 
 class NotHandled(Exception):
-    """No worker of this queue can handle the task. The text says why, and holds nothing of the message."""
+    """No worker of this queue can handle the task. The text says why, without text from the message."""
 
 
 Handler: TypeAlias = Callable[[TenantStore, Task, Delivery, Deadline], Awaitable[bool]]
-"""Handles a task for its tenant. Returns True if it is done, False if its message must be delivered again.
+"""Handle a task for its tenant. Return True if it is done, False if its message must be delivered again.
 
 Raises:
     NotHandled: tasks of this type do not come over this queue.
@@ -27,15 +27,15 @@ Raises:
 
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
-    """Dispatches messages for the known ``tenants``. A message that cannot be handled leaves a line in the log and is done:
-    it must not keep the queue busy."""
+    """Dispatch messages for the known ``tenants``. Log a message that cannot be handled and count it as done, because it would be
+    delivered again and again."""
 
     tenants: Collection[TenantId]
     store_of: Callable[[TenantId], TenantStore]
     handle: Handler
 
     async def batch(self, event: Mapping[str, Any], deadline: Deadline) -> Json:
-        """Handle the messages of a Lambda event; return what Lambda must know to deliver again those that are not done.
+        """Handle the messages of a Lambda event; return the ids of those that are not done, as Lambda expects them.
 
         Source: https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html
         """
@@ -52,7 +52,7 @@ class Dispatcher:
         return {"batchItemFailures": failed}
 
     async def message(self, body: str, delivery: Delivery, deadline: Deadline) -> bool:
-        """Return True if the message is done, False if it must be delivered again.
+        """Handle a message. Return True if it is done, False if it must be delivered again.
 
         Raises:
             Exception: the first unexpected failure of one of its tasks, after the others were handled.

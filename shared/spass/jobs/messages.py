@@ -1,4 +1,4 @@
-"""The body of a queue's message: a job of ours, or events of the bucket."""
+"""Parse the body of a queue's message: a job of ours, or events of the bucket."""
 
 import json
 import re
@@ -11,14 +11,14 @@ from spass.core.jobs import Job, job_of
 from spass.rag.ingest.uploaded_file import UploadedFile, uploaded_file
 
 _CREATED: Final = "ObjectCreated:"
-_NO_VERSION: Final = ("", "null")  # of an object put while the bucket kept no versions
+_NO_VERSION: Final = ("", "null")  # an object that was put while the bucket kept no versions
 _SEQUENCER_DIGITS: Final = 64  # S3 sends 16 or 18
 _SEQUENCER: Final = re.compile(rf"[0-9A-Fa-f]{{1,{_SEQUENCER_DIGITS}}}")
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A message or event that no worker can handle; ``why`` holds nothing of its text."""
+    """A message or event that no worker can handle. ``why`` contains no text from it."""
 
     why: str
 
@@ -44,7 +44,7 @@ def parse(body: str) -> list[Task | Unknown]:
 
 
 def _file(event: object) -> Iterator[UploadedFile | Unknown]:
-    """Yield the file that ``event`` tells of. The empty object that the S3 console puts for a folder is skipped."""
+    """Yield the file of ``event``. Skip the empty object that the S3 console puts for a folder."""
     match event:
         case {"eventName": str(name), "s3": {"object": {"key": str(quoted), **details}}}:
             key = unquote_plus(quoted)
@@ -60,7 +60,7 @@ def _file(event: object) -> Iterator[UploadedFile | Unknown]:
 
 
 def _sequencer(sequencer: object) -> str:
-    """Return a sequencer in the form in which all of them compare as strings: filled with zeros on the right.
+    """Return a sequencer padded with zeros on the right, so that sequencers compare as strings. Empty if it is malformed.
 
     Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html
     """

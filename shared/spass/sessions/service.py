@@ -132,7 +132,7 @@ class Sessions:
         return Turn(scope.store, request, respond, render, compactor, self._clock)
 
     async def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:
-        settings = await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)
+        settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         at = timestamp(self._clock())
         chosen = {
             name: value

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -19,7 +18,6 @@ from spass.core.messages import Json
 from spass.core.time import Deadline, now
 from spass.tenancy.config import GatewayConfig, TenantDefaults
 from spass.tenancy.response_model import ResponseModel
-from spass.tenancy.scalars import CompactStrategy
 from spass.tenancy.stored_settings import KEYS, ConfigValues, SettingRules, StoredSettings, settings_update
 
 if TYPE_CHECKING:
@@ -57,32 +55,11 @@ class EffectiveConfig(ResponseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class TenantSettings:
-    """``sources`` has one entry for each other field."""
-
-    compact_strategy: CompactStrategy
-    compact_keep_last_n: int
-    compact_observation_mask: bool
-    compact_summary_model: str | None
-    system_prompt: str | None
-    memory: str | None
-    tools_enabled_default: tuple[str, ...]
-    rag_top_k: int
-    monthly_budget_usd: Decimal | None
-    tokens_per_minute: int | None
-    sources: Mapping[str, SettingSource]
-
-    def answer(self) -> EffectiveConfig:
-        config = ConfigValues.model_construct(**{key: getattr(self, key) for key in KEYS})
-        return EffectiveConfig(config=config, sources={key: self.sources[key] for key in KEYS})
-
-
-@dataclass(frozen=True, slots=True)
 class _Known:
-    """Settings in the cache, to be used ``until`` then. ``stale`` if the table has not answered since."""
+    """Cached settings, valid ``until`` a time of the clock. ``stale``: the last read failed."""
 
     version: int
-    settings: TenantSettings
+    settings: EffectiveConfig
     until: float
     stale: bool = False
 
@@ -104,9 +81,9 @@ class Cascade:
         self._rules = SettingRules(config, tool_names)
         self._clock = clock
         self._known: dict[TenantId, _Known] = {}
-        self._reads: dict[TenantId, asyncio.Task[TenantSettings]] = {}
+        self._reads: dict[TenantId, asyncio.Task[EffectiveConfig]] = {}
 
-    async def effective(self, store: "TenantStore", *, bypass_cache: bool = False) -> TenantSettings:
+    async def effective(self, store: "TenantStore", *, bypass_cache: bool = False) -> EffectiveConfig:
         """Return the effective settings of the tenant of ``store``, at most ``FRESH_SECONDS`` old, or older while the table does
         not answer. Concurrent callers share one read. ``bypass_cache`` reads them now, for callers that may change settings: the
         process that made a change is rarely the one that serves the next request.
@@ -125,7 +102,7 @@ class Cascade:
             reading.add_done_callback(lambda done: self._forget_read(store.tenant, done))
         return await asyncio.shield(reading)
 
-    async def read(self, store: "TenantStore") -> TenantSettings:
+    async def read(self, store: "TenantStore") -> EffectiveConfig:
         """Read the effective settings of the tenant of ``store``, with the last change of any process.
 
         Raises:
@@ -134,7 +111,7 @@ class Cascade:
         asked = self._clock()
         return self._update_cache(store.tenant, await store.table.get(tenant_config(store.tenant)), asked)
 
-    async def change(self, store: "TenantStore", changes: Mapping[str, Json]) -> TenantSettings:
+    async def change(self, store: "TenantStore", changes: Mapping[str, Json]) -> EffectiveConfig:
         """Store all of ``changes`` or none, and return the effective settings. Null clears a stored value.
 
         This process uses them from now on, every other within a minute. A repeated change has the same result.
@@ -172,7 +149,7 @@ class Cascade:
         from spass.tenancy.memory_notes import append
 
         def memory_of(item: "Item | None") -> str | None:
-            return self._merge(store.tenant, self._rules.parse_item(item)).memory
+            return self._merge(store.tenant, self._rules.parse_item(item)).config.memory
 
         asked = self._clock()
         try:
@@ -183,7 +160,7 @@ class Cascade:
         self._update_cache(store.tenant, item, asked)
         return result
 
-    async def _refresh(self, store: "TenantStore", *, consistent: bool = False) -> TenantSettings:
+    async def _refresh(self, store: "TenantStore", *, consistent: bool = False) -> EffectiveConfig:
         asked = self._clock()
         try:
             item = await store.table.get(tenant_config(store.tenant), consistent=consistent)
@@ -198,7 +175,7 @@ class Cascade:
             return known.settings
         return self._update_cache(store.tenant, item, asked)
 
-    def _update_cache(self, tenant: TenantId, item: "Item | None", asked: float) -> TenantSettings:
+    def _update_cache(self, tenant: TenantId, item: "Item | None", asked: float) -> EffectiveConfig:
         """Cache the settings of ``item``, read at ``asked``, and return those in force.
 
         Cached settings stay if they are newer: replies may arrive out of order, or from a replica that lags.
@@ -220,26 +197,18 @@ class Cascade:
         if (known := self._known.get(tenant)) is not None:
             self._known[tenant] = replace(known, until=float("-inf"))
 
-    def _forget_read(self, tenant: TenantId, read: asyncio.Task[TenantSettings]) -> None:
+    def _forget_read(self, tenant: TenantId, read: asyncio.Task[EffectiveConfig]) -> None:
         if self._reads.get(tenant) is read:
             del self._reads[tenant]
 
-    def _merge(self, tenant: TenantId, stored: StoredSettings) -> TenantSettings:
+    def _merge(self, tenant: TenantId, stored: StoredSettings) -> EffectiveConfig:
+        """Return the settings in force: of each the value of the strongest source that sets it."""
         none = TenantDefaults()
         own = next((entry.defaults for entry in self._config.tenants if entry.id == tenant), none)
         layers = ((SettingSource.DB, stored.values), (SettingSource.YAML, own))
         base = (SettingSource.PROCESS, self._config.defaults)
-        said = {key: next((layer for layer in layers if key in layer[1].model_fields_set), base) for key in KEYS}
-        return TenantSettings(
-            compact_strategy=said["compact_strategy"][1].compact_strategy,
-            compact_keep_last_n=said["compact_keep_last_n"][1].compact_keep_last_n,
-            compact_observation_mask=said["compact_observation_mask"][1].compact_observation_mask,
-            compact_summary_model=said["compact_summary_model"][1].compact_summary_model,
-            system_prompt=said["system_prompt"][1].system_prompt,
-            memory=said["memory"][1].memory,
-            tools_enabled_default=said["tools_enabled_default"][1].tools_enabled_default,
-            rag_top_k=said["rag_top_k"][1].rag_top_k,
-            monthly_budget_usd=said["monthly_budget_usd"][1].monthly_budget_usd,
-            tokens_per_minute=said["tokens_per_minute"][1].tokens_per_minute,
-            sources={key: source for key, (source, _) in said.items()},
+        chosen = {key: next((layer for layer in layers if key in layer[1].model_fields_set), base) for key in KEYS}
+        return EffectiveConfig.model_construct(
+            config=ConfigValues.model_construct(**{key: getattr(values, key) for key, (_, values) in chosen.items()}),
+            sources={key: source for key, (source, _) in chosen.items()},
         )

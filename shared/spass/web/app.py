@@ -1,4 +1,4 @@
-"""The app: the same for one route in a function and for all of them on the laptop."""
+"""The ASGI app. A Lambda function serves one route with it, the laptop all routes."""
 
 import gc
 from collections.abc import AsyncIterator, Sequence
@@ -23,15 +23,15 @@ from spass.web.services import Services
 
 TITLE: Final = "Spass"
 
-# A request makes some thousand objects and no cycles: looking for those every 700 objects takes a tenth of its time.
+# A request makes a few thousand objects and no cycles. Collecting every 700 objects takes a tenth of its time.
 _GC_THRESHOLDS: Final = (10_000, 20, 50)
 
-# The framework would report bodies and exceptions as they are to whatever OpenTelemetry finds; ours is the log.
+# FastAPI would send bodies and exceptions unredacted to any OpenTelemetry exporter. We write to the log instead.
 _NO_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False}
 
 
 def create_app(routers: Sequence[APIRouter], services: Services | None = None) -> FastAPI:
-    """An ASGI app that answers the routes of ``routers``, and everything else with an error in the envelope."""
+    """Return an ASGI app that serves ``routers``, and answers every other request with an error in the envelope."""
     app = FastAPI(
         title=TITLE,
         openapi_url=None,
@@ -43,7 +43,7 @@ def create_app(routers: Sequence[APIRouter], services: Services | None = None) -
     )
     app.state.services = services or Services()
     for router in routers:
-        # Not include_router: it makes each route a second time, which costs a cold start more than all our own code.
+        # include_router builds each route a second time, which costs a cold start more than all our own code.
         app.router.routes.extend(router.routes)
     app.add_exception_handler(SpassError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_error)
@@ -83,7 +83,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> list[str]:
-    """Return the methods of every route on this path. The framework names only those of the first, and never HEAD."""
+    """Return the methods of every route on this path. Starlette names only those of the first, and never HEAD."""
     methods: set[str] = set()
     for route in request.app.routes:
         if isinstance(route, Route) and route.matches(dict(request.scope))[0] is not Match.NONE:
@@ -92,6 +92,6 @@ def _allowed(request: Request) -> list[str]:
 
 
 def location(request: Request, path: str) -> str:
-    """``path`` (from the API's root, unquoted) as a ``Location`` that holds behind a stage or a custom domain's base path."""
+    """Return ``path`` (from the API's root, unquoted) as a ``Location`` that also works behind a stage or a base path."""
     root: str = request.scope.get("root_path", "")
     return quote(root.rstrip("/") + path, safe="/:@!$&'()*+,;=~-._")

@@ -26,7 +26,7 @@ _USER_ID: Final = re.compile(r"[A-Za-z0-9._@:+-]{1,128}")
 _DEPTH: Final = re.compile(r"[0-9]{1,4000}")
 _PARENT: Final = re.compile(r"[!-~]{1,128}")
 _AUGMENT_KEYS: Final = ("server-tools", "system-prompt", "memory")
-_FOR_A_USER: Final = "/a1/"
+_USER_ROUTES: Final = "/a1/"
 
 AUGMENT_HEADER: Final = {
     "name": "SPASS-Augment",
@@ -40,7 +40,7 @@ AUGMENT_HEADER: Final = {
 
 def acts_for_user(path: str) -> bool:
     """Return True for the routes that need a user."""
-    return path.startswith(_FOR_A_USER)
+    return path.startswith(_USER_ROUTES)
 
 
 def headers_of(path: str) -> Sequence[dict[str, Any]]:
@@ -92,14 +92,14 @@ def caller_of(
     )
 
 
-def refuse_user_id(names: object) -> None:
-    """Refuse ``user_id`` in ``names`` (a body or a query). Only the header names the user.
+def reject_user_id(names: object) -> None:
+    """Reject ``user_id`` in ``names`` (a body or a query). Only the header names the user.
 
     Raises:
         UserIdNotAllowed: ``names`` holds ``user_id``.
     """
     if isinstance(names, dict | QueryParams) and "user_id" in names:
-        raise UserIdNotAllowed("Say the user in the header SPASS-User-Id, not as user_id.", param="user_id")
+        raise UserIdNotAllowed("Name the user in the header SPASS-User-Id, not as user_id.", param="user_id")
 
 
 def _identity(headers: Headers, tokens: Tokens) -> Identity:
@@ -126,12 +126,12 @@ def _user(headers: Headers, query: QueryParams, tokens: Tokens, *, needs_user: b
     if _is_secret(values[0], tokens):
         raise UserIdInvalid("SPASS-User-Id names a user; this is a token or a key.", param="SPASS-User-Id")
     if needs_user:
-        refuse_user_id(query)
+        reject_user_id(query)
     return UserId(values[0])
 
 
 def _depth(headers: Headers) -> int:
-    value = _once(headers, "SPASS-Caller-Depth", _DEPTH, "a whole number from 0 on")
+    value = _single(headers, "SPASS-Caller-Depth", _DEPTH, "a whole number from 0 on")
     depth = int(value or "0")
     if depth >= MAX_CALLER_DEPTH:
         raise RecursionDepthExceeded(
@@ -142,7 +142,7 @@ def _depth(headers: Headers) -> int:
 
 
 def _parent(headers: Headers, tokens: Tokens) -> RequestId | None:
-    value = _once(headers, "SPASS-Parent-Request-Id", _PARENT, "1 to 128 visible ASCII characters")
+    value = _single(headers, "SPASS-Parent-Request-Id", _PARENT, "1 to 128 visible ASCII characters")
     if value is None:
         return None
     if _is_secret(value, tokens):
@@ -155,7 +155,7 @@ def _is_secret(value: str, tokens: Tokens) -> bool:
     return value in tokens or CREDENTIAL.search(value) is not None
 
 
-def _once(headers: Headers, name: str, form: re.Pattern[str], what: str) -> str | None:
+def _single(headers: Headers, name: str, form: re.Pattern[str], what: str) -> str | None:
     values = headers.getlist(name)
     if not values:
         return None

@@ -1,4 +1,4 @@
-"""The outermost layer: every answer gets its request id, every failure its envelope, every request one line in the log."""
+"""The outermost layer. It gives each answer its request id, each failure its envelope, and each request one line in the log."""
 
 import re
 import time
@@ -16,16 +16,16 @@ from spass.web.exchange import Exchange, begin
 
 CLIENT_CLOSED_REQUEST: Final = 499
 API_GATEWAY_REQUEST_ID: Final = "spass.gateway_request_id"
-"""Where an ASGI scope holds API Gateway's own id of a request, by which its access log can be matched with ours."""
+"""The key of an ASGI scope with API Gateway's own id of the request. It links its access log to our log."""
 
 _MAX_LOGGED_CHARACTERS: Final = 300
 _WRITE_METHODS: Final = ("DELETE", "PATCH", "PUT")
 _ESCAPED: Final = re.compile(rb"%(5c|00)|^((?!/v1/models/).)*%2f", re.IGNORECASE | re.DOTALL)
-"""``/``, ``\\`` and NUL, escaped in a path. Unescaped they would change the path. Only a model's name may hold a ``/``."""
+"""``/``, ``\\`` and NUL, percent-encoded in a path. Decoded they would change the path. Only a model's name may hold a ``/``."""
 
 
 class EdgeMiddleware:
-    """ASGI middleware around the whole app."""
+    """Answer every request, whatever fails inside the app."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -38,30 +38,30 @@ class EdgeMiddleware:
         # Routes declare GET. HEAD is answered as GET is, without the body (RFC 9110, 9.3.2).
         scope = {**scope, "method": "GET" if method == "HEAD" else method, "path": normal_path(scope["path"])}
         exchange = begin(scope)
-        answer = _ResponseSender(exchange, send, bodiless=method == "HEAD")
+        sender = _ResponseSender(exchange, send, bodiless=method == "HEAD")
         try:
             if refusal := _refusal(method, scope):
                 exchange.error = refusal.code
-                await error_response(refusal, exchange.request_id)(scope, receive, answer.send)
+                await error_response(refusal, exchange.request_id)(scope, receive, sender.send)
             else:
-                await self._app(scope, receive, answer.send)
+                await self._app(scope, receive, sender.send)
         except ClientDisconnect:
-            answer.status = CLIENT_CLOSED_REQUEST
-        except Exception as error:  # noqa: BLE001 (the edge: whatever went wrong gets an answer and a line in the log)
+            sender.status = CLIENT_CLOSED_REQUEST
+        except Exception as error:  # noqa: BLE001 (the edge: every failure gets an answer and a line in the log)
             exchange.error = InternalError.code
             write_line(failure_line(error, exchange.request_id))
-            if not answer.status:
+            if not sender.status:
                 response = error_response(InternalError("Something went wrong on our side."), exchange.request_id)
-                await response(scope, receive, answer.send)
+                await response(scope, receive, sender.send)
         finally:
-            write_line(_request_line(scope, method, exchange, answer.status))
+            write_line(_request_line(scope, method, exchange, sender.status))
 
 
 def _refusal(method: str, scope: Scope) -> RouteNotFound | None:
-    """Return why the path as it was sent leads to no route.
+    """Return the error for a path that is unsafe as it was sent, or None.
 
     HTTP clients shorten ``/a1/rag/indices/notes/documents/..`` to ``/a1/rag/indices/notes/``. A DELETE of that would delete the
-    index, so requests that change what a path names take no such spelling.
+    index, so methods that change or delete need the exact path.
     """
     raw_path: bytes = scope.get("raw_path") or b""
     if _ESCAPED.search(raw_path):
@@ -71,20 +71,20 @@ def _refusal(method: str, scope: Scope) -> RouteNotFound | None:
     if method not in _WRITE_METHODS or sent == path:
         return None
     return RouteNotFound(
-        f"The path of a {method} has no slash at its end and no two at its start. Use {path[:_MAX_LOGGED_CHARACTERS]}"
+        f"The path of a {method} must not end with a slash or begin with two. Use {path[:_MAX_LOGGED_CHARACTERS]}"
         ' if you mean that. HTTP clients remove "." and ".." from a path, so an id that is one of these gets lost.'
     )
 
 
 def normal_path(path: str) -> str:
-    """Return ``path`` with one leading slash and no trailing one. API Gateway picks the same route for all these spellings and
-    passes on the one that was sent.
+    """Return ``path`` with one leading slash and no trailing one. API Gateway picks the same route for all these spellings, and
+    passes the path on as it was sent.
     """
     return "/" + path.strip("/") if path.startswith("/") else path
 
 
 class _ResponseSender:
-    """Pass an answer on, with the headers that every answer has, and without its body if ``bodiless``."""
+    """Send a response, with the headers that every response has, and without its body if ``bodiless``."""
 
     def __init__(self, exchange: Exchange, send: Send, *, bodiless: bool) -> None:
         self._exchange = exchange
@@ -97,12 +97,12 @@ class _ResponseSender:
             self.status = message["status"]
             headers = list(message.get("headers", ()))
             present = dict(headers)
-            own: dict[str, str] = {"SPASS-Request-Id": self._exchange.request_id}
+            added: dict[str, str] = {"SPASS-Request-Id": self._exchange.request_id}
             if not present.get(b"content-type", b"").startswith(b"text/event-stream"):
-                # A stream's headers leave before its last call; what is known by then would be some of the cost.
-                own |= self._exchange.cost_headers()
+                # A stream's headers are sent before its last call, when only a part of the cost is known.
+                added |= self._exchange.cost_headers()
             headers += [
-                (name.lower().encode(), value.encode()) for name, value in own.items() if name.lower().encode() not in present
+                (name.lower().encode(), value.encode()) for name, value in added.items() if name.lower().encode() not in present
             ]
             message = {**message, "headers": headers}
         elif self._bodiless:
@@ -111,8 +111,8 @@ class _ResponseSender:
 
 
 def _request_line(scope: Scope, method: str, exchange: Exchange, status: int) -> dict[str, Json]:
-    known: dict[str, Json] = {"gateway_request_id": scope[API_GATEWAY_REQUEST_ID]} if API_GATEWAY_REQUEST_ID in scope else {}
-    return known | {
+    gateway_id: dict[str, Json] = {"gateway_request_id": scope[API_GATEWAY_REQUEST_ID]} if API_GATEWAY_REQUEST_ID in scope else {}
+    return gateway_id | {
         "at": now(),
         "level": "info",
         "request_id": exchange.request_id,

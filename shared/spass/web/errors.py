@@ -72,7 +72,7 @@ HTTP_ERROR_TYPES: Final[Mapping[type[SpassError], HttpErrorType]] = {
     errors.DepthExceeded: HttpErrorType(508, "invalid_request_error"),
 }
 
-# These answers always have Retry-After, also where the code that raised the error did not give a time.
+# These answers always have Retry-After, even when the error does not give a time.
 _RETRY_LATER: Final = (
     errors.SessionBusy,
     errors.CompactionInProgress,
@@ -155,8 +155,8 @@ def error_response(
 
 
 def from_validation(error: RequestValidationError) -> InvalidRequest:
-    """Return what pydantic found as an ``InvalidRequest``. It shows no values and cuts long names: the answer stays small however
-    large the body was.
+    """Return pydantic's errors as one ``InvalidRequest``. It shows no values and cuts long names, so that the answer stays small
+    however large the body was.
     """
     found = error.errors()
     reports = [_report(one, error.body) for one in found[:_MAX_REPORTED]]
@@ -172,7 +172,7 @@ def from_validation(error: RequestValidationError) -> InvalidRequest:
 
 
 def _report(found: Mapping[str, Any], body: object) -> dict[str, Json]:
-    """One entry of ``details.errors``."""
+    """Return one of pydantic's errors as an entry of ``details.errors``."""
     kind = str(found["type"])
     loc = tuple(found["loc"])
     message = str(found["msg"]).removeprefix("Value error, ")
@@ -187,6 +187,7 @@ def _report(found: Mapping[str, Any], body: object) -> dict[str, Json]:
 
 
 def route_not_found() -> errors.RouteNotFound:
+    """Return the error for a path that no route has."""
     return errors.RouteNotFound(ROUTE_NOT_FOUND)
 
 

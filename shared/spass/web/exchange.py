@@ -1,4 +1,4 @@
-"""One request and its answer: what the edge, the route and the services share while it is under way."""
+"""One HTTP request and its answer: the state that the edge, the route and the services share."""
 
 import time
 from collections.abc import Mapping
@@ -22,7 +22,11 @@ _KEY: Final = "spass.exchange"
 
 @dataclass(slots=True)
 class Exchange:
-    """Made at the outermost layer, filled in as the request makes its way in."""
+    """The state of one request. The edge creates it; the route adds the caller.
+
+    ``started`` is in seconds of ``time.monotonic``. ``route`` is the route's path template, ``error`` the code of the failure.
+    ``idempotent`` identifies a request with an Idempotency-Key.
+    """
 
     request_id: RequestId = field(default_factory=lambda: RequestId(new_id("req")))
     started: float = field(default_factory=time.monotonic)
@@ -33,7 +37,7 @@ class Exchange:
     idempotent: IdempotentRequest | None = None
 
     def enter(self, scope: "Scope", services: "Services") -> None:
-        """The caller is known."""
+        """Add the caller's scope and the services."""
         self._scope = scope
         self._services = services
 
@@ -58,12 +62,13 @@ class Exchange:
         return self._scope.tally if self._scope else None
 
     def cost_headers(self) -> Mapping[str, str]:
-        """What the model calls so far have cost; nothing when there were none."""
+        """Return the headers with the cost of the model calls so far; empty if there were none."""
         tally = self.tally
         return cost_headers(tally.total) if tally else {}
 
 
 def cost_headers(cost: Cost) -> dict[str, str]:
+    """Return the headers that state ``cost``; empty if it covers no calls."""
     if not cost.sub_calls:
         return {}
     from spass.metering.pricing import decimal_text
@@ -77,13 +82,14 @@ def cost_headers(cost: Cost) -> dict[str, str]:
 
 
 def begin(asgi_scope: AsgiScope) -> Exchange:
-    """The exchange of a request that has just come in."""
+    """Create the exchange of a new request, and store it in its ASGI scope."""
     exchange = Exchange()
     asgi_scope[_KEY] = exchange
     return exchange
 
 
 def exchange_of(request: Request) -> Exchange:
+    """Return the exchange of ``request``."""
     exchange: Exchange = request.scope[_KEY]
     return exchange
 
@@ -93,4 +99,4 @@ async def _current(request: Request) -> Exchange:
 
 
 CurrentExchange = Annotated[Exchange, Depends(_current)]
-"""What a route takes to reach its services and its caller."""
+"""A route's parameter that gives its caller and services."""

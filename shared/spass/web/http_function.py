@@ -104,7 +104,7 @@ class StreamApp(_RouteFunction):
         await app(scope, receive, send)
 
     def _restore(self) -> bool:
-        """Replace what processes restored from one snapshot must not share. If that fails, log why and return False."""
+        """Replace the state that processes restored from one snapshot must not share. If that fails, log it and return False."""
         services: Services = self.app.state.services
         try:
             services.forget_snapshot()
@@ -153,7 +153,7 @@ def _is_restore_hook(scope: Scope) -> bool:
 
 
 def _scope_from_header(scope: Scope) -> Mapping[str, Any]:
-    """``path``, ``root_path`` and the gateway's id by the request context that the web adapter passes on."""
+    """Return ``path``, ``root_path`` and API Gateway's request id, from the request context that the web adapter passes on."""
     raw = next((value for name, value in scope["headers"] if name == _REQUEST_CONTEXT), None)
     try:
         context = json.loads(raw) if raw else None

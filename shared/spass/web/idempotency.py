@@ -34,23 +34,24 @@ HEADER: Final = {
 """The header as OpenAPI describes it."""
 
 Restore: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
-"""Return the body of an answer, given the body of its record."""
+"""Return the body of the response, given the body of the stored answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteResult:
     """The answer to one request.
 
-    ``kept``: the work has already stored ``body`` under its claim, in the transaction of its effect. ``failed``: do not store it,
-    so that the same key may try again. ``status``: None for the route's usual one. ``record``: store this in place of ``body``.
+    ``stored``: the work has already stored ``body`` under its claim, in the transaction of its effect. ``discard``: do not store
+    it, so that the client may repeat the request with the same key. ``status``: None for the route's usual one.
+    ``stored_answer``: store this in place of ``body``.
     """
 
     body: ResponseModel
     headers: Mapping[str, str] = field(default_factory=dict)
-    kept: bool = False
-    failed: bool = False
+    stored: bool = False
+    discard: bool = False
     status: int | None = None
-    record: StoredAnswer | None = None
+    stored_answer: StoredAnswer | None = None
 
 
 def idempotent_request(request: Request, caller: Caller, body: bytes) -> IdempotentRequest | None:
@@ -90,8 +91,8 @@ async def run_idempotently(
     status: int = 200,
     restore: Restore | None = None,
 ) -> Response:
-    """Do the ``work`` and return its answer, or return the stored answer if the request was carried out before. ``restore`` makes
-    the stored answer from its ``record``.
+    """Do the ``work`` and return its answer, or return the stored answer if an earlier request did the work. ``restore`` makes
+    the response's body from the stored one.
 
     Raises:
         IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
@@ -105,13 +106,13 @@ async def run_idempotently(
     try:
         async with renewing(claim.renew):
             answer = await work(claim)
-            if answer.failed:
-                await release(claim)
-            elif not answer.kept:
+            if answer.discard:
+                await release_quietly(claim)
+            elif not answer.stored:
                 headers = {**answer.headers, **exchange.cost_headers()}
-                await claim.complete(answer.record or StoredAnswer(answer.body.to_dict(), headers, answer.status))
+                await claim.complete(answer.stored_answer or StoredAnswer(answer.body.to_dict(), headers, answer.status))
     except Exception:
-        await release(claim)
+        await release_quietly(claim)
         raise
     return _response(answer, status)
 
@@ -131,7 +132,7 @@ async def stream_idempotently(
     """Return the stream of ``chunks``, or replay the stored answer of an earlier one, which ``collect`` made from its chunks.
 
     When the client disconnects (``client`` tells), the stream ends. With a key it goes on, so that the answer is stored for the
-    client's next try.
+    client's retry.
 
     Raises:
         IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
@@ -156,7 +157,7 @@ async def _record_stream(
     chunks: Callable[[], AsyncGenerator[Chunk, None]],
     collect: Callable[[Sequence[Chunk]], ResponseModel],
 ) -> AsyncGenerator[Chunk, None]:
-    """Yield the chunks, and end only after their answer is stored: ``[DONE]`` says so."""
+    """Yield the chunks. End only after their answer is stored, because ``[DONE]`` promises a replay."""
     seen: list[Chunk] = []
     try:
         async with renewing(claim.renew), aclosing(chunks()) as source:
@@ -165,11 +166,11 @@ async def _record_stream(
                 yield chunk
             await claim.complete(StoredAnswer(collect(seen).to_dict(), {}))
     except Exception:
-        await release(claim)
+        await release_quietly(claim)
         raise
 
 
-async def release(claim: Claim) -> None:
+async def release_quietly(claim: Claim) -> None:
     """Release the claim. If that fails, it expires with its lease within a minute."""
     with suppress(SpassError):
         await claim.release()

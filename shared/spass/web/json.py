@@ -1,4 +1,4 @@
-"""JSON in HTTP: bodies are read strictly, answers are written in UTF-8."""
+"""JSON in HTTP: parse bodies strictly, write answers in UTF-8."""
 
 import re
 from collections.abc import AsyncIterable, Mapping
@@ -42,7 +42,7 @@ def _too_large() -> PayloadTooLarge:
 
 
 def check_content_type(value: str | None) -> None:
-    """Accept a Content-Type of JSON in UTF-8, or none.
+    """Check that the Content-Type is JSON in UTF-8, or absent.
 
     Raises:
         InvalidRequest: ``value`` is another type or charset.

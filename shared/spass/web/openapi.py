@@ -24,8 +24,8 @@ VERSION: Final = "0.1.0"
 def openapi_document(routers: Iterable[APIRouter]) -> dict[str, Any]:
     """Return the document for all routes of ``routers``.
 
-    FastAPI writes it from the routes. What is added here FastAPI cannot know: ``CallerRoute`` reads some headers before FastAPI
-    sees the request, and ``create_app`` answers with errors.
+    FastAPI writes it from the routes. Add what FastAPI cannot know: ``CallerRoute`` reads some headers before FastAPI gets the
+    request, and ``create_app`` answers with errors.
     """
     routes = [route for router in routers for route in router.routes]
     document = get_openapi(title=TITLE, version=VERSION, description=_DESCRIPTION, routes=routes)
@@ -34,7 +34,7 @@ def openapi_document(routers: Iterable[APIRouter]) -> dict[str, Any]:
     error = Error.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
     document["components"]["schemas"] |= {**error.pop("$defs"), Error.__name__: error}
     for route, method, operation in _operations(document, routes):
-        _refuse_null(operation)
+        _remove_null(operation)
         if isinstance(route, CallerRoute):
             _add_caller(route.path, method, operation)
         else:
@@ -49,8 +49,8 @@ def _operations(document: Mapping[str, Any], routes: Sequence[BaseRoute]) -> Ite
                 yield route, method, document["paths"][route.path_format][method.lower()]
 
 
-def _refuse_null(operation: dict[str, Any]) -> None:
-    """Take ``null`` out of the schemas of parameters and of the body: FastAPI adds it where they may be absent."""
+def _remove_null(operation: dict[str, Any]) -> None:
+    """Remove ``null`` from the schemas of parameters and bodies. FastAPI adds it to those that may be absent."""
     bodies = operation.get("requestBody", {}).get("content", {}).values()
     for holder in [*operation.get("parameters", ()), *bodies]:
         schema = holder["schema"]

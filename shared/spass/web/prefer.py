@@ -1,4 +1,4 @@
-"""``Prefer``: what a client would like of an answer (https://www.rfc-editor.org/rfc/rfc7240)."""
+"""The header ``Prefer``: a client's preferences for the answer (https://www.rfc-editor.org/rfc/rfc7240)."""
 
 import re
 from typing import Final
@@ -22,6 +22,6 @@ _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"?')
 
 def prefers(headers: Headers, preference: str) -> bool:
     """Return True if the headers name ``preference`` (in lower case), whatever value or parameters it has."""
-    # A quoted value may hold what looks like another preference.
+    # A quoted value may contain text that looks like another preference.
     preferences = _QUOTED.sub("", ",".join(headers.getlist("prefer"))).split(",")
     return any(re.split("[;=]", one, maxsplit=1)[0].strip().lower() == preference for one in preferences)

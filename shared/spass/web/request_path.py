@@ -1,4 +1,4 @@
-"""The path of a request behind API Gateway: what comes before the API, and the API's own part."""
+"""Split the path of a request behind API Gateway into the prefix before the API and the API's own part."""
 
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -7,7 +7,7 @@ from spass.web.edge import normal_path
 
 
 class RequestPath(NamedTuple):
-    """Where a request's path splits: what lies before the API (a stage, a base path), and the whole, as ASGI wants them."""
+    """A path as ASGI defines it: ``root_path`` is the prefix before the API (a stage, a base path), ``path`` is the whole."""
 
     root_path: str
     path: str

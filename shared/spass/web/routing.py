@@ -1,4 +1,4 @@
-"""Routes that know their caller before they read a body, and that read bodies strictly. The parameters that they share.
+"""Routes that identify the caller before they read the body, and that parse bodies strictly. The parameters that they share.
 
 A request with several faults always gets the error of the first in this order: route, method, token, user, depth, admin's token,
 idempotency key, body.
@@ -21,7 +21,7 @@ from spass.calls.scope import MAX_CALLER_DEPTH
 from spass.core.errors import AdminRequired, AgentNotFound, InvalidRequest, JobNotFound, SessionNotFound, UploadNotFound
 from spass.core.ids import AGENT_NAME, DOCUMENT_ID, RAG_ID, AgentName, DocumentId, IndexId, JobId, SessionId, UploadId, id_pattern
 from spass.core.messages import Json
-from spass.web.caller import acts_for_user, caller_of, refuse_user_id
+from spass.web.caller import acts_for_user, caller_of, reject_user_id
 from spass.web.exchange import exchange_of
 from spass.web.idempotency import idempotent_request
 from spass.web.json import check_content_type, parse_object, read_body
@@ -49,7 +49,7 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 
 
 class _ParsedRequest(Request):
-    """A request with a body that was read before FastAPI sees it."""
+    """A request whose body was read and parsed before FastAPI gets it."""
 
     parsed: Json = None
     raw: bytes = b""
@@ -82,8 +82,8 @@ class CallerRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
         takes_body = self.body_field is not None
-        body_required = takes_body and self.body_field is not None and self.body_field.field_info.is_required()
-        for_a_user = acts_for_user(self.path)
+        body_required = self.body_field is not None and self.body_field.field_info.is_required()
+        needs_user = acts_for_user(self.path)
 
         async def answer(request: Request) -> Response:
             exchange = exchange_of(request)
@@ -95,7 +95,7 @@ class CallerRoute(APIRoute):
                 tokens=services.tokens,
                 request_id=exchange.request_id,
                 route=self.path_format,
-                needs_user=for_a_user,
+                needs_user=needs_user,
             )
             exchange.enter(services.scope(caller), services)
             if self.admin_only and not caller.identity.admin:
@@ -104,8 +104,8 @@ class CallerRoute(APIRoute):
             parsed.raw = await read_body(request.stream(), request.headers.get("content-length"))
             if takes_body:
                 parsed.raw, parsed.parsed = _body(parsed.raw, request, required=body_required)
-            if for_a_user:
-                refuse_user_id(parsed.parsed if takes_body else _ignored_body(parsed.raw))
+            if needs_user:
+                reject_user_id(parsed.parsed if takes_body else _ignored_body(parsed.raw))
             exchange.idempotent = idempotent_request(parsed, caller, parsed.raw)
             return await handle(parsed)
 
@@ -152,8 +152,8 @@ def public_router() -> APIRouter:
 
 def _router(route_class: type[APIRoute], responses: dict[int | str, dict[str, Any]]) -> APIRouter:
     if in_lambda():
-        # To see whether a model is one of pydantic 1's, FastAPI imports all of pydantic.v1: 23 modules that no function needs.
-        # None lets that import fail, and FastAPI then takes every model for one of pydantic 2's.
+        # FastAPI imports all of pydantic.v1, 23 modules, only to ask whether a model is one of pydantic 1's. None makes that
+        # import fail, and FastAPI then treats every model as one of pydantic 2's.
         sys.modules.setdefault("pydantic.v1", None)  # type: ignore[arg-type]
     return APIRouter(route_class=route_class, strict_content_type=False, responses=responses)
 
@@ -192,7 +192,7 @@ async def _upload(upload_id: Annotated[str, Path(description="An upload's id.")]
     return UploadId(upload_id)
 
 
-# A malformed name of something that we named is a 404. A malformed id of the caller's own choice is a 400.
+# An id that we assign gets a 404 when it is malformed. An id that the caller chooses gets a 400.
 AgentParameter = Annotated[AgentName, Depends(_agent)]
 SessionParameter = Annotated[SessionId, Depends(_session)]
 JobParameter = Annotated[JobId, Depends(_job)]
@@ -202,7 +202,7 @@ UploadParameter = Annotated[UploadId, Depends(_upload)]
 
 
 def reject_repeated(request: Request, names: Iterable[str]) -> None:
-    """Refuse a query that repeats a parameter.
+    """Reject a query that repeats a parameter.
 
     Raises:
         InvalidRequest: the query holds one of ``names`` more than once.
@@ -221,7 +221,7 @@ class PageParameters:
 
 
 def _whole_number(value: object) -> object:
-    """Refuse what pydantic would also read as a number: ``1.0``, ``+1``, blanks around it."""
+    """Reject forms that pydantic would also read as a number: ``1.0``, ``+1``, surrounding blanks."""
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
         raise PydanticCustomError("whole_number", "must be a whole number from 1 to 1000")
     return value
@@ -229,7 +229,7 @@ def _whole_number(value: object) -> object:
 
 async def _page(
     request: Request,
-    # In this order: bounds after the validator would be published as ``ge`` and ``le``, which no reader of OpenAPI knows.
+    # The bounds come first. After the validator, pydantic would publish them as ``ge`` and ``le``, which are not OpenAPI.
     limit: Annotated[int, Query(ge=1, le=1000, description="Entries at most."), BeforeValidator(_whole_number)] = 100,
     cursor: Annotated[str | None, Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before.")] = None,
 ) -> PageParameters:

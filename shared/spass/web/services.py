@@ -1,6 +1,6 @@
-"""The composition root: what a process is made of, each part made when it is first asked for.
+"""The composition root: the services of a process, each created on first use.
 
-Imports stand inside the properties, so that a function pays only for the rooms that its route enters.
+Imports stand inside the properties, so that a cold start loads only the packages that its route uses.
 """
 
 import os
@@ -45,32 +45,32 @@ if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox
 
 
-# These hold what the operator's files and the environment say, which is the same in every process, and nothing else.
+# These hold only the contents of the operator's files and of the environment, which are the same in every process.
 _FROM_FILES: Final = frozenset({"settings", "config", "tokens", "agents"})
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment says: the operator's files, and what the deployment has made."""
+    """The process's environment: the paths of the operator's files, and the names of the deployment's resources."""
 
     config: Path
     agents: Path
     table: str
     bucket: str
-    places: JobTargets = NO_JOB_TARGETS
+    job_targets: JobTargets = NO_JOB_TARGETS
     keys_path: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """``SPASS_CONFIG`` (gateway.yaml), ``SPASS_AGENTS`` (agents), ``SPASS_TABLE``, ``SPASS_BUCKET`` (both spass),
-        ``SPASS_QUEUE``, ``SPASS_COMPACTION_QUEUE`` (the queues' URLs), ``SPASS_COMPACTION_MACHINE`` (the state machine's ARN) and
-        ``SPASS_KEYS_PATH`` (where the provider keys are in SSM; all none)."""
+        """Read ``SPASS_CONFIG`` (default ``gateway.yaml``), ``SPASS_AGENTS`` (``agents``), ``SPASS_TABLE`` and ``SPASS_BUCKET``
+        (``spass``). Without a default: ``SPASS_QUEUE`` and ``SPASS_COMPACTION_QUEUE`` (URLs), ``SPASS_COMPACTION_MACHINE`` (the
+        state machine's ARN) and ``SPASS_KEYS_PATH`` (the prefix of the provider keys in SSM)."""
         return cls(
             config=Path(environment.get("SPASS_CONFIG") or "gateway.yaml"),
             agents=Path(environment.get("SPASS_AGENTS") or "agents"),
             table=environment.get("SPASS_TABLE") or "spass",
             bucket=environment.get("SPASS_BUCKET") or "spass",
-            places=JobTargets(
+            job_targets=JobTargets(
                 queue=environment.get("SPASS_QUEUE") or None,
                 compaction_queue=environment.get("SPASS_COMPACTION_QUEUE") or None,
                 compaction_machine=environment.get("SPASS_COMPACTION_MACHINE") or None,
@@ -80,7 +80,7 @@ class Settings:
 
 
 class Services:
-    """Everything a route may call."""
+    """All services that routes and workers call. A process has one."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings.from_environment()
@@ -114,7 +114,7 @@ class Services:
         from spass.aws.clients import Aws
 
         settings = self.settings
-        return Aws(table=settings.table, bucket=settings.bucket, places=settings.places)
+        return Aws(table=settings.table, bucket=settings.bucket, job_targets=settings.job_targets)
 
     @cached_property
     def keys(self) -> "ProviderKeys":
@@ -153,7 +153,7 @@ class Services:
         return redactor_of(self.config, lambda: self.router.keys() if "router" in self.__dict__ else ())
 
     def redact(self, text: str) -> str:
-        """Return the text of an error without secrets. Before the configuration is read, an error holds no words of a caller."""
+        """Return the text of an error without secrets. Before the configuration is read, no error contains a caller's text."""
         from spass.redaction.text import redact
 
         return self.redactor.redact(text) if "config" in self.__dict__ else redact(text)
@@ -214,7 +214,7 @@ class Services:
 
     @cached_property
     def uploads(self) -> "Uploads":
-        """What needs no vectors either."""
+        """Uploads and their forms. These routes need no embedder."""
         from spass.rag.ingest.uploads import Uploads
 
         return Uploads(self.calls, self.config)
@@ -252,7 +252,7 @@ class Services:
 
     @cached_property
     def compaction_jobs(self) -> "CompactionJobs":
-        """What needs no model."""
+        """Starting and reading of jobs. These routes need no model."""
         from spass.sessions.compaction.jobs import CompactionJobs
 
         return CompactionJobs()
@@ -276,17 +276,17 @@ class Services:
         return SessionLineageSearcher()
 
     def scope(self, caller: Caller) -> "Scope":
-        """Where the work of one request stands."""
+        """Return the scope of a request by ``caller``."""
         from spass.calls.scope import Scope
 
         return Scope.for_request(caller, self.aws.for_tenant(caller.tenant))
 
     def forget_snapshot(self) -> None:
-        """Forget everything that this process made, except what it read from the operator's files.
+        """Drop every service except those that were read from the operator's files.
 
         Call it when the process was restored from a snapshot. The next use makes new clients, reads credentials and settings
-        again and draws new random numbers. A snapshot may be days old, but ``time.monotonic`` stood still since then, so settings
-        that were cached before it would pass as fresh.
+        again and draws new random numbers. A snapshot may be days old, but ``time.monotonic`` stood still since then, so cached
+        settings would pass as fresh.
         """
         from spass.aws.restore import reset_process_state
 
@@ -295,11 +295,12 @@ class Services:
             del self.__dict__[name]
 
     async def aclose(self) -> None:
-        """Gives open connections back, when a long-lived process ends."""
+        """Close open connections, when a long-lived process ends."""
         if "router" in self.__dict__:
             await self.router.aclose()
 
 
 def services_of(request: Request) -> Services:
+    """Return the services of the app that got ``request``."""
     services: Services = request.app.state.services
     return services

@@ -1,4 +1,4 @@
-"""Server-sent events: a stream of chunks as OpenAI's clients read it.
+"""Server-sent events: a stream of chunks in OpenAI's format.
 
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html; ``[DONE]`` at the end is OpenAI's.
 """
@@ -24,7 +24,7 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
 
-# A line of an event ends with CR or LF alone, but there are clients that split lines wherever Unicode ends one.
+# Only CR and LF end a line of an event, but some clients also split lines at these.
 _LINE_ENDS: Final = tuple((chr(code).encode(), b"\\u%04x" % code) for code in (0x85, 0x2028, 0x2029))
 
 Chunk = dict[str, Json]
@@ -38,14 +38,14 @@ async def stream_response(
     redact: Callable[[str], str] = redact,
     client: Receive | None = None,
 ) -> StreamingResponse:
-    """The chunks, each an event, and ``[DONE]``.
+    """Return a response that sends each chunk as an event, and ``[DONE]`` after the last.
 
-    They are made in a task of their own. It runs to its end; with ``client``, from which the server tells that the client has
-    gone, it is cancelled then. The first chunk is awaited here, so that what is refused before it is refused with its own status.
+    A task of its own reads the chunks to their end. With ``client``, the ASGI receive function, the task is cancelled when the
+    client disconnects. Wait for the first chunk, so that a failure before it gets its own HTTP status.
 
     Raises:
         SpassError: the work failed before its first chunk.
-        ClientDisconnect: the client left before the first chunk.
+        ClientDisconnect: the client disconnected before the first chunk.
     """
     running = EventTask(chunks)
     if client is None:
@@ -59,25 +59,26 @@ async def stream_response(
 
 
 async def _wait_for_first(work: EventTask[Chunk], client: Receive) -> None:
-    """Wait until the work has a chunk or has ended. Cancel it if the client leaves before.
+    """Wait until the work has a chunk or has ended. Cancel it if the client disconnects first.
 
     Raises:
-        ClientDisconnect: the client left.
+        ClientDisconnect: the client disconnected.
     """
-    begun, left = asyncio.ensure_future(work.wait_for_event(0)), asyncio.ensure_future(_client_disconnected(client))
+    first = asyncio.ensure_future(work.wait_for_event(0))
+    disconnect = asyncio.ensure_future(_wait_for_disconnect(client))
     try:
-        await asyncio.wait({begun, left}, return_when=asyncio.FIRST_COMPLETED)
-        if not begun.done():
+        await asyncio.wait({first, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if not first.done():
             raise ClientDisconnect
     except BaseException:
         work.cancel()
         raise
     finally:
-        begun.cancel()
-        left.cancel()
+        first.cancel()
+        disconnect.cancel()
 
 
-async def _client_disconnected(client: Receive) -> None:
+async def _wait_for_disconnect(client: Receive) -> None:
     while True:
         message = await client()
         if message["type"] == "http.disconnect":
@@ -85,7 +86,7 @@ async def _client_disconnected(client: Receive) -> None:
 
 
 class _EventStream(StreamingResponse):
-    """A stream of events. ``work`` is cancelled if it has not ended when the response does, as it does when the client leaves."""
+    """A stream of events. When the response ends before ``work``, because the client has disconnected, ``work`` is cancelled."""
 
     def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str], work: EventTask[Chunk] | None) -> None:
         super().__init__(events, media_type="text/event-stream", headers=headers)
@@ -95,7 +96,7 @@ class _EventStream(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         except asyncio.CancelledError:
-            pass  # the server stops; ``render`` has told the client
+            pass  # the server stops; ``render_events`` has told the client
         finally:
             if self._work is not None:
                 self._work.cancel()
@@ -108,7 +109,9 @@ async def render_events(
     keep_alive: float = KEEP_ALIVE_SECONDS,
     redact: Callable[[str], str] = redact,
 ) -> AsyncIterator[bytes]:
-    """The bytes of the stream. Silence is filled with comments; work that breaks ends it with an ``error`` and no ``[DONE]``."""
+    """Yield the bytes of the stream. Send a comment after every ``keep_alive`` seconds without a chunk. If the work fails, end
+    with an ``error`` event and without ``[DONE]``.
+    """
     sent = 0
     try:
         while True:
@@ -124,11 +127,11 @@ async def render_events(
         if isinstance(error, InternalError | StorageUnavailable):
             write_line(failure_line(error, request_id))
         yield _event(envelope(error, request_id, redact))
-    except asyncio.CancelledError:  # the server stops, or the client has left
+    except asyncio.CancelledError:  # the server stops, or the client has disconnected
         yield _event(
             envelope(InternalError("The gateway was stopped before the answer ended. Send the request again."), request_id)
         )
-    except Exception as error:  # noqa: BLE001 (the edge: the status has left, so the stream itself must say that it broke)
+    except Exception as error:  # noqa: BLE001 (the edge: the status was sent, so the stream itself must report the failure)
         write_line(failure_line(error, request_id))
         yield _event(envelope(InternalError("Something went wrong on our side."), request_id))
     else:

@@ -1,4 +1,4 @@
-"""What every Lambda function does when it starts and when it fails."""
+"""Start every Lambda function, and log its failures."""
 
 import os
 import sys
@@ -12,8 +12,8 @@ from spass.core.messages import Json
 from spass.web.services import Services
 
 WarmUp: TypeAlias = Callable[[Services], object]
-"""Use the services that a function needs, so that they are made while it starts: then it has a whole processor, and no request
-waits."""
+"""Use the services that a function needs, so that they are created during the start. A starting function has a whole processor,
+and no request waits."""
 
 
 class FunctionFailed(Exception):
@@ -35,7 +35,7 @@ def log_startup_failure() -> Iterator[None]:
     capture_library_logs()
     try:
         yield
-    except Exception as error:  # noqa: BLE001 (the edge: what is raised further, the runtime prints)
+    except Exception as error:  # noqa: BLE001 (the edge: the runtime prints what is raised further)
         write_line({**failure_line(error, ""), "event": "start_failed", **_problems(error)})
         raise SystemExit(1) from None
 

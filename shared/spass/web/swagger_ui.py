@@ -1,4 +1,4 @@
-"""Swagger UI from the published files that a pinned package carries, so that ``/docs`` asks no other host and works offline."""
+"""Swagger UI from the files of a pinned package, so that ``/docs`` loads nothing from other hosts and works offline."""
 
 import base64
 import hashlib
@@ -20,10 +20,10 @@ STYLE: Final = "swagger-ui.css"
 _PACKAGE: Final = "drf_spectacular_sidecar"
 _FOLDER: Final = Path("static", _PACKAGE, "swagger-ui-dist")
 _MEDIA_TYPES: Final[Mapping[str, str]] = {SCRIPT: "text/javascript", STYLE: "text/css"}
-# A page names a file with its digest, so an address never means another content.
+# The page adds a file's digest to its address, so the content at an address never changes.
 _CACHE_CONTROL: Final = "public, max-age=31536000, immutable"
 
-# Without ``validatorUrl`` the page would send the address of the API's description to a validator of Swagger's.
+# By default the page would send the address of the API's description to Swagger's validator.
 _SCRIPT: Final = (
     "SwaggerUIBundle({dom_id: '#swagger-ui', url: document.body.dataset.openapi, deepLinking: true, validatorUrl: null});"
 )
@@ -58,8 +58,8 @@ class _File:
 
 
 def page(*, title: str, openapi: str, docs: str) -> Response:
-    """Return the page that shows the description of the API at ``openapi``. ``docs`` is the page's own address, beneath which
-    ``file`` is served.
+    """Return the page that shows the description of the API at ``openapi``. ``docs`` is the page's own address; its files
+    are below it.
     """
     addresses = {"openapi": openapi, **{name: f"{docs}/{file}?v={_file(file).digest}" for name, file in _ASSETS.items()}}
     text = _PAGE.format(title=html.escape(title), start=_SCRIPT, **{name: html.escape(to) for name, to in addresses.items()})
@@ -69,10 +69,10 @@ def page(*, title: str, openapi: str, docs: str) -> Response:
 
 
 def file(name: str) -> Response:
-    """Return one of the files that the page loads.
+    """Return the file ``name`` of the page.
 
     Raises:
-        RouteNotFound: the page loads no file of this name.
+        RouteNotFound: the page has no file of this name.
     """
     if name not in _MEDIA_TYPES:
         raise RouteNotFound("There is no such file; GET /docs shows the page.")
@@ -87,7 +87,7 @@ _SECURITY_HEADERS: Final[Mapping[str, str]] = {"X-Content-Type-Options": "nosnif
 
 @cache
 def _file(name: str) -> _File:
-    package = importlib.util.find_spec(_PACKAGE)  # which does not import it
+    package = importlib.util.find_spec(_PACKAGE)  # does not import it
     if package is None or not package.submodule_search_locations:
         raise RuntimeError(f"the package {_PACKAGE} is not installed")
     content = Path(package.submodule_search_locations[0], _FOLDER, name).read_bytes()

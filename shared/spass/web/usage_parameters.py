@@ -1,4 +1,4 @@
-"""What the routes about usage and audit are asked: an agent, days, what to sum up by, a request."""
+"""The parameters of the routes of usage and audit: an agent, days, a grouping, a request."""
 
 import re
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ from spass.metering.usage import GroupBy, UsageQuery
 from spass.web.exchange import exchange_of
 from spass.web.routing import reject_repeated
 
-_MAX_SHOWN: Final = 64  # characters of a name that nobody knows
+_MAX_SHOWN: Final = 64  # characters of an unknown parameter's name
 _REQUEST: Final = re.compile(id_pattern("req"))
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def _day(value: object) -> object:
-    """Pydantic reads days in more ways than one: as a time at midnight, as seconds since 1970."""
+    """Reject forms that pydantic would also read as a day: a time at midnight, seconds since 1970."""
     if isinstance(value, str) and not _DAY.fullmatch(value):
         raise PydanticCustomError("day", "must be a day such as 2026-04-30")
     return value
@@ -47,7 +47,7 @@ async def _usage_query(
 
 
 async def _reset(request: Request, agent: AgentQuery = None) -> AgentName | None:
-    """The agent whose counters are meant; None is all. A parameter that is not known here would have meant less than all."""
+    """Return the agent whose counters to reset, None for all. Reject unknown parameters: a misspelt ``agent`` would reset all."""
     _reject_unknown(request, ("agent",))
     reject_repeated(request, ("agent",))
     return None if agent is None else AgentName(agent)

@@ -1,4 +1,4 @@
-"""The Lambda handler of a worker: of a function that a queue, a state machine or a schedule invokes."""
+"""The Lambda handler of a worker: a function that a queue, a state machine or a schedule invokes."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from spass.core.time import Deadline
 from spass.web.services import Services
 from spass.web.startup import WarmUp, in_lambda, log_failure, log_startup_failure
 
-_SHUTDOWN_SECONDS: Final = 30.0  # of a worker's time, left to end in order
+_SHUTDOWN_SECONDS: Final = 30.0  # kept back from a worker's time, for an orderly end
 
 EventHandler: TypeAlias = Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]]
 """Handle one event until the deadline, and return the answer to the invoker."""
@@ -25,10 +25,10 @@ def worker_handler(work: EventHandler, services: Services | None = None, *, need
 
 
 class WorkerFunction:
-    """Handle events one at a time, all in one event loop, because the open connections of the services belong to it."""
+    """Handle events one at a time, all in one event loop: the open connections of the services belong to that loop."""
 
     def __init__(self, work: EventHandler, services: Services | None, needs: WarmUp | None) -> None:
-        self.work = work  # for a process that has a loop and services of its own
+        self.work = work  # public for the laptop, which has a loop and services of its own
         self._given = services
         self._one_at_a_time = threading.Lock()
         if in_lambda():

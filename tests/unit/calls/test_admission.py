@@ -27,7 +27,7 @@ from spass.limits.shared_limit import SharedLimit
 from spass.llm.errors import BackendTimeout, BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.metering.usage import reset, spending_of_month
-from spass.tenancy.settings import Cascade, TenantSettings
+from spass.tenancy.settings import Cascade, EffectiveConfig
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.testing.model import ScriptedModel
@@ -49,11 +49,11 @@ class Limits(Cascade):
         self.tokens: int | None = None
         self.budget: str | None = None
 
-    async def effective(self, store: TenantStore, *, bypass_cache: bool = False) -> TenantSettings:
+    async def effective(self, store: TenantStore, *, bypass_cache: bool = False) -> EffectiveConfig:
         budget = None if self.budget is None else Decimal(self.budget)
-        return replace(
-            await super().effective(store, bypass_cache=bypass_cache), tokens_per_minute=self.tokens, monthly_budget_usd=budget
-        )
+        settings = await super().effective(store, bypass_cache=bypass_cache)
+        config = settings.config.model_copy(update={"tokens_per_minute": self.tokens, "monthly_budget_usd": budget})
+        return EffectiveConfig(config=config, sources=settings.sources)
 
 
 @dataclass

@@ -24,10 +24,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_the_gateway_knows_each_of_them_by_its_own_name() -> None:
     settings = Settings.from_environment(STORES.variables())
-    places = settings.places
+    targets = settings.job_targets
     assert (settings.table, settings.bucket) == (STORES.table, STORES.bucket)
-    assert (places.queue, places.compaction_queue) == STORES.queues
-    assert places.compaction_machine == STORES.compaction_machine
+    assert (targets.queue, targets.compaction_queue) == STORES.queues
+    assert targets.compaction_machine == STORES.compaction_machine
 
 
 @pytest.mark.usefixtures("told")

@@ -60,9 +60,9 @@ def whole(changes: Mapping[str, Json]) -> dict[str, Json]:
 
 
 async def test_a_tenants_settings_overlay_the_processs_and_say_whence(store: TenantStore) -> None:
-    assert (await cascade().read(store)).answer().to_dict() == whole({})
+    assert (await cascade().read(store)).to_dict() == whole({})
     unknown = Cascade(CONFIG.model_copy(update={"tenants": ()}))
-    assert (await unknown.read(store)).system_prompt == "Be kind."
+    assert (await unknown.read(store)).config.system_prompt == "Be kind."
 
 
 async def test_what_is_stored_overlays_both_until_it_is_cleared(store: TenantStore) -> None:
@@ -79,28 +79,26 @@ async def test_what_is_stored_overlays_both_until_it_is_cleared(store: TenantSto
         "tokens_per_minute": 1000,
     }
     process = cascade()
-    assert (await process.change(store, said)).answer().to_dict() == whole(said)
-    assert (await process.effective(store)).answer().to_dict() == whole(said)
-    assert (await cascade().read(store)).answer().to_dict() == whole(said)
+    assert (await process.change(store, said)).to_dict() == whole(said)
+    assert (await process.effective(store)).to_dict() == whole(said)
+    assert (await cascade().read(store)).to_dict() == whole(said)
     assert json.loads(json.dumps(whole(said))) == whole(said)
-    assert (await process.change(store, dict.fromkeys(said))).answer().to_dict() == whole({})
-    assert (await cascade().effective(store)).answer().to_dict() == whole({})
+    assert (await process.change(store, dict.fromkeys(said))).to_dict() == whole({})
+    assert (await cascade().effective(store)).to_dict() == whole({})
 
 
 async def test_a_change_is_partial(store: TenantStore) -> None:
     process = cascade()
     await process.change(store, {"rag_top_k": 3, "memory": "Ada likes tea."})
     changed = await process.change(store, {"memory": None, "tokens_per_minute": 5})
-    assert changed.answer().to_dict() == whole({"rag_top_k": 3, "tokens_per_minute": 5})
-    assert (await process.change(store, {})).answer().to_dict() == changed.answer().to_dict()
+    assert changed.to_dict() == whole({"rag_top_k": 3, "tokens_per_minute": 5})
+    assert (await process.change(store, {})).to_dict() == changed.to_dict()
 
 
 async def test_changes_of_different_keys_never_lose_one_another(store: TenantStore) -> None:
     changes: list[dict[str, Json]] = [{"rag_top_k": 2}, {"memory": "x"}, {"tokens_per_minute": 7}, {"compact_strategy": "off"}]
     await asyncio.gather(*(cascade().change(store, change) for change in changes))
-    assert (await cascade().read(store)).answer().to_dict() == whole(
-        {key: value for change in changes for key, value in change.items()}
-    )
+    assert (await cascade().read(store)).to_dict() == whole({key: value for change in changes for key, value in change.items()})
 
 
 @pytest.mark.parametrize(
@@ -177,7 +175,7 @@ async def test_a_stored_value_that_is_no_longer_valid_counts_as_not_stored_and_i
     await cascade().change(store, {"compact_summary_model": "small", "tools_enabled_default": ["calculator"], "rag_top_k": 4})
     shrunk = CONFIG.model_copy(update={"models": CONFIG.models[1:]})
     process = Cascade(shrunk, ["rag_query"], clock=Clock())
-    assert (await process.effective(store)).answer().to_dict() == whole({"rag_top_k": 4})
+    assert (await process.effective(store)).to_dict() == whole({"rag_top_k": 4})
     assert (await process.read(store)).sources["compact_summary_model"] == "process"
     line = json.loads(capsys.readouterr().out)
     assert (line["event"], line["tenant"]) == ("tenant_config_ignored", "acme")
@@ -186,7 +184,7 @@ async def test_a_stored_value_that_is_no_longer_valid_counts_as_not_stored_and_i
 
 async def test_what_a_later_version_stored_under_another_form_is_ignored_too(store: TenantStore) -> None:
     await store.table.write(Put(keys.tenant_config(store.tenant), {"rag_top_k": "many", "memory": "x", "new": 1, "version": 2}))
-    assert (await cascade().effective(store)).answer().to_dict() == whole({"memory": "x"})
+    assert (await cascade().effective(store)).to_dict() == whole({"memory": "x"})
 
 
 async def test_one_read_serves_everybody_for_a_while() -> None:
@@ -208,9 +206,9 @@ async def test_who_asks_for_it_fresh_is_told_what_another_process_stored_a_momen
     process, table = cascade(clock), LaggingTable(row, lambda: 3.0)
     await process.effective(store_over(table))
     await cascade(clock).change(store_over(LaggingTable(row)), {"rag_top_k": 4})
-    assert (await process.effective(store_over(table))).rag_top_k == 9
-    assert (await process.effective(store_over(table), bypass_cache=True)).rag_top_k == 4
-    assert (await process.effective(store_over(table))).rag_top_k == 4  # and then everybody is
+    assert (await process.effective(store_over(table))).config.rag_top_k == 9
+    assert (await process.effective(store_over(table), bypass_cache=True)).config.rag_top_k == 4
+    assert (await process.effective(store_over(table))).config.rag_top_k == 4  # and then everybody is
     assert table.reads == {True: 1, False: 1}
 
 
@@ -220,7 +218,7 @@ async def test_who_asks_for_it_fresh_waits_no_more_than_others_for_a_silent_tabl
     await process.effective(store_over(table))
     table.silent = True
     for _ in range(3):
-        assert (await process.effective(store_over(table), bypass_cache=True)).answer().to_dict() == whole({})
+        assert (await process.effective(store_over(table), bypass_cache=True)).to_dict() == whole({})
     assert table.reads == {True: 1, False: 1}
 
 
@@ -229,8 +227,8 @@ async def test_who_leaves_takes_nobodys_read_away(store: TenantStore) -> None:
     first, second = (asyncio.create_task(process.effective(store)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
-    assert (await second).answer().to_dict() == whole({})
-    assert (await process.effective(store)).answer().to_dict() == whole({})
+    assert (await second).to_dict() == whole({})
+    assert (await process.effective(store)).to_dict() == whole({})
 
 
 async def test_while_the_table_is_silent_what_was_known_holds_and_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,14 +239,14 @@ async def test_while_the_table_is_silent_what_was_known_holds_and_is_logged_once
     await process.change(store, {"rag_top_k": 4})
     table.silent = True
     for clock.now in (40, 41, 50, 3600):
-        assert (await process.effective(store)).answer().to_dict() == whole({"rag_top_k": 4})
+        assert (await process.effective(store)).to_dict() == whole({"rag_top_k": 4})
     assert table.reads[False] == 3  # a read that fails takes seconds: it is not tried with every request
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line).items() >= {"event": "tenant_config_stale", "tenant": "acme", "level": "warning"}.items()
     await cascade(clock).change(store_over(LaggingTable(row)), {"rag_top_k": 5})
     table.silent = False
     clock.now += 10
-    assert (await process.effective(store)).answer().to_dict() == whole({"rag_top_k": 5})
+    assert (await process.effective(store)).to_dict() == whole({"rag_top_k": 5})
 
 
 async def test_what_was_never_known_cannot_be_guessed() -> None:
@@ -259,7 +257,7 @@ async def test_what_was_never_known_cannot_be_guessed() -> None:
         with pytest.raises(StorageUnavailable):
             await ask
     table.silent = False
-    assert (await process.effective(store)).answer().to_dict() == whole({})
+    assert (await process.effective(store)).to_dict() == whole({})
 
 
 async def test_a_reply_that_comes_late_undoes_no_change_of_this_process() -> None:
@@ -270,15 +268,15 @@ async def test_a_reply_that_comes_late_undoes_no_change_of_this_process() -> Non
     await process.change(store_over(LaggingTable(row)), {"rag_top_k": 4})
     clock.now = 131
     behind = store_over(LaggingTable(row, lambda: 60.0))
-    assert (await process.effective(behind)).answer().to_dict() == whole({"rag_top_k": 4})
+    assert (await process.effective(behind)).to_dict() == whole({"rag_top_k": 4})
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.TIMEOUT, Fault.REPEATED])
 async def test_a_reply_that_is_lost_loses_no_change(store: TenantStore, fault: Fault) -> None:
     process = cascade()
     with inject(FaultPlan(fault, at=0)):
-        assert (await process.change(store, {"rag_top_k": 4})).answer().to_dict() == whole({"rag_top_k": 4})
-    assert (await cascade().effective(store)).answer().to_dict() == whole({"rag_top_k": 4})
+        assert (await process.change(store, {"rag_top_k": 4})).to_dict() == whole({"rag_top_k": 4})
+    assert (await cascade().effective(store)).to_dict() == whole({"rag_top_k": 4})
 
 
 async def test_a_change_of_which_nobody_heard_is_looked_up(store: TenantStore) -> None:
@@ -289,7 +287,7 @@ async def test_a_change_of_which_nobody_heard_is_looked_up(store: TenantStore) -
     silent.silent = True
     with pytest.raises(StorageUnavailable):
         await process.change(store_over(silent), {"rag_top_k": 5})
-    assert (await process.effective(store)).rag_top_k == 4
+    assert (await process.effective(store)).config.rag_top_k == 4
 
 
 async def test_a_change_whose_caller_left_meanwhile_is_looked_up(store: TenantStore) -> None:
@@ -300,15 +298,15 @@ async def test_a_change_whose_caller_left_meanwhile_is_looked_up(store: TenantSt
     change.cancel()
     with pytest.raises(asyncio.CancelledError):
         await change
-    assert (await process.effective(store)).answer().to_dict() == (await cascade().read(store)).answer().to_dict()
+    assert (await process.effective(store)).to_dict() == (await cascade().read(store)).to_dict()
 
 
 async def test_another_tenants_settings_are_its_own() -> None:
     process, aws = cascade(), MemoryAws()
     store, other = aws.for_tenant(TenantId("acme")), aws.for_tenant(TenantId("other"))
     await process.change(store, {"rag_top_k": 4})
-    assert (await process.effective(other)).rag_top_k == 5
-    assert (await process.effective(store)).rag_top_k == 4
+    assert (await process.effective(other)).config.rag_top_k == 5
+    assert (await process.effective(store)).config.rag_top_k == 4
 
 
 VALUES: Final[Mapping[str, st.SearchStrategy[Json]]] = {
@@ -348,17 +346,15 @@ async def test_every_process_knows_every_change_within_a_minute_and_its_own_at_o
     for kind, who, what in steps:
         if kind == "put":
             stored = {key: value for key, value in {**said[-1][2], **what}.items() if value is not None}
-            assert (await processes[who].change(store, what)).answer().to_dict() == whole(stored)
+            assert (await processes[who].change(store, what)).to_dict() == whole(stored)
             if what:
                 said.append((clock.now, who, stored))
             continue
         clock.now += what
         if kind == "look":
-            assert (await processes[who].read(store)).answer().to_dict() == whole(said[-1][2])
+            assert (await processes[who].read(store)).to_dict() == whole(said[-1][2])
             continue
         for number in who:
             # What may be answered: what was stored last a minute ago, or by this process, and whatever came after.
             oldest = max(index for index, (at, by, _) in enumerate(said) if by == number or at <= clock.now - 60 or index == 0)
-            assert (await processes[number].effective(store)).answer().to_dict() in [
-                whole(stored) for *_, stored in said[oldest:]
-            ]
+            assert (await processes[number].effective(store)).to_dict() in [whole(stored) for *_, stored in said[oldest:]]

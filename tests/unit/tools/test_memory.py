@@ -102,8 +102,8 @@ async def test_it_is_in_force_at_once_here_and_read_at_once_everywhere(tool_user
     assert before.sources["memory"] is SettingSource.YAML
     await tool_user.call("memory_write", **await tool_user.asked())
     after = await tool_user.cascade.effective(store)
-    assert (after.memory, after.sources["memory"]) == (f"The office is in Bonn.\n{NOTE}", SettingSource.DB)
-    assert await desk_at(store).memory() == after.memory
+    assert (after.config.memory, after.sources["memory"]) == (f"The office is in Bonn.\n{NOTE}", SettingSource.DB)
+    assert await desk_at(store).memory() == after.config.memory
 
 
 async def test_notes_follow_each_other_and_leave_other_settings_as_they_are(tool_user: ToolUser, store: TenantStore) -> None:
@@ -113,7 +113,7 @@ async def test_notes_follow_each_other_and_leave_other_settings_as_they_are(tool
         await tool_user.call("memory_write", **await tool_user.asked(note))
     assert await tool_user.memory() == "one\ntwo\nthree"
     settings = await desk_at(store).cascade.read(store)
-    assert (settings.rag_top_k, settings.sources["rag_top_k"]) == (7, SettingSource.DB)
+    assert (settings.config.rag_top_k, settings.sources["rag_top_k"]) == (7, SettingSource.DB)
     await tool_user.cascade.change(store, {"memory": None})
     assert await tool_user.memory() == "The office is in Bonn.\n"
 
@@ -153,7 +153,7 @@ async def test_who_was_overtaken_writes_behind_the_other(tool_user: ToolUser, st
         written = await tool_user.call("memory_write", **confirmed)
     assert await tool_user.memory() == f"second\n{NOTE}"
     assert written == {"memory_size_bytes": len(f"second\n{NOTE}")}
-    assert (await tool_user.cascade.effective(store)).rag_top_k == 7
+    assert (await tool_user.cascade.effective(store)).config.rag_top_k == 7
 
 
 async def test_whose_memory_was_filled_meanwhile_keeps_the_token(tool_user: ToolUser, store: TenantStore) -> None:

@@ -98,7 +98,7 @@ class Summarizer:
             RecursionDepthExceeded: too many gateways have called each other.
             StorageUnavailable: the limits cannot be read now.
         """
-        settings = await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)
+        settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         if settings.compact_summary_model is not None:
             scope = scope.with_any_model
         model = settings.compact_summary_model or fallback_model

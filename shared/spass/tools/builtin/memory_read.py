@@ -18,5 +18,5 @@ class MemoryRead(Tool):
     tool_name: ClassVar[str] = "memory_read"
 
     async def run(self, context: ToolContext, /) -> Json:
-        memory = (await context.cascade.read(context.scope.store)).memory or None
+        memory = (await context.cascade.read(context.scope.store)).config.memory or None
         return {"memory": memory, "memory_size_bytes": len((memory or "").encode())}

@@ -45,7 +45,7 @@ class MemoryWrite(TwoStepTool):
     ]
 
     async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
-        memory = (await context.cascade.read(context.scope.store)).memory
+        memory = (await context.cascade.read(context.scope.store)).config.memory
         return {"memory_size_bytes": len(append_line(memory, self.note).encode()), "note": self.note}
 
     async def execute(self, context: ToolContext, redemption: TokenRedemption, /) -> WriteResult:

@@ -33,7 +33,7 @@ def queue() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def aws(queue: str) -> Aws:
-    return Aws(table="spass", bucket="spass", places=JobTargets(queue=queue))
+    return Aws(table="spass", bucket="spass", job_targets=JobTargets(queue=queue))
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ async def test_the_model_is_the_one_that_was_set_a_moment_ago(deployment: Simula
     with deployment.quiet():
         earlier = await deployment.services.cascade.effective(deployment.store)
         await Cascade(deployment.services.config).change(deployment.store, {"compact_summary_model": "dear"})
-    assert earlier.compact_summary_model != "dear"
+    assert earlier.config.compact_summary_model != "dear"
     job = await asked(deployment, await deployment.session())
     await deployment.step("summarise", job)
     assert [request.model for request in deployment.model.requests] == ["dear"]
