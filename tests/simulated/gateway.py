@@ -42,7 +42,7 @@ from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
-from tests.simulated.aws import PLACES
+from tests.simulated.aws import JOB_TARGETS
 from tests.simulated.invariants import Acknowledgement, Chain, ChainMember, ClientLog, Reading, head_violations, summary_of
 from tests.simulated.schedule import NO_FAULTS, Schedule
 
@@ -101,7 +101,7 @@ class Gateway:
 
     def __post_init__(self) -> None:
         clock = self.schedule.now
-        self.aws = MemoryAws(PLACES, clock)
+        self.aws = MemoryAws(JOB_TARGETS, clock)
         self.aws.table.watch = self._watch
         self.summaries = SimulatedSummarizer(self.schedule)
         self.sessions = Sessions(Cascade(config()), lambda: self.summaries, clock=clock)

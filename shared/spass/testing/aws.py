@@ -31,8 +31,8 @@ class MemoryQueues:
 class MemoryAws(Aws):
     """A table, a bucket and queues in memory, for any number of threads. ``clock`` gives seconds since the epoch."""
 
-    def __init__(self, places: JobTargets = NO_JOB_TARGETS, clock: Callable[[], float] = now_s) -> None:
-        super().__init__(table="spass", bucket="spass", places=places)
+    def __init__(self, job_targets: JobTargets = NO_JOB_TARGETS, clock: Callable[[], float] = now_s) -> None:
+        super().__init__(table="spass", bucket="spass", job_targets=job_targets)
         self.table = MemoryTable(clock)
         self.bucket = MemoryBucket(clock)
         self.queues = MemoryQueues()
