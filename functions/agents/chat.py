@@ -1,4 +1,4 @@
-"""POST /a1/agents/{name}/chat: one message, one reply, nothing kept."""
+"""POST /a1/agents/{name}/chat: one message and one reply, without a session."""
 
 from starlette.responses import Response
 
@@ -16,7 +16,7 @@ router = api_router()
 
 @router.post("/a1/agents/{name}/chat", response_model=Reply)
 async def ask_agent(name: AgentParameter, body: MessageBody, exchange: CurrentExchange) -> Response:
-    """Ask an agent once. It may call its tools; it remembers nothing."""
+    """Ask an agent once. It may call its tools. The message and the reply are not stored."""
     services = exchange.services
     agent = services.agents.get(name)
     services.engine.check(exchange.scope, agent)

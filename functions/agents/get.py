@@ -1,4 +1,4 @@
-"""GET /a1/agents/{name}: one agent, whole."""
+"""GET /a1/agents/{name}: one agent."""
 
 from spass.agents.answers import AgentConfig
 from spass.web.exchange import CurrentExchange
@@ -10,7 +10,7 @@ router = api_router()
 
 @router.get("/a1/agents/{name}")
 async def get_agent(name: AgentParameter, exchange: CurrentExchange) -> AgentConfig:
-    """An agent as its file describes it, with the defaults filled in."""
+    """Return an agent as its file describes it, with the defaults filled in."""
     services, scope = exchange.services, exchange.scope
     spec = services.agents.get(name)
     settings = (await services.cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config

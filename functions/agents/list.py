@@ -1,4 +1,4 @@
-"""GET /a1/agents: every agent the operator has put in place."""
+"""GET /a1/agents: all agents."""
 
 from spass.agents.answers import AgentPage
 from spass.web.exchange import CurrentExchange
@@ -10,7 +10,7 @@ router = api_router()
 
 @router.get("/a1/agents")
 async def list_agents(page: Pagination, exchange: CurrentExchange) -> AgentPage:
-    """All agents, in short, by name."""
+    """List all agents, ordered by name."""
     return exchange.services.agents.list(page.cursor, page.limit)
 
 

@@ -1,4 +1,4 @@
-"""GET /v1/audit/{request_id}: what one request led to."""
+"""GET /v1/audit/{request_id}: the calls of one request."""
 
 from spass.metering.audit_tree import Audit, tree
 from spass.web.exchange import CurrentExchange
@@ -11,7 +11,7 @@ router = api_router()
 
 @router.get("/v1/audit/{request_id}")
 async def get_audit(request_id: OuterRequestId, exchange: CurrentExchange) -> Audit:
-    """Every call of a model or a tool that one request made, each below the call that it was made for. Another user's request is
+    """Return every call of a model or a tool that one request made, as a tree of calls and sub-calls. Another user's request is
     404, unless the token is an admin's."""
     return await tree(exchange.scope.store, exchange.scope.caller, request_id)
 

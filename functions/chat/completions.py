@@ -26,7 +26,7 @@ router = api_router()
     openapi_extra={"parameters": [AUGMENT_HEADER]},
 )
 async def complete_chat(body: ChatCompletionRequest, request: Request, exchange: CurrentExchange) -> Response:
-    """A model's answer, as OpenAI's clients expect it."""
+    """Return a model's answer in OpenAI's format, as JSON or as a stream."""
     augment = augment_of(request.headers)
     completions, scope = exchange.services.completions, exchange.scope
     if body.stream:

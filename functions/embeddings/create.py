@@ -15,7 +15,7 @@ router = api_router()
 
 @router.post("/v1/embeddings", response_model=EmbeddingList)
 async def embed_texts(body: EmbeddingsRequest, exchange: CurrentExchange) -> Response:
-    """Embed a text or several: up to 256, or as many as `limits.embedding_inputs` of gateway.yaml allows."""
+    """Embed one or more texts: up to 256, or up to `limits.embedding_inputs` of gateway.yaml."""
 
     async def embedded(_: Claim | None) -> RouteResult:
         return RouteResult(await exchange.services.completions.embed(exchange.scope, body))

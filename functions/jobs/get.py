@@ -1,4 +1,4 @@
-"""GET /a1/jobs/{job_id}: how far a job has come."""
+"""GET /a1/jobs/{job_id}: the status of a job."""
 
 from spass.sessions.compaction.answers import JobView
 from spass.web.exchange import CurrentExchange
@@ -10,7 +10,7 @@ router = api_router()
 
 @router.get("/a1/jobs/{job_id}")
 async def get_job(job_id: JobParameter, exchange: CurrentExchange) -> JobView:
-    """A queued job's state, what it came to, or why it failed."""
+    """Return a job's status and, after its end, its result or error."""
     jobs, scope = exchange.services.compaction_jobs, exchange.scope
     job = await jobs.get(scope, job_id)
     scope.tally.add(job.cost)

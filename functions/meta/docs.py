@@ -1,4 +1,4 @@
-"""GET /docs: the API as a page to read and try."""
+"""GET /docs: Swagger UI for the API."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -1,4 +1,4 @@
-"""GET /openapi.json: the whole API, also where this function serves nothing else of it."""
+"""GET /openapi.json: the description of the whole API, not only of this function."""
 
 from functools import cache
 from pathlib import Path

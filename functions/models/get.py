@@ -1,4 +1,4 @@
-"""GET /v1/models/{model}: one model that the caller's token reaches. A name may hold slashes, sent as they are or as %2F."""
+"""GET /v1/models/{model}: one model. Its name may contain slashes, sent as they are or as %2F."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ router = api_router()
 
 @router.get("/v1/models/{model:path}")
 async def get_model(model: Annotated[str, Path(description="A model's name.")], exchange: CurrentExchange) -> Model:
-    """A model that this token may name and some backend serves."""
+    """Return a model that this token may use and a backend serves."""
     return available_model(exchange.services.config, exchange.scope.caller.identity, model)
 
 

@@ -1,4 +1,4 @@
-"""GET /v1/models: the models that some backend serves, as far as the caller's token reaches."""
+"""GET /v1/models: the models that a backend serves and the caller's token may use."""
 
 from spass.completions.answers import ModelList
 from spass.completions.models import available_models
@@ -11,7 +11,7 @@ router = api_router()
 
 @router.get("/v1/models")
 async def list_models(exchange: CurrentExchange) -> ModelList:
-    """The models that this token may name and some backend serves."""
+    """List the models that this token may use and a backend serves."""
     return available_models(exchange.services.config, exchange.scope.caller.identity)
 
 

@@ -16,7 +16,7 @@ router = api_router()
 
 @router.post("/a1/rag/indices/{index_id}/documents/append", response_model=WriteAnswer)
 async def append_documents(index_id: IndexParameter, body: WriteRequest, exchange: CurrentExchange) -> Response:
-    """Add documents, each in place of the one with its id. The index is created if there is none."""
+    """Add documents and replace those with the same ids. The index is created if it does not exist."""
 
     async def written(claim: Claim | None) -> RouteResult:
         write = exchange.services.writer.append

@@ -10,7 +10,7 @@ router = api_router()
 
 @router.get("/a1/rag/indices/{index_id}/documents/{doc_id}")
 async def get_document(index_id: IndexParameter, doc_id: DocumentParameter, exchange: CurrentExchange) -> Document:
-    """A document with its text and metadata."""
+    """Return a document with its text and metadata."""
     return await exchange.services.reader.document(exchange.scope, index_id, doc_id)
 
 

@@ -1,4 +1,4 @@
-"""GET /a1/rag/indices/{index_id}/documents: what an index holds."""
+"""GET /a1/rag/indices/{index_id}/documents: the documents of an index."""
 
 from spass.rag.index.answers import DocumentPage
 from spass.web.exchange import CurrentExchange
@@ -10,7 +10,7 @@ router = api_router()
 
 @router.get("/a1/rag/indices/{index_id}/documents")
 async def list_documents(index_id: IndexParameter, page: Pagination, exchange: CurrentExchange) -> DocumentPage:
-    """An index's documents, by id."""
+    """List an index's documents, ordered by id."""
     return await exchange.services.reader.documents(exchange.scope, index_id, page.cursor, page.limit)
 
 

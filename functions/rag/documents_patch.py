@@ -1,4 +1,4 @@
-"""PATCH /a1/rag/indices/{index_id}/documents/{doc_id}: another text or other metadata for one document."""
+"""PATCH /a1/rag/indices/{index_id}/documents/{doc_id}: change the text or metadata of a document."""
 
 from spass.rag.index.answers import Document
 from spass.rag.index.documents import DocumentPatch
@@ -13,7 +13,7 @@ router = api_router()
 async def patch_document(
     index_id: IndexParameter, doc_id: DocumentParameter, body: DocumentPatch, exchange: CurrentExchange
 ) -> Document:
-    """Give a document another text, other metadata, or both. Only a new text is embedded."""
+    """Change a document's text, its metadata, or both. Only a new text is embedded."""
     return await exchange.services.patcher.patch(exchange.scope, index_id, doc_id, body)
 
 

@@ -10,7 +10,7 @@ router = api_router()
 
 @router.get("/a1/rag/indices/{index_id}")
 async def get_index(index_id: IndexParameter, exchange: CurrentExchange) -> IndexSummary:
-    """An index's size, model and version."""
+    """Return an index's size, model and version."""
     return await exchange.services.catalog.describe(exchange.scope, index_id)
 
 

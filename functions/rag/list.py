@@ -10,7 +10,7 @@ router = api_router()
 
 @router.get("/a1/rag/indices")
 async def list_indices(page: Pagination, exchange: CurrentExchange) -> IndexPage:
-    """Every index of the tenant, by id."""
+    """List the indices of the tenant, ordered by id."""
     return await exchange.services.catalog.list(exchange.scope, page.cursor, page.limit)
 
 

@@ -16,7 +16,7 @@ router = api_router()
 
 @router.post("/a1/rag/indices/{index_id}/query", response_model=QueryAnswer)
 async def query_index(index_id: IndexParameter, body: QueryRequest, exchange: CurrentExchange) -> Response:
-    """The best `top_k` documents by exact cosine similarity, best first, of those that match the filter."""
+    """Return the best `top_k` of the documents that match the filter, by exact cosine similarity, best first."""
     wanted = parse_filter(body.filter) if body.filter else None
 
     async def found(_: Claim | None) -> RouteResult:

@@ -1,4 +1,4 @@
-"""POST /a1/rag/indices/{index_id}/documents: all that an index holds, anew."""
+"""POST /a1/rag/indices/{index_id}/documents: replace all documents of an index."""
 
 from starlette.responses import Response
 
@@ -16,7 +16,7 @@ router = api_router()
 
 @router.post("/a1/rag/indices/{index_id}/documents", response_model=WriteAnswer)
 async def replace_documents(index_id: IndexParameter, body: WriteRequest, exchange: CurrentExchange) -> Response:
-    """Make these documents all that the index holds. It is created if there is none."""
+    """Replace all documents of the index with these. The index is created if it does not exist."""
 
     async def written(claim: Claim | None) -> RouteResult:
         write = exchange.services.writer.replace

@@ -15,8 +15,8 @@ router = api_router()
 
 @router.post("/a1/rag/indices/{index_id}/uploads", response_model=UploadTicket)
 async def create_upload(index_id: IndexParameter, body: UploadRequest, exchange: CurrentExchange) -> Response:
-    """A presigned POST: send its `fields` and then the file, as a form, to its `url`. The file's documents are appended to the
-    index, which is created if there is none."""
+    """Create a presigned form. Send its `fields` and then the file, as a form, to its `url`. The file's documents are appended
+    to the index, which is created if it does not exist."""
 
     async def created(claim: Claim | None) -> RouteResult:
         create = exchange.services.uploads.create

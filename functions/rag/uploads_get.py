@@ -10,7 +10,7 @@ router = api_router()
 
 @router.get("/a1/rag/indices/{index_id}/uploads/{upload_id}")
 async def get_upload(index_id: IndexParameter, upload_id: UploadParameter, exchange: CurrentExchange) -> Upload:
-    """An upload's state, its progress, and what was wrong with the file."""
+    """Return an upload's status, its progress, and the errors of its file."""
     return await exchange.services.uploads.get(exchange.scope, index_id, upload_id)
 
 

@@ -10,7 +10,7 @@ router = api_router()
 
 @router.get("/a1/rag/indices/{index_id}/uploads")
 async def list_uploads(index_id: IndexParameter, page: Pagination, exchange: CurrentExchange) -> UploadPage:
-    """The uploads into an index, by id."""
+    """List the uploads of an index: first those with a form, the newest first, then all others."""
     return await exchange.services.uploads.list(exchange.scope, index_id, page.cursor, page.limit)
 
 

@@ -26,7 +26,7 @@ router = api_router()
 async def append(
     name: AgentParameter, session_id: SessionParameter, body: MessageBody, request: Request, exchange: CurrentExchange
 ) -> Response:
-    """Say something in a session. The message, the agent's tool calls and its answer are recorded together, or not at all."""
+    """Send a message to a session. The message, the agent's tool calls and its answer are stored together or not at all."""
     services = exchange.services
     agent = services.agents.get(name)
     turn = start_turn(

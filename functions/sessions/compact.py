@@ -1,4 +1,4 @@
-"""POST /a1/agents/{name}/sessions/{session_id}/compact: a session goes on as a shorter one."""
+"""POST /a1/agents/{name}/sessions/{session_id}/compact: replace old messages by a summary."""
 
 from typing import Final
 
@@ -33,8 +33,8 @@ async def compact(
     exchange: CurrentExchange,
     body: CompactSession | None = None,  # noqa: ARG001 (what is sent is held to it)
 ) -> Response:
-    """Have the older messages of a session summarised. The session is archived and goes on as its successor, which begins with
-    the summary and the messages that are kept. Waits for that, but with `Prefer: respond-async`."""
+    """Summarise the older messages of a session. The session is archived and continues as its successor, which begins with the
+    summary and the messages that are kept. The request waits for this, except with `Prefer: respond-async`."""
     jobs, scope = exchange.services.compaction_jobs, exchange.scope.for_agent(name, session_id)
     agent = exchange.services.agents.get(name)
     at_once = prefers(request.headers, RESPOND_ASYNC)

@@ -14,7 +14,7 @@ router = api_router()
 
 @router.post("/a1/agents/{name}/sessions", response_model=SessionView, status_code=201)
 async def create_session(name: AgentParameter, exchange: CurrentExchange, body: CreateSession | None = None) -> Response:
-    """Begin a session. What is left out comes from the tenant's settings and is fixed from then on."""
+    """Create a session. Missing values come from the tenant's settings, and the session keeps them."""
     services = exchange.services
     services.agents.get(name)
 

@@ -10,7 +10,7 @@ router = api_router()
 
 @router.delete("/a1/agents/{name}/sessions/{session_id}")
 async def delete_session(name: AgentParameter, session_id: SessionParameter, exchange: CurrentExchange) -> Deletion:
-    """Delete a session. Refused while a turn runs in it."""
+    """Delete a session. The request is refused while a turn runs in the session."""
     await exchange.services.sessions.delete(exchange.scope, name, session_id)
     return Deletion(deleted=True)
 

@@ -10,8 +10,7 @@ router = api_router()
 
 @router.get("/a1/agents/{name}/sessions/{session_id}")
 async def get_session(name: AgentParameter, session_id: SessionParameter, exchange: CurrentExchange) -> SessionView:
-    """What a session is, and how many messages it has. (It also answers for an agent that the operator has taken
-    away: the session knows whose it is.)"""
+    """Return a session and the number of its messages. This also works after the operator has removed the agent."""
     return SessionView.of(await exchange.services.sessions.get(exchange.scope, name, session_id))
 
 

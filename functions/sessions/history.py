@@ -1,4 +1,4 @@
-"""GET /a1/agents/{name}/sessions/{session_id}/messages: everything that was said."""
+"""GET /a1/agents/{name}/sessions/{session_id}/messages: the messages of a session."""
 
 from spass.sessions.history import HistoryPage
 from spass.web.exchange import CurrentExchange
@@ -12,7 +12,7 @@ router = api_router()
 async def get_history(
     name: AgentParameter, session_id: SessionParameter, page: Pagination, exchange: CurrentExchange
 ) -> HistoryPage:
-    """A session's messages, oldest first, those that were compacted included and marked."""
+    """List a session's messages, oldest first. Compacted messages are included and have `compacted_at`."""
     return await exchange.services.sessions.history(exchange.scope, name, session_id, page.cursor, page.limit)
 
 

@@ -1,4 +1,4 @@
-"""GET /a1/agents/{name}/sessions/{session_id}/lineage: the chain of compactions a session stands in."""
+"""GET /a1/agents/{name}/sessions/{session_id}/lineage: the chain of a session's compactions."""
 
 from spass.sessions.lineage import Chain
 from spass.web.exchange import CurrentExchange
@@ -10,8 +10,7 @@ router = api_router()
 
 @router.get("/a1/agents/{name}/sessions/{session_id}/lineage")
 async def get_lineage(name: AgentParameter, session_id: SessionParameter, exchange: CurrentExchange) -> Chain:
-    """What a session was compacted from and what it went on as, nearest first, and the summaries of the whole chain, oldest
-    first."""
+    """Return the ancestors and the successors of a session, nearest first, and the summaries of the whole chain, oldest first."""
     return await exchange.services.lineage.chain(exchange.scope, name, session_id)
 
 

@@ -10,7 +10,7 @@ router = api_router()
 
 @router.get("/a1/agents/{name}/sessions")
 async def list_sessions(name: AgentParameter, page: Pagination, exchange: CurrentExchange) -> SessionPage:
-    """The user's sessions with this agent, newest first."""
+    """List the user's sessions with this agent, newest first."""
     exchange.services.agents.get(name)
     return await exchange.services.sessions.page(exchange.scope, name, page.cursor, page.limit)
 

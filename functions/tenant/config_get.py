@@ -1,4 +1,4 @@
-"""GET /v1/tenant/config: what holds for the tenant, and who said it."""
+"""GET /v1/tenant/config: the tenant's settings and their sources."""
 
 from spass.tenancy.settings import EffectiveConfig
 from spass.web.exchange import CurrentExchange
@@ -10,7 +10,7 @@ router = api_router()
 
 @router.get("/v1/tenant/config")
 async def get_settings(exchange: CurrentExchange) -> EffectiveConfig:
-    """The tenant's settings in force, each with its source: the gateway's defaults, the operator's file, or the tenant itself."""
+    """Return the tenant's settings in force, each with its source: the gateway's defaults, the operator's file, or the tenant."""
     return await exchange.services.cascade.read(exchange.scope.store)
 
 

@@ -11,8 +11,8 @@ router = admin_router()
 
 @router.put("/v1/tenant/config")
 async def change_settings(body: ConfigChange, exchange: CurrentExchange) -> EffectiveConfig:
-    """Change the settings that are named and leave the others; null gives one back to the operator's file. They hold everywhere
-    within a minute."""
+    """Change the named settings and leave the others. Null removes a stored setting, so that the operator's file decides. The
+    change is in force everywhere within a minute."""
     return await exchange.services.cascade.change(exchange.scope.store, body)
 
 

@@ -19,7 +19,7 @@ router = api_router()
 
 
 class ToolExecution(StrictBody):
-    """Which tool, and with what. The tool itself says what arguments it takes."""
+    """The name and the arguments of a tool call. `GET /v1/tools` describes the arguments of each tool."""
 
     name: Annotated[str, Field(min_length=1, max_length=64)]
     arguments: dict[str, Any] = Field(default={})
@@ -27,8 +27,8 @@ class ToolExecution(StrictBody):
 
 @router.post("/v1/tools/execute", response_model=ToolResult)
 async def execute_tool(body: ToolExecution, exchange: CurrentExchange) -> Response:
-    """Run a tool and get its result. What the tool itself could not do is a result `{"error": …}` too, which no key keeps. A tool
-    that changes knowledge answers first what it would change and a `confirm_token`, and does it when called again with that."""
+    """Run a tool and return its result. A failure of the tool itself is a result `{"error": …}`, which is not stored under an
+    `Idempotency-Key`. A tool that writes first returns a preview and a `confirm_token`, and makes the change in a second call."""
 
     async def executed(claim: Claim | None) -> RouteResult:
         run = exchange.services.toolbox.execute_direct

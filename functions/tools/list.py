@@ -10,7 +10,7 @@ router = api_router()
 
 @router.get("/v1/tools")
 async def list_tools(exchange: CurrentExchange) -> ToolList:
-    """Every tool, as a model sees it."""
+    """List all tools, with the descriptions that a model reads."""
     toolbox = exchange.services.toolbox
     return ToolList(tools=[FunctionTool.of(tool) for tool in toolbox.specs(toolbox.names)])
 

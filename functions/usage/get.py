@@ -1,4 +1,4 @@
-"""GET /v1/usage: what the tenant's model calls took."""
+"""GET /v1/usage: usage of the tenant's model calls."""
 
 from spass.metering.usage import UsageReport, usage
 from spass.web.exchange import CurrentExchange
@@ -11,7 +11,7 @@ router = api_router()
 
 @router.get("/v1/usage")
 async def get_usage(asked: UsageReportQuery, exchange: CurrentExchange) -> UsageReport:
-    """Requests, tokens and costs, summed up by agent, model or day (UTC); by user for an admin's token."""
+    """Return requests, tokens and costs by agent, model or day (UTC), or by user for an admin's token."""
     return await usage(exchange.scope.store, asked)
 
 

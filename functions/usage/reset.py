@@ -1,4 +1,4 @@
-"""DELETE /v1/usage: counting begins anew."""
+"""DELETE /v1/usage: reset the usage counters."""
 
 from spass.metering.usage import Reset, reset
 from spass.web.exchange import CurrentExchange
@@ -11,7 +11,7 @@ router = admin_router()
 
 @router.delete("/v1/usage")
 async def reset_usage(agent: ResetAgent, exchange: CurrentExchange) -> Reset:
-    """Set the counters of the tenant, or of one of its agents, back to nothing. A budget that is spent stays spent."""
+    """Set the counters of the tenant, or of one of its agents, to zero. A spent budget stays spent."""
     await reset(exchange.scope.store, agent)
     return Reset(reset=True)
 

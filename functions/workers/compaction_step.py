@@ -11,7 +11,7 @@ from spass.web.worker_function import worker_handler
 
 
 async def work(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
-    """``plan``, ``summarise`` and ``commit`` a job; or ``fail`` it, when one of them could not be done."""
+    """Run one step of a job: ``plan``, ``summarise``, ``commit``, or ``fail`` after another step failed."""
     store, job, steps = services.aws.for_tenant(TenantId(event["tenant"])), JobId(event["job"]), services.compaction_steps
     match event["step"]:
         case "plan":
@@ -23,7 +23,7 @@ async def work(services: Services, event: Mapping[str, Any], deadline: Deadline)
         case "fail":
             await steps.fail(store, job)
         case _:
-            raise ValueError("no step of this machine")
+            raise ValueError("This state machine has no such step.")
     return {"job": job}
 
 

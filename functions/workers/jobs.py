@@ -1,4 +1,4 @@
-"""The worker of the queue of jobs: files that were put into the bucket, their parts, segments to merge, calls to account for."""
+"""The worker of the queue of jobs: uploaded files and their parts, merges, and audit records."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The Lambda of several routes that share a warm cache: ``SPASS_ROUTES`` names their modules, with commas between."""
+"""The Lambda of several routes that share a warm cache: ``SPASS_ROUTES`` names their modules, separated by commas."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The hourly sweep: removes what is no longer used, and sends lost jobs again, for every tenant."""
+"""The hourly sweep: delete garbage and send lost jobs again, for every tenant."""
 
 import random
 from collections import Counter
@@ -17,7 +17,7 @@ from spass.web.worker_function import worker_handler
 
 
 async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> Json:
-    """Sweep tenant after tenant until the time is up, in an order that leaves none to the end every time."""
+    """Sweep one tenant after the other until the deadline, in random order, so that no tenant is always last."""
     tenants = [TenantId(tenant.id) for tenant in services.config.tenants]
     random.shuffle(tenants)
     counts: Counter[str] = Counter()
