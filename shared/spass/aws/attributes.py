@@ -1,4 +1,4 @@
-"""Our values as DynamoDB writes them, and back."""
+"""Convert values to DynamoDB's attribute values, and back."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -8,17 +8,19 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
 
 Value: TypeAlias = "None | bool | int | Decimal | str | bytes | frozenset[str] | Sequence[Value] | Mapping[str, Value]"
-"""What an attribute holds. A number that the table adds to is whole or a Decimal; other fractions are stored as text. A Decimal
-that is whole comes back as an int. The table has no empty sets."""
+"""The value of an attribute. A number that an ``Update`` adds to is an int or a Decimal; other fractions are stored as text. A
+whole Decimal is read back as an int. DynamoDB does not store empty sets."""
 Item: TypeAlias = dict[str, Value]
 """A stored item, ``pk`` and ``sk`` included."""
 
 
 def item_of(stored: "Mapping[str, AttributeValueTypeDef]") -> Item:
+    """Return the item that boto3 read."""
     return {name: _value(cast("Mapping[str, object]", attribute)) for name, attribute in stored.items()}
 
 
 def attribute_of(value: Value) -> "AttributeValueTypeDef":
+    """Return ``value`` as boto3 writes it."""
     match value:
         case None:
             return {"NULL": True}
@@ -41,18 +43,18 @@ def attribute_of(value: Value) -> "AttributeValueTypeDef":
 
 
 def _value(attribute: Mapping[str, object]) -> Value:
-    ((kind, held),) = attribute.items()
+    ((kind, content),) = attribute.items()
     match kind:
         case "NULL":
             return None
         case "N":
-            number = Decimal(cast(str, held))
+            number = Decimal(cast(str, content))
             return int(number) if number == number.to_integral_value() else number
         case "M":
-            return {name: _value(inner) for name, inner in cast("Mapping[str, Mapping[str, object]]", held).items()}
+            return {name: _value(inner) for name, inner in cast("Mapping[str, Mapping[str, object]]", content).items()}
         case "SS":
-            return frozenset(cast("Sequence[str]", held))
+            return frozenset(cast("Sequence[str]", content))
         case "L":
-            return [_value(inner) for inner in cast("Sequence[Mapping[str, object]]", held)]
+            return [_value(inner) for inner in cast("Sequence[Mapping[str, object]]", content)]
         case _:
-            return cast("str | bytes | bool", held)
+            return cast("str | bytes | bool", content)

@@ -1,4 +1,4 @@
-"""boto3 clients, made once per process, and what a tenant may reach through them."""
+"""The boto3 clients of a process, and the store of one tenant."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
     from mypy_boto3_stepfunctions import SFNClient
 
-# A table call answers in milliseconds: what takes seconds is lost, and two more tries with jittered backoff find another host.
-# The table retries all of this once.
+# A table call takes milliseconds. One that takes seconds is lost, and two retries with jittered backoff find another host. The
+# table retries all of this once.
 _TABLE_CONFIG: Final = Config(
     connect_timeout=1,
     read_timeout=3,
     retries={"mode": "standard", "total_max_attempts": 3},
     max_pool_connections=50,
     tcp_keepalive=True,
-    parameter_validation=False,  # what is sent is typed here, and the service looks at it anyway
-    user_agent="spass",  # the usual one is put together anew for each call
+    parameter_validation=False,  # parameters are typed here, and the service validates them anyway
+    user_agent="spass",  # the default one is built anew for each call
 )
-# An object may be megabytes.
+# Reading an object of megabytes takes seconds.
 _BUCKET_CONFIG: Final = Config(
     connect_timeout=2,
     read_timeout=20,
     retries={"mode": "standard", "total_max_attempts": 4},
     max_pool_connections=50,
     tcp_keepalive=True,
-    signature_version="s3v4",  # of presigned forms too, which in some regions would else be signed the old way
+    signature_version="s3v4",  # in some regions boto3 would sign presigned forms with version 2
     s3={"addressing_style": "path" if os.environ.get("AWS_ENDPOINT_URL") else "virtual"},
 )
-# Who reads parameters retries for longer than a client does.
+# ``ProviderKeys`` does the retries, over a longer time.
 _PARAMETERS_CONFIG: Final = Config(connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 1})
 
 
 @dataclass(frozen=True, slots=True)
 class TenantStore:
-    """Everything stored that one tenant may reach."""
+    """The storage of one tenant: its part of the table and of the bucket, and its jobs."""
 
     tenant: TenantId
     table: TenantTable
@@ -64,7 +64,7 @@ class TenantStore:
 
 
 class Aws:
-    """This process's one session and its clients, each made on first use.
+    """The boto3 session of this process and its clients, each created on first use.
 
     Region, credentials and ``AWS_ENDPOINT_URL`` come from the environment, as boto3 reads them; endpoints are regional.
     """
@@ -117,18 +117,18 @@ class Aws:
         return self._session.get_credentials()
 
     def connect(self) -> None:
-        """Make the table's client now, which takes some 50 ms, and not at the first request."""
+        """Create the table's client now, which takes about 50 ms, instead of at the first request."""
         _ = self._table_client
 
     @property
     def shared(self) -> GuardedTable:
-        """What is stored for all tenants together."""
+        """The part of the table that all tenants share: the limits of backends."""
         return GuardedTable(self._table_client, BACKEND_PREFIX)
 
     def for_tenant(self, tenant: TenantId) -> TenantStore:
-        """The store of one tenant: the only way to tenant data.
+        """Return the store of one tenant. There is no other access to a tenant's data.
 
-        Here credentials that are good for this tenant alone take the place of the function's own.
+        Credentials that are limited to this tenant would be passed here, in place of the function's own.
         """
         table = TenantTable(self._table_client, tenant)
         return TenantStore(

@@ -1,4 +1,4 @@
-"""Dataclasses as the attributes of an item, and back: each field is an attribute under its own name."""
+"""Convert dataclasses to the attributes of an item, and back. Each field is an attribute of the same name."""
 
 from collections.abc import Mapping
 from dataclasses import Field
@@ -17,7 +17,7 @@ R = TypeVar("R", bound=Record)
 
 
 def encode(record: Record) -> dict[str, Value]:
-    """Return the attributes of ``record``. What is None is absent, so that conditions can ask for it."""
+    """Return the attributes of ``record``. A None is left out, so that conditions can test for it."""
     attributes: dict[str, Value] = {}
     for name in record.__dataclass_fields__:
         value = getattr(record, name)
@@ -27,6 +27,6 @@ def encode(record: Record) -> dict[str, Value]:
 
 
 def decode(record: type[R], item: Mapping[str, Value], /, **decoded: object) -> R:
-    """Return the record that ``item`` holds. ``decoded`` are the fields whose type the attribute does not have, such as enums."""
+    """Return the record that ``item`` holds. ``decoded`` are the fields whose types attributes cannot have, such as enums."""
     stored = {name: item[name] for name in record.__dataclass_fields__ if name in item}
     return record(**{**stored, **decoded})

@@ -1,4 +1,4 @@
-"""Commit a transaction once, and know it, although a reply was lost and other writers came after it.
+"""Commit a transaction once, and find out whether it took effect, even after a lost reply and later writers.
 
 A writer that has lost the reply to a conditional write cannot tell from a failed condition whether its own write took effect:
 other writers may have changed the item any number of times since. So the transaction also puts a small item of its own, a marker,
@@ -18,12 +18,12 @@ from spass.core.ids import random_suffix
 from spass.core.time import now_s
 
 _SENDS: Final = 2
-_KEEP_SECONDS: Final = 3600  # longer than any process lives that may still ask
+_KEEP_SECONDS: Final = 3600  # longer than any process that may still read the marker
 
 
 async def commit(store: TenantStore, writes: Sequence[Write]) -> Mapping[int, Item | None]:
-    """Do all of ``writes`` or none, once. Return the failed conditions: the position of each such write, and the item that stood
-    there; empty if the writes took effect.
+    """Do all of ``writes`` or none, once. Return the failed conditions: the position of each such write, and the item under its
+    key; empty if the writes took effect.
 
     Raises:
         StorageUnavailable: the table does not answer; whether the writes took effect is unknown.
@@ -35,7 +35,7 @@ async def commit(store: TenantStore, writes: Sequence[Write]) -> Mapping[int, It
         try:
             await store.table.transact(marked, token=name)
         except TransactionFailed as failure:
-            # The client retries too, so even the first failure may be the effect of an earlier sending.
+            # The client retries too, so even the first failure may come from the effect of an earlier request.
             took_effect = len(writes) in failure.failures
             return {} if took_effect else failure.failures
         except StorageUnavailable:

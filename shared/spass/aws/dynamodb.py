@@ -1,4 +1,4 @@
-"""The table in DynamoDB, through boto3: the one place that writes its expressions."""
+"""The table in DynamoDB, through boto3. Only this module writes DynamoDB's expressions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast

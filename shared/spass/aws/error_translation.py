@@ -1,4 +1,4 @@
-"""The one place where botocore's errors become ours."""
+"""Translate botocore's errors into ours."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from spass.core.errors import InternalError, StorageUnavailable
 
-# What a caller in aws/ looks at itself.
+# Codes that callers in this package handle themselves.
 _EXPECTED: Final = frozenset(
     {
         "ConditionalCheckFailedException",
@@ -41,11 +41,11 @@ _TRANSIENT: Final = frozenset(
 
 @contextmanager
 def storage_errors() -> Iterator[None]:
-    """Translates what botocore raises. Codes that the caller must tell apart pass as they are.
+    """Translate the errors of botocore. Codes in ``_EXPECTED`` pass unchanged, because the caller tells them apart.
 
     Raises:
-        StorageUnavailable: throttled, timed out, unreachable or broken on their side; a write's effect is unknown.
-        InternalError: they refuse the call itself (a permission, a malformed expression): a bug or a deployment fault of ours.
+        StorageUnavailable: throttled, timed out, unreachable, or an error of the service; a write's effect is unknown.
+        InternalError: the service rejects the call (permissions, a malformed expression): our bug or a wrong deployment.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The binary event streams that AWS services answer with (application/vnd.amazon.eventstream), decoded by botocore."""
+"""Decode the binary event streams of AWS services (application/vnd.amazon.eventstream), with botocore."""
 
 import struct
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from botocore.eventstream import EventStreamBuffer, EventStreamMessage, ParserEr
 
 
 class StreamMessage(NamedTuple):
-    """One message. ``failed`` says that ``name`` is an exception's, and ``payload`` what it says."""
+    """One message. If it ``failed``, ``name`` is the exception's name and ``payload`` its content."""
 
     name: str
     payload: bytes
@@ -15,20 +15,20 @@ class StreamMessage(NamedTuple):
 
 
 class BrokenEventStream(Exception):
-    """The bytes are no event stream, or were damaged on the way."""
+    """The bytes are not an event stream, or were damaged in transit."""
 
 
 class EventStreamDecoder:
-    """Takes bytes in whatever pieces they come and gives messages as soon as they are whole."""
+    """Decode messages from chunks of bytes, which may split a message anywhere."""
 
     def __init__(self) -> None:
         self._buffer = EventStreamBuffer()
 
     def feed(self, chunk: bytes) -> list[StreamMessage]:
-        """The messages that ``chunk`` completes.
+        """Return the messages that ``chunk`` completes.
 
         Raises:
-            BrokenEventStream: a checksum is wrong, or a length impossible.
+            BrokenEventStream: a checksum or a length is wrong.
         """
         self._buffer.add_data(chunk)
         try:
@@ -40,13 +40,13 @@ class EventStreamDecoder:
 def _message(message: EventStreamMessage) -> StreamMessage:
     headers = message.to_response_dict()["headers"]
 
-    def said(name: str) -> str:
+    def header(name: str) -> str:
         return str(headers.get(name, ""))
 
-    match said(":message-type"):
+    match header(":message-type"):
         case "exception":
-            return StreamMessage(said(":exception-type"), message.payload, failed=True)
-        case "error":  # one that the service's model does not name: its words stand in a header
-            return StreamMessage(said(":error-code"), said(":error-message").encode(), failed=True)
+            return StreamMessage(header(":exception-type"), message.payload, failed=True)
+        case "error":  # an error that the service's model does not define: its text is in a header
+            return StreamMessage(header(":error-code"), header(":error-message").encode(), failed=True)
         case _:
-            return StreamMessage(said(":event-type"), message.payload)
+            return StreamMessage(header(":event-type"), message.payload)

@@ -1,8 +1,7 @@
-"""``Idempotency-Key``: a request that comes twice is done once, and its answer kept for a day.
+"""``Idempotency-Key``: do the work of a repeated request once, and store its answer for a day.
 
-A record is written where the state is: with the state's own transaction, or, when a request changes no state of ours (a bare
-model call), on its own. While a request runs it holds its record as a lease (``acquire``); a turn needs none, its session's hold
-serves.
+The answer is stored in the transaction of the request's effect. A request without an effect in our storage (a bare model call)
+stores it alone. A running request holds its key as a lease (``acquire``). A turn needs no such lease; it holds its session.
 """
 
 import json
@@ -28,8 +27,8 @@ _INLINE_BYTES: Final = 300_000  # a larger answer goes to the bucket; an item ma
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
-    """A request with an Idempotency-Key. ``digest`` is the SHA-256 (hex) of whose key it is and for which method and path,
-    ``body_hash`` the SHA-256 of what was sent.
+    """A request with an Idempotency-Key. ``digest`` is the SHA-256 (hex) of the key, its owner, the method and the path,
+    ``body_hash`` the SHA-256 of the body.
     """
 
     digest: str
@@ -38,8 +37,8 @@ class IdempotentRequest:
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """An answer as it can be given again: the JSON body and the headers that belong to it. Without a ``status`` it has the one
-    that its route answers with as a rule. It is kept for a day, or until ``expires_at`` (second since the epoch)."""
+    """An answer that repetitions of the request get: the JSON body and its headers. ``status``: None for the route's
+    usual one. It is stored for a day, or until ``expires_at`` (seconds since the epoch)."""
 
     body: Mapping[str, Json]
     headers: Mapping[str, str]
@@ -48,38 +47,38 @@ class StoredAnswer:
 
 
 async def read(store: TenantStore, request: IdempotentRequest) -> StoredAnswer | None:
-    """The kept answer, or None when the request has not ended yet or never came.
+    """Return the stored answer, or None if the request has not ended or never came.
 
     Raises:
-        IdempotencyKeyReused: the key came with another body.
+        IdempotencyKeyReused: the key was used with another body.
     """
     item = await store.table.get(keys.idempotency(store.tenant, request.digest))
     return await _answer(store, request, item) if item else None
 
 
 async def record(store: TenantStore, request: IdempotentRequest, answer: StoredAnswer) -> Put:
-    """Return the write that keeps ``answer``, for the transaction that makes it true. It fails if the key has an answer."""
+    """Return the write that stores ``answer``, for the transaction that makes it true. It fails if the key has an answer."""
     return await _completion(store, request, answer, None, _absent(now_s()))
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to carry out a request, held as a lease under ``owner``."""
+    """The right to do the work of a request: a lease of ``owner``."""
 
     store: TenantStore
     request: IdempotentRequest
     owner: str
 
     async def completion(self, answer: StoredAnswer) -> Put:
-        """Return the write that keeps ``answer`` and ends the claim, for the transaction that makes it true. It fails if the
+        """Return the write that stores ``answer`` and ends the claim, for the transaction that makes it true. It fails if the
         claim was lost."""
-        return await _completion(self.store, self.request, answer, self.owner, self._mine())
+        return await _completion(self.store, self.request, answer, self.owner, self._is_mine())
 
     async def complete(self, answer: StoredAnswer) -> None:
-        """Keep ``answer`` where no other state changes with it.
+        """Store ``answer``, when no other state changes with it.
 
         Raises:
-            LeaseLost: the claim has passed to another try.
+            LeaseLost: another attempt has taken the claim over.
         """
         try:
             await self.store.table.write(await self.completion(answer))
@@ -88,17 +87,17 @@ class Claim:
                 raise taken_over() from None
 
     async def renew(self) -> None:
-        """Hold the claim for another minute.
+        """Extend the claim by a minute.
 
         Raises:
-            ConditionFailed: it was lost.
+            ConditionFailed: the claim was lost.
         """
-        await self.store.table.write(Update(self.key, set={"expires_at": now_s() + LEASE_SECONDS}, when=self._mine()))
+        await self.store.table.write(Update(self.key, set={"expires_at": now_s() + LEASE_SECONDS}, when=self._is_mine()))
 
     async def release(self) -> None:
-        """Give the claim up after a failure, so that the same key may try again."""
+        """Release the claim after a failure, so that the client may repeat the request with the same key."""
         try:
-            await self.store.table.write(Delete(self.key, self._mine()))
+            await self.store.table.write(Delete(self.key, self._is_mine()))
         except ConditionFailed:
             return
 
@@ -106,36 +105,36 @@ class Claim:
     def key(self) -> keys.Key:
         return keys.idempotency(self.store.tenant, self.request.digest)
 
-    def _mine(self) -> Condition:
+    def _is_mine(self) -> Condition:
         return Equals("state", "running") & Equals("owner", self.owner)
 
 
 async def create(store: TenantStore, writes: Sequence[Put], *, token: str, claim: Claim | None, answer: StoredAnswer) -> None:
-    """Put new items, the first of which has a new id and is absent, and keep ``answer`` under the claim, if there is one.
+    """Put new items, the first of which has a new id and is absent, and store ``answer`` under the claim, if there is one.
 
     Raises:
-        LeaseLost: the claim has passed to another try; nothing was created.
+        LeaseLost: another attempt has taken the claim over; nothing was created.
         StorageUnavailable: the table does not answer; whether the items were created is unknown.
     """
-    kept = [await claim.completion(answer)] if claim is not None else []
+    completion = [await claim.completion(answer)] if claim is not None else []
     try:
-        await store.table.transact([*writes, *kept], token=token)
+        await store.table.transact([*writes, *completion], token=token)
     except TransactionFailed:
         if await store.table.get(writes[0].key) is None:
             raise taken_over() from None
 
 
 def taken_over() -> LeaseLost:
-    """Return the error of a try whose claim has passed to another one."""
+    """Return the error of an attempt that has lost its claim to another one."""
     return LeaseLost("Another try of this request has taken over; try again.", retry_after=1)
 
 
 async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | StoredAnswer:
-    """The right to carry out the request, or the answer if that has been done.
+    """Return the right to do the work of the request, or the stored answer if the work is done.
 
     Raises:
-        IdempotencyInProgress: another try is under way.
-        IdempotencyKeyReused: the key came with another body.
+        IdempotencyInProgress: another attempt is running.
+        IdempotencyKeyReused: the key was used with another body.
     """
     now = now_s()
     claim = Claim(store, request, random_suffix())
@@ -163,7 +162,7 @@ async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | Sto
 
 
 def _absent(now: int) -> Condition:
-    """Require that there is no record. The table hides an expired one from readers, but not from conditions."""
+    """Return the condition that the key is not used. Conditions also see expired items, which reads leave out."""
     return ITEM_ABSENT | AtMost(TTL, now)
 
 
@@ -182,16 +181,16 @@ async def _answer(store: TenantStore, request: IdempotentRequest, item: Item) ->
 async def _completion(
     store: TenantStore, request: IdempotentRequest, answer: StoredAnswer, owner: str | None, when: Condition
 ) -> Put:
-    kept: dict[str, Json] = {"body": answer.body, "headers": dict(answer.headers)}
+    stored: dict[str, Json] = {"body": answer.body, "headers": dict(answer.headers)}
     if answer.status is not None:
-        kept["status"] = answer.status
+        stored["status"] = answer.status
     attributes: dict[str, Value] = {
         "state": "done",
         "owner": owner,
         "body_hash": request.body_hash,
         TTL: answer.expires_at or now_s() + _KEEP_SECONDS,
     }
-    encoded = dump_bytes(kept)
+    encoded = dump_bytes(stored)
     if len(encoded) <= _INLINE_BYTES:
         attributes["answer"] = encoded.decode()
     else:

@@ -1,6 +1,6 @@
-"""The seam through which every AWS call goes, so that a test can make any one of them go wrong (``spass.testing.faults``).
+"""Make every AWS call, in a worker thread. A test can make any of them fail (``spass.testing.faults``).
 
-In production no plan is set and a call costs one context-variable read more.
+In production no plan is set, and this costs one read of a context variable per call.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
 
-_MOST_THREADS: Final = 40
+_MAX_THREADS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +26,21 @@ class AwsCall:
 
 
 class CallPlan(Protocol):
-    """Decides what becomes of each AWS call."""
+    """A plan of which AWS calls fail, and how."""
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
-        """Return what ``run`` returns, which makes the call, or raise what the caller is to see."""
+        """Make ``call`` by ``run`` and return its result, or raise the error that the caller must handle."""
         ...
 
 
 CALL_PLAN: Final[ContextVar[CallPlan | None]] = ContextVar("spass_call_plan", default=None)
-"""The plan that all AWS calls of this context are under, tasks started in it included."""
+"""The plan of all AWS calls of this context, tasks started in it included."""
 
-_threads: Final = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="aws")  # none is started before the first call
+_threads: Final = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="aws")  # none is started before the first call
 
 
 async def invoke(call: AwsCall, run: Callable[[], T]) -> T:
-    """Make one AWS call in a worker thread. A cancelled caller waits for the call to end, so that no write is left in doubt."""
+    """Make one AWS call in a worker thread. A cancelled caller waits for its end, to learn the outcome of a write."""
     plan = CALL_PLAN.get()
     if plan is None:
         return await run_in_thread(run)
@@ -57,5 +57,5 @@ async def run_in_thread(run: Callable[[], T]) -> T:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({call})
         if not call.cancelled():
-            call.exception()  # marks it as seen
+            call.exception()  # otherwise asyncio logs that nobody read the exception
         raise

@@ -1,4 +1,4 @@
-"""Where work that a request leaves to others is asked for."""
+"""The queues and the state machine that take work from requests."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,10 +6,9 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class JobTargets:
-    """Where work is asked for: the queues' URLs and the state machine's ARN. Where one is None there is nobody to ask.
+    """The URLs of the queues and the ARN of the state machine. None: the deployment does not have it.
 
-    Compactions have a queue of their own: somebody waits for them, and a thousand files of another tenant shall not stand before
-    them.
+    Compactions have a queue of their own. A client waits for them, so they must not queue behind another tenant's files.
     """
 
     queue: str | None = None

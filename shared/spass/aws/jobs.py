@@ -1,4 +1,4 @@
-"""Work that a request leaves to workers: jobs on the queues, and executions of the state machine that compacts."""
+"""Send work to workers: jobs to the queues, and compactions to their state machine."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class TenantJobs:
-    """Asks for work on one tenant's things."""
+    """Send jobs of one tenant."""
 
     def __init__(
         self, sqs: "Callable[[], SQSClient]", states: "Callable[[], SFNClient]", job_targets: JobTargets, tenant: TenantId
@@ -36,24 +36,24 @@ class TenantJobs:
         """Send ``job`` to its queue.
 
         Raises:
-            StorageUnavailable: the queue does not answer, or there is none; the job may or may not have been sent.
+            StorageUnavailable: the queue does not answer, or there is none; the job may have been sent.
         """
         if job.tenant != self._tenant:
-            raise PermissionError("a job of another tenant")
+            raise PermissionError("the job belongs to another tenant")
         url = self._job_targets.compaction_queue if isinstance(job, CompactSession) else self._job_targets.queue
         if url is None:
             raise StorageUnavailable("There is no queue for this job.")
         await _call("sqs", "SendMessage", self._sqs().send_message, {"QueueUrl": url, "MessageBody": body_of(job)})
 
     async def start_compaction(self, job: JobId) -> None:
-        """Start the state machine on a compaction; however often it is started, it runs once.
+        """Start the state machine on a compaction. Starting it again has no effect: the execution is named by the job.
 
         Raises:
-            StorageUnavailable: it may or may not have been started.
+            StorageUnavailable: the state machine does not answer; it may have started.
         """
         machine = self._job_targets.compaction_machine
         if machine is None:
-            raise RuntimeError("there is no state machine of compactions")
+            raise RuntimeError("there is no state machine for compactions")
         work = json.dumps({"tenant": self._tenant, "job": job})
         parameters = {"stateMachineArn": machine, "name": job, "input": work}
         try:

@@ -1,5 +1,4 @@
-"""The key of every item in the one table. A tenant's keys all begin ``T#<tenant>#``; no id in a partition key
-holds a ``#``."""
+"""The key of every item in the table. A tenant's keys begin with ``T#<tenant>#``. No id in a partition key contains a ``#``."""
 
 from typing import NamedTuple
 
@@ -31,12 +30,12 @@ TURN_PREFIX = "TURN#"
 
 
 def session_turn(tenant: TenantId, session: SessionId, first_seq: int) -> Key:
-    """A turn is named by the sequence number of its first message, padded so that keys sort as numbers."""
+    """Return the key of a turn. It contains the ``seq`` of its first message, padded so that keys sort as numbers."""
     return Key(session_partition(tenant, session), f"{TURN_PREFIX}{first_seq:0{_SEQ_DIGITS}d}")
 
 
 def session_summary(tenant: TenantId, session: SessionId, summary: SummaryId) -> Key:
-    """The summary that a session begins with. It lies with that session, whose first message it is, and goes with it."""
+    """Return the key of the summary that a session begins with. It is in the session's partition and is deleted with it."""
     return Key(session_partition(tenant, session), f"SUM#{summary}")
 
 
@@ -56,7 +55,7 @@ def job(tenant: TenantId, job: JobId) -> Key:
 
 
 def job_draft(tenant: TenantId, job: JobId) -> Key:
-    """What a job has made and not yet put in its place."""
+    """Return the key of a job's result that is not committed yet."""
     return Key(f"{tenant_prefix(tenant)}JOB#{job}", "DRAFT")
 
 
@@ -81,7 +80,7 @@ def rag_manifest(tenant: TenantId, index: IndexId) -> Key:
 
 
 def rag_merge(tenant: TenantId, index: IndexId) -> Key:
-    """Who is merging the segments of an index."""
+    """Return the key of the lease for merging the segments of an index."""
     return Key(rag_partition(tenant), f"MERGE#{index}")
 
 
@@ -101,22 +100,22 @@ def upload_part_prefix(upload: UploadId) -> str:
 
 
 def upload_part(tenant: TenantId, index: IndexId, upload: UploadId, number: int) -> Key:
-    """One part of an upload that is ingested in parts, numbered from 0."""
+    """Return the key of one part of an upload that is ingested in parts, numbered from 0."""
     return Key(uploads_partition(tenant, index), f"{upload_part_prefix(upload)}{number:0{_PART_DIGITS}d}")
 
 
 def upload_newest(tenant: TenantId, index: IndexId, digest: str) -> Key:
-    """When the newest object was put whose key has this digest."""
+    """Return the key of the item with the time of the newest object whose key has this digest."""
     return Key(uploads_partition(tenant, index), f"NEWEST#{digest}")
 
 
 def large_upload(tenant: TenantId, index: IndexId, upload: UploadId) -> Key:
-    """Return the key of the item that says that a large file is being ingested; its partition lists those of the tenant."""
+    """Return the key of a large file that is being ingested. Its partition lists all such files of the tenant."""
     return Key(f"{tenant_prefix(tenant)}LARGE", f"{index}#{upload}")
 
 
 def tenant_config(tenant: TenantId) -> Key:
-    """What a tenant has set for itself."""
+    """Return the key of the settings that a tenant stored."""
     return Key(f"{tenant_prefix(tenant)}CONFIG", "CONFIG")
 
 
@@ -125,7 +124,7 @@ def confirm(tenant: TenantId, digest: str) -> Key:
 
 
 def confirm_key(tenant: TenantId) -> Key:
-    """The secret that a tenant's confirm tokens are signed with."""
+    """Return the key of the secret that signs a tenant's confirm tokens."""
     return Key(f"{tenant_prefix(tenant)}CONFIRM", "KEY")
 
 
@@ -134,23 +133,23 @@ def audit_partition(tenant: TenantId, outer_request: RequestId) -> str:
 
 
 def audit(tenant: TenantId, outer_request: RequestId, at: Timestamp, request: RequestId) -> Key:
-    """One call's record below the outer request that caused it, in time order."""
+    """Return the key of a call's record, below the outer request that caused it, in time order."""
     return Key(audit_partition(tenant, outer_request), f"{at}#{request}")
 
 
 def tenant_limit(tenant: TenantId, shard: int) -> Key:
-    """One item of what a tenant may take, all its users together."""
+    """Return the key of one shard of a tenant's limit."""
     return Key(f"{tenant_prefix(tenant)}LIMIT#{shard}", "LIMIT")
 
 
 def usage_partition(tenant: TenantId, month: str) -> str:
-    """What a tenant's model calls of a ``month`` (``2026-04``) took."""
+    """Return the partition of a tenant's usage in a ``month`` (``2026-04``)."""
     return f"{tenant_prefix(tenant)}USAGE#{month}"
 
 
 def usage(tenant: TenantId, day: str, agent: str, model: str, user: str, shard: int) -> Key:
-    """One row of it: of a ``day`` (``2026-04-30``). An absent agent or user is empty; neither holds a ``#``, so no two rows share
-    a key whatever a model is called."""
+    """Return the key of a row of usage on a ``day`` (``2026-04-30``). An absent agent or user is empty. Neither contains a ``#``,
+    so two rows never share a key, whatever the model's name is."""
     return Key(usage_partition(tenant, day[:7]), f"{day}#{agent}#{model}#{user}#{shard}")
 
 
@@ -158,5 +157,5 @@ BACKEND_PREFIX = "B#"
 
 
 def backend_limit(backend: str, shard: int) -> Key:
-    """One item of what a backend may take, all tenants together."""
+    """Return the key of one shard of a backend's limit, which all tenants share."""
     return Key(f"{BACKEND_PREFIX}{backend}#{shard}", "LIMIT")

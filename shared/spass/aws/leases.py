@@ -1,4 +1,4 @@
-"""Keeping a lease: a place in the table that its owner renews and that falls free by itself when the owner dies."""
+"""Renew a lease: a right in the table that expires when its owner dies."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,11 +10,11 @@ from spass.core.errors import StorageUnavailable
 LEASE_SECONDS: Final = 60
 RENEW_SECONDS: Final = 20.0
 RETRY_SECONDS: Final = 2
-"""When somebody who found the place taken shall ask again: a living owner leaves it long before its lease runs out."""
+"""Seconds after which a request that found the lease taken may retry. Most owners release it long before it expires."""
 
 
 class LeaseLost(StorageUnavailable):
-    """A renewal failed: somebody else may hold the place by now, so its owner stopped."""
+    """A renewal failed. Another owner may hold the lease by now, so this one stopped."""
 
 
 @asynccontextmanager
@@ -26,10 +26,10 @@ async def renewing(renew: Callable[[], Awaitable[None]], *, every: float = RENEW
     """
     body = asyncio.current_task()
     if body is None:
-        raise RuntimeError("a lease is kept inside a task")
+        raise RuntimeError("a lease is renewed inside a task")
     failure: list[BaseException] = []
 
-    async def keep() -> None:
+    async def renew_repeatedly() -> None:
         try:
             while True:
                 await asyncio.sleep(every)
@@ -40,16 +40,16 @@ async def renewing(renew: Callable[[], Awaitable[None]], *, every: float = RENEW
             failure.append(error)
             body.cancel()
 
-    keeper = asyncio.create_task(keep())
+    renewer = asyncio.create_task(renew_repeatedly())
     try:
         yield
     except asyncio.CancelledError:
         if not failure:
             raise
     finally:
-        keeper.cancel()
+        renewer.cancel()
         try:
-            await asyncio.wait({keeper})
+            await asyncio.wait({renewer})
         except asyncio.CancelledError:
             if not failure:
                 raise

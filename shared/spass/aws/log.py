@@ -1,7 +1,7 @@
 """The log: lines of JSON on standard output, where CloudWatch and the laptop collect them.
 
-No line holds a text that was not written here: of an exception its type and the place, of what a library says that it said
-something. What is ours alone is taken out of a line all the same.
+A line contains only text that this code wrote: of an exception its type and place, of a library's record its logger and place.
+Secrets are redacted nevertheless.
 """
 
 import json
@@ -26,7 +26,7 @@ _encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def write_line(line: Mapping[str, Json]) -> None:
-    """One line. Where nobody reads the log any more, as behind a closed terminal, the work goes on without it."""
+    """Write one line. Ignore a closed output, such as a terminal that is gone: the work goes on without the log."""
     text = _dumped(line)
     if not needs_no_redaction(text):
         text = _dumped(redact_members(line))
@@ -36,15 +36,15 @@ def write_line(line: Mapping[str, Json]) -> None:
 
 
 def failure_line(error: BaseException, request_id: str) -> dict[str, Json]:
-    """What the log says of an exception that nobody expected: its type and the innermost place of ours that it passed. Its text
-    is left out, for it may hold anything, but where we wrote it.
+    """Return the line of an unexpected exception: its type, and the innermost place in our code that raised it or passed it on.
+    Leave its text out, because it may contain anything, unless it is an ``InternalError``, whose text is ours.
     """
     return {"at": now(), "level": "error", "request_id": request_id, **_of_exception(error)}
 
 
 def capture_library_logs() -> None:
-    """From now on whatever a library, the interpreter or a thread has to say is a line of ours without its words: they, and the
-    trace that goes with them, may name files, addresses and texts of users. Doing so again changes nothing.
+    """Log each record of a library, the interpreter or a thread as a line without its text. The text and its trace may contain
+    paths, addresses and texts of users. Calling this again has no effect.
     """
     reload_environment()
     root = logging.getLogger()
@@ -55,14 +55,14 @@ def capture_library_logs() -> None:
             logger.handlers.clear()
             logger.propagate = True
     logging.captureWarnings(True)
-    logging.raiseExceptions = False  # what goes wrong in logging would be printed with its trace
+    logging.raiseExceptions = False  # logging would print its own failures with their traces
     sys.excepthook = _crashed
     sys.unraisablehook = _unraisable
     threading.excepthook = _thread_ended
 
 
 class _LibraryLines(logging.Handler):
-    """Says who said something, how grave it is, and of an exception what ``failure_line`` says of one."""
+    """Log a record's logger, place and level, and its exception as ``failure_line`` does."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None

@@ -1,4 +1,4 @@
-"""The one bucket, seen by one tenant: whole and ranged reads of objects under ``T/<tenant>/``."""
+"""The bucket as one tenant sees it: whole and ranged reads of objects under ``T/<tenant>/``."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SKIPPED_AT_ONCE: Final = 2**20
+_SKIP_BLOCK_BYTES: Final = 2**20
 _LIST_PAGE: Final = 1000  # the most ListObjectsV2 gives
 _DELETE_BATCH: Final = 1000  # the most DeleteObjects takes
 
 
 class ObjectMissing(Exception):
-    """There is no object under this key."""
+    """The bucket does not have an object under this key."""
 
 
 class ObjectSummary(NamedTuple):
-    """An object in a listing; ``modified`` is the second since the epoch at which it was put."""
+    """An object in a listing. ``modified`` is when it was put, in seconds since the epoch."""
 
     key: str
     modified: int
 
 
 class Folder:
-    """The objects of the bucket whose keys begin with ``prefix``; keys are given without it."""
+    """The objects of the bucket whose keys begin with ``prefix``. Methods take and return keys without it."""
 
     def __init__(self, client: Callable[[], "S3Client"], bucket: str, prefix: str) -> None:
         self._client = client
@@ -47,10 +47,10 @@ class Folder:
 
         def read(**call: object) -> bytes:
             try:
-                return _asked_for(client.get_object(**call), call.get("Range"))  # type: ignore[arg-type]
+                return _read_range(client.get_object(**call), call.get("Range"))  # type: ignore[arg-type]
             except (IncompleteReadError, ResponseStreamingError, ReadTimeoutError):
-                # The client retries until the body begins; what cuts it off after that is ours to retry, once.
-                return _asked_for(client.get_object(**call), call.get("Range"))  # type: ignore[arg-type]
+                # boto3 retries only until the body begins. Retry once when the body breaks off.
+                return _read_range(client.get_object(**call), call.get("Range"))  # type: ignore[arg-type]
 
         try:
             return await self._call("GetObject", read, parameters)
@@ -67,16 +67,16 @@ class Folder:
         return await invoke(AwsCall("s3", operation, call), run)
 
 
-def _asked_for(response: "GetObjectOutputTypeDef", span: object) -> bytes:
-    """The bytes of the ``span`` (a Range header) that was asked for, or all. Who knows no ranges answers the whole object
-    (RFC 9110, 14.2), as the emulator does of an object's versions.
+def _read_range(response: "GetObjectOutputTypeDef", range_header: object) -> bytes:
+    """Return the bytes of ``range_header``, or all bytes if it is None. A server may ignore the header and send the whole object
+    (RFC 9110, 14.2), as the emulator does for an object's versions.
     """
     body = response["Body"]
-    if not isinstance(span, str) or "ContentRange" in response:
+    if not isinstance(range_header, str) or "ContentRange" in response:
         return body.read()
-    first, _, last = span.removeprefix("bytes=").partition("-")
+    first, _, last = range_header.removeprefix("bytes=").partition("-")
     before = int(first)
-    while before and (skipped := body.read(min(before, _SKIPPED_AT_ONCE))):
+    while before and (skipped := body.read(min(before, _SKIP_BLOCK_BYTES))):
         before -= len(skipped)
     try:
         return body.read(int(last) + 1 - int(first)) if last else body.read()
@@ -85,12 +85,12 @@ def _asked_for(response: "GetObjectOutputTypeDef", span: object) -> bytes:
 
 
 def missing(error: ClientError) -> Exception:
-    """``ObjectMissing`` where that is what ``error`` says, else itself."""
+    """Return ``ObjectMissing`` if that is what ``error`` means, otherwise ``error`` itself."""
     return ObjectMissing() if error.response["Error"]["Code"] in ("NoSuchKey", "NoSuchVersion", "404") else error
 
 
 def byte_range(start: int, end: int | None) -> str:
-    """The Range header for the bytes from ``start`` up to but not including ``end``."""
+    """Return the Range header for the bytes from ``start`` up to but not including ``end``."""
     return f"bytes={start}-{'' if end is None else end - 1}"
 
 
@@ -101,10 +101,10 @@ class TenantObjects(Folder):
         super().__init__(client, bucket, f"T/{tenant}/")
 
     async def put(self, key: str, body: bytes, *, transient: bool = False) -> None:
-        """Store an object. A ``transient`` one is removed by the bucket's lifecycle within days.
+        """Store an object. The bucket's lifecycle removes a ``transient`` one within days.
 
         Raises:
-            StorageUnavailable: it may or may not be there.
+            StorageUnavailable: throttled or unreachable through all retries; it may have been stored.
         """
         parameters: dict[str, object] = {"Body": body}
         if transient:
@@ -113,7 +113,7 @@ class TenantObjects(Folder):
         await retry_once(lambda: self._call("PutObject", self._client().put_object, parameters))
 
     async def get(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
-        """The object's bytes, or those from ``start`` up to but not including ``end``.
+        """Return the object's bytes, or those from ``start`` up to but not including ``end``.
 
         Raises:
             ObjectMissing: there is no such object.
@@ -127,11 +127,11 @@ class TenantObjects(Folder):
         return await self._read(parameters)
 
     async def get_all(self, keys: Sequence[str]) -> list[bytes]:
-        """Several whole objects at once, in the order asked for; errors as ``get``."""
+        """Read whole objects concurrently and return them in the order of ``keys``. Raises the same errors as ``get``."""
         return await asyncio.gather(*(self.get(key) for key in keys))
 
     async def list_keys(self, prefix: str) -> list[str]:
-        """The keys that begin with ``prefix``, in their order.
+        """Return the keys that begin with ``prefix``, sorted.
 
         Raises:
             StorageUnavailable: throttled or unreachable through all retries.
@@ -139,7 +139,7 @@ class TenantObjects(Folder):
         return [listed.key async for listed in self.list_objects(prefix)]
 
     async def list_objects(self, prefix: str) -> AsyncIterator[ObjectSummary]:
-        """The objects whose keys begin with ``prefix``, in the order of keys, listed a thousand at a time.
+        """Yield the objects whose keys begin with ``prefix``, sorted by key. Each request lists a thousand.
 
         Raises:
             StorageUnavailable: throttled or unreachable through all retries.
@@ -154,8 +154,8 @@ class TenantObjects(Folder):
             parameters["ContinuationToken"] = response["NextContinuationToken"]
 
     async def list_folders(self, prefix: str) -> AsyncIterator[tuple[str, list[ObjectSummary]]]:
-        """The objects whose keys begin with ``prefix``, which ends with a slash, by the folder right below it: one folder after
-        the other, for the keys of one are neighbours. Raises as ``list_objects``."""
+        """Yield each folder directly below ``prefix``, which ends with a slash, with its objects. Raises the same errors as
+        ``list_objects``."""
         folder, group = "", list[ObjectSummary]()
         async for listed in self.list_objects(prefix):
             name = listed.key.removeprefix(prefix).partition("/")[0]
@@ -168,10 +168,10 @@ class TenantObjects(Folder):
             yield folder, group
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are not there do not matter.
+        """Delete objects. Missing ones are ignored.
 
         Raises:
-            StorageUnavailable: some may be left.
+            StorageUnavailable: throttled or unreachable through all retries; some objects may be left.
         """
         for start in range(0, len(keys), _DELETE_BATCH):
             batch = [{"Key": self._prefix + key} for key in keys[start : start + _DELETE_BATCH]]

@@ -1,4 +1,4 @@
-"""Provider keys: from the environment, else from encrypted parameters that the operator put beside the deployment."""
+"""Read provider keys from the environment, or from encrypted parameters in SSM that the operator created."""
 
 import os
 import random
@@ -16,7 +16,7 @@ ReadParameters: TypeAlias = Callable[[Sequence[str]], Mapping[str, str]]
 
 _KEEP_SECONDS: Final = 300.0
 _RETRY_STALE_SECONDS: Final = 10.0
-_A_CALL: Final = 10  # the most names that GetParameters takes
+_MAX_NAMES: Final = 10  # the limit of GetParameters
 # An account may make 40 calls in a second by default. 400 functions that start in one second wait ten for each other. Lambda ends
 # a start after ten seconds, so the rest of that wait belongs to the first request.
 _START_SECONDS: Final = 4.0
@@ -27,25 +27,28 @@ _LONGEST_DELAY: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RetryTiming:
-    """Time and chance. ``clock`` is the wall clock, in seconds: a monotonic one may stand still in a snapshot."""
+    """The clock, the sleep and the jitter of retries. ``clock`` is the wall clock, in seconds: a monotonic clock may stand still
+    in a snapshot. ``jitter`` returns 0.0 to 1.0."""
 
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    chance: Callable[[], float] = random.random
+    jitter: Callable[[], float] = random.random
 
 
 class ProviderKeys:
     """The keys named ``names``: the environment variable of that name, else the SSM SecureString ``<path><name>``.
 
-    All parameters are read together and kept for five minutes. An empty value counts as none. Without a ``path`` only the
-    environment is looked at.
+    All parameters are read together and kept for five minutes. An empty value counts as missing. Without a ``path``
+    only the environment is read.
     """
 
-    def __init__(self, names: Iterable[str], path: str | None, read: ReadParameters, *, pace: RetryTiming | None = None) -> None:
+    def __init__(
+        self, names: Iterable[str], path: str | None, read: ReadParameters, *, timing: RetryTiming | None = None
+    ) -> None:
         self._names = sorted(set(names))
         self._path = path
         self._read_parameters = read
-        self._pace = pace or RetryTiming()
+        self._timing = timing or RetryTiming()
         self._lock = threading.Lock()
         self._values: Mapping[str, str] | None = None
         self._stale_at = 0.0
@@ -78,36 +81,36 @@ class ProviderKeys:
         a key that may never be set."""
         if self._values is None:
             return self._read(path, _REQUEST_SECONDS)
-        if self._pace.clock() < self._stale_at:
+        if self._timing.clock() < self._stale_at:
             return self._values
         try:
             return self._read(path, 0.0)
         except (StorageUnavailable, InternalError) as error:
             _log_unread(error)
-            self._stale_at = self._pace.clock() + _RETRY_STALE_SECONDS
+            self._stale_at = self._timing.clock() + _RETRY_STALE_SECONDS
             return self._values
 
     def _read(self, path: str, seconds: float) -> Mapping[str, str]:
         """Read all parameters whose variables are not set. Retry with jitter for ``seconds``, if the store throttles."""
-        pace = self._pace
-        until = pace.clock() + seconds
+        timing = self._timing
+        until = timing.clock() + seconds
         longest = _FIRST_DELAY
         while True:
             try:
                 self._values = self._read_once(path)
             except StorageUnavailable:
-                delay = pace.chance() * longest
-                if pace.clock() + delay >= until:
+                delay = timing.jitter() * longest
+                if timing.clock() + delay >= until:
                     raise
-                pace.sleep(delay)
+                timing.sleep(delay)
                 longest = min(_LONGEST_DELAY, 2 * longest)
             else:
-                self._stale_at = pace.clock() + _KEEP_SECONDS
+                self._stale_at = timing.clock() + _KEEP_SECONDS
                 return self._values
 
     def _read_once(self, path: str) -> Mapping[str, str]:
         wanted = [path + name for name in self._names if not os.environ.get(name)]
-        calls = [self._read_parameters(wanted[at : at + _A_CALL]) for at in range(0, len(wanted), _A_CALL)]
+        calls = [self._read_parameters(wanted[at : at + _MAX_NAMES]) for at in range(0, len(wanted), _MAX_NAMES)]
         return {name: value for call in calls for name, value in call.items()}
 
 

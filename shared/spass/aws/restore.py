@@ -1,4 +1,4 @@
-"""Reset the state of the process that others, restored from the same snapshot, have too."""
+"""Reset the state that processes restored from the same snapshot share."""
 
 import os
 import random
@@ -11,7 +11,7 @@ _SEED_BYTES: Final = 32
 
 
 def reset_process_state() -> None:
-    """Reseed the generators of random numbers, and forget which credentials are taken out of the log."""
+    """Reseed the random number generators, and read again which credentials the log redacts."""
     random.seed()
-    ssl.RAND_add(os.urandom(_SEED_BYTES), _SEED_BYTES)  # the keys of TLS connections come from this one
+    ssl.RAND_add(os.urandom(_SEED_BYTES), _SEED_BYTES)  # it makes the keys of TLS connections
     reload_environment()

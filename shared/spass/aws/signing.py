@@ -1,4 +1,4 @@
-"""Requests to AWS that no boto3 client makes, signed as boto3 would (Signature Version 4, by botocore)."""
+"""Sign requests to AWS that are not sent by a boto3 client (Signature Version 4, by botocore)."""
 
 import os
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ _OURS: Final = frozenset({"authorization", "x-amz-date", "x-amz-security-token"}
 
 
 class SigningFailed(Exception):
-    """There are no credentials or no such profile, they could not be renewed, or nothing says which region is meant."""
+    """The profile, the credentials or the region is missing, or the credentials could not be renewed."""
 
 
 class Signer:
-    """Signs requests to one service with this process's own credentials, which boto3 finds and renews."""
+    """Sign requests to one service with the process's credentials, which boto3 finds and renews."""
 
     def __init__(self, service: str, region: str | None = None) -> None:
         self._service = service
@@ -42,7 +42,7 @@ class Signer:
 
     @cached_property
     def region(self) -> str:
-        """The region given, else the environment's.
+        """Return the given region, or the environment's.
 
         Raises:
             SigningFailed: nothing names one.
@@ -53,11 +53,11 @@ class Signer:
         return region
 
     async def sign(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
-        """The headers to add to a request. ``url`` is as it is sent, its path percent-encoded once; ``headers`` are signed too,
-        so nothing on the way may change them.
+        """Return the headers to add to a request. ``url`` is the URL as sent, its path percent-encoded once. ``headers`` are
+        signed too, so a proxy must not change them.
 
         Raises:
-            SigningFailed: as above.
+            SigningFailed: credentials or the region are missing, or credentials could not be renewed.
         """
         # Credentials may have to be fetched, and a body of megabytes takes milliseconds to hash.
         return await anyio.to_thread.run_sync(self._signed, method, url, body, headers)
@@ -66,8 +66,8 @@ class Signer:
         request = AWSRequest(method=method, url=url, data=body, headers=dict(headers))
         try:
             frozen = self._credentials.get_frozen_credentials()
-            # Its canonical path is the path encoded once more, as every service but S3 wants it.
+            # SigV4Auth encodes the path a second time, as every service except S3 requires.
             SigV4Auth(frozen, self._service, self.region).add_auth(request)
-        except (BotoCoreError, ClientError, RuntimeError) as error:  # the last: what was renewed has run out as well
+        except (BotoCoreError, ClientError, RuntimeError) as error:  # RuntimeError: the renewed credentials have expired too
             raise SigningFailed("no credentials") from error
         return {name: value for name, value in request.headers.items() if name.lower() in _OURS}

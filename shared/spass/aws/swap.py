@@ -1,4 +1,4 @@
-"""Compare-and-swap: plan a change on the version in force, write it if that version still is, else plan again."""
+"""Compare-and-swap: plan a change of the current version, write it if that version is still current, otherwise plan again."""
 
 import asyncio
 import random
@@ -21,8 +21,8 @@ _MAX_BACKOFF_SECONDS: Final = 0.25  # seconds between two attempts, full jitter
 
 @dataclass(frozen=True, slots=True)
 class Swap(Generic[A_co]):
-    """One attempt: ``answer`` is true once ``write`` has taken effect, whose condition is that the version which was read is
-    still in force. A ``Check`` changes nothing."""
+    """One attempt. The condition of ``write`` is that the version that was read is still current; ``answer`` is true once
+    ``write`` has taken effect. A ``Check`` changes nothing."""
 
     answer: A_co
     write: Put | Update | Check
@@ -46,8 +46,8 @@ async def swap(
     deadline: Deadline,
     participant: Participant[A] | None = None,
 ) -> A:
-    """Commit what ``plan`` makes of the version in force, together with the participant's writes, and return its answer. When
-    another writer was faster, plan again.
+    """Commit the change that ``plan`` returns, together with the participant's writes, and return its answer. When another writer
+    was faster, plan again.
 
     Raises:
         StorageUnavailable: the table does not answer, or the deadline passed among too many other writers.

@@ -1,4 +1,4 @@
-"""The one table, seen by one tenant: typed reads and conditional writes, and errors in our own words."""
+"""The table as one tenant sees it: typed reads and conditional writes."""
 
 import asyncio
 import random
@@ -26,10 +26,10 @@ _OPERATIONS: Final = {Put: "PutItem", Update: "UpdateItem", Delete: "DeleteItem"
 
 
 class ConditionFailed(Exception):
-    """A write's condition did not hold. ``item`` is what stood there, None if nothing did.
+    """A write's condition did not hold. ``item`` is the stored item, None if there is none.
 
-    The client retries a lost reply by itself, and the retry may meet the first try's effect: who conditions a write on something
-    that the write itself changes must look whether ``item`` is already its own.
+    boto3 retries after a lost reply, and the retry may meet the effect of the first attempt. A caller whose write changes what
+    its condition tests must check whether ``item`` is already its own.
     """
 
     def __init__(self, item: Item | None) -> None:
@@ -38,7 +38,7 @@ class ConditionFailed(Exception):
 
 
 class TransactionFailed(Exception):
-    """Conditions of a transaction did not hold. ``failures`` maps each such write's position to what stood there."""
+    """Conditions of a transaction did not hold. ``failures`` maps the position of each such write to the stored item."""
 
     def __init__(self, failures: Mapping[int, Item | None]) -> None:
         super().__init__(f"conditions of writes {sorted(failures)} of a transaction did not hold")
@@ -46,7 +46,7 @@ class TransactionFailed(Exception):
 
 
 class TransactionConflict(Exception):
-    """A transaction in progress was in the way. Nothing took effect; the same request may succeed when it is sent again."""
+    """Another transaction is changing one of the items. Nothing took effect; a retry of the same request may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class TableClient(Protocol):
 
     Raises:
         StorageUnavailable: throttled or unreachable through all retries; whether a write took effect is unknown.
-        TransactionConflict: see there.
+        TransactionConflict: another transaction is changing one of the items.
     """
 
     def get(self, *, key: Key, consistent: bool) -> Reply[Item | None]:
@@ -110,10 +110,10 @@ class TableClient(Protocol):
 
 
 class GuardedTable:
-    """The part of the table whose keys begin with ``prefix``: every other key is refused before it leaves the process.
+    """The part of the table whose keys begin with ``prefix``: other keys raise ``PermissionError``.
 
-    Every request is sent once more if its outcome is unknown. So every write must be idempotent: sent twice it has the effect of
-    one, or its condition refuses the second, and then its writer looks at what stands there.
+    A request whose outcome is unknown is retried once. So every write must be idempotent: sent twice it has the effect of one, or
+    its condition fails the second time, and then the writer checks the stored item.
     """
 
     def __init__(self, client: TableClient, prefix: str) -> None:

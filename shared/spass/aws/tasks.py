@@ -1,4 +1,4 @@
-"""Work whose end matters: nobody may cut it off, or the first of several that fails ends the others."""
+"""Run coroutines that must end: shielded from cancellation, or together until the first failure."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
-    """What ``work`` comes to. A cancelled caller waits until it has ended, and is cancelled then."""
+    """Return the result of ``work``. A cancelled caller waits until ``work`` has ended, and is then cancelled."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -21,12 +21,12 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # marks it as seen
+            task.exception()  # otherwise asyncio logs that nobody read the exception
         raise
 
 
 async def run_concurrently(works: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Runs ``works`` side by side. The first that fails ends the others, and its failure is raised when they have."""
+    """Run ``works`` concurrently. When one fails, cancel the others, wait for their end, and raise the first failure."""
     if len(works) == 1:
         return await works[0]
     try:

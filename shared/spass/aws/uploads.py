@@ -1,4 +1,4 @@
-"""Files on their way in: what a tenant's clients put into the bucket themselves, under ``uploads/<tenant>/``."""
+"""Files that a tenant's clients upload to the bucket themselves, under ``uploads/<tenant>/``."""
 
 import asyncio
 import base64
@@ -41,14 +41,14 @@ class PresignedPost:
 
 @dataclass(frozen=True, slots=True)
 class UploadedObject:
-    """An object as it stands; ``version`` is None in a bucket without versions."""
+    """The current state of an object, ``size`` in bytes. ``version`` is None in a bucket without versions."""
 
     version: str | None
     size: int
 
 
 class TenantUploads(Folder):
-    """Files that clients of one tenant have put. Keys are relative to ``uploads/<tenant>/``.
+    """The uploaded files of one tenant. Keys are relative to ``uploads/<tenant>/``.
 
     ``credentials`` returns those that ``client`` signs with.
     """
@@ -78,14 +78,16 @@ class TenantUploads(Folder):
         return PresignedPost(form["url"], form["fields"], epoch_s(policy["expiration"]))
 
     async def head(self, key: str, version: str | None = None) -> UploadedObject:
-        """What is there: this version, or the newest.
+        """Return the state of an object: of this version, or of the newest.
 
         Raises:
             ObjectMissing: there is no such object.
             StorageUnavailable: throttled or unreachable through all retries.
         """
         try:
-            response: Mapping[str, Any] = await self._call("HeadObject", self._client().head_object, self._named(key, version))
+            response: Mapping[str, Any] = await self._call(
+                "HeadObject", self._client().head_object, self._parameters_of(key, version)
+            )
         except ClientError as error:
             raise missing(error) from None
         return UploadedObject(response.get("VersionId"), response["ContentLength"])
@@ -99,23 +101,23 @@ class TenantUploads(Folder):
         found: list[str] = []
         more: dict[str, object] = {}
         while True:
-            asked = {"Prefix": self._prefix, "Delimiter": "/", **more}
-            page: Mapping[str, Any] = await self._call("ListObjectsV2", self._client().list_objects_v2, asked)
+            parameters = {"Prefix": self._prefix, "Delimiter": "/", **more}
+            page: Mapping[str, Any] = await self._call("ListObjectsV2", self._client().list_objects_v2, parameters)
             found += [entry["Prefix"].removeprefix(self._prefix).rstrip("/") for entry in page.get("CommonPrefixes", ())]
             if not page.get("IsTruncated"):
                 return found
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     async def blocks(self, key: str, version: str | None, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """The bytes from ``start`` up to but not including ``end`` in blocks of 8 MiB; while one is worked on the next is read.
+        """Yield the bytes from ``start`` up to but not including ``end`` in blocks of 8 MiB. Read the next block ahead.
 
         Raises:
-            ObjectMissing, StorageUnavailable: as ``head``.
+            ObjectMissing, StorageUnavailable: the same as ``head``.
         """
 
         def read(at: int) -> "asyncio.Task[bytes]":
-            span = {"Range": byte_range(at, min(at + BLOCK_BYTES, end))}
-            return asyncio.create_task(self._read(self._named(key, version) | span))
+            byte_span = {"Range": byte_range(at, min(at + BLOCK_BYTES, end))}
+            return asyncio.create_task(self._read(self._parameters_of(key, version) | byte_span))
 
         ahead = read(start) if start < end else None
         try:
@@ -130,22 +132,23 @@ class TenantUploads(Folder):
                 await asyncio.wait({ahead})
 
     async def delete(self, key: str, version: str | None = None) -> None:
-        """Remove an object, or one version of it; one that is not there does not matter.
+        """Delete an object, or one version of it. A missing one is ignored.
 
         Raises:
-            StorageUnavailable: it may be left.
+            StorageUnavailable: throttled or unreachable through all retries; it may be left.
         """
-        await self._call("DeleteObject", self._client().delete_object, self._named(key, version))
+        await self._call("DeleteObject", self._client().delete_object, self._parameters_of(key, version))
 
-    def _named(self, key: str, version: str | None) -> dict[str, object]:
-        named: dict[str, object] = {"Key": self._prefix + key}
-        return named if version is None else named | {"VersionId": version}
+    def _parameters_of(self, key: str, version: str | None) -> dict[str, object]:
+        parameters: dict[str, object] = {"Key": self._prefix + key}
+        return parameters if version is None else parameters | {"VersionId": version}
 
 
 def _seconds_left(credentials: Credentials | None) -> int:
-    """Return for how long these credentials are good, at least."""
+    """Return the seconds for which these credentials are valid, at least."""
     if credentials is None or credentials.get_frozen_credentials().token is None:
-        return sys.maxsize  # those of a user do not expire
-    # boto3 renews credentials that expire within 15 minutes before it gives them out. It shows their end nowhere else.
+        return sys.maxsize  # a user's credentials do not expire
+    # boto3 renews credentials that expire within 15 minutes before it gives them out. It has no public attribute for
+    # the time of expiry.
     expiry: datetime | None = getattr(credentials, "_expiry_time", None)
     return _INVOCATION_SECONDS if expiry is None else int(expiry.timestamp()) - now_s()

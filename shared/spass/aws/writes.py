@@ -13,7 +13,7 @@ from spass.aws.keys import Key
 
 
 class Condition:
-    """What must hold of the stored item for a write to take effect. ``a & b`` needs both, ``a | b`` one of them."""
+    """A condition on the stored item, without which a write does not take effect. ``a & b`` needs both, ``a | b`` one of them."""
 
     __slots__ = ()
 
@@ -30,20 +30,20 @@ class _Presence(Condition):
 
 
 class Exists(_Presence):
-    """The attribute is there."""
+    """The attribute exists."""
 
     __slots__ = ()
 
 
 class Absent(_Presence):
-    """The attribute is not there."""
+    """The attribute does not exist."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison(Condition):
-    """A comparison never holds of an attribute that is not there, except ``Lacks``."""
+    """A comparison is false for an attribute that does not exist, except ``Lacks``."""
 
     path: str
     value: Value
@@ -91,7 +91,7 @@ class _Combination(Condition):
 
 
 class AllOf(_Combination):
-    """Every one of ``conditions`` holds."""
+    """All ``conditions`` hold."""
 
     __slots__ = ()
 
@@ -104,7 +104,7 @@ class AnyOf(_Combination):
 
 ITEM_EXISTS: Final = Exists("pk")
 ITEM_ABSENT: Final = Absent("pk")
-"""There is no item under the key. An expired item that DynamoDB has not removed yet is still there."""
+"""There is no item under the key. An expired item that DynamoDB has not removed yet still exists."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Store:
         return {name: self.values[name] for name in names if name in self.values}
 
     def keys(self, names: Sequence[str] = NAMES, path: str | None = PATH) -> ProviderKeys:
-        return ProviderKeys(names, path, self.read, pace=RetryTiming(lambda: self.now, self.sleep, lambda: 0.5))
+        return ProviderKeys(names, path, self.read, timing=RetryTiming(lambda: self.now, self.sleep, lambda: 0.5))
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -74,7 +74,7 @@ def test_400_functions_that_start_in_one_second_all_get_their_keys(seed: int) ->
     ready: list[float] = []
 
     def start() -> None:
-        keys = ProviderKeys(NAMES, PATH, quota.read, pace=RetryTiming(threads.clock, threads.sleep, chance.random))
+        keys = ProviderKeys(NAMES, PATH, quota.read, timing=RetryTiming(threads.clock, threads.sleep, chance.random))
         keys.prefetch(NAMES)
         assert [keys.get(name) for name in NAMES] == ["a-key"] * 3
         ready.append(threads.now)
