@@ -119,11 +119,11 @@ def tenant_config(tenant: TenantId) -> Key:
     return Key(f"{tenant_prefix(tenant)}CONFIG", "CONFIG")
 
 
-def confirm(tenant: TenantId, digest: str) -> Key:
+def confirm_token(tenant: TenantId, digest: str) -> Key:
     return Key(f"{tenant_prefix(tenant)}CONFIRM#{digest}", "CONFIRM")
 
 
-def confirm_key(tenant: TenantId) -> Key:
+def confirm_secret(tenant: TenantId) -> Key:
     """Return the key of the secret that signs a tenant's confirm tokens."""
     return Key(f"{tenant_prefix(tenant)}CONFIRM", "KEY")
 

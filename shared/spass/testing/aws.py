@@ -1,4 +1,4 @@
-"""The gateway's stores over a table and a bucket in memory."""
+"""AWS in memory: a table, a bucket and queues behind the gateway's own ``Aws``."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class MemoryQueues:
-    """Queues that hold nothing: each message goes to ``on_message`` with the queue's URL at once."""
+    """Queues that store nothing: ``send_message`` calls ``on_message(queue_url, body)`` at once."""
 
     def __init__(self) -> None:
         self.on_message: Callable[[str, str], None] = lambda queue, body: None  # noqa: ARG005 (the callback's names)

@@ -1,4 +1,4 @@
-"""Conditions and updates, evaluated on items as DynamoDB does it: no I/O."""
+"""Evaluate conditions and updates on items as DynamoDB does, without I/O."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -25,32 +25,32 @@ _MISSING: Final = object()
 
 
 class InvalidUpdate(Exception):
-    """An update that does not fit the item it meets."""
+    """DynamoDB would reject the update for this item, for example because it adds a number to a text."""
 
 
 def holds(condition: Condition | None, item: Item | None) -> bool:
-    """Return whether ``condition`` holds of ``item``; None stands for an absent item."""
-    found = item or {}
+    """Return whether ``condition`` holds for ``item``; None is an absent item."""
+    attributes = item or {}
     match condition:
         case None:
             return True
         case Exists(path):
-            return _at(path, found) is not _MISSING
+            return _value_at(path, attributes) is not _MISSING
         case Absent(path):
-            return _at(path, found) is _MISSING
+            return _value_at(path, attributes) is _MISSING
         case Equals(path, value):
-            return _equal(_at(path, found), value)
+            return _equal(_value_at(path, attributes), value)
         case OneOf(path, list(values) | tuple(values)):
-            return any(_equal(_at(path, found), value) for value in values)
+            return any(_equal(_value_at(path, attributes), value) for value in values)
         case AtMost(path, value):
-            return _at_most(_at(path, found), value)
+            return _at_most(_value_at(path, attributes), value)
         case Contains(path, value):
-            return value in _members(_at(path, found))
+            return value in _members(_value_at(path, attributes))
         case Lacks(path, value):
-            return value not in _members(_at(path, found))
+            return value not in _members(_value_at(path, attributes))
         case HasSize(path, value):
-            held = _at(path, found)
-            return isinstance(held, frozenset) and len(held) == value
+            current = _value_at(path, attributes)
+            return isinstance(current, frozenset) and len(current) == value
         case AllOf(conditions):
             return all(holds(inner, item) for inner in conditions)
         case AnyOf(conditions):
@@ -58,39 +58,39 @@ def holds(condition: Condition | None, item: Item | None) -> bool:
     raise TypeError(f"not a condition: {condition!r}")
 
 
-def apply(update: Update, item: Item | None) -> Item:
-    """Return the item after ``update``. The one before stays as it is, down to its maps.
+def apply_update(update: Update, item: Item | None) -> Item:
+    """Return the item after ``update``; None is an absent item. Neither ``item`` nor a map in it is changed.
 
     Raises:
-        InvalidUpdate: the update does not fit the item.
+        InvalidUpdate: DynamoDB would reject the update for this item.
     """
     before: Item = item if item is not None else {"pk": update.key.pk, "sk": update.key.sk}
     after = dict(before)
-    written = [*update.set, *update.default, *update.add, *update.discard, *update.remove]
-    assert written, f"an update of nothing: {update}"
-    ordered = sorted(f"{path}." for path in written)
-    assert not any(later.startswith(path) for path, later in pairwise(ordered)), f"two paths overlap: {update}"
-    assert not {"pk", "sk"} & {*written}, "an update may not change a key"
+    paths = [*update.set, *update.default, *update.add, *update.discard, *update.remove]
+    assert paths, f"the update changes nothing: {update}"
+    sorted_paths = sorted(f"{path}." for path in paths)
+    assert not any(later.startswith(path) for path, later in pairwise(sorted_paths)), f"two paths overlap: {update}"
+    assert not {"pk", "sk"} & {*paths}, "an update may not change a key"
     for path, value in update.set.items():
-        _write(path, after, stored(value))
+        _set(path, after, copy_as_stored(value))
     for path, value in update.default.items():
-        held = _at(path, before)
-        _write(path, after, stored(value) if held is _MISSING else cast(Value, held))
+        current = _value_at(path, before)
+        _set(path, after, copy_as_stored(value) if current is _MISSING else cast(Value, current))
     for path, value in update.add.items():
-        held = _at(path, before)
-        if held is _MISSING and "." in path:
+        current = _value_at(path, before)
+        if current is _MISSING and "." in path:
             raise InvalidUpdate("The provided expression refers to an attribute that does not exist in the item")
-        _write(path, after, _sum(held, value))
+        _set(path, after, _add(current, value))
     for name, members in update.discard.items():
         _discard(name, members, after)
     for path in update.remove:
-        holder, name = _holder(path, after)
-        holder.pop(name, None)
+        parent, name = _parent_map(path, after)
+        parent.pop(name, None)
     return after
 
 
-def stored(value: Value) -> Value:
-    """Return ``value`` as it comes back from the table, in containers of its own."""
+def copy_as_stored(value: Value) -> Value:
+    """Return ``value`` as DynamoDB would return it: a whole Decimal is an int, and maps and lists are copied."""
     match value:
         case None | bool() | int() | bytes() | frozenset():
             return value
@@ -99,61 +99,61 @@ def stored(value: Value) -> Value:
         case str():
             return str(value)
         case Mapping():
-            return {name: stored(inner) for name, inner in value.items()}
+            return {name: copy_as_stored(inner) for name, inner in value.items()}
         case _:
-            return [stored(inner) for inner in value]
+            return [copy_as_stored(inner) for inner in value]
 
 
-def _at(path: str, item: Mapping[str, Value]) -> object:
-    held: object = item
+def _value_at(path: str, item: Mapping[str, Value]) -> object:
+    current: object = item
     for name in path.split("."):
-        if not isinstance(held, Mapping):
+        if not isinstance(current, Mapping):
             return _MISSING
-        held = held.get(name, _MISSING)
-    return held
+        current = current.get(name, _MISSING)
+    return current
 
 
-def _holder(path: str, item: Item) -> tuple[Item, str]:
-    """Return the map that holds the end of ``path``, and its name there. The map and what it lies in are copied."""
-    *above, name = path.split(".")
-    for part in above:
-        held = item.get(part)
-        if not isinstance(held, Mapping):
+def _parent_map(path: str, item: Item) -> tuple[Item, str]:
+    """Return the map that contains the last name of ``path``, and that name. Replace every map on the way by a copy first."""
+    *parents, name = path.split(".")
+    for part in parents:
+        current = item.get(part)
+        if not isinstance(current, Mapping):
             raise InvalidUpdate("The document path provided in the update expression is invalid for update")
-        inner: Item = dict(held)
+        inner: Item = dict(current)
         item[part] = inner
         item = inner
     return item, name
 
 
-def _write(path: str, item: Item, value: Value) -> None:
-    holder, name = _holder(path, item)
-    holder[name] = value
+def _set(path: str, item: Item, value: Value) -> None:
+    parent, name = _parent_map(path, item)
+    parent[name] = value
 
 
-def _sum(held: object, more: Value) -> Value:
-    if isinstance(more, frozenset):
-        if held is not _MISSING and not isinstance(held, frozenset):
+def _add(current: object, addend: Value) -> Value:
+    if isinstance(addend, frozenset):
+        if current is not _MISSING and not isinstance(current, frozenset):
             raise InvalidUpdate("An operand in the update expression has an incorrect data type")
-        return more | _members(held)
-    if not _number(more) or not (held is _MISSING or _number(held)):
+        return addend | _members(current)
+    if not _is_number(addend) or not (current is _MISSING or _is_number(current)):
         raise InvalidUpdate("An operand in the update expression has an incorrect data type")
-    return stored(more if held is _MISSING else cast(int, held) + cast(int, more))
+    return copy_as_stored(addend if current is _MISSING else cast(int, current) + cast(int, addend))
 
 
 def _discard(name: str, members: frozenset[str], item: Item) -> None:
-    held = item.pop(name, frozenset())
-    if not isinstance(held, frozenset):
+    current = item.pop(name, frozenset())
+    if not isinstance(current, frozenset):
         raise InvalidUpdate("An operand in the update expression has an incorrect data type")
-    if left := held - members:
-        item[name] = left
+    if remaining := current - members:
+        item[name] = remaining
 
 
-def _members(held: object) -> frozenset[Any]:
-    return held if isinstance(held, frozenset) else frozenset()
+def _members(current: object) -> frozenset[Any]:
+    return current if isinstance(current, frozenset) else frozenset()
 
 
-def _number(value: object) -> TypeGuard[int | Decimal]:
+def _is_number(value: object) -> TypeGuard[int | Decimal]:
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
 
 
@@ -162,19 +162,19 @@ def _equal(one: object, other: object) -> bool:
         return one is other
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
-    if _listed(one) and _listed(other):
+    if _is_list(one) and _is_list(other):
         return len(one) == len(other) and all(map(_equal, one, other))
     return one == other
 
 
-def _listed(value: object) -> TypeGuard[Sequence[object]]:
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
     return isinstance(value, list | tuple)
 
 
-def _at_most(held: object, most: Value) -> bool:
-    if _number(held) and _number(most):
-        return held <= most
+def _at_most(current: object, most: Value) -> bool:
+    if _is_number(current) and _is_number(most):
+        return current <= most
     for kind in (str, bytes):
-        if isinstance(held, kind) and isinstance(most, kind):
-            return held <= most  # type: ignore[operator]
+        if isinstance(current, kind) and isinstance(most, kind):
+            return current <= most  # type: ignore[operator]
     return False

@@ -154,7 +154,7 @@ class ConfirmTokens:
 
 async def _load_or_create_key(store: TenantStore) -> bytes:
     """Return the tenant's key; create it for the first token. Of two concurrent writers the later one uses the other's key."""
-    where = keys.confirm_key(store.tenant)
+    where = keys.confirm_secret(store.tenant)
     item = await store.table.get(where)
     if item is None:
         new_key = os.urandom(_KEY_BYTES)
@@ -172,7 +172,7 @@ async def _load_or_create_key(store: TenantStore) -> bytes:
 
 
 def _item(store: TenantStore, token: str) -> keys.Key:
-    return keys.confirm(store.tenant, hashlib.sha256(token.encode()).hexdigest())
+    return keys.confirm_token(store.tenant, hashlib.sha256(token.encode()).hexdigest())
 
 
 def strip_signature(token: str) -> UnsignedToken:

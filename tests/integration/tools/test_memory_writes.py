@@ -88,7 +88,7 @@ async def test_a_note_whose_reply_was_lost_is_written_once_however_many_others_c
             await writer.call("memory_write", **await writer.asked(note=other))
         raise StorageUnavailable("lost")
 
-    monkeypatch.setattr("spass.testing.table.TOKEN_SECONDS", 0)  # as if ten minutes had passed
+    monkeypatch.setattr("spass.testing.table.TRANSACTION_TOKEN_SECONDS", 0)  # as if ten minutes had passed
     monkeypatch.setattr(TenantTable, "transact", lost)
     await writer.call("memory_write", **confirmed)
     assert await writer.lines() == [NOTE["note"], *others]

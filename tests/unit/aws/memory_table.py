@@ -10,7 +10,7 @@ from spass.aws.keys import Key
 from spass.aws.retry import retry_once
 from spass.aws.table import ConditionFailed
 from spass.aws.writes import Update
-from spass.testing.evaluation import apply, holds
+from spass.testing.evaluation import apply_update, holds
 from spass.testing.faults import FaultPlan
 
 T = TypeVar("T")
@@ -43,6 +43,6 @@ class MemoryTable:
         before = self.items.get(write.key)
         if not holds(write.when, before):
             raise ConditionFailed(before)
-        after = self.items[write.key] = apply(write, before)
+        after = self.items[write.key] = apply_update(write, before)
         self.watch(before or {}, after)
         return after

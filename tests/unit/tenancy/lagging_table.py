@@ -15,7 +15,7 @@ from spass.aws.uploads import TenantUploads
 from spass.aws.writes import Update, Write
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
-from spass.testing.evaluation import apply
+from spass.testing.evaluation import apply_update
 
 TENANT = TenantId("acme")
 
@@ -67,7 +67,7 @@ class LaggingTable(TenantTable):
         if write.key != tenant_config(TENANT):  # an item of a limit, which nothing was counted in
             raise ConditionFailed(None)
         assert write.when is None
-        item = apply(write, self.row.as_of(self.row.clock.now))
+        item = apply_update(write, self.row.as_of(self.row.clock.now))
         self.row.history.append((self.row.clock.now, item))
         return dict(item)
 

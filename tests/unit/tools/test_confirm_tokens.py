@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
 from spass.aws.invocation import AwsCall
-from spass.aws.keys import confirm_key
+from spass.aws.keys import confirm_secret
 from spass.calls.scope import Scope
 from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid
 from spass.core.ids import DocumentId, IndexId, UserId
@@ -183,7 +183,7 @@ async def test_every_process_of_a_tenant_has_the_same_key(harness: RagHarness, s
             await process.redeem(scope, PATCH, token)
     other = harness.tenant("other")
     await processes[0].issue(other, PATCH)
-    stored = [await one.store.table.get(confirm_key(one.store.tenant)) for one in (scope, other)]
+    stored = [await one.store.table.get(confirm_secret(one.store.tenant)) for one in (scope, other)]
     assert all(item is not None and isinstance(item["key"], bytes) and len(item["key"]) == 32 for item in stored)
     assert stored[0] != stored[1]
 

@@ -133,7 +133,7 @@ async def test_a_token_is_good_once_for_its_note_and_for_a_minute(tool_user: Too
 
 
 async def test_a_token_used_between_look_and_write_writes_nothing(tool_user: ToolUser, store: TenantStore) -> None:
-    redemption = confirm.TokenRedemption(keys.confirm(store.tenant, "used"))
+    redemption = confirm.TokenRedemption(keys.confirm_token(store.tenant, "used"))
     with pytest.raises(ConfirmTokenInvalid):
         await tool_user.cascade.append_memory(store, NOTE, redemption, tool_user.scope.deadline)
     assert await store.table.get(keys.tenant_config(store.tenant)) is None

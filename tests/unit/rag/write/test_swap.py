@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from spass.aws.clients import TenantStore
-from spass.aws.keys import Key, confirm, rag_manifest
+from spass.aws.keys import Key, confirm_token, rag_manifest
 from spass.aws.writes import ITEM_ABSENT, Put, Update, Write
 from spass.core.errors import ConfirmTokenInvalid, IndexNotFound, SpassError, StorageUnavailable
 from spass.core.ids import IndexId
@@ -37,7 +37,7 @@ async def test_a_swap_whose_reply_was_lost_is_known_as_done_whatever_came_after(
 ) -> None:
     store, plan = harness.scope.store, CountingPlan()
     transact = type(store.table).transact
-    monkeypatch.setattr("spass.testing.table.TOKEN_SECONDS", 0)  # as if ten minutes had passed
+    monkeypatch.setattr("spass.testing.table.TRANSACTION_TOKEN_SECONDS", 0)  # as if ten minutes had passed
 
     async def lost(table: object, writes: Sequence[Write], *, token: str) -> None:
         monkeypatch.setattr(type(store.table), "transact", transact)
@@ -95,7 +95,7 @@ class OnceCompanion:
 
     @property
     def key(self) -> Key:
-        return confirm(self.store.tenant, self.name)
+        return confirm_token(self.store.tenant, self.name)
 
     async def writes(self, answer: object, /) -> Sequence[Write]:
         self.answers.append(answer)
