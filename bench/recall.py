@@ -175,7 +175,7 @@ class RecallBench:
             nonlocal summary
             if recorded.compaction_error:
                 raise recorded.compaction_error
-            summary = recorded.compacted.summary if recorded.compacted else None
+            summary = recorded.compaction.summary if recorded.compaction else None
             return StoredAnswer({}, {})
 
         turn = self._sessions.turn(

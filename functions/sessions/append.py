@@ -38,8 +38,8 @@ async def append(
         body.message,
         context_window=services.config.model(agent.model).context_window,
         headers=exchange.cost_headers,
-        idempotency=exchange.idempotent,
-        redirected=lambda successor: at_path(request, exchange, _path(name, successor)),
+        idempotency=exchange.idempotency,
+        successor_idempotency=lambda successor: at_path(request, exchange, _path(name, successor)),
     )
     try:
         done = await turn.answer()

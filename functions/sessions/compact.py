@@ -40,7 +40,7 @@ async def compact(
     at_once = prefers(request.headers, RESPOND_ASYNC)
 
     async def compacted(_: Claim | None) -> RouteResult:
-        job = await jobs.start(scope, name, session_id, fallback_model=agent.model, idempotency=exchange.idempotent)
+        job = await jobs.start(scope, name, session_id, fallback_model=agent.model, idempotency=exchange.idempotency)
         if not at_once:
             job = await jobs.wait(scope, job, WAIT_SECONDS)
             scope.tally.add(job.cost)

@@ -265,7 +265,7 @@ def test_an_archived_session_points_at_its_successor_behind_the_stage(gateway: G
     successor = ok(gateway.send("POST", SESSIONS), 201)["id"]
 
     async def archived(turn: Turn) -> object:
-        await turn.running.result()
+        await turn.task.result()
         raise SessionArchived("Moved.", details={"successor_session_id": successor})
 
     monkeypatch.setattr(Turn, "answer", archived)

@@ -170,7 +170,7 @@ class Gateway:
                 respond=lambda history, shorten_history: self._respond(question, history, shorten_history),
                 render=render,
                 idempotency=idempotent(session),
-                redirected=idempotent,
+                successor_idempotency=idempotent,
             )
         chance = self.schedule.chance.random()
         hangs_up = self.schedule.weather is not NO_FAULTS and chance < 0.02

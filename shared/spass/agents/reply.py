@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MessageLocation:
-    """The place of the answer in a session. ``compacted``: the turn compacted the requested session, and this one is its
-    successor."""
+    """The place of the answer in a session. If the turn compacted the requested session, this session is the successor and
+    ``compaction`` the result."""
 
     session_id: SessionId
     message_id: MessageId
     seq: int
-    compacted: "CompactionResult | None" = None
+    compaction: "CompactionResult | None" = None
 
 
 def render_reply(
     request_id: RequestId, agent: AgentSpec, outcome: Outcome, created_at: Timestamp, location: MessageLocation | None = None
 ) -> Reply:
     """Return ``outcome`` as a reply. Without a ``location`` it is the reply of a single chat."""
-    usage, compacted = outcome.usage, location.compacted if location else None
+    usage, compaction = outcome.usage, location.compaction if location else None
     return Reply(
         request_id=request_id,
         agent=agent.name,
@@ -45,17 +45,17 @@ def render_reply(
         usage=ReplyUsage.model_validate(usage, from_attributes=True),
         turns=outcome.turns,
         finish_reason=outcome.finish_reason,
-        compaction=_compaction(compacted) if compacted else None,
+        compaction=_compaction(compaction) if compaction else None,
     )
 
 
-def compaction_headers(compacted: "CompactionResult | None", error: SpassError | None) -> dict[str, str]:
+def compaction_headers(compaction: "CompactionResult | None", error: SpassError | None) -> dict[str, str]:
     """Return the headers that report a turn's compaction or its failure."""
-    if compacted is not None:
-        return {"SPASS-Compacted-From": compacted.summary.source, "SPASS-Session-Id": compacted.summary.successor}
+    if compaction is not None:
+        return {"SPASS-Compacted-From": compaction.summary.source, "SPASS-Session-Id": compaction.summary.successor}
     return {"SPASS-Compaction-Error": error.code} if error is not None else {}
 
 
-def _compaction(compacted: "CompactionResult") -> ReplyCompaction:
-    summary = compacted.summary
+def _compaction(compaction: "CompactionResult") -> ReplyCompaction:
+    summary = compaction.summary
     return ReplyCompaction(source_session_id=summary.source, successor_session_id=summary.successor, summary_id=summary.id)

@@ -28,7 +28,7 @@ def start_turn(  # one turn's parts, all named
     context_window: int,
     headers: Callable[[], Mapping[str, str]],
     idempotency: IdempotentRequest | None = None,
-    redirected: Callable[[SessionId], IdempotentRequest | None] | None = None,
+    successor_idempotency: Callable[[SessionId], IdempotentRequest | None] | None = None,
 ) -> Turn:
     """Start the turn in a task of its own. Its answer is the reply's JSON with the final ``headers`` and those that report a
     compaction. ``context_window`` is that of the agent's model, in tokens.
@@ -44,10 +44,10 @@ def start_turn(  # one turn's parts, all named
 
     def render(committed: CommittedTurn) -> StoredAnswer:
         last = committed.turn.answer
-        at = reply.MessageLocation(committed.session.id, last.id, last.seq, committed.compacted)
+        at = reply.MessageLocation(committed.session.id, last.id, last.seq, committed.compaction)
         body = reply.render_reply(scope.caller.request_id, agent, committed.outcome, last.created_at, at)
         return StoredAnswer(
-            body.to_dict(), {**headers(), **reply.compaction_headers(committed.compacted, committed.compaction_error)}
+            body.to_dict(), {**headers(), **reply.compaction_headers(committed.compaction, committed.compaction_error)}
         )
 
     turn = sessions.turn(
@@ -60,6 +60,6 @@ def start_turn(  # one turn's parts, all named
         respond=respond,
         render=render,
         idempotency=idempotency,
-        redirected=redirected,
+        successor_idempotency=successor_idempotency,
     )
     return turn

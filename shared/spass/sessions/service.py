@@ -121,13 +121,13 @@ class Sessions:
         respond: Respond,
         render: Render,
         idempotency: IdempotentRequest | None = None,
-        redirected: Callable[[SessionId], IdempotentRequest | None] | None = None,
+        successor_idempotency: Callable[[SessionId], IdempotentRequest | None] | None = None,
     ) -> Turn:
         """Start a turn in a task of its own. ``respond`` is the agent, whose ``model`` has ``context_window`` tokens. ``render``
-        returns the answer to store, also for the request ``redirected`` to a successor."""
+        returns the answer to store. ``successor_idempotency`` returns the idempotency of the same request to a successor."""
         from spass.sessions.compaction.compactor import Compactor  # not needed to list or create sessions
 
-        request = TurnRequest(session, agent, require_user(scope), message, idempotency, redirected)
+        request = TurnRequest(session, agent, require_user(scope), message, idempotency, successor_idempotency)
         compactor = Compactor(self._summarizer, scope, model=model, context_window=context_window, clock=self._clock)
         return Turn(scope.store, request, respond, render, compactor, self._clock)
 

@@ -1,12 +1,12 @@
 """A turn: begin, load, run, commit. After any crash the session has the whole turn once, or nothing of it.
 
 *Begin* takes the session's hold under the turn's id. *Commit* is one transaction, conditional on that hold: it writes the turn,
-the head, the user's list and the stored answer. If a hold expires, two turns of a session can run, but only the holder can
-commit.
+the head, the entry in the user's list of sessions and the stored answer. If a hold expires, two turns of a session can run, but
+only the holder can commit.
 
-A full session is compacted before its turn runs, or while it runs if the provider finds it too long. The compaction has its own
-commit, which transfers the hold to the successor, where the turn continues. A turn that fails after that leaves a compacted
-session and nothing of the turn.
+A full session is compacted before its turn runs, or during it if the provider rejects the conversation as too long. The
+compaction has its own commit, which transfers the hold to the successor, where the turn continues. If the turn fails after that,
+the session stays compacted and nothing of the turn is recorded.
 """
 
 import asyncio
@@ -40,23 +40,24 @@ if TYPE_CHECKING:
     from spass.sessions.compaction.types import CompactionResult
 
 ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
-"""Return a shorter history when the provider finds the conversation too long, or None."""
+"""Compact the session and return the shorter history, or None if it cannot be compacted. Call it when the provider rejects the
+conversation as too long."""
 Respond: TypeAlias = Callable[[Sequence[Message], ShortenHistory], AsyncGenerator[Event, None]]
 """Return the events of a turn, given the messages before the new one."""
 
-# Errors that an earlier, successful attempt of the same request can cause.
+# After one of these errors the turn may have been committed already, by an earlier attempt of the same request.
 _POSSIBLY_COMMITTED: Final = (SessionBusy, CompactionInProgress, IdempotencyInProgress, SessionArchived)
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedTurn:
-    """The result of a turn: the session after it, its record and its collected events. ``compacted``: the compaction that moved
-    the turn to a successor. ``compaction_error``: why a compaction that was due failed."""
+    """The result of a turn: the session after it, its record and its collected events. ``compaction`` is the one that moved the
+    turn to a successor, ``compaction_error`` the reason why an attempted compaction failed."""
 
     session: Session
     turn: TurnRecord
     outcome: Outcome
-    compacted: "CompactionResult | None" = None
+    compaction: "CompactionResult | None" = None
     compaction_error: SpassError | None = None
 
 
@@ -67,7 +68,8 @@ Render: TypeAlias = Callable[[CommittedTurn], StoredAnswer]
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
     """A user's message to a session. ``user`` and ``agent`` are those of the request; the hold checks them against the session.
-    ``redirected`` returns the same request for the successor, as a client would send it after SessionArchived.
+    ``successor_idempotency`` returns the idempotency of the same request to a successor, where a client would repeat it after
+    SessionArchived.
     """
 
     session: SessionId
@@ -75,26 +77,26 @@ class TurnRequest:
     user: UserId
     message: str
     idempotency: IdempotentRequest | None = None
-    redirected: Callable[[SessionId], IdempotentRequest | None] | None = None
+    successor_idempotency: Callable[[SessionId], IdempotentRequest | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnAnswer:
-    """A turn's answer. ``replayed``: it was stored by an earlier attempt of the same request."""
+    """A turn's answer. ``replayed`` is True if an earlier attempt of the same request stored it."""
 
     answer: StoredAnswer
     replayed: bool
 
 
 class Turn:
-    """A turn that runs in a task of its own, so that a disconnected listener does not stop it.
+    """Run a turn in its own task, so that it continues when the client disconnects.
 
-    ``running`` yields its events. A refusal is raised before the first event; the last event comes after the commit. A turn that
-    an earlier attempt committed has no events, only an answer. ``session`` is the session of the turn, which a compaction
-    changes.
+    ``task`` has the events of the turn. It raises a refusal before the first event; the last event comes after the commit. A turn
+    that an earlier attempt committed has no events, only an answer. ``session`` is the session of the turn; after a compaction it
+    is the successor.
     """
 
-    def __init__(  # one turn's parts
+    def __init__(
         self,
         store: TenantStore,
         request: TurnRequest,
@@ -112,16 +114,16 @@ class Turn:
         self._compactor = compactor
         self._clock = clock
         self._answer: TurnAnswer | None = None
-        self.running: EventTask[Event] = EventTask(self._run())
+        self.task: EventTask[Event] = EventTask(self._run())
 
     async def answer(self) -> TurnAnswer:
         """Wait for the end of the turn and return its answer.
 
         Raises:
-            SpassError: the turn was refused or failed; nothing of it is recorded.
-            StorageUnavailable: it failed, or its outcome is unknown; repeat it with the same Idempotency-Key.
+            SpassError: the turn was refused or failed, and nothing of it is recorded.
+            StorageUnavailable: the outcome may be unknown; repeat the request with the same Idempotency-Key.
         """
-        await self.running.result()
+        await self.task.result()
         if self._answer is None:
             raise InternalError("The turn ended without an answer.")
         return self._answer
@@ -137,9 +139,9 @@ class Turn:
                 turns = await self._load(session)
                 if turns is None:
                     return
-                history = await self._history(held, turns)
+                history = await self._prepare_history(held, turns)
                 recorder = TurnRecorder(self.id, self._request.message, timestamp(self._clock()))
-                async with aclosing(self._respond(history, partial(self._shorter, held, turns))) as events:
+                async with aclosing(self._respond(history, partial(self._shorten_history, held, turns))) as events:
                     async for event in events:
                         recorder.add(event, timestamp(self._clock()))
                         match event:
@@ -157,7 +159,7 @@ class Turn:
             await held.release()
 
     async def _begin(self) -> Session | None:
-        """Hold the session and return it; None if the request was committed before."""
+        """Hold the session and return it, or None if an earlier attempt of the request was committed."""
         request, now = self._request, self._clock()
         hold = new_turn_hold(self.id, request.idempotency, now)
         try:
@@ -168,7 +170,7 @@ class Turn:
             raise
 
     async def _load(self, session: Session) -> list[TurnRecord] | None:
-        """Return the turns with the live messages; None if the request was committed before."""
+        """Return the turns that are not compacted yet, or None if an earlier attempt of the request was committed."""
         turns, replayed = await asyncio.gather(
             load_turns(self._store, session.id, session.compacted_before), self._replay(), return_exceptions=True
         )
@@ -183,41 +185,41 @@ class Turn:
         return turns
 
     async def _replay(self) -> bool:
-        """Return whether this request was answered before, and take that answer."""
+        """Use the answer that an earlier attempt of this request stored. Return False if there is none."""
         request = self._request.idempotency
-        kept = await idempotency.read(self._store, request) if request else None
-        if kept is not None:
-            self._answer = TurnAnswer(kept, replayed=True)
-        return kept is not None
+        answer = await idempotency.read(self._store, request) if request else None
+        if answer is not None:
+            self._answer = TurnAnswer(answer, replayed=True)
+        return answer is not None
 
-    async def _history(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message]:
-        """Return the messages before the new one, compacted first if the session is full."""
+    async def _prepare_history(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message]:
+        """Return the messages before the new one. Compact the session first if it is full."""
         live = _messages(turns)
         if self._compactor.should_compact(held.session, live, self._request.message):
-            return await self._shorter(held, turns) or live
+            return await self._shorten_history(held, turns) or live
         return live
 
-    async def _shorter(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message] | None:
-        """Compact the session and return the messages of the successor; None if it was not compacted."""
+    async def _shorten_history(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message] | None:
+        """Compact the session and return the messages of the successor, or None if it was not compacted."""
 
         def hold(successor: SessionId) -> Hold:
-            return new_turn_hold(self.id, self._redirected(successor), self._clock())
+            return new_turn_hold(self.id, self._successor_idempotency(successor), self._clock())
 
-        compacted = await self._compactor.compact(held, turns, hold)
+        compaction = await self._compactor.compact(held, turns, hold)
         self.session = held.session.id
-        return _messages([compacted.first]) if compacted is not None else None
+        return _messages([compaction.first]) if compaction is not None else None
 
-    def _redirected(self, successor: SessionId) -> IdempotentRequest | None:
-        return self._request.redirected(successor) if self._request.redirected else None
+    def _successor_idempotency(self, successor: SessionId) -> IdempotentRequest | None:
+        return self._request.successor_idempotency(successor) if self._request.successor_idempotency else None
 
     async def _commit(self, held: HeldSession, recorder: TurnRecorder) -> None:
         store, compactor = self._store, self._compactor
         turn = recorder.record(held.session.next_seq)
         session = replace(held.session, next_seq=turn.next_seq, updated_at=timestamp(self._clock()), hold=None)
-        answer = self._render(CommittedTurn(session, turn, recorder.outcome, compactor.compacted, compactor.error))
-        requests = [self._request.idempotency, self._redirected(session.id) if compactor.compacted else None]
-        kept: list[Write] = [await idempotency.record(store, request, answer) for request in requests if request]
-        await commit_turn(store, session, turn, kept)
+        answer = self._render(CommittedTurn(session, turn, recorder.outcome, compactor.result, compactor.error))
+        requests = [self._request.idempotency, self._successor_idempotency(session.id) if compactor.result else None]
+        answers: list[Write] = [await idempotency.record(store, request, answer) for request in requests if request]
+        await commit_turn(store, session, turn, answers)
         held.mark_committed()
         self._answer = TurnAnswer(answer, replayed=False)
 

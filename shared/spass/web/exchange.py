@@ -34,7 +34,7 @@ class Exchange:
     error: str | None = None
     _scope: "Scope | None" = None
     _services: "Services | None" = None
-    idempotent: IdempotentRequest | None = None
+    idempotency: IdempotentRequest | None = None
 
     def enter(self, scope: "Scope", services: "Services") -> None:
         """Add the caller's scope and the services."""

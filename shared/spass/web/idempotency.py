@@ -73,10 +73,10 @@ def idempotent_request(request: Request, caller: Caller, body: bytes) -> Idempot
 
 def at_path(request: Request, exchange: Exchange, path: str) -> IdempotentRequest | None:
     """Return the identity that the request has when a client follows a redirect to ``path``; None if it has no key."""
-    if exchange.idempotent is None:
+    if exchange.idempotency is None:
         return None
     digest = _digest(exchange.scope.caller, request.method, path, request.headers["idempotency-key"])
-    return IdempotentRequest(digest, exchange.idempotent.body_hash)
+    return IdempotentRequest(digest, exchange.idempotency.body_hash)
 
 
 def _digest(caller: Caller, method: str, path: str, key: str) -> str:
@@ -97,9 +97,9 @@ async def run_idempotently(
     Raises:
         IdempotencyInProgress, IdempotencyKeyReused: see ``spass.aws.idempotency``.
     """
-    if exchange.idempotent is None:
+    if exchange.idempotency is None:
         return _response(await work(None), status)
-    claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
+    claim = await idempotency.acquire(exchange.scope.store, exchange.idempotency)
     if isinstance(claim, StoredAnswer):
         body = await restore(claim.body) if restore else claim.body
         return replay_response(replace(claim, body=body), status=status)
@@ -139,9 +139,9 @@ async def stream_idempotently(
         SpassError: the work failed before its first chunk.
         ClientDisconnect: the client left before the first chunk, and the request has no key.
     """
-    if exchange.idempotent is None:
+    if exchange.idempotency is None:
         return await stream_response(chunks(), exchange.request_id, redact=exchange.services.redact, client=client)
-    claim = await idempotency.acquire(exchange.scope.store, exchange.idempotent)
+    claim = await idempotency.acquire(exchange.scope.store, exchange.idempotency)
     if isinstance(claim, StoredAnswer):
         return await stream_response(_as_async(replay(claim.body)), exchange.request_id, headers={REPLAYED_HEADER: "true"})
     return await stream_response(_record_stream(claim, chunks, collect), exchange.request_id, redact=exchange.services.redact)

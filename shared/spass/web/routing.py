@@ -106,7 +106,7 @@ class CallerRoute(APIRoute):
                 parsed.raw, parsed.parsed = _body(parsed.raw, request, required=body_required)
             if needs_user:
                 reject_user_id(parsed.parsed if takes_body else _ignored_body(parsed.raw))
-            exchange.idempotent = idempotent_request(parsed, caller, parsed.raw)
+            exchange.idempotency = idempotent_request(parsed, caller, parsed.raw)
             return await handle(parsed)
 
         return answer

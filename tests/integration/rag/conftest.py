@@ -70,7 +70,7 @@ class RagHarness:
         exchange = Exchange()
         exchange.enter(self.scope(), services)
         body = hashlib.sha256(repr(documents).encode()).hexdigest()
-        exchange.idempotent = IdempotentRequest(hashlib.sha256(key.encode()).hexdigest(), body)
+        exchange.idempotency = IdempotentRequest(hashlib.sha256(key.encode()).hexdigest(), body)
         response = await ROUTES[verb](index, WriteRequest(documents=list(documents)), exchange)
         return StoredAnswer(json.loads(bytes(response.body)), response.headers)
 

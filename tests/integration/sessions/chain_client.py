@@ -9,7 +9,7 @@ from spass.core.errors import Conflict, SessionArchived, SpassError, StorageUnav
 from spass.core.ids import SessionId
 from spass.sessions.session import Session
 from spass.sessions.turn import TurnAnswer
-from tests.integration.sessions.conftest import AGENT, USER, idempotent, redirected
+from tests.integration.sessions.conftest import AGENT, USER, idempotent, redirect
 
 if TYPE_CHECKING:
     from tests.integration.sessions.conftest import SessionHarness
@@ -41,7 +41,7 @@ class Client:
                 return await harness.turn_of(session, self.message, request).answer()
             except SessionArchived as archived:
                 session = SessionId(str(archived.details["successor_session_id"]))
-                moved = redirected(request, session)
+                moved = redirect(request, session)
                 assert moved is not None
                 request = moved
         raise AssertionError("the chain has no end")

@@ -103,7 +103,7 @@ class SessionHarness:
             yield Usage(TokenUsage(20, 5))
             yield TurnFinished(FinishReason.STOP)
 
-        request = TurnRequest(session, AGENT, USER, message, asked, lambda to: redirected(asked, to))
+        request = TurnRequest(session, AGENT, USER, message, asked, lambda to: redirect(asked, to))
         compactor = Compactor(
             lambda: self.summarizer, self.scope, model="talker", context_window=self.context_window, clock=lambda: self.now
         )
@@ -148,7 +148,7 @@ def idempotent(key: str, body: str) -> IdempotentRequest:
     return IdempotentRequest(hashlib.sha256(key.encode()).hexdigest(), hashlib.sha256(body.encode()).hexdigest())
 
 
-def redirected(request: IdempotentRequest | None, to: SessionId) -> IdempotentRequest | None:
+def redirect(request: IdempotentRequest | None, to: SessionId) -> IdempotentRequest | None:
     """``request`` as it comes to another session."""
     if request is None:
         return None
@@ -163,7 +163,7 @@ def render(recorded: CommittedTurn) -> StoredAnswer:
         "turn": recorded.turn.id,
         "message": {"id": answer.id, "seq": answer.seq, "content": answer.message.content},
         "usage": recorded.outcome.usage.total_tokens,
-        "compacted": recorded.compacted.summary.id if recorded.compacted else None,
+        "compacted": recorded.compaction.summary.id if recorded.compaction else None,
         "error": recorded.compaction_error.code if recorded.compaction_error else None,
     }
     return StoredAnswer(body, {"SPASS-Cost-Sub-Calls": "2"})

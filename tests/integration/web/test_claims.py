@@ -39,7 +39,7 @@ class _Exchange(Exchange):
     """An exchange whose scope is a store, in a process that has read no configuration."""
 
     def __init__(self, store: TenantStore) -> None:
-        super().__init__(idempotent=KEY, _services=Services())
+        super().__init__(idempotency=KEY, _services=Services())
         self._store = store
 
     @property

@@ -93,7 +93,7 @@ class SessionsHarness:
             respond=respond,
             render=render,
             idempotency=idempotency,
-            redirected=lambda to: redirected(idempotency, to),
+            successor_idempotency=lambda to: redirect(idempotency, to),
         )
 
 
@@ -104,7 +104,7 @@ def answer_events(text: str) -> list[Event]:
 
 
 def render(recorded: CommittedTurn) -> StoredAnswer:
-    compacted, error = recorded.compacted, recorded.compaction_error
+    compacted, error = recorded.compaction, recorded.compaction_error
     body: dict[str, Json] = {
         "turn": recorded.turn.id,
         "seq": recorded.turn.answer.seq,
@@ -115,7 +115,7 @@ def render(recorded: CommittedTurn) -> StoredAnswer:
     return StoredAnswer(body, {"SPASS-Cost-Sub-Calls": "1"})
 
 
-def redirected(request: IdempotentRequest | None, to: SessionId) -> IdempotentRequest | None:
+def redirect(request: IdempotentRequest | None, to: SessionId) -> IdempotentRequest | None:
     """``request`` as it comes to another session."""
     if request is None:
         return None

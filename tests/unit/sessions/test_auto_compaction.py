@@ -32,7 +32,7 @@ from spass.sessions.session import CreateSession, Session
 from spass.sessions.turn import Respond, ShortenHistory
 from spass.tenancy.scalars import CompactStrategy
 from spass.testing.faults import FaultPlan, inject
-from tests.unit.sessions.conftest import answer_events, redirected
+from tests.unit.sessions.conftest import answer_events, redirect
 
 if TYPE_CHECKING:
     from tests.unit.sessions.conftest import SessionsHarness
@@ -314,7 +314,7 @@ async def test_a_turn_that_breaks_on_the_successor_leaves_it_free_and_the_chain_
     with pytest.raises(SessionArchived) as archived:
         await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()
     successor = SessionId(str(archived.value.details["successor_session_id"]))
-    answer = await harness.turn(successor, "hello", quick, idempotency=redirected(REQUEST, successor)).answer()
+    answer = await harness.turn(successor, "hello", quick, idempotency=redirect(REQUEST, successor)).answer()
     assert not answer.replayed
     assert (await said(harness, successor))[1:] == ["new", "newer", "hello", "yes"]
 
@@ -328,7 +328,7 @@ async def test_a_request_is_replayed_alike_from_the_source_and_from_the_successo
             await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()
         to = SessionId(str(archived.value.details["successor_session_id"]))
         with pytest.raises(IdempotencyInProgress):
-            await harness.turn(to, "hello", quick, idempotency=redirected(REQUEST, to)).answer()
+            await harness.turn(to, "hello", quick, idempotency=redirect(REQUEST, to)).answer()
         meanwhile.append(archived.value)
         async for event in quick(history, shorten_history):
             yield event
@@ -336,7 +336,7 @@ async def test_a_request_is_replayed_alike_from_the_source_and_from_the_successo
     first = await harness.turn(session, "hello", respond, idempotency=REQUEST).answer()
     successor = SessionId(str(first.answer.body["session"]))
     assert [error.details["successor_session_id"] for error in meanwhile] == [successor]
-    for where, request in ((session, REQUEST), (successor, redirected(REQUEST, successor))):
+    for where, request in ((session, REQUEST), (successor, redirect(REQUEST, successor))):
         again = await harness.turn(where, "hello", quick, idempotency=request).answer()
         assert (again.answer, again.replayed) == (first.answer, True)
     assert (await said(harness, successor))[3:] == ["hello", "yes"]

@@ -61,10 +61,10 @@ async def untouched(harness: "SessionsHarness", session: SessionId) -> bool:
 async def test_the_last_event_follows_the_commit(harness: "SessionsHarness") -> None:
     session = await harness.create()
     turn = harness.turn(session, "hello", quick)
-    async for event in turn.running.follow():
+    async for event in turn.task.follow():
         if event == FINISHED:
             assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 2
-    assert turn.running.events == [TurnStarted(), InferenceStarted(1), ANSWER, FINISHED]
+    assert turn.task.events == [TurnStarted(), InferenceStarted(1), ANSWER, FINISHED]
 
 
 async def test_the_last_event_never_comes_when_the_commit_fails(harness: "SessionsHarness") -> None:
@@ -80,7 +80,7 @@ async def test_the_last_event_never_comes_when_the_commit_fails(harness: "Sessio
     turn = harness.turn(session, "hello", taken_over)
     with pytest.raises(SessionBusy):
         await turn.answer()
-    assert FINISHED not in turn.running.events
+    assert FINISHED not in turn.task.events
     found = await harness.sessions.get(harness.scope(), AGENT, session)
     assert found.message_count == 0
     assert found.hold is not None
@@ -179,13 +179,13 @@ async def test_a_client_that_goes_away_changes_nothing(harness: "SessionsHarness
 
     turn = harness.turn(session, "hello", respond)
     client = asyncio.create_task(turn.answer())
-    async for _ in turn.running.follow():
+    async for _ in turn.task.follow():
         break
     client.cancel()
     with pytest.raises(asyncio.CancelledError):
         await client
     go_on.set()
-    await turn.running.result()
+    await turn.task.result()
     assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 2
 
 

@@ -62,7 +62,7 @@ def routes() -> list[APIRouter]:
             "depth": caller.depth,
             "parent": caller.parent_request_id,
             "route": caller.route,
-            "idempotent": exchange.idempotent.digest if exchange.idempotent else None,
+            "idempotent": exchange.idempotency.digest if exchange.idempotency else None,
         }
         return json_response({**shown, "keys": [*body]})
 

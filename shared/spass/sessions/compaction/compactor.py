@@ -38,7 +38,7 @@ class Compactor:
     def __init__(
         self, summarizer: "Callable[[], Summarizer]", scope: Scope, *, model: str, context_window: int, clock: Clock
     ) -> None:
-        self.compacted: CompactionResult | None = None
+        self.result: CompactionResult | None = None
         self.error: SpassError | None = None
         self._summarizer = summarizer
         self._scope = scope
@@ -84,12 +84,12 @@ class Compactor:
             return None
         try:
             async with held.transfer_to(plan.successor):
-                self.compacted = await commit_compaction(
+                self.result = await commit_compaction(
                     held.store, session, live, plan, summary, owner=held.owner, at=self._clock(), hold=hold(plan.successor)
                 )
-                held.finish_transfer(self.compacted.session)
+                held.finish_transfer(self.result.session)
         except SpassError as error:
             if isinstance(error, _HOLD_LOST_ERRORS) and not isinstance(error, CompactionNotStarted):
                 raise
             self.error = error
-        return self.compacted
+        return self.result

@@ -91,7 +91,7 @@ async def test_a_turn_goes_on_in_the_session_as_it_was(store: TenantStore, does:
     home = await SessionSetup(store, does).furnished()
     before = await home.history()
     turn = await home.say("Go on.", window=1)
-    assert (turn.session.id, turn.compacted) == (home.session, None)
+    assert (turn.session.id, turn.compaction) == (home.session, None)
     assert turn.compaction_error is not None
     assert (turn.compaction_error.code, turn.compaction_error.details["reason"]) == ("summary_failed", reason)
     after = await home.history()
@@ -99,7 +99,7 @@ async def test_a_turn_goes_on_in_the_session_as_it_was(store: TenantStore, does:
     assert [message.content for message in after[len(before) :]] == ["Go on.", "Noted."]
     assert (await home.head()).archived_at is None
     home.does = said("Ana has 300 Euro.")
-    assert (await home.say("And now?", window=1)).compacted is not None
+    assert (await home.say("And now?", window=1)).compaction is not None
 
 
 @EVERY
