@@ -105,7 +105,7 @@ def upload_part(tenant: TenantId, index: IndexId, upload: UploadId, number: int)
 
 
 def upload_newest(tenant: TenantId, index: IndexId, digest: str) -> Key:
-    """Return the key of the item with the time of the newest object whose key has this digest."""
+    """Return the key of the item with the sequencer of the newest object whose key has this SHA-256."""
     return Key(uploads_partition(tenant, index), f"NEWEST#{digest}")
 
 
@@ -120,6 +120,7 @@ def tenant_config(tenant: TenantId) -> Key:
 
 
 def confirm_token(tenant: TenantId, digest: str) -> Key:
+    """Return the key of the item that exists until a confirm token is used. ``digest`` is the SHA-256 of the token."""
     return Key(f"{tenant_prefix(tenant)}CONFIRM#{digest}", "CONFIRM")
 
 

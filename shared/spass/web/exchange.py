@@ -25,7 +25,7 @@ class Exchange:
     """The state of one request. The edge creates it; the route adds the caller.
 
     ``started`` is in seconds of ``time.monotonic``. ``route`` is the route's path template, ``error`` the code of the failure.
-    ``idempotent`` identifies a request with an Idempotency-Key.
+    ``idempotency`` identifies a request with an Idempotency-Key.
     """
 
     request_id: RequestId = field(default_factory=lambda: RequestId(new_id("req")))

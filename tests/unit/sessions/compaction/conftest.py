@@ -8,6 +8,7 @@ import pytest
 
 from spass.aws import invocation
 from spass.aws.clients import TenantStore
+from spass.aws.job_targets import JobTargets
 from spass.core.ids import TenantId
 from spass.testing.aws import MemoryAws
 
@@ -17,4 +18,4 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[TenantStore]:
     """New for each test. Calls are made one at a time: the table is for one thread."""
     with ThreadPoolExecutor(1) as thread:
         monkeypatch.setattr(invocation, "_threads", thread)
-        yield MemoryAws(clock=time.time).for_tenant(TenantId("acme"))
+        yield MemoryAws(JobTargets(compaction_queue="compactions"), time.time).for_tenant(TenantId("acme"))
