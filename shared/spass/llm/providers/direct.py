@@ -150,6 +150,7 @@ class _Answer(httpx.AsyncByteStream):
         self._connection: _Connection | None = connection
         self._keep = keep
         self._is_last = True  # the connection cannot carry another request
+        self._is_early = False  # the head came before the request was sent whole
         self._pieces: list[bytes] = []
         self._overhead = 0  # bytes since the last that belonged to the body
         self._error: httpx.RemoteProtocolError | None = None
@@ -211,6 +212,8 @@ class _Answer(httpx.AsyncByteStream):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
+        if not 100 <= status <= 599:
+            raise ValueError("an unknown status")
         if status < 200:  # the final answer follows
             self.headers.clear()
             return
@@ -219,6 +222,8 @@ class _Answer(httpx.AsyncByteStream):
         if sum(len(name) + len(value) for name, value in self.headers) > LONGEST_HEAD:
             raise ValueError("too many headers")
         self.status = status
+        # A server that answers so may take the rest of the request for the next one (RFC 9112, 9.3.1).
+        self._is_early = self._connection is None or not self._connection.has_sent_all
         self._overhead = 0
 
     def on_body(self, body: bytes) -> None:
@@ -230,7 +235,7 @@ class _Answer(httpx.AsyncByteStream):
         if self.status:
             self.is_complete = True
             is_ambiguous = self._values(b"content-length") and self._values(b"transfer-encoding")
-            self._is_last = bool(is_ambiguous) or not self._parser.should_keep_alive()
+            self._is_last = bool(is_ambiguous) or self._is_early or not self._parser.should_keep_alive()
 
     def _values(self, name: bytes) -> list[bytes]:
         return [value.lower() for known, value in self.headers if known.lower() == name]

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -105,6 +105,8 @@ async def test_without_a_length_the_end_of_the_connection_is_the_end_of_the_answ
         b"HTTP/1.1 200 OK\r\n",
         b"HTTP/2 200 OK\r\n\r\n",
         b"HTTP/1.1 20 OK\r\n\r\n",
+        b"HTTP/1.1 000 OK\r\nContent-Length: 2\r\n\r\nhi" + SIMPLE,
+        b"HTTP/1.1 999 OK\r\nContent-Length: 2\r\n\r\nhi",
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
         b"ICY 200 OK\r\n\r\n",
         b"HTTP/1.1 200 OK\nContent-Length: 2\n\nhi",
@@ -181,6 +183,30 @@ async def test_a_connection_of_which_more_could_come_does_not_serve_again(first:
         assert [(await asked(transport, url))[1] for _ in range(2)] == [b"hi", b"hi"]
         await transport.aclose()
     assert peer.connections == 2
+
+
+async def test_a_connection_answered_before_the_request_was_sent_whole_does_not_serve_again() -> None:
+    handlers: list[asyncio.Task[None] | None] = []
+    ended = asyncio.Event()
+
+    async def answer_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.append(asyncio.current_task())
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SIMPLE)  # the body is not read, so most of it stays with its sender
+        await ended.wait()
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    transport = DirectTransport(keepalive=5)
+    server = await asyncio.start_server(answer_head, "127.0.0.1", 0)
+    async with server, asyncio.timeout(10):
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert [(await asked(transport, url, content))[1] for content in (bytes(2**24), b"{}")] == [b"hi", b"hi"]
+        await transport.aclose()
+        ended.set()
+        await asyncio.gather(*filter(None, handlers))
+    assert len(handlers) == 2
 
 
 async def test_a_connection_that_was_idle_too_long_does_not_serve_again() -> None:
