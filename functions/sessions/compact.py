@@ -23,7 +23,7 @@ router = api_router()
 @router.post(
     "/a1/agents/{name}/sessions/{session_id}/compact",
     response_model=Compaction,
-    responses={202: {"model": JobTicket, "description": "The job goes on; `Location` is where it is found."}},
+    responses={202: {"model": JobTicket, "description": "The job continues; `Location` is its address."}},
     openapi_extra={"parameters": [PREFER_HEADER]},
 )
 async def compact(
@@ -31,27 +31,29 @@ async def compact(
     session_id: SessionParameter,
     request: Request,
     exchange: CurrentExchange,
-    body: CompactSession | None = None,  # noqa: ARG001 (what is sent is held to it)
+    body: CompactSession | None = None,  # noqa: ARG001 (FastAPI validates the body by it)
 ) -> Response:
     """Summarise the older messages of a session. The session is archived and continues as its successor, which begins with the
     summary and the messages that are kept. The request waits for this, except with `Prefer: respond-async`."""
     jobs, scope = exchange.services.compaction_jobs, exchange.scope.for_agent(name, session_id)
     agent = exchange.services.agents.get(name)
-    at_once = prefers(request.headers, RESPOND_ASYNC)
+    respond_async = prefers(request.headers, RESPOND_ASYNC)
 
-    async def compacted(_: Claim | None) -> RouteResult:
+    async def start_and_wait(_: Claim | None) -> RouteResult:
         job = await jobs.start(scope, name, session_id, fallback_model=agent.model, idempotency=exchange.idempotency)
-        if not at_once:
+        if not respond_async:
             job = await jobs.wait(scope, job, WAIT_SECONDS)
             scope.tally.add(job.cost)
             if job.failure is not None:
                 raise job.failure.error(job.id)
             if result := await jobs.result(scope, job):
                 return RouteResult(result)
-        headers = {"Location": location(request, f"/a1/jobs/{job.id}")} | ({PREFERENCE_APPLIED: RESPOND_ASYNC} if at_once else {})
+        headers = {"Location": location(request, f"/a1/jobs/{job.id}")} | (
+            {PREFERENCE_APPLIED: RESPOND_ASYNC} if respond_async else {}
+        )
         return RouteResult(JobTicket(job_id=job.id, status=job.status), headers, status=202)
 
-    return await run_idempotently(exchange, compacted)
+    return await run_idempotently(exchange, start_and_wait)
 
 
 app = stream_app(router, needs=lambda services: (services.agents, services.compaction_jobs))

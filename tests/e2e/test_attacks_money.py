@@ -92,7 +92,7 @@ class BillingUpstream:
         if model == "given-up":
             return HttpAnswer(status=504)
         if model == "breaks-off":
-            return HttpAnswer(b'{"choices": [', length=1000)
+            return HttpAnswer(b'{"choices": [', content_length=1000)
         content = PIECES * ANSWER if body.get("stream") else ANSWER
         pause = PIECE_SECONDS if model == "slow" else 0
         return Completion({"content": content}, usage=USAGES.get(model), pieces=[ANSWER] * PIECES, pause=pause)

@@ -44,7 +44,7 @@ class EndlessUpstream:
         self.asked.set()
         if b"Think." not in request.body:
             return HttpAnswer(self._words(), content_type="text/event-stream")
-        if request.client_leaves(SECONDS):
+        if request.wait_for_disconnect(SECONDS):
             self.left.set()
         return None
 

@@ -1,4 +1,4 @@
-"""A session that a turn holds, and which may change to its successor during the turn."""
+"""The session that a turn holds. A compaction during the turn replaces it by its successor."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -16,8 +16,8 @@ Clock: TypeAlias = Callable[[], float]
 
 
 class HeldSession:
-    """The ``session`` that ``owner`` holds. A lock keeps renewal and transfer apart, so that no renewal meets a session that has
-    just been archived."""
+    """The ``session`` that ``owner`` holds. A lock excludes renewal during a transfer, because the hold of an archived session
+    cannot be renewed."""
 
     def __init__(self, store: TenantStore, owner: str, session: Session, clock: Clock) -> None:
         self.store = store
@@ -28,18 +28,19 @@ class HeldSession:
         self._session_ids = [session.id]
 
     async def renew(self) -> None:
-        """Extend the hold by a minute. Errors are those of ``renew_hold``."""
+        """Extend the hold by a minute, and raise the errors of ``renew_hold``."""
         async with self._transfer_lock:
             await renew_hold(self.store, self.session.id, self.owner, self._clock())
 
     @asynccontextmanager
     async def transfer_to(self, successor: SessionId) -> AsyncIterator[None]:
-        """Protect the body, which commits the ``successor`` under our hold and then calls ``finish_transfer``."""
+        """Lock out renewals during the body, which commits ``successor`` with our hold and then calls ``finish_transfer``."""
         async with self._transfer_lock:
-            self._session_ids.append(successor)  # the outcome of the commit may stay unknown
+            self._session_ids.append(successor)  # release it too, as the outcome of the commit may stay unknown
             yield
 
     def finish_transfer(self, successor: Session) -> None:
+        """Continue with ``successor``, whose commit is known to have succeeded."""
         self.session = successor
         self._session_ids = [successor.id]
 

@@ -1,9 +1,9 @@
-"""An HTTP server on a loopback port whose answers are a function of the request."""
+"""An HTTP server on a loopback port. A function of the test answers its requests."""
 
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +16,7 @@ JSON: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request. ``path`` includes the query."""
+    """A request. ``path`` includes the query. ``connection`` is the socket that it came by."""
 
     method: str
     path: str
@@ -29,8 +29,8 @@ class HttpRequest:
         """Decode the body, which must be JSON."""
         return json.loads(self.body)
 
-    def client_leaves(self, seconds: float) -> bool:
-        """Wait for the client to close the connection. Return False if it has not within ``seconds``."""
+    def wait_for_disconnect(self, seconds: float) -> bool:
+        """Wait until the client closes the connection. Return False if it does not within ``seconds``."""
         self.connection.settimeout(seconds)
         with suppress(TimeoutError):
             return not self.connection.recv(1)
@@ -39,18 +39,18 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer. A ``body`` of several pieces is sent piece by piece until the connection closes. ``length`` declares another
-    number of bytes than the body has; the connection closes after it."""
+    """An answer. An iterator as ``body`` is sent piece by piece, and its end closes the connection. ``content_length`` overrides
+    the header Content-Length with a wrong number of bytes; the connection closes after the body."""
 
     body: bytes | Iterator[bytes] = b""
     status: int = 200
     content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
-    length: int | None = None
+    content_length: int | None = None
 
 
-Respond: TypeAlias = Callable[[HttpRequest], HttpAnswer | None]
-"""Return the answer to a request, or None to close the connection. It runs in a thread of the request's own and may wait."""
+RequestHandler: TypeAlias = Callable[[HttpRequest], HttpAnswer | None]
+"""Return the answer to a request, or None to close the connection. Each request has its own thread, so the function may block."""
 
 
 def json_answer(value: object, status: int = 200) -> HttpAnswer:
@@ -59,8 +59,8 @@ def json_answer(value: object, status: int = 200) -> HttpAnswer:
 
 
 @contextmanager
-def serve(respond: Respond) -> Iterator[str]:
-    """Serve on a free loopback port until the block ends. Yield the base URL, without a slash at its end."""
+def serve(respond: RequestHandler) -> Iterator[str]:
+    """Serve on a free loopback port until the block ends. Yield the base URL without a final slash."""
 
     class Handler(_Handler):
         def respond(self, request: HttpRequest) -> HttpAnswer | None:
@@ -68,7 +68,7 @@ def serve(respond: Respond) -> Iterator[str]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
-        server.block_on_close = False  # a request that waits must not hold the test
+        server.block_on_close = False  # the test must not wait for a request that still blocks
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
@@ -100,21 +100,24 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
             else:
                 self._send(answer)
-        except ConnectionError:  # the client has left
+        except ConnectionError:  # the client has disconnected
             self.close_connection = True
 
     def _send(self, answer: HttpAnswer) -> None:
-        whole = isinstance(answer.body, bytes)
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         for name, value in answer.headers.items():
             self.send_header(name, value)
         if isinstance(answer.body, bytes):
-            self.send_header("Content-Length", str(len(answer.body) if answer.length is None else answer.length))
-        if not whole or answer.length is not None:
-            self.send_header("Connection", "close")  # sets close_connection, too
+            pieces: Iterable[bytes] = [answer.body]
+            length = len(answer.body) if answer.content_length is None else answer.content_length
+            self.send_header("Content-Length", str(length))
+        else:
+            pieces = answer.body
+        if not isinstance(answer.body, bytes) or answer.content_length is not None:
+            self.send_header("Connection", "close")  # this call also sets close_connection
         self.end_headers()
-        for piece in [answer.body] if isinstance(answer.body, bytes) else answer.body:
+        for piece in pieces:
             self.wfile.write(piece)
             self.wfile.flush()
 

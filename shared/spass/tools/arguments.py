@@ -1,4 +1,4 @@
-"""Parse the arguments of a tool call, and describe their errors to the model."""
+"""Parse the arguments of a tool call, and describe validation errors to the model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
@@ -14,13 +14,14 @@ from spass.tools.base import ToolError
 MAX_BYTES: Final = 64 * 1024
 MAX_DEPTH: Final = 32
 
-_MAX_REPORTED: Final = 10
-_MAX_LOC: Final = 64
-_MAX_MESSAGE: Final = 300
+_MAX_ERRORS: Final = 10
+_MAX_NAME_CHARACTERS: Final = 64
+_MAX_MESSAGE_CHARACTERS: Final = 300
 
 
 class InvalidArguments(ToolError):
-    """The arguments are not valid. ``errors`` has one entry per field, with its ``loc`` inside the arguments."""
+    """The arguments are not valid. ``errors`` has one entry per field with ``loc`` (the path in the arguments), ``message`` and
+    ``type``."""
 
     def __init__(self, message: str, errors: Sequence[Mapping[str, Json]] = ()) -> None:
         super().__init__(message, code="invalid_arguments")
@@ -28,17 +29,17 @@ class InvalidArguments(ToolError):
 
     def as_request_error(self) -> InvalidRequest:
         """Return the error for a caller that sent the arguments inside a request body."""
-        found = self.errors or ({"loc": [], "message": self.message, "type": self.code},)
-        paths = [["arguments", *cast("list[Json]", one["loc"])] for one in found]
-        errors: list[Json] = [{**one, "loc": ["body", *path]} for one, path in zip(found, paths, strict=True)]
-        return InvalidRequest(self.message, param=".".join(map(str, paths[0])), details={"errors": errors})
+        errors = self.errors or ({"loc": [], "message": self.message, "type": self.code},)
+        paths = [["arguments", *cast("list[Json]", error["loc"])] for error in errors]
+        located: list[Json] = [{**error, "loc": ["body", *path]} for error, path in zip(errors, paths, strict=True)]
+        return InvalidRequest(self.message, param=".".join(map(str, paths[0])), details={"errors": located})
 
 
 def parse(text: str) -> Mapping[str, Json]:
-    """Return the JSON object in ``text``. An empty text is an empty object: some models write it for a tool without arguments.
+    """Return the JSON object in ``text``. An empty text is read as ``{}``: some models write it for a tool without arguments.
 
     Raises:
-        InvalidArguments: it is not a JSON object, is too long or too deep, or cannot be written as JSON again.
+        InvalidArguments: the text is too long, too deep, or not a JSON object that ``read_object`` accepts.
     """
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise InvalidArguments(f"The arguments are longer than {MAX_BYTES} bytes. Send less in one call.")
@@ -51,7 +52,7 @@ def parse(text: str) -> Mapping[str, Json]:
 
 
 def arguments_for_display(text: str) -> Json:
-    """Return ``text`` as the object that it is, or its beginning if it is not an object."""
+    """Return the JSON object in ``text``; if there is none, return the beginning of ``text``."""
     try:
         return parse(text)
     except InvalidArguments:
@@ -59,14 +60,14 @@ def arguments_for_display(text: str) -> Json:
 
 
 def describe_validation_error(error: ValidationError, arguments: Mapping[str, Json]) -> InvalidArguments:
-    """Return pydantic's ``error`` for the model, field by field."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_REPORTED]
+    """Return ``error`` as an error for the model, with one entry per field."""
+    details = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]
     errors: list[Mapping[str, Json]] = []
-    listed = []
-    for detail in found:
+    descriptions = []
+    for detail in details:
         path = path_within(arguments, detail["loc"], missing=detail["type"] == "missing")
-        loc: list[Json] = [part if isinstance(part, int) else part[:_MAX_LOC] for part in path]
-        message = detail["msg"].removeprefix("Value error, ")[:_MAX_MESSAGE]
+        loc: list[Json] = [part if isinstance(part, int) else part[:_MAX_NAME_CHARACTERS] for part in path]
+        message = detail["msg"].removeprefix("Value error, ")[:_MAX_MESSAGE_CHARACTERS]
         errors.append({"loc": loc, "message": message, "type": detail["type"]})
-        listed.append(f"{field_path(loc) or 'arguments'}: {message}")
-    return InvalidArguments(f"The arguments do not fit this tool. {'; '.join(listed)}.", errors)
+        descriptions.append(f"{field_path(loc) or 'arguments'}: {message}")
+    return InvalidArguments(f"The arguments do not fit this tool. {'; '.join(descriptions)}.", errors)

@@ -53,7 +53,7 @@ def test_embeddings_come_as_numbers_or_packed() -> None:
 
 
 def test_an_answer_may_break_off_or_never_come() -> None:
-    answers = {"/short": HttpAnswer(b"{", length=10), "/closed": None}
+    answers = {"/short": HttpAnswer(b"{", content_length=10), "/closed": None}
     with serve(lambda request: answers[request.path]) as url:
         for path in answers:
             with pytest.raises(httpx.RemoteProtocolError):

@@ -1,4 +1,4 @@
-"""Store summaries: one item per summary, in the partition of the session that starts with it."""
+"""Read summaries, and check that they fit into an item. Each is one item in the partition of the session that starts with it."""
 
 from spass.aws import keys
 from spass.aws.clients import TenantStore
@@ -14,7 +14,7 @@ def storable_text(text: str) -> str:
     """Return ``text`` with unpaired surrogates replaced by question marks.
 
     Raises:
-        SummaryFailed: it does not fit into an item.
+        SummaryFailed: the text does not fit into an item.
     """
     encoded = encode_utf8(text)
     if len(encoded) > INLINE_BYTES:

@@ -9,7 +9,7 @@ from spass.core.messages import Json
 from spass.tools.base import Tool, ToolContext, ToolError
 from spass.tools.builtin.mediawiki import Language, query_api
 
-_MAX_EXTRACT: Final = 8000
+_MAX_EXTRACT_CHARACTERS: Final = 8000
 
 
 class WikipediaSummary(Tool):
@@ -48,23 +48,23 @@ class WikipediaSummary(Tool):
                 code="article_not_found",
             )
         extract = str(page.get("extract") or "").strip()
-        found: dict[str, Json] = {
+        result: dict[str, Json] = {
             "title": str(page.get("title", self.title)),
             "language": self.language,
             "url": str(page.get("fullurl", "")),
-            "summary": extract[:_MAX_EXTRACT],
+            "summary": extract[:_MAX_EXTRACT_CHARACTERS],
         }
-        if len(extract) > _MAX_EXTRACT:
-            found["truncated"] = True
+        if len(extract) > _MAX_EXTRACT_CHARACTERS:
+            result["truncated"] = True
         properties = page.get("pageprops")
         if isinstance(properties, Mapping) and "disambiguation" in properties:
-            found["disambiguation"] = True
-            found["may_refer_to"] = _titles(page.get("links"))
-        return found
+            result["disambiguation"] = True
+            result["may_refer_to"] = _titles(page.get("links"))
+        return result
 
 
 def _page(answer: Mapping[str, Json]) -> Mapping[str, Json] | None:
-    """The one page asked for; None also for a title that leads to another wiki."""
+    """Return the page of ``answer``, or None if it has none, as for a title with another wiki's prefix (``de:Berlin``)."""
     pages = answer.get("pages")
     first = pages[0] if isinstance(pages, list) and pages else None
     return first if isinstance(first, dict) else None
