@@ -1,5 +1,5 @@
-"""The documents of a batch, the position behind them and the counters of the upload take effect together: each document is stored
-once, whenever a worker dies."""
+"""Store the documents of a batch, the position after them and the counters of the upload in one transaction. So each document is
+stored once, even if a worker dies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +14,8 @@ from spass.core.time import now_s
 from spass.rag.index.answers import WriteAnswer
 from spass.rag.ingest.batches import Batch
 from spass.rag.ingest.parts import PartRecord
-from spass.rag.ingest.record import ACTIVE, MAX_ERRORS, UploadError, UploadRecord
 from spass.rag.ingest.supersession import not_superseded
+from spass.rag.ingest.upload_record import ACTIVE, MAX_ERRORS, UploadError, UploadRecord
 
 
 class Overtaken(Conflict):
@@ -25,7 +25,7 @@ class Overtaken(Conflict):
 
 
 class IndexReplaced(Conflict):
-    """The index that the upload began to go into was deleted or replaced."""
+    """The index was deleted or replaced after the upload had begun."""
 
     code = "index_replaced"
 
@@ -40,8 +40,10 @@ class Advance:
     batch: Batch
 
     async def writes(self, answer: WriteAnswer, /) -> Sequence[Write]:
-        """Raises:
-        IndexReplaced: the append would go into another life of the index than the batches before.
+        """Return the writes that take effect together with the append that gives ``answer``.
+
+        Raises:
+            IndexReplaced: the index has another generation than when the earlier batches were appended.
         """
         if self.record.generation and self.record.generation != answer.generation:
             raise IndexReplaced(
@@ -63,7 +65,7 @@ class Advance:
         errors = (*self.part.errors, *map(UploadError.of, self.batch.errors))[:MAX_ERRORS]
         return replace(
             self.part,
-            position=self.batch.after,
+            position=self.batch.next_position,
             batch=self.part.batch + 1,
             done=self.batch.last,
             failed=self.part.failed + len(self.batch.errors),
@@ -86,7 +88,7 @@ class Advance:
 
     def _upload(self, generation: str) -> Update:
         counted = {
-            "bytes_done": self.batch.after.offset - self.part.position.offset,
+            "bytes_done": self.batch.next_position.offset - self.part.position.offset,
             "ingested": len(self.batch.documents),
             "failed": len(self.batch.errors),
             "parts_done": int(self.batch.last),

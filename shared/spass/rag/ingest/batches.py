@@ -1,4 +1,4 @@
-"""Batches of the entries of a part: each holds as much as one append takes."""
+"""Group the entries of a part into batches. The documents of a batch fit into one append."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field, replace
@@ -7,39 +7,41 @@ from typing import Final
 from spass.rag.index.documents import MAX_DOCUMENTS, NewDocument
 from spass.rag.ingest.plan import Entry, EntryError, Position
 
-_TEXT_BYTES: Final = 2**20  # of one batch's texts: some minutes of embedding at the slowest
-_READ_BYTES: Final = 4 * 2**20  # of the file: progress shows where there is little in it, too
+_MAX_TEXT_BYTES: Final = 2**20  # in one batch; the slowest backend embeds them in some minutes
+_MAX_READ_BYTES: Final = 4 * 2**20  # of the file, for one batch; so a file with few documents shows progress, too
 _MAX_ERRORS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDocument:
-    """A document, the line of the file that it begins on, and the position after it."""
+    """A document, the line of the file on which it begins, and the position after it."""
 
     document: NewDocument
     line: int
-    after: Position
+    next_position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``documents``, no two of them with the same id, and the ``errors`` between them, up to ``after``; ``last`` of its part."""
+    """The ``documents`` and ``errors`` of consecutive entries. The ids differ. ``next_position`` is where the next batch begins.
+    ``last`` is True for the last batch of a part."""
 
     documents: tuple[BatchDocument, ...]
     errors: tuple[EntryError, ...]
-    after: Position
+    next_position: Position
     last: bool
 
-    def halves(self) -> "tuple[Batch, Batch]":
-        """Split a batch of at least two documents."""
+    def split(self) -> "tuple[Batch, Batch]":
+        """Split a batch of at least two documents into two halves. An error goes to the half of its line."""
         middle = len(self.documents) // 2
         first, second = self.documents[:middle], self.documents[middle:]
-        between = first[-1].after
-        errors = tuple(error for error in self.errors if error.line < between.line)
-        return Batch(first, errors, between, last=False), Batch(second, self.errors[len(errors) :], self.after, self.last)
+        boundary = first[-1].next_position
+        errors = tuple(error for error in self.errors if error.line < boundary.line)
+        later_errors = self.errors[len(errors) :]
+        return Batch(first, errors, boundary, last=False), Batch(second, later_errors, self.next_position, self.last)
 
-    def without_document(self, code: str, message: str) -> "Batch":
-        """Return a batch of one document with an error in its place."""
+    def reject_document(self, code: str, message: str) -> "Batch":
+        """Return this batch of one document with an error instead of the document."""
         error = EntryError(self.documents[0].line, code, message)
         errors = sorted((*self.errors, error), key=lambda error: error.line)
         return replace(self, documents=(), errors=tuple(errors))
@@ -48,41 +50,42 @@ class Batch:
 @dataclass(slots=True)
 class _OpenBatch:
     start: Position
-    after: Position
+    next_position: Position
     documents: dict[str, BatchDocument] = field(default_factory=dict)
     errors: list[EntryError] = field(default_factory=list)
     text_bytes: int = 0
 
-    def takes(self, document: NewDocument) -> bool:
-        """Return True if ``document`` fits. Of two with the same id the later wins, so they are not in the same append."""
-        return document.id not in self.documents and self.text_bytes + len(document.text.encode()) <= _TEXT_BYTES
+    def fits(self, document: NewDocument) -> bool:
+        """Return whether ``document`` fits. A repeated id needs an append of its own, in which it replaces the earlier
+        document."""
+        return document.id not in self.documents and self.text_bytes + len(document.text.encode()) <= _MAX_TEXT_BYTES
 
     def add(self, entry: Entry) -> None:
         if entry.document is not None:
-            self.documents[entry.document.id] = BatchDocument(entry.document, self.after.line, entry.after)
+            self.documents[entry.document.id] = BatchDocument(entry.document, self.next_position.line, entry.next_position)
             self.text_bytes += len(entry.document.text.encode())
         if entry.error is not None:
             self.errors.append(entry.error)
-        self.after = entry.after
+        self.next_position = entry.next_position
 
     @property
     def full(self) -> bool:
         return (
             len(self.documents) >= MAX_DOCUMENTS
             or len(self.errors) >= _MAX_ERRORS
-            or self.after.offset - self.start.offset >= _READ_BYTES
+            or self.next_position.offset - self.start.offset >= _MAX_READ_BYTES
         )
 
     def close(self, *, last: bool) -> Batch:
-        return Batch(tuple(self.documents.values()), tuple(self.errors), self.after, last)
+        return Batch(tuple(self.documents.values()), tuple(self.errors), self.next_position, last)
 
 
-async def batches(entries: AsyncIterator[Entry], start: Position) -> AsyncGenerator[Batch, None]:
-    """Yield the batches of the entries from ``start`` on. There is always a last one; it may be empty."""
+async def group_into_batches(entries: AsyncIterator[Entry], start: Position) -> AsyncGenerator[Batch, None]:
+    """Yield the entries from ``start`` on in batches. The last batch may be empty; it is always yielded."""
     batch = _OpenBatch(start, start)
     async for entry in entries:
-        if batch.full or (entry.document is not None and batch.documents and not batch.takes(entry.document)):
+        if batch.full or (entry.document is not None and batch.documents and not batch.fits(entry.document)):
             yield batch.close(last=False)
-            batch = _OpenBatch(batch.after, batch.after)
+            batch = _OpenBatch(batch.next_position, batch.next_position)
         batch.add(entry)
     yield batch.close(last=True)

@@ -1,8 +1,8 @@
-"""CSV: a document in each row.
+"""Split CSV files into rows; each holds one document.
 
-The form is that of RFC 4180, but rows may also end with LF or CR alone. The column ``text`` is the text, ``id`` the id if there
-is one, every other column a string of metadata. An empty cell has no value: the id is generated, and the metadata lack the field,
-which a filter sees as null.
+The format is RFC 4180, but a row may also end with LF or CR alone. The column ``text`` is the text, the optional column ``id`` is
+the id, and every other column is a metadata field with a string value. An empty cell has no value: an id is generated, and a
+metadata field is left out, which a filter sees as null.
 """
 
 import csv
@@ -39,22 +39,22 @@ class _State(Enum):
 
 
 class RowSplitter:
-    """Splits rows at LF, CR or CRLF outside of quotes. Blank lines between rows are skipped."""
+    """Split a file into rows at LF, CR or CRLF outside of quotes. Blank lines between rows are skipped."""
 
-    def __init__(self, at: Position) -> None:
-        self.at = at
+    def __init__(self, position: Position) -> None:
+        self.position = position
         self._state = _State.CELL
         self._held = b""
         self._size = 0  # of the row so far, held or not
-        self._lines = LineCount(at.line)
-        self._counted = 0  # bytes of the data at hand whose lines are counted
-        self._quote_line = at.line  # where the last quote was opened
+        self._lines = LineCount(position.line)
+        self._counted = 0  # bytes of the current data whose lines are counted
+        self._quote_line = position.line  # where the last quote was opened
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[RawRecord]:
-        """Yield the rows that are complete with ``data``; all of them if it is ``final``. Read it to the end.
+        """Yield the rows that end in ``data``; if it is ``final``, also the last one. Exhaust the iterator.
 
         Raises:
-            FileRefused: a quote that was opened is not closed at the end.
+            FileRefused: the file ends within quotes.
         """
         self._counted = 0
         begin = self._without_blank_lines(data, 0)
@@ -74,7 +74,7 @@ class RowSplitter:
     @property
     def end(self) -> int:
         """Return the offset of the next row."""
-        return self.at.offset
+        return self.position.offset
 
     def may_end(self) -> bool:
         """Return True: a part may end after every row."""
@@ -87,11 +87,11 @@ class RowSplitter:
         if blank is None or blank.end() == begin:
             return begin
         self._count(data, blank.end())
-        self.at = replace(self.at, offset=self.at.offset + len(blank[0]), line=self._lines.line)
+        self.position = replace(self.position, offset=self.position.offset + len(blank[0]), line=self._lines.line)
         return blank.end()
 
     def _row_end(self, data: bytes, here: int) -> int | None:
-        """Just behind the row that goes on at ``here``; None if it does not end in ``data``."""
+        """Return the offset after the row that continues at ``here``, or None if the row does not end in ``data``."""
         if self._state is _State.CELL and (end := _end_without_quotes(data, here)):
             return end
         while here < len(data):
@@ -136,14 +136,15 @@ class RowSplitter:
         size = self._size + end - begin
         row = (self._held + data[begin:end]).rstrip(b"\r\n") if size <= MAX_RECORD_BYTES else None
         blank = row is not None and not row.strip()
-        at, after = self.at, Position(self.at.offset + size, self._lines.line, self.at.number + (not blank))
-        self.at, self._held, self._size = after, b"", 0
+        start = self.position
+        self.position = Position(start.offset + size, self._lines.line, start.number + (not blank))
+        self._held, self._size = b"", 0
         if not blank:
-            yield RawRecord(row, at, after)
+            yield RawRecord(row, start, self.position)
 
 
 def _end_without_quotes(data: bytes, begin: int) -> int:
-    """The end of the row that begins here, if it holds no quotes and no CR but at its end, as most do; else 0."""
+    """Return the end of the row at ``begin``, or 0 if the row contains quotes or a CR before its end, which few rows do."""
     end = data.find(b"\n", begin)
     if end < 0 or data.find(b'"', begin, end) >= 0 or data.find(b"\r", begin, end - 1) >= 0:
         return 0
@@ -151,8 +152,10 @@ def _end_without_quotes(data: bytes, begin: int) -> int:
 
 
 def fields_of_row(columns: Sequence[str], row: bytes) -> Mapping[str, object]:
-    """Raises:
-    EntryRefused: the row has not the cells of the ``columns``.
+    """Return the fields of the document in ``row``.
+
+    Raises:
+        EntryRefused: the row does not have one cell per column, or its quotes are wrong.
     """
     try:
         cells = _cells(row)
@@ -170,12 +173,12 @@ def _cells(row: bytes) -> list[str]:
 
 
 def columns_of(record: RawRecord) -> tuple[str, ...]:
-    """Return the columns that the header names.
+    """Return the column names in the header.
 
     Raises:
-        FileRefused: it is too long, or names a column twice or none ``text``.
+        FileRefused: the header is too long, has a column twice or without a name, or has no column ``text``.
     """
-    line = record.at.line
+    line = record.position.line
     if record.data is None or len(record.data) > _MAX_HEADER_BYTES:
         raise FileRefused("csv_bad_header", f"The header is longer than {_MAX_HEADER_BYTES} bytes.", line)
     try:

@@ -1,4 +1,4 @@
-"""JSONL: a document on each line."""
+"""Split JSONL files into lines; each holds one document."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,20 +11,20 @@ from spass.rag.ingest.plan import Position
 from spass.rag.ingest.records import MAX_RECORD_BYTES, EntryRefused, RawRecord
 
 _MAX_DEPTH: Final = MAX_METADATA_DEPTH + 4
-"""Deep enough that the check of metadata, and not the parser, refuses what is nested too deep."""
+"""Deeper than metadata may be, so that the check of metadata, not the parser, refuses what is nested too deep."""
 _BLANK_LINES: Final = re.compile(rb"(?:[ \t\r]*+\n)*+")
 
 
 class LineSplitter:
-    """Splits lines at LF; a CR before it is a blank of the line. Blank lines are skipped."""
+    """Split a file into lines at LF. A CR before the LF counts as a blank. Blank lines are skipped."""
 
-    def __init__(self, at: Position) -> None:
-        self.at = at
+    def __init__(self, position: Position) -> None:
+        self.position = position
         self._held = b""
         self._size = 0  # of the line so far, held or not
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[RawRecord]:
-        """Yield the lines that are complete with ``data``; all of them if it is ``final``. Read it to the end."""
+        """Yield the lines that end in ``data``; if it is ``final``, also the last one. Exhaust the iterator."""
         begin = self._without_blank_lines(data, 0)
         while (end := data.find(b"\n", begin)) >= 0:
             yield from self._ended(data[begin:end], 1)
@@ -38,7 +38,7 @@ class LineSplitter:
     @property
     def end(self) -> int:
         """Return the offset of the next line."""
-        return self.at.offset
+        return self.position.offset
 
     def may_end(self) -> bool:
         """Return True: a part may end after every line."""
@@ -50,25 +50,27 @@ class LineSplitter:
         blank = _BLANK_LINES.match(data, begin)
         if blank is None or blank.end() == begin:
             return begin
-        self.at = _after(self.at, len(blank[0]), blank[0].count(b"\n"))
+        self.position = _advance(self.position, len(blank[0]), blank[0].count(b"\n"))
         return blank.end()
 
     def _ended(self, rest: bytes, newline: int) -> Iterator[RawRecord]:
         size = self._size + len(rest)
         line = self._held + rest if size <= MAX_RECORD_BYTES else None
-        at, after = self.at, _after(self.at, size + newline, newline)
-        self.at, self._held, self._size = after, b"", 0
+        start = self.position
+        self.position, self._held, self._size = _advance(start, size + newline, newline), b"", 0
         if line is None or line.strip():
-            yield RawRecord(line, at, after)
+            yield RawRecord(line, start, self.position)
 
 
-def _after(at: Position, size: int, lines: int) -> Position:
-    return Position(at.offset + size, at.line + lines, at.number + lines)
+def _advance(position: Position, size: int, lines: int) -> Position:
+    return Position(position.offset + size, position.line + lines, position.number + lines)
 
 
 def fields_of_line(line: bytes) -> Mapping[str, Json]:
-    """Raises:
-    EntryRefused: the line is not a document.
+    """Return the fields of the document on ``line``.
+
+    Raises:
+        EntryRefused: the line is not a JSON object in UTF-8.
     """
     try:
         return read_object(line.decode(), max_depth=_MAX_DEPTH)

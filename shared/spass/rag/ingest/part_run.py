@@ -12,12 +12,12 @@ from spass.core.errors import InvalidInput, StorageUnavailable, TooManyDocuments
 from spass.core.ids import random_suffix
 from spass.core.time import Deadline
 from spass.rag.ingest.advance import Advance, Overtaken
-from spass.rag.ingest.batches import Batch, batches
+from spass.rag.ingest.batches import Batch, group_into_batches
 from spass.rag.ingest.parts import PartRecord, read_part
 from spass.rag.ingest.plan import FileKind, FileName
 from spass.rag.ingest.reading import entries
-from spass.rag.ingest.record import UploadRecord, read_record
 from spass.rag.ingest.supersession import check_not_superseded
+from spass.rag.ingest.upload_record import UploadRecord, read_record
 from spass.rag.write.writer import Writer
 
 ROUTE: Final = "ingest"
@@ -58,7 +58,7 @@ class PartRun:
         blocks = self._store.uploads.blocks(record.key, record.version, start.offset, part.end)
         async with aclosing(blocks):
             read = entries(FileKind(record.kind), record.columns, FileName(record.filename), blocks, start, part.end)
-            async with aclosing(batches(read, start)) as gathered:
+            async with aclosing(group_into_batches(read, start)) as gathered:
                 async for batch in gathered:
                     before = self._deadline.remaining()
                     part = await self._store_batch(part, batch)
@@ -79,12 +79,12 @@ class PartRun:
             raise
         except InvalidInput as error:
             if len(batch.documents) > 1:
-                first, second = batch.halves()
+                first, second = batch.split()
                 return await self._store_batch(await self._store_batch(part, first), second)
             self._refused += 1
             if not batch.documents or self._refused > _MAX_REFUSED:
                 raise
-            return await self._advance(part, batch.without_document(error.code, error.message))
+            return await self._advance(part, batch.reject_document(error.code, error.message))
 
     async def _advance(self, part: PartRecord, batch: Batch) -> PartRecord:
         for _ in range(_ATTEMPTS):

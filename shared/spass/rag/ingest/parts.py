@@ -16,7 +16,7 @@ from spass.core.time import now_s
 from spass.rag.index.objects import gather_limited
 from spass.rag.ingest.lease import Receiver, Refusal
 from spass.rag.ingest.plan import PartRange, Position
-from spass.rag.ingest.record import KEEP_SECONDS, MAX_ERRORS, UploadError, UploadRecord, errors_of
+from spass.rag.ingest.upload_record import KEEP_SECONDS, MAX_ERRORS, UploadError, UploadRecord, errors_of
 
 _PUTS_AT_ONCE: Final = 16
 _READ_AT_ONCE: Final = 16
@@ -58,8 +58,10 @@ async def put_parts(store: TenantStore, record: UploadRecord, parts: Sequence[Pa
 
 
 async def lease_part(store: TenantStore, record: UploadRecord, number: int, receiver: Receiver) -> PartRecord | Refusal:
-    """Raises:
-    InternalError: there is no such part.
+    """Lease the part ``number`` for ``receiver``, or return why it cannot be leased.
+
+    Raises:
+        InternalError: there is no such part.
     """
     when = ITEM_EXISTS & Absent("done") & receiver.may_lease()
     try:
@@ -72,8 +74,10 @@ async def lease_part(store: TenantStore, record: UploadRecord, number: int, rece
 
 
 async def read_part(store: TenantStore, key: Key) -> PartRecord:
-    """Raises:
-    InternalError: there is no such part.
+    """Return the part as it is stored now.
+
+    Raises:
+        InternalError: there is no such part.
     """
     item = await store.table.get(key)
     if item is None:

@@ -1,4 +1,4 @@
-"""A file that is ingested: its kind, its parts, and the entries in it."""
+"""Types for a file that is ingested: its kind, parts, entries and name."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ class FileKind(StrEnum):
 
 
 def kind_of(filename: str) -> FileKind | None:
-    """Return the kind by the suffix of ``filename``, in any case; None for a file that cannot be ingested."""
+    """Return the kind that the suffix of ``filename`` names (case is ignored), or None if it cannot be ingested."""
     ending = PurePosixPath(filename).suffix.lower().removeprefix(".")
     return FileKind(ending) if ending in {kind.value for kind in FileKind} else None
 
@@ -32,13 +32,13 @@ class Position:
     """A place in a file where reading can begin. All its fields are needed to continue there."""
 
     offset: int = 0
-    """Bytes before it."""
+    """Bytes before the position."""
     line: int = 1
-    """The number of the line it is on, from 1."""
+    """The number of the line that contains the position, from 1."""
     number: int = 1
-    """The number of the next line (JSONL), row (CSV; the header is none), or chunk (text)."""
+    """The number of the next line (JSONL), row (CSV, without the header) or chunk (text), from 1."""
     fence: str = ""
-    """Inside of a fenced block of code of Markdown that had to be cut: the marks that opened it."""
+    """The opening fence of the Markdown code block that is split at this position, or empty."""
 
     def as_json(self) -> dict[str, Json]:
         return {"offset": self.offset, "line": self.line, "number": self.number, "fence": self.fence}
@@ -62,9 +62,9 @@ class PartRange:
 class FilePlan:
     kind: FileKind
     columns: tuple[str, ...]
-    """The header of a CSV; of other kinds empty."""
+    """The column names of a CSV; empty for other kinds."""
     parts: tuple[PartRange, ...]
-    """At least one, in order. Together they are all of the file that is to be read."""
+    """At least one, in the order of the file. Together they contain every entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,15 @@ class EntryError:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line, row or chunk: a ``document`` or an ``error``. Reading can continue at ``after``."""
+    """A ``document`` or an ``error`` from a line, row or chunk of a file. The next entry begins at ``next_position``."""
 
     document: NewDocument | None
     error: EntryError | None
-    after: Position
+    next_position: Position
 
 
 class FileRefused(Exception):
-    """The whole file is refused. ``line`` has the reason, if one line has."""
+    """The whole file is refused. ``line`` is the number of the line that is wrong, if there is one."""
 
     def __init__(self, code: str, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -97,48 +97,48 @@ class FileRefused(Exception):
 
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._:-]+")
-_NAME_LENGTH: Final = 112
-"""Of the 128 characters of an id: what leaves room for ``#`` and 15 digits."""
-_SOURCE_BYTES: Final = 1024
-"""Of the 2 KiB of metadata: a key of S3 is no longer, unless JSON has to escape much of it."""
+_MAX_NAME_CHARS: Final = 112
+"""Characters. An id has at most 128; ``#`` and 15 digits need the rest."""
+_MAX_NAME_BYTES: Final = 1024
+"""Half of the 2 KiB that metadata may have. A longer name is cut; it occurs only if JSON escapes many of its characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """The name of the file, which may hold slashes: its key below that of the index."""
+    """The name of a file: its S3 key below the prefix of the index or upload. It may contain slashes."""
 
     filename: str
 
     def document_id(self, number: int) -> str:
-        """The id of an entry that names none: ``<filename>#<number>``.
+        """Return the id for an entry without an id: ``<filename>#<number>``.
 
-        A name that no id can hold is written without accents, with ``-`` for what even so is none of its characters, and with 8
-        hex digits of the SHA-256 of the whole name.
+        If an id cannot contain the filename, remove its accents, replace each run of other characters by ``-``, shorten it, and
+        add 8 hex digits of the SHA-256 of the filename.
         """
         return f"{_slug(self.filename)}#{number}"
 
     @property
     def name(self) -> str:
-        """The file's name as metadata holds it: cut where it would fill more than half of them."""
+        """Return the filename for the metadata of a document, cut to at most 1 KiB of JSON."""
         return _metadata_name(self.filename)
 
 
 @lru_cache(maxsize=16)
 def _metadata_name(filename: str) -> str:
     name = filename.encode("utf-8", "replace").decode()
-    if len(json.dumps(name, ensure_ascii=False).encode()) <= _SOURCE_BYTES:
+    if len(json.dumps(name, ensure_ascii=False).encode()) <= _MAX_NAME_BYTES:
         return name
-    kept = name[:_SOURCE_BYTES]
-    while len(json.dumps(kept, ensure_ascii=False).encode()) > _SOURCE_BYTES - len("…".encode()):
-        kept = kept[:-1]
-    return f"{kept}…"
+    shortened = name[:_MAX_NAME_BYTES]
+    while len(json.dumps(shortened, ensure_ascii=False).encode()) > _MAX_NAME_BYTES - len("…".encode()):
+        shortened = shortened[:-1]
+    return f"{shortened}…"
 
 
 @lru_cache(maxsize=16)
 def _slug(filename: str) -> str:
-    if len(filename) <= _NAME_LENGTH and _SAFE_NAME.fullmatch(filename):
+    if len(filename) <= _MAX_NAME_CHARS and _SAFE_NAME.fullmatch(filename):
         return filename
     digest = hashlib.sha256(filename.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     plain = unicodedata.normalize("NFKD", filename).encode("ascii", "ignore").decode()
-    slug = _UNSAFE.sub("-", plain).lstrip("._:-")[: _NAME_LENGTH - len(digest) - 1].rstrip("-")
+    slug = _UNSAFE.sub("-", plain).lstrip("._:-")[: _MAX_NAME_CHARS - len(digest) - 1].rstrip("-")
     return f"{slug or 'file'}-{digest}"

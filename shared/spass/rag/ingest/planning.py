@@ -13,9 +13,9 @@ from spass.rag.ingest.lease import Receiver
 from spass.rag.ingest.parts import put_parts
 from spass.rag.ingest.plan import FileRefused, kind_of
 from spass.rag.ingest.reading import survey
-from spass.rag.ingest.record import UploadRecord
 from spass.rag.ingest.supersession import check_not_superseded
 from spass.rag.ingest.transitions import set_planned
+from spass.rag.ingest.upload_record import UploadRecord
 
 SMALL_BYTES: Final = 16 * 2**20
 """A file up to this size is one part, which the worker that planned it ingests itself."""

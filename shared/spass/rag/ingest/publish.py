@@ -14,7 +14,7 @@ from spass.aws.writes import Delete, Equals, Put, Update
 from spass.core.jobs import IngestPart
 from spass.core.time import now_s
 from spass.rag.ingest.parts import part_of
-from spass.rag.ingest.record import KEEP_SECONDS, UploadRecord, record_of
+from spass.rag.ingest.upload_record import KEEP_SECONDS, UploadRecord, record_of
 
 PARTS_AT_ONCE: Final = 8
 

@@ -1,6 +1,6 @@
-"""Files as streams: one pass that refuses what cannot be read and finds the parts, then the entries of a part.
+"""Read files as streams: check a whole file and plan its parts, and later read the entries of one part.
 
-No more of a file is held than one record and a block, wherever its bytes come from.
+At most one block and one record of a file are in memory.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -11,7 +11,7 @@ from spass.rag.ingest.blocks import TextGuard, bites
 from spass.rag.ingest.csv_rows import RowSplitter, columns_of, fields_of_row
 from spass.rag.ingest.jsonl import LineSplitter, fields_of_line
 from spass.rag.ingest.plan import Entry, FileKind, FileName, FilePlan, FileRefused, PartRange, Position
-from spass.rag.ingest.records import RawRecord, entry_of
+from spass.rag.ingest.records import RawRecord, parse_entry
 from spass.rag.ingest.text import Chunk, Chunker, chunk_entry
 
 Unit: TypeAlias = RawRecord | Chunk
@@ -30,36 +30,37 @@ async def survey(kind: FileKind, blocks: AsyncIterator[bytes], *, part_bytes: in
     """Read the whole file once, and plan parts of about ``part_bytes`` that each end with a record or chunk.
 
     Raises:
-        FileRefused: it is empty, is not text in UTF-8, or is a CSV whose header or quotes are wrong. A line of JSONL that is not
-            UTF-8 is refused alone, when it is read.
+        FileRefused: the file is empty, is not text in UTF-8, or is a CSV with a wrong header or wrong quotes. In JSONL, a line
+        that
+            is not UTF-8 is only an error of this line, found when it is read.
     """
     guard = TextGuard(every_byte=kind is not FileKind.JSONL)
-    found: _Survey | None = None
+    running: _Survey | None = None
     async for data in bites(blocks):
         if passed := guard.passed(data):
-            found = found or _Survey(kind, Position(guard.offset), part_bytes)
-            found.feed(passed, final=False)
+            running = running or _Survey(kind, Position(guard.offset), part_bytes)
+            running.feed(passed, final=False)
     passed = guard.passed(b"", final=True)
-    found = found or _Survey(kind, Position(guard.offset), part_bytes)
-    found.feed(passed, final=True)
-    return found.plan()
+    running = running or _Survey(kind, Position(guard.offset), part_bytes)
+    running.feed(passed, final=True)
+    return running.plan()
 
 
 async def entries(
     kind: FileKind, columns: Sequence[str], source: FileName, blocks: AsyncIterator[bytes], start: Position, end: int
 ) -> AsyncIterator[Entry]:
-    """Yield the entries of a part from ``start``, its start or any ``Entry.after`` in it, up to ``end``, the part's.
-
-    ``columns`` are the plan's. ``blocks`` begin at the byte ``start.offset`` and reach to ``end`` at least.
+    """Yield the entries of a part from ``start`` to the offset ``end`` of the part. ``start`` is the start of the part or the
+    ``next_position`` of one of its entries. ``blocks`` begin at the byte ``start.offset`` and contain at least all bytes up to
+    ``end``.
 
     Raises:
-        ValueError: the blocks end before that, or are not UTF-8 where the survey would have refused it.
+        ValueError: the blocks end before ``end``, or contain bytes that are not UTF-8 and that the survey would have refused.
     """
     splitter = _splitter(kind, start)
     fields = fields_of_line if kind is FileKind.JSONL else partial(fields_of_row, columns)
 
     def entry(unit: Unit) -> Entry:
-        return chunk_entry(unit, source) if isinstance(unit, Chunk) else entry_of(unit, fields, source)
+        return chunk_entry(unit, source) if isinstance(unit, Chunk) else parse_entry(unit, fields, source)
 
     async for data in bites(blocks, end - start.offset):
         for unit in splitter.feed(data, final=False):
@@ -82,12 +83,12 @@ class _Survey:
         for unit in self._splitter.feed(data, final=final):
             if self._kind is FileKind.CSV and not self._columns and isinstance(unit, RawRecord):
                 self._columns = columns_of(unit)
-                self._start = unit.after
+                self._start = unit.next_position
                 continue
             self._empty = False
-            if unit.after.offset - self._start.offset >= self._part_bytes and self._splitter.may_end():
-                self._closed.append(PartRange(self._start, unit.after.offset))
-                self._start = unit.after
+            if unit.next_position.offset - self._start.offset >= self._part_bytes and self._splitter.may_end():
+                self._closed.append(PartRange(self._start, unit.next_position.offset))
+                self._start = unit.next_position
         if final and self._empty:
             raise FileRefused(
                 "empty_file", _EMPTY[self._kind] if self._columns or self._kind is not FileKind.CSV else "The file is empty."
@@ -107,11 +108,11 @@ _EMPTY = {
 }
 
 
-def _splitter(kind: FileKind, at: Position) -> _Splitter:
+def _splitter(kind: FileKind, position: Position) -> _Splitter:
     match kind:
         case FileKind.JSONL:
-            return LineSplitter(at)
+            return LineSplitter(position)
         case FileKind.CSV:
-            return RowSplitter(at)
+            return RowSplitter(position)
         case _:
-            return Chunker(kind, at)
+            return Chunker(kind, position)

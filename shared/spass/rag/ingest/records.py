@@ -1,4 +1,4 @@
-"""Records of a file, and the rules of the HTTP route for the documents in them."""
+"""Turn the records of a file into documents, with the same checks as the HTTP route."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,23 +12,24 @@ from spass.rag.ingest.plan import Entry, EntryError, FileName, Position
 
 _LONGEST_ESCAPE: Final = len(r"\u0041")
 MAX_RECORD_BYTES: Final = _LONGEST_ESCAPE * (MAX_TEXT_BYTES + MAX_METADATA_BYTES) + 12 * 1024
-"""72 KiB. The largest document with every character escaped, and room for its id, keys and blanks between them."""
-_UNNAMED: Final = "unnamed"
-_SHOWN: Final = 64  # characters of a name that the file chose
-_MAX_MESSAGE: Final = 300
+"""72 KiB: the largest document with every character escaped, plus its id, its keys and blanks."""
+_PLACEHOLDER_ID: Final = "unnamed"  # while a document without an id is checked
+_MAX_SHOWN_NAME: Final = 64  # characters; a name comes from the file and may have any length
+_MAX_MESSAGE: Final = 300  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """A line or row. ``data`` is without its line end; it is None if it is longer than ``MAX_RECORD_BYTES``."""
+    """A line of JSONL or a row of CSV. ``data`` does not include the line end. It is None if the record is longer than
+    ``MAX_RECORD_BYTES``. The record begins at ``position``, and the next one at ``next_position``."""
 
     data: bytes | None
-    at: Position
-    after: Position
+    position: Position
+    next_position: Position
 
 
 class EntryRefused(Exception):
-    """An entry cannot be stored."""
+    """An entry is not a valid document."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -36,36 +37,38 @@ class EntryRefused(Exception):
         self.message = message[:_MAX_MESSAGE]
 
 
-def entry_of(record: RawRecord, fields: Callable[[bytes], Mapping[str, object]], source: FileName) -> Entry:
-    """Return the entry of ``record``. ``fields`` parses its bytes, and may raise ``EntryRefused``."""
+def parse_entry(record: RawRecord, parse: Callable[[bytes], Mapping[str, object]], source: FileName) -> Entry:
+    """Return the document of ``record``, or the reason why there is none. ``parse`` returns the fields of a document from the
+    bytes of the record, or raises ``EntryRefused``."""
     try:
         if record.data is None:
             raise EntryRefused("line_too_long", f"It is longer than {MAX_RECORD_BYTES} bytes and was skipped.")
-        return Entry(_checked_document(fields(record.data), source, record.at.number), None, record.after)
+        return Entry(_validate_document(parse(record.data), source, record.position.number), None, record.next_position)
     except EntryRefused as problem:
-        return Entry(None, EntryError(record.at.line, problem.code, problem.message), record.after)
+        return Entry(None, EntryError(record.position.line, problem.code, problem.message), record.next_position)
 
 
-def _checked_document(fields: Mapping[str, object], source: FileName, number: int) -> NewDocument:
-    """Return the document of ``fields``. One without an id gets that of entry ``number`` of its file.
+def _validate_document(fields: Mapping[str, object], source: FileName, number: int) -> NewDocument:
+    """Return the document with ``fields``. Without an id, it gets the id of entry ``number`` of its file.
 
     Raises:
-        EntryRefused: the HTTP route would refuse it too.
+        EntryRefused: the document is not valid; the HTTP route would refuse it, too.
     """
-    named = "id" in fields
+    has_id = "id" in fields
     try:
-        document = NewDocument.model_validate(fields if named else {**fields, "id": _UNNAMED})
+        document = NewDocument.model_validate(fields if has_id else {**fields, "id": _PLACEHOLDER_ID})
         _check_size("text", len(document.text.encode()), MAX_TEXT_BYTES)
         _check_size("metadata", len(metadata_json(document.metadata)), MAX_METADATA_BYTES)
     except ValidationError as error:
-        raise EntryRefused("invalid_request", _first(error)) from None
+        raise EntryRefused("invalid_request", _describe(error)) from None
     except SpassError as error:
         raise EntryRefused(error.code, error.message) from None
-    return document if named else named_document(document.text, document.metadata, source, number)
+    return document if has_id else build_document(document.text, document.metadata, source, number)
 
 
-def named_document(text: str, metadata: Mapping[str, JsonValue], source: FileName, number: int) -> NewDocument:
-    """Return a document that keeps the rules, with the id of entry ``number``, which no client may choose."""
+def build_document(text: str, metadata: Mapping[str, JsonValue], source: FileName, number: int) -> NewDocument:
+    """Return a document with the id of entry ``number`` of ``source``, without checks: the id contains ``#``, which the checks
+    refuse in the id of a client."""
     return NewDocument.model_construct(id=source.document_id(number), text=text, metadata=dict(metadata))
 
 
@@ -74,8 +77,8 @@ def _check_size(name: str, size: int, limit: int) -> None:
         raise EntryRefused("document_too_large", f"{name} is {size} bytes long; {limit} are allowed.")
 
 
-def _first(error: ValidationError) -> str:
-    found = error.errors(include_url=False, include_input=False)
-    where = ".".join(str(part)[:_SHOWN] for part in found[0]["loc"])
-    message = f"{where}: {found[0]['msg'].removeprefix('Value error, ')}"
-    return f"{message} (and {len(found) - 1} more)" if len(found) > 1 else message
+def _describe(error: ValidationError) -> str:
+    problems = error.errors(include_url=False, include_input=False)
+    where = ".".join(str(part)[:_MAX_SHOWN_NAME] for part in problems[0]["loc"])
+    message = f"{where}: {problems[0]['msg'].removeprefix('Value error, ')}"
+    return f"{message} (and {len(problems) - 1} more)" if len(problems) > 1 else message

@@ -12,7 +12,7 @@ from spass.aws.writes import Absent, AtMost, Check, Condition, Update
 from spass.core.errors import Conflict
 from spass.core.ids import IndexId
 from spass.core.time import now_s
-from spass.rag.ingest.record import KEEP_SECONDS, UploadRecord
+from spass.rag.ingest.upload_record import KEEP_SECONDS, UploadRecord
 from spass.rag.ingest.uploaded_file import UploadedFile
 
 

@@ -11,8 +11,8 @@ from spass.core.ids import IndexId
 from spass.core.jobs import IngestUpload
 from spass.core.time import Deadline
 from spass.rag.ingest.publish import republish_parts
-from spass.rag.ingest.record import ABANDONED, UploadRecord, record_of
 from spass.rag.ingest.transitions import end_failed
+from spass.rag.ingest.upload_record import ABANDONED, UploadRecord, record_of
 
 _READ_AT_ONCE: Final = 200
 

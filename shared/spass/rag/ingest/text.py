@@ -1,7 +1,6 @@
-"""TXT and Markdown: chunks that follow the structure of the text.
+"""Split TXT and Markdown files into chunks along the structure of the text.
 
-A chunk is a piece of the file byte by byte, without the blanks around it. Together the chunks are all of the file that is not
-blank.
+A chunk is a byte range of the file, without the blanks at both ends. Together the chunks hold everything but blanks.
 """
 
 import re
@@ -13,15 +12,15 @@ from typing import Final
 from pydantic import JsonValue
 
 from spass.rag.ingest.blocks import LineCount
+from spass.rag.ingest.chunk_end import WINDOW_BYTES, ChunkEnd, TextWindow, align_to_character, find_chunk_end
 from spass.rag.ingest.plan import Entry, FileKind, FileName, Position
-from spass.rag.ingest.records import named_document
-from spass.rag.ingest.structure import REACH, ChunkEnd, TextWindow, cut, whole_characters
+from spass.rag.ingest.records import build_document
 
 _BLANKS: Final = re.compile(
     rb"(?:[\s\x1c-\x1f]++|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)*+"
 )
 """The characters of ``str.isspace``, in UTF-8."""
-_LEAD: Final = 64  # bytes of the blanks before a chunk that can matter
+_LEADING_BLANK_BYTES: Final = 64  # of the blanks before a chunk; more cannot change where it ends
 _START_OF_FILE: Final = b"\n\n"
 
 
@@ -29,27 +28,27 @@ _START_OF_FILE: Final = b"\n\n"
 class Chunk:
     data: bytes
     begin: int
-    after: Position
-    """The end of ``data``; the blanks that follow are before the next."""
-    page: TextWindow
+    next_position: Position
+    """The end of ``data``. The blanks after it precede the next chunk."""
+    window: TextWindow
 
-    def same_if_file_ends(self, end: int) -> bool:
-        """Return True if the chunk would be the same in a file that ends at the offset ``end``."""
-        body = self.page.body[: end - self.begin]
-        return cut(replace(self.page, body=body)) == ChunkEnd(len(self.data), self.after.fence)
+    def is_same_if_file_ends(self, end: int) -> bool:
+        """Return whether a file that ended at the offset ``end`` would contain the same chunk."""
+        body = self.window.body[: end - self.begin]
+        return find_chunk_end(replace(self.window, body=body)) == ChunkEnd(len(self.data), self.next_position.fence)
 
 
 class Chunker:
     """Splits text into chunks."""
 
-    def __init__(self, kind: FileKind, at: Position) -> None:
+    def __init__(self, kind: FileKind, position: Position) -> None:
         self._markdown = kind is FileKind.MARKDOWN
         self._data = b""
-        self._offset = at.offset  # of the first byte of data
-        self._lines = LineCount(at.line)
-        self._number = at.number
-        self._fence = at.fence
-        self._recent: deque[Chunk] = deque()  # chunks that saw what is behind the last one
+        self._offset = position.offset  # of the first byte of data
+        self._lines = LineCount(position.line)
+        self._number = position.number
+        self._fence = position.fence
+        self._recent: deque[Chunk] = deque()  # chunks whose window reaches beyond the last chunk
 
     @property
     def end(self) -> int:
@@ -57,43 +56,43 @@ class Chunker:
         return self._offset + len(self._data)
 
     def feed(self, data: bytes, *, final: bool) -> Iterator[Chunk]:
-        """Yield the chunks that are certain with ``data``; all of them if it is ``final``. Read it to the end."""
+        """Yield the chunks that no later byte can change; if ``data`` is ``final``, all chunks. Exhaust the iterator."""
         data = self._data + data
         here = 0
         while True:
             begin = _end_of_blanks(data, here)
-            if begin == len(data) or (len(data) - begin < REACH and not final):
+            if begin == len(data) or (len(data) - begin < WINDOW_BYTES and not final):
                 break
             chunk = self._chunk(data, here, begin)
             here = begin + len(chunk.data)
             self._recent.append(chunk)
-            while self._recent[0].begin + REACH <= chunk.after.offset:
+            while self._recent[0].begin + WINDOW_BYTES <= chunk.next_position.offset:
                 self._recent.popleft()
             yield chunk
-        if begin - here > _LEAD:
-            dropped = whole_characters(data, begin - _LEAD)
+        if begin - here > _LEADING_BLANK_BYTES:
+            dropped = align_to_character(data, begin - _LEADING_BLANK_BYTES)
             self._lines.add(data[here:dropped])
             here = dropped
         self._data = data[here:]
         self._offset += here
 
     def may_end(self) -> bool:
-        """Return True if a part may end after the last chunk: the chunks before it would be the same."""
-        end = self._recent[-1].after.offset
-        return all(chunk.same_if_file_ends(end) for chunk in reversed(self._recent))
+        """Return whether a part may end after the last chunk, because the chunks before it would be the same."""
+        end = self._recent[-1].next_position.offset
+        return all(chunk.is_same_if_file_ends(end) for chunk in reversed(self._recent))
 
     def _chunk(self, data: bytes, here: int, begin: int) -> Chunk:
-        lead = data[max(here, begin - _LEAD) : begin]
+        leading_blanks = data[max(here, begin - _LEADING_BLANK_BYTES) : begin]
         if self._number == 1:
-            lead = _START_OF_FILE + lead
-        page = TextWindow(data[begin : begin + REACH], lead, self._fence, self._markdown)
-        found = cut(page)
-        end = begin + found.size
+            leading_blanks = _START_OF_FILE + leading_blanks
+        window = TextWindow(data[begin : begin + WINDOW_BYTES], leading_blanks, self._fence, self._markdown)
+        chunk_end = find_chunk_end(window)
+        end = begin + chunk_end.size
         self._lines.add(data[here:end])
         self._number += 1
-        self._fence = found.fence
-        after = Position(self._offset + end, self._lines.line, self._number, self._fence)
-        return Chunk(data[begin:end], self._offset + begin, after, page)
+        self._fence = chunk_end.fence
+        next_position = Position(self._offset + end, self._lines.line, self._number, self._fence)
+        return Chunk(data[begin:end], self._offset + begin, next_position, window)
 
 
 def _end_of_blanks(data: bytes, here: int) -> int:
@@ -102,6 +101,6 @@ def _end_of_blanks(data: bytes, here: int) -> int:
 
 
 def chunk_entry(chunk: Chunk, source: FileName) -> Entry:
-    """Return the document that ``chunk`` is; it always keeps the rules."""
-    metadata: dict[str, JsonValue] = {"source": source.name, "start": chunk.begin, "end": chunk.after.offset}
-    return Entry(named_document(chunk.data.decode(), metadata, source, chunk.after.number - 1), None, chunk.after)
+    """Return the entry of ``chunk``. A chunk is always a valid document."""
+    metadata: dict[str, JsonValue] = {"source": source.name, "start": chunk.begin, "end": chunk.next_position.offset}
+    return Entry(build_document(chunk.data.decode(), metadata, source, chunk.next_position.number - 1), None, chunk.next_position)

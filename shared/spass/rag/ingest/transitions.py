@@ -16,7 +16,16 @@ from spass.rag.ingest.lease import LEASE, Receiver, Refusal
 from spass.rag.ingest.parts import first_errors
 from spass.rag.ingest.plan import FilePlan
 from spass.rag.ingest.publish import leave_window, republish_parts
-from spass.rag.ingest.record import ACTIVE, KEEP_SECONDS, MAX_ERRORS, Status, UploadError, UploadRecord, read_record, record_of
+from spass.rag.ingest.upload_record import (
+    ACTIVE,
+    KEEP_SECONDS,
+    MAX_ERRORS,
+    Status,
+    UploadError,
+    UploadRecord,
+    read_record,
+    record_of,
+)
 from spass.rag.ingest.uploaded_file import UploadedFile
 
 _IS_ACTIVE = OneOf("status", list(ACTIVE))

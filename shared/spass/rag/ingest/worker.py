@@ -34,9 +34,9 @@ from spass.rag.ingest.parts import PartRecord, lease_part, part_key
 from spass.rag.ingest.plan import FileRefused
 from spass.rag.ingest.planning import plan_upload
 from spass.rag.ingest.publish import publish_parts
-from spass.rag.ingest.record import Status, UploadError, UploadRecord, read_record
 from spass.rag.ingest.supersession import check_not_superseded, supersede_older
 from spass.rag.ingest.transitions import end_done, end_failed, lease_file, lease_upload, restart, set_status
+from spass.rag.ingest.upload_record import Status, UploadError, UploadRecord, read_record
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.write.writer import Writer
 

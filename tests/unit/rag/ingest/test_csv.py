@@ -29,7 +29,7 @@ def test_any_ends_of_lines_are_understood(newline: str, last: str, sizes: int) -
     assert [(document.id, document.text) for document in documents(found)] == [
         ("file#1", "one"), ("file#2", "two\nlines"), ("file#3", "three"),
     ]  # fmt: skip
-    assert [entry.after.line for entry in found] == [4, 7, 7 + bool(last)]
+    assert [entry.next_position.line for entry in found] == [4, 7, 7 + bool(last)]
 
 
 def test_errors_stand_on_the_line_where_their_row_begins() -> None:

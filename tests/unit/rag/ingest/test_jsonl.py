@@ -25,7 +25,7 @@ def test_lines_may_end_with_crlf_and_the_last_without() -> None:
     data = b'{"text": "a"}\r\n\r\n {"text": "b"} \r\n{"text": "c"}'
     found = read(FileKind.JSONL, data)
     assert [(document.id, document.text) for document in documents(found)] == [("file#1", "a"), ("file#3", "b"), ("file#4", "c")]
-    assert [entry.after for entry in found] == [Position(15, 2, 2), Position(34, 4, 4), Position(len(data), 4, 4)]
+    assert [entry.next_position for entry in found] == [Position(15, 2, 2), Position(34, 4, 4), Position(len(data), 4, 4)]
 
 
 BAD = {

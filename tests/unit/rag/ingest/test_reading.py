@@ -122,14 +122,14 @@ def test_reading_goes_on_behind_any_entry(file: tuple[FileKind, bytes], part_byt
     part = plan.parts[chosen % len(plan.parts)]
     found = read_part(plan, part, data)
     for number, entry in enumerate(found):
-        stored = json.loads(json.dumps(entry.after.as_json()))
+        stored = json.loads(json.dumps(entry.next_position.as_json()))
         assert rest_of(plan, part, Position.from_json(stored), data) == found[number + 1 :]
 
 
 @given(FILES)
 def test_positions_grow_and_stay_in_the_file(file: tuple[FileKind, bytes]) -> None:
     kind, data = file
-    after = [entry.after for entry in read(kind, data)]
+    after = [entry.next_position for entry in read(kind, data)]
     assert all(one.offset < other.offset and one.line <= other.line for one, other in pairwise(after))
     assert after[-1].offset <= len(data)
 

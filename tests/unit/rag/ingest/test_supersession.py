@@ -13,7 +13,7 @@ from spass.aws.invocation import AwsCall
 from spass.core.errors import SpassError, UpstreamError
 from spass.core.ids import IndexId, UploadId
 from spass.core.time import now_s
-from spass.rag.ingest.record import KEEP_SECONDS
+from spass.rag.ingest.upload_record import KEEP_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.rag.ingest.harness import INDEX, IngestHarness, file_of, lines, numbered
 

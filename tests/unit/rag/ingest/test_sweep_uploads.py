@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from spass.core.time import Deadline, now_s
-from spass.rag.ingest.record import KEEP_SECONDS, Status
 from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
+from spass.rag.ingest.upload_record import KEEP_SECONDS, Status
 from spass.testing.faults import Crash
 from tests.unit.rag.ingest.harness import INDEX, IngestHarness, file_of, lines, numbered
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 
 from spass.rag.index.documents import MAX_TEXT_BYTES, NewDocument
+from spass.rag.ingest.chunk_end import CHUNK_BYTES, MAX_CODE_BYTES
 from spass.rag.ingest.plan import FileKind
-from spass.rag.ingest.structure import MOST, TARGET
 from spass.rag.ingest.text import Chunker
 from tests.unit.rag.ingest.sample_files import documents, planned, read
 from tests.unit.rag.ingest.test_reading import texts
@@ -45,7 +45,7 @@ def test_chunks_are_all_of_the_text_but_blanks_between_them(kind: FileKind, data
 @given(texts())
 def test_no_chunk_but_code_is_longer_than_an_embedding_reads(kind: FileKind, data: bytes) -> None:
     for text in (document.text for document in documents(read(kind, data))):
-        assert len(text.encode()) <= (MOST if "```" in text or "~~~" in text else TARGET)
+        assert len(text.encode()) <= (MAX_CODE_BYTES if "```" in text or "~~~" in text else CHUNK_BYTES)
 
 
 def test_a_chunk_says_where_it_stands() -> None:
@@ -109,13 +109,13 @@ def test_what_has_no_sentences_is_cut_between_lines_then_words_then_characters()
     assert all(chunk.startswith("word") and chunk.endswith("word") for chunk in chunks("word " * 1000))
     hard = chunks("ä漢🎉" * 1000)
     assert "".join(hard) == "ä漢🎉" * 1000
-    assert all(TARGET - 4 < len(chunk.encode()) <= TARGET for chunk in hard[:-1])
+    assert all(CHUNK_BYTES - 4 < len(chunk.encode()) <= CHUNK_BYTES for chunk in hard[:-1])
 
 
 @pytest.mark.parametrize("fence", ["```", "~~~~"])
 def test_a_block_of_code_that_fits_is_kept_whole(fence: str) -> None:
     code = f"{fence}python\n" + "# no heading\n\nx = 1\n" * 150 + fence
-    assert TARGET < len(code) < MOST
+    assert CHUNK_BYTES < len(code) < MAX_CODE_BYTES
     assert chunks(f"{PARAGRAPH}\n\n{code}\n\nAfter.\n\n# Next\n") == [PARAGRAPH.strip(), code, "After.", "# Next"]
     assert chunks(f"For example:\n{code}\nAfter.")[0] == f"For example:\n{code}"
 
@@ -125,7 +125,7 @@ def test_a_longer_block_of_code_is_cut_at_blank_lines_and_stays_code() -> None:
     *inside, last = chunks(f"{code}\n# Heading\nText.")
     assert last == "# Heading\nText."
     assert all(chunk.endswith("x = 1") for chunk in inside[:-1])
-    assert all(len(chunk) <= TARGET for chunk in inside)
+    assert all(len(chunk) <= CHUNK_BYTES for chunk in inside)
 
 
 def test_a_fence_ends_only_with_its_own_marks() -> None:
