@@ -41,13 +41,13 @@ class Recorder(FaultPlan):
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
         began = time.perf_counter()
-        # Named, not super(): a slotted dataclass is made anew by its decorator, and super() would look in the class before that.
+        # Named, not super(): the decorator of a slotted dataclass creates a second class, and super() would look in the first.
         result = await FaultPlan.around(self, call, run)
         self.spans.append((began, time.perf_counter()))
         return result
 
     def rounds(self, until: float) -> int:
-        """How many table calls that began before ``until`` had to wait for another to end."""
+        """Return the number of table calls that began before ``until`` and had to wait for another to end."""
         rounds, free = 0, 0.0
         for began, ended in sorted(self.spans):
             if began >= free and began < until:
@@ -90,7 +90,7 @@ LAST = ("sessions.compact", "sessions.delete", "rag.documents_delete", "rag.dele
 SESSIONS = "/a1/agents/bench/sessions"
 # Nobody works on the queue here: who waited for a job would wait in vain. `python -m bench.sessions` carries one out.
 AT_ONCE = {"Prefer": "respond-async"}
-# Only these are called with an admin's token: for an admin a tenant's settings are read anew with every request.
+# Only these are called with an admin's token: for an admin a tenant's settings are read again with every request.
 BY_ADMINS = ("tenant.config_put", "usage.reset")
 AS_ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
 # A tenant's limits, and the routes that they are asked on.

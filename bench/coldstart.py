@@ -169,7 +169,7 @@ def main() -> None:
     every = functions()
     chosen = [one for one in every if not arguments.functions or one.name in arguments.functions]
     if unknown := set(arguments.functions) - {one.name for one in every}:
-        parser.error(f"there is no function {', '.join(sorted(unknown))}; there are {', '.join(one.name for one in every)}")
+        parser.error(f"unknown function: {', '.join(sorted(unknown))}. Use one of: {', '.join(one.name for one in every)}")
     try:
         figures = measure([FunctionStart(BASELINE, BASELINE_START), *chosen], arguments.rounds)
     except bundling.BundlingFailed as error:

@@ -1,4 +1,4 @@
-"""What one compaction takes: the route, the worker of the queue and the steps of the state machine, each called in this process
+"""Measure one compaction: the route, the worker of the queue and the steps of the state machine, each called in this process
 as Lambda would call it, in the order of infra/compaction.asl.json."""
 
 import asyncio
@@ -40,7 +40,7 @@ _MIB_IN_GB: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One invocation: what it took of AWS, and how long, with how much memory."""
+    """One invocation: its AWS usage, duration and memory."""
 
     name: str
     memory: int
@@ -59,7 +59,7 @@ class Machine:
     definition: Mapping[str, Any]
 
     def steps(self, work: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-        """What each task is called with, one after the other."""
+        """Yield the input of each task, in order."""
         name = self.definition["StartAt"]
         while name is not None:
             state = self.definition["States"][name]
@@ -124,7 +124,7 @@ class Compaction:
         return await run_invocation("POST …/compact", memory("sessions.compact"), self._client.post(path, headers=dict(headers)))
 
     async def _worked(self) -> list[Invocation]:
-        """What the queue and the state machine start."""
+        """Run the functions that the queue and the state machine start."""
         event = {"Records": [await asyncio.to_thread(message)]}
         started, _ = await run_invocation("worker of the queue", memory("compactions"), self._invoked("compactions", event))
         [call] = [call for call in started.meter.calls if call.operation == "StartExecution"]
@@ -203,7 +203,7 @@ def report(title: str, parts: Sequence[Invocation], transitions: int) -> None:
 
 
 async def compactions(model_seconds: float) -> None:
-    """Compact a session each way, and say what it took."""
+    """Compact a session in each way, and print the measurements."""
     from bench.gateway import app
 
     machine = Machine(json.loads((ROOT / "infra/compaction.asl.json").read_text()))

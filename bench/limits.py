@@ -38,7 +38,7 @@ from spass.testing.faults import FaultPlan, inject
 
 TO_REACH: Final = 2.0
 AT_ONCE: Final = 16
-# One shard, and so much room that nobody is refused.
+# One shard, and limits so large that no call is refused.
 CAPS: Final = Caps(1_999_999, 63, Decimal(999))
 TOKENS: Final = 1
 USD: Final = Decimal("0.0001")

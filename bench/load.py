@@ -31,7 +31,7 @@ class LoadProfile:
 
 @dataclass(slots=True)
 class LoadResult:
-    """What the requests of one kind came to; milliseconds, and seconds of processor time."""
+    """Measurements of requests of one kind: latencies in milliseconds, processor time in seconds."""
 
     milliseconds: list[float] = field(default_factory=list)
     first_word: list[float] = field(default_factory=list)
@@ -116,7 +116,7 @@ def request_body(*, streaming: bool) -> bytes:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process and all below it have used so far, those that have ended included where the system keeps count (Linux)."""
+    """Return the processor time of a process and its descendants, including ended ones if the system counts them (Linux)."""
     if not Path("/proc/self/stat").exists():
         return _seconds_from_ps(pid)
     parents: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What a warm worker holds of an index, beside the bytes of its vectors.
+"""Measure the memory of a warm worker for an index, in addition to the bytes of its vectors.
 
     python -m bench.memory [--rows 100000] [--dimensions 768]
 

@@ -1,4 +1,4 @@
-"""What a piece of work takes of AWS: its calls, and the capacity units of the table as DynamoDB counts them."""
+"""Measure the AWS usage of a piece of work: its calls, and the capacity units of the table as DynamoDB counts them."""
 
 import math
 from collections import Counter
@@ -43,7 +43,7 @@ class Meter(FaultPlan):
     made: list[MeteredCall] = field(default_factory=list)
 
     async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
-        # Named, not super(): a slotted dataclass is made anew by its decorator, and super() would look in the class before that.
+        # Named, not super(): the decorator of a slotted dataclass creates a second class, and super() would look in the first.
         result = await FaultPlan.around(self, call, run)
         said = self.capacity[-1]
         self.made.append(MeteredCall(call.service, call.operation, _read_units(result) if call.operation in READS else said))

@@ -1,4 +1,4 @@
-"""What the gateway adds to a chat completion, in front of an upstream that answers at once.
+"""Measure the latency that the gateway adds to a chat completion, in front of an upstream that answers at once.
 
     python -m bench.overhead [--requests N] [--rounds N] [--only NAME ...]
 

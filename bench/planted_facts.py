@@ -71,7 +71,7 @@ _SENTENCES: Final = re.compile(r"(?<=[.!?])\s+")
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something said once: of ``project``, ``about`` what. Whoever knows that this is ``key`` can answer ``question``."""
+    """Something said once: of ``project``, ``about`` what. The answer to ``question`` is ``key``."""
 
     project: str
     about: str
@@ -80,7 +80,7 @@ class Fact:
     key: str
 
     def known_by(self, text: str) -> bool:
-        """Whether a sentence of ``text`` says it. The key alone may stand there for another project, or for another thing."""
+        """Return whether a sentence of ``text`` states the fact. The key alone may belong to another project or thing."""
         return any(all(word in sentence for word in (self.project, self.about, self.key)) for sentence in _SENTENCES.split(text))
 
 
@@ -103,7 +103,7 @@ def facts_of(project: str, chance: random.Random) -> list[Fact]:
 
 
 def talk(facts: Sequence[Fact], chance: random.Random, turns: int) -> Iterator[tuple[str, str]]:
-    """What the user and the agent say, the facts among it at even distances."""
+    """Return the conversation, with the facts at even distances."""
     every = max(1, turns // len(facts))
     for turn in range(turns):
         user = chance.sample(_TALK, 3)

@@ -1,4 +1,4 @@
-"""What AWS asks for what a piece of work takes: list prices of eu-central-1, on demand, arm64, in US dollars, without free
+"""The AWS cost of a piece of work: list prices of eu-central-1, on demand, arm64, in US dollars, without free
 tiers."""
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ BUCKET_GET: Final = Decimal("0.00043") / 1_000
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What a piece of work takes of AWS. A model's tokens are not in it, nor logs, traffic and what is stored."""
+    """The AWS usage of a piece of work, without a model's tokens, logs, traffic and storage."""
 
     read_units: float
     write_units: float

@@ -33,13 +33,13 @@ def free_port() -> int:
 
 @contextmanager
 def silence_logs() -> Iterator[None]:
-    """What a gateway in this process logs to standard output is not printed."""
+    """Do not print the log lines that a gateway in this process writes to standard output."""
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
         yield
 
 
 def with_one_thread(module: str) -> None:
-    """Begin anew, as ``python -m module``, where numerical libraries would start more threads than one: they read their limits
+    """Restart as ``python -m module``, where numerical libraries would start more threads than one: they read their limits
     when they are loaded."""
     limits = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     if limits.items() - os.environ.items():

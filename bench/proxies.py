@@ -45,11 +45,11 @@ general_settings: {{master_key: {TOKEN}}}
 @contextmanager
 def portkey() -> Iterator[RunningServer]:
     port = free_port()
-    node = shutil.which("node") or sys.exit("there is no node")
+    node = shutil.which("node") or sys.exit("Node.js is not on the PATH.")
     with process([node, str(_PORTKEY), f"--port={port}", "--headless"], port, {"NODE_ENV": "production"}) as running:
         yield running
 
 
 def portkey_headers(upstream: str) -> Mapping[str, str]:
-    """What a request to it must say, for it has no configuration of its own."""
+    """Return the headers that a request needs, because this proxy has no configuration of its own."""
     return {"x-portkey-provider": "openai", "x-portkey-custom-host": f"{upstream}/v1"}

@@ -1,4 +1,4 @@
-"""What five compactions in a row leave of a conversation: how long the summary is, and how much of what was said is still found.
+"""Measure what five compactions in a row keep of a conversation: the length of the summary and the facts that are still found.
 
     python -m bench.recall [--seed N]
 
@@ -134,7 +134,7 @@ class RecallBench:
             said = [*talk(self.planted[-1], self._chance, self.turns)]
             for user, agent in said:
                 await self._say(session, user, agent, window=_HUGE)
-            # What is kept word for word is no test of memory: the last turns hold no fact.
+            # Messages that are kept verbatim do not test the summary, so the last turns contain no fact.
             summary = await self._say(session, "Let us go on.", "Gladly.", window=1)
             assert summary is not None
             session = summary.successor
@@ -154,7 +154,7 @@ class RecallBench:
         return any(fact.known_by(one.excerpt) for one in found.results)
 
     async def _answer(self, question: str, session: SessionId) -> str:
-        """What the agent says in a turn that is not recorded."""
+        """Return the agent's answer in a turn that is not recorded."""
         history = [stored.message for turn in await load_turns(self._store, session, 1) for stored in turn.messages]
         scope = self._scope().for_agent(AGENT, session)
         async with aclosing(self._engine.run(scope, SPEC, history, question)) as events:

@@ -37,7 +37,7 @@ SIZES: Final = (1_000, 10_000, 100_000, 1_000_000)
 
 @dataclass(slots=True)
 class Target:
-    """Something that finds the best rows for a query."""
+    """A search for the best rows for a query."""
 
     name: str
     answer: Answer

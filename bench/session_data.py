@@ -38,7 +38,7 @@ _HELD_SECONDS: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class HistoryShape:
-    """What a session has behind it: ``live`` turns, and before them so many compactions of ``behind`` turns each."""
+    """The past of a session: ``live`` turns, and before them compactions of ``behind`` turns each."""
 
     name: str
     live: int = 1

@@ -113,7 +113,7 @@ async def turn(client: httpx.AsyncClient, session: SessionId) -> float:
 
 
 async def read(kinds: Sequence[SessionProfile], histories: SessionWriter) -> None:
-    """What a turn of each kind takes of the table and of the processor, in this process."""
+    """Measure the table usage and processor time of a turn of each kind, in this process."""
     from bench.gateway import app
 
     transport = httpx.ASGITransport(app)

@@ -15,7 +15,7 @@ _FEATURES: Final = {"@aws-cdk/aws-lambda:recognizeLayerVersion": True}
 
 
 def add_stacks(app: App, environments: Iterable[Environment]) -> None:
-    """Add the stacks of these environments. Synthesis fails on a finding of the security rules that nobody acknowledged."""
+    """Add the stacks of these environments. Synthesis fails on each finding of the security rules that is not acknowledged."""
     for name, value in _FEATURES.items():
         app.node.set_context(name, value)
     for environment in environments:

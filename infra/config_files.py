@@ -35,8 +35,8 @@ class BedrockModel(NamedTuple):
 
 
 def bedrock_models(gateway: Path) -> list[BedrockModel]:
-    """What its backends of provider ``bedrock`` call in the functions' own name, each once, in order. A backend with a key calls
-    in the name of that."""
+    """Return the models that the backends of provider ``bedrock`` call with the functions' roles, each once, in order.
+    A backend with a key does not use the roles."""
     file = yaml.safe_load(gateway.read_text(encoding="utf-8")) or {}
     backends = (file.get("llm") or {}).get("backends") or ()
     signed = [one for one in backends if one.get("provider") == "bedrock" and not one.get("api_key_env")]

@@ -15,8 +15,9 @@ from aws_cdk.aws_logs import RetentionDays
 class Environment:
     """One deployment of the gateway.
 
-    ``account`` None means the account of whoever deploys. ``rate`` and ``burst`` are the requests per second and at once that API
-    Gateway lets through to all routes together. ``recovery_days`` is how far back table and bucket can be restored. ``alarms``
+    ``account`` None means the account of the deploying credentials. ``rate`` and ``burst`` are the requests per second and at
+    once that API Gateway lets through to all routes together.
+    ``recovery_days`` is how far back table and bucket can be restored. ``alarms``
     bill about 10 cents a month for each metric watched, also while idle, so only prod has them; ``alarm_email`` gets their
     messages. ``audit_archive_days`` is how long the archive of the audit keeps a call's line in the bucket; None archives none.
     ``contact`` (an address or a page) is what the Wikipedia tools tell Wikipedia about who calls. ``snap_start``

@@ -18,7 +18,7 @@ class Surface(StrEnum):
 
 
 class Permission(StrEnum):
-    """What a route's function may do. A function's role is the union of its rows' permissions and nothing else."""
+    """A permission of a route's function. A function's role has exactly the permissions of its rows."""
 
     TABLE_READ = "table-read"  # GetItem, Query
     TABLE_WRITE = "table-write"  # PutItem, UpdateItem, DeleteItem, ConditionCheckItem (transactions)

@@ -1,4 +1,4 @@
-"""What the stateful stack holds, as the other stacks of its environment see it, and what their functions are told of it."""
+"""The stateful stack's resources for the other stacks of its environment, and the environment variables that name them."""
 
 from dataclasses import dataclass
 

@@ -24,7 +24,7 @@ TemplateNode: TypeAlias = dict[str, Any]
 # What only a deployment by the CDK itself needs: the version of its bootstrap stack, and where its metadata lies.
 _PARAMETERS: Final = "BootstrapVersion"
 _RULES: Final = "CheckBootstrapVersion"
-# The laptop has no roles: nobody checks them there. Logs and alarms are files and the terminal.
+# The laptop has no roles, because the emulator does not check them. Logs and alarms are files and the terminal.
 _WORKS: Final = frozenset(
     {
         "AWS::Lambda::Function",

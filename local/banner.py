@@ -1,4 +1,4 @@
-"""What `make run` says once it serves."""
+"""The text that `make run` prints when it serves."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,8 +15,8 @@ _FEW: Final = 8
 def banner(
     url: str, file: Path, config: GatewayConfig, choice: ModelChoice, home: Home, bucket: str, notes: Sequence[str]
 ) -> str:
-    """Where the gateway is, for whom, who answers, and what to try first. ``config`` is the operator's, out of ``file``, and
-    ``bucket`` the URL of the emulated bucket.
+    """Return the gateway's address, its tenants, the backend of each model, and requests to try. ``config`` is the
+    operator's, from ``file``, and ``bucket`` is the URL of the emulated bucket.
     """
     lines = [
         "",

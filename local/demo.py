@@ -46,7 +46,7 @@ def own_gateway() -> Iterator[str]:
 
 
 def own_environment(environment: Mapping[str, str], home: str) -> dict[str, str]:
-    """``environment`` without what would lead to somebody's data or provider: other stores, another configuration, keys."""
+    """Return ``environment`` without variables that name other stores, another configuration or keys of providers."""
     leads_astray = re.compile("AWS_|SPASS_|.*API_?KEY")
     return {name: value for name, value in environment.items() if not leads_astray.match(name)} | {"SPASS_HOME": home}
 

@@ -1,4 +1,4 @@
-"""What the demo ingests: sentences about Berlin, a file about Potsdam, and this project's own documentation in pieces."""
+"""The texts that the demo ingests: sentences about Berlin, a file about Potsdam, and this project's documentation."""
 
 import re
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ Das Holländische Viertel besteht aus 134 Häusern aus rotem Backstein, begonnen
 
 In Babelsberg steht seit 1912 das älteste große Filmstudio der Welt.
 """
-"""A file as somebody would upload it."""
+"""A file for an upload."""
 
 
 def documentation(folder: Path) -> list[Document]:

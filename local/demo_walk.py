@@ -1,4 +1,4 @@
-"""What the demo does: the main job over HTTP, each call and its answer printed and checked."""
+"""The steps of the demo: the main features over HTTP. Each call and its answer are printed and checked."""
 
 import json
 import time
@@ -62,7 +62,7 @@ class Walk:
         uploads = f"/a1/rag/indices/{index}/uploads"
         ticket = self.call("POST", uploads, {"filename": filename, "content_type": content_type, "size": len(file)})
         print(f"\n→ POST {ticket['url']}\n  (a form: the fields, then the file of {len(file)} bytes; no token)")
-        # A request of its own: whoever holds the form needs no token of ours.
+        # A request without our token: the form needs none.
         sent = httpx.post(
             ticket["url"],
             data=ticket["fields"],
@@ -136,7 +136,7 @@ def _knowledge(step: Walk) -> None:
     found = step.call("POST", f"{_BERLIN}/query", {"query": "Wer ließ Sanssouci bauen?", "filter": {"source": "potsdam.md"}})
     best = found["results"][0]
     if "Friedrich" not in best["text"]:
-        raise DemoFailed("The file should be found by what stands in it")
+        raise DemoFailed("The file should be found by its content")
     step.call("GET", f"{_BERLIN}/documents/{quote(best['id'], safe='')}")
 
 
@@ -152,7 +152,7 @@ def _agents(step: Walk) -> None:
     step.call("GET", f"{session}/messages")
     _compaction(step, session)
 
-    step.title("8. An agent that decides by itself to search")
+    step.title("8. An agent that decides to search")
     question = "Wie hoch ist der Fernsehturm am Alexanderplatz? Suche im Index berlin-info."
     step.ask("/a1/agents/librarian/chat", question, expect="368", tool="rag_query")
 

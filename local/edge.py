@@ -1,4 +1,4 @@
-"""What API Gateway and Lambda would do to a request before and after our code sees it."""
+"""Change requests and answers as API Gateway and Lambda do, before and after our code."""
 
 import re
 from collections.abc import Iterable

@@ -31,7 +31,7 @@ _MISLEADING: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN",
 
 @dataclass(frozen=True, slots=True)
 class StackOutputs:
-    """What the stack has made: names, the queues' URLs, the state machine's ARN."""
+    """The outputs of the stack: names, the queues' URLs, the state machine's ARN."""
 
     table: str
     bucket: str
@@ -44,7 +44,7 @@ class StackOutputs:
         return self.queue, self.compaction_queue
 
     def variables(self) -> dict[str, str]:
-        """What the gateway's environment says of them, as that of a deployed function does."""
+        """Return the environment variables that a deployed function has for them."""
         return {
             "SPASS_TABLE": self.table,
             "SPASS_BUCKET": self.bucket,
@@ -99,8 +99,8 @@ def point_to(endpoint: str) -> None:
 
 
 def provision(template: Path = TEMPLATE, *, damaged: bool = False) -> StackOutputs:
-    """What the CDK defines, made through CloudFormation unless it stands already. After ``damaged`` state was put aside, workers
-    and queues are made anew if something of them has gone with it.
+    """Create the resources of the CDK stacks through CloudFormation unless they exist. If ``damaged`` state was moved aside,
+    workers and queues are created again if any of them is missing.
 
     Raises:
         LocalError: the emulator refuses it.
@@ -138,7 +138,7 @@ def reconfigure_emulator(workers: Mapping[str, str]) -> str:
 
 
 def _storage_exists(stores: StackOutputs) -> bool:
-    """Whether the table and the bucket that the stack remembers exist: their state is kept in other files than its own."""
+    """Return whether the stack's table and bucket exist. Their state is in other files than the stack's."""
     try:
         boto3.client("dynamodb").describe_table(TableName=stores.table)
         boto3.client("s3").head_bucket(Bucket=stores.bucket)
@@ -150,7 +150,7 @@ def _storage_exists(stores: StackOutputs) -> bool:
 
 
 def _workers_exist(stores: StackOutputs) -> bool:
-    """Whether there is what the stack remembers of queues and workers."""
+    """Return whether the stack's queues and workers exist."""
     functions = boto3.client("lambda")
     try:
         for queue in stores.queues:
@@ -164,7 +164,7 @@ def _workers_exist(stores: StackOutputs) -> bool:
 
 
 def _storage_only_template(template: dict[str, Any]) -> dict[str, Any]:
-    """What is stored, and nothing that refers to the rest."""
+    """Return only the resources with stored data, and no references to others."""
     kept = {name: one for name, one in template["Resources"].items() if one["Type"].startswith(_STORED)}
     for resource in kept.values():
         resource["Properties"].pop("NotificationConfiguration", None)

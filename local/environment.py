@@ -47,7 +47,7 @@ def check_keys(config: GatewayConfig) -> None:
 
 
 def dotenv_notes(file: Path, config: GatewayConfig) -> list[str]:
-    """What in ``file`` has no effect though it was meant to have one. Lines are named by number: one may be a pasted key."""
+    """Return warnings about lines of ``file`` that have no effect. They have no text of the lines: one may be a pasted key."""
     if not file.is_file():
         return []
     with file.open(encoding="utf-8") as text:

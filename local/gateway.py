@@ -93,7 +93,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
 
 
 def _choose_models(config: GatewayConfig, home: Home, stack: ExitStack, *, offline: bool) -> ModelChoice:
-    """Decide who answers, start the stand-in if somebody needs it, and write the configuration this machine serves."""
+    """Choose the backends, start the stand-in if a model needs it, and write the configuration that this machine serves."""
     port = free_port()
     url = f"http://{HOST}:{port}/v1"
     choice = choose_models(config, found={} if offline else ollama.find(config), standin_url=url, offline=offline)
@@ -105,7 +105,7 @@ def _choose_models(config: GatewayConfig, home: Home, stack: ExitStack, *, offli
             child("The stand-in", "local.standin", arguments, healthy=f"{url}/models", log=log, environment=os.environ)
         )
     home.config.write_text(
-        "# Written anew by every start: gateway.yaml, as this machine serves it.\n"
+        "# Written by every start: gateway.yaml, as this machine serves it.\n"
         + yaml.safe_dump(overlay(config, choice), sort_keys=False, allow_unicode=True)
     )
     return choice

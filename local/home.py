@@ -1,4 +1,4 @@
-"""Where the laptop keeps its state (``SPASS_HOME``, by default ``.local``), and what it finds there from the last time."""
+"""The folder of the laptop's state (``SPASS_HOME``, by default ``.local``), and the traces of the last run in it."""
 
 import fcntl
 import json
@@ -69,7 +69,7 @@ class Home:
         return self.path / "started"
 
     def left_behind(self) -> list[str]:
-        """How the last run was left, to be shown. Files that cannot be read are put aside, so that no start is stuck.
+        """Return a description of how the last run ended. Files that cannot be read are moved aside, so that no start is stuck.
 
         The emulator writes its tables when it stops: one that was killed leaves them as they were at its start.
         """
@@ -81,7 +81,7 @@ class Home:
 
     @property
     def damaged(self) -> bool:
-        """Whether files had to be put aside since the last start that came to an end."""
+        """Return whether files were moved aside since the last complete start."""
         started = self._mark.stat().st_mtime if self._mark.exists() else 0.0
         return any(aside.stat().st_mtime > started for aside in self.path.glob("damaged-*"))
 
@@ -115,7 +115,7 @@ def _locked(lock: IO[str]) -> bool:
 
 
 def _runs(pid: str) -> bool:
-    """Whether the process that wrote its id into the lock is alive."""
+    """Return whether the process that wrote its id into the lock is alive."""
     try:
         os.kill(int(pid), 0)
     except (ValueError, ProcessLookupError):

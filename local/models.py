@@ -1,4 +1,4 @@
-"""Which model answers on this machine: a provider whose key is set, a running Ollama, or the offline stand-in."""
+"""Choose the models that answer on this machine: a provider whose key is set, a running Ollama, or the offline stand-in."""
 
 import hashlib
 import os

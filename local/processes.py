@@ -59,7 +59,7 @@ def child(
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -67,7 +67,7 @@ def free_port() -> int:
 
 
 def answers(url: str, *, timeout: float) -> bool:
-    """Whether an HTTP server answers at ``url``, whatever it says."""
+    """Return whether an HTTP server answers at ``url``, with any status."""
     try:
         httpx.get(url, timeout=timeout, trust_env=False)
     except (httpx.TransportError, httpx.InvalidURL):

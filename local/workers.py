@@ -47,7 +47,7 @@ class Workers:
 
     @property
     def urls(self) -> Mapping[str, str]:
-        """Where each function's invocations go, by its name in the emulator."""
+        """Return the URL for each function's invocations, by its name in the emulator."""
         port = self._server.server_address[1]
         return {f"{_PREFIX}{name}": f"http://127.0.0.1:{port}/{name}" for name in self._modules}
 

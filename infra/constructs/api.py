@@ -95,7 +95,7 @@ def refusal_integration(
 
 
 def refusal_responses(status: int) -> list[apigateway.MethodResponse]:
-    """What a method with a ``refusal_integration`` must declare."""
+    """Return the method responses that a ``refusal_integration`` needs."""
     names = [_REQUEST_ID, *(["Allow"] if status == 405 else [])]
     return [
         apigateway.MethodResponse(
@@ -107,7 +107,7 @@ def refusal_responses(status: int) -> list[apigateway.MethodResponse]:
 class Api(Construct):
     """A regional REST API with one stage.
 
-    Methods may be added from nested stacks; its deployment waits for all of them and is made anew when any of them changes.
+    Methods may be added from nested stacks; its deployment waits for all of them and is replaced when any of them changes.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Api(Construct):
         log_removal: RemovalPolicy,
     ) -> None:
         super().__init__(scope, construct_id)
-        # Unnamed: one that outlived its stack would stand in the way of the next.
+        # Without a name: a retained log group of a deleted stack would block the next one.
         access = logs.LogGroup(self, "Access", retention=log_retention, removal_policy=log_removal)
         self.resource = apigateway.RestApi(
             self,
@@ -189,7 +189,7 @@ class Api(Construct):
 
 
 def _access_log_format() -> apigateway.AccessLogFormat:
-    """Who, when and how it ended; never a token, a body or a query string."""
+    """Return the format of the access log: caller, time and status, never a token, a body or a query string."""
     context = {
         "request_id": "requestId",
         "time": "requestTimeEpoch",

@@ -1,4 +1,4 @@
-"""What a function must be allowed in order to call the models of Bedrock that the operator's file names, and no others."""
+"""The permissions to call exactly the Bedrock models that the operator's file names."""
 
 import re
 from collections.abc import Iterable, Mapping

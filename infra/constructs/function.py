@@ -29,7 +29,7 @@ _SHARED: Final = "functions.workers.shared.handler"
 
 
 class FunctionKind(Enum):
-    """What a function is, and so how long it may take at most: 15 minutes, but 29 seconds if it is short."""
+    """The kind of a function. It decides the timeout: 29 seconds if it is short, otherwise 15 minutes."""
 
     SHORT = "short"  # <module>.handler, called by API Gateway
     STREAMING = "streaming"  # the ASGI app <module>:app under the web adapter

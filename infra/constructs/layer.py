@@ -36,7 +36,7 @@ class _Recipe:
         self._build = build
 
     def try_bundle(self, output_dir: str, *_options: object, **_declared_options: object) -> bool:
-        """Fill ``output_dir``; there is no other way to build it, so this either works or raises."""
+        """Fill ``output_dir`` or raise: there is no other way to build it."""
         self._build(Path(output_dir))
         return True
 

@@ -22,7 +22,7 @@ from infra.constructs.archive import AuditArchive
 _PERIOD: Final = Duration.minutes(5)
 # A job that failed is tried again after 16 minutes; one that is older than two tries waits for something.
 _OLD: Final = Duration.minutes(45)
-# Of a compaction somebody waits for its start, which takes a second.
+# A client waits for the start of a compaction, which takes a second.
 _UNSTARTED: Final = Duration.minutes(5)
 # The archive writes every five minutes. What it cannot write it tries again for a day, and then it is lost.
 _LATE: Final = Duration.hours(1)

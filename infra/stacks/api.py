@@ -24,7 +24,7 @@ from infra.workers import WORKERS, Trigger, Worker
 
 
 class ApiStack(Stack):
-    """Everything that may be thrown away and deployed anew."""
+    """All resources without state: this stack may be deleted and deployed again."""
 
     def __init__(self, scope: Construct, construct_id: str, *, environment: Environment, data: DataStack) -> None:
         super().__init__(

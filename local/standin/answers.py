@@ -36,7 +36,7 @@ def answer(conversation: Conversation) -> str:
 
 
 def is_sure(conversation: Conversation) -> bool:
-    """Whether a sentence of the conversation speaks of all that is asked about."""
+    """Return whether a sentence of the conversation covers everything in the question."""
     candidates = [content_stems(candidate.text) for candidate in conversation.candidates()]
     wanted = content_stems(conversation.asked)
     weights = rarity(candidates)

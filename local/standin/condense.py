@@ -56,7 +56,7 @@ class _Statement:
 
 
 def asks_to_condense(conversation: Conversation) -> bool:
-    """Whether the last message, or the instructions at its head, ask for a summary of what was said."""
+    """Return whether the last message, or the instructions at its beginning, ask for a summary."""
     if _TOLD_TO_CONDENSE.search(fold(conversation.instructions[:600])):
         return True
     return bool(_ASKS_TO_CONDENSE.search(fold(conversation.asked[:300])))
@@ -81,7 +81,7 @@ def condense(conversation: Conversation) -> str:
 
 
 def _is_salient(statement: _Statement) -> bool:
-    """Whether it has a name or a number, decides something or leaves it open."""
+    """Return whether it has a name or a number, a decision or an open question."""
     return bool(_NAME_OR_NUMBER.search(statement.text)) or _decides(statement) or _is_open(statement)
 
 
@@ -109,7 +109,7 @@ def _select_statements(statements: Sequence[_Statement], room: int) -> list[_Sta
 
 
 def _salience(statement: _Statement, stems: Sequence[str], weights: Mapping[str, float]) -> float:
-    """How much a sentence tells for its length: names and numbers, decisions, open questions, rare words."""
+    """Return the information of a sentence relative to its length: names and numbers, decisions, open questions, rare words."""
     told = 2.0 * len(_NAME_OR_NUMBER.findall(statement.text)) + 3.0 * _decides(statement) + 3.0 * _is_open(statement)
     told += sum(weights.get(word, 0.0) for word in stems) / 2
     if statement.text.endswith("?") and not _is_open(statement):

@@ -1,4 +1,4 @@
-"""What a request to the stand-in holds: its question, what may answer it, and what tools said."""
+"""The parts of a request to the stand-in: its question, sentences that may answer it, and tool results."""
 
 import html
 import json
@@ -41,7 +41,7 @@ _ENGLISH: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool answered in this turn: the call's name and arguments, and its result, parsed when it is JSON."""
+    """A tool result of this turn: the call's name and arguments, and its result, parsed when it is JSON."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -93,17 +93,17 @@ class Conversation:
 
     @property
     def instructions(self) -> str:
-        """What the system messages say, documents left out."""
+        """Return the text of the system messages, without documents."""
         return "\n".join(_DOCUMENT.sub(" ", text_of(m)) for m in self.messages if m.get("role") in {"system", "developer"})
 
     @property
     def wants_sources(self) -> bool:
-        """Whether the instructions ask for the ids of documents in brackets."""
+        """Return whether the instructions ask for the ids of documents in brackets."""
         return bool(re.search(r"square brackets|eckigen Klammern", self.instructions))
 
     @property
     def was_compacted(self) -> bool:
-        """Whether a summary stands for the beginning of the conversation."""
+        """Return whether a summary replaces the beginning of the conversation."""
         return any(message.get("role") == "assistant" and _LABEL.match(text_of(message)) for message in self.messages)
 
     @property

@@ -1,4 +1,4 @@
-"""What somebody said of themselves, said to them."""
+"""Change a user's sentence from the first person to the second."""
 
 import re
 from typing import Final

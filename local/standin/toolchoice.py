@@ -1,4 +1,4 @@
-"""Which tools a question plainly asks for, and with which arguments."""
+"""Choose the tools that a question clearly asks for, and their arguments."""
 
 import hashlib
 import json
@@ -216,7 +216,7 @@ _RULES: Final[Mapping[str, Callable[[Conversation], dict[str, Any] | None]]] = {
 
 
 def _subject(asked: str) -> str:
-    """What a question is about: what it quotes, else the names in it, else all of it."""
+    """Return the topic of a question: what it quotes, otherwise the names in it, otherwise all of it."""
     quoted = _QUOTED.search(asked)
     if quoted:
         return quoted.group(1)

@@ -70,7 +70,7 @@ def content_stems(text: str) -> tuple[str, ...]:
 
 
 def count_tokens(text: str) -> int:
-    """How many tokens the stand-in counts: words by pieces of up to six letters, and each other sign."""
+    """Return the stand-in's token count: words by pieces of up to six letters, and each other sign."""
     return sum(-(-len(piece) // 6) for piece in re.findall(r"\w+|[^\w\s]", text))
 
 
@@ -84,7 +84,7 @@ def rarity(sentences: Sequence[Collection[str]]) -> dict[str, float]:
 
 
 def match(question: Sequence[str], sentence: Collection[str], weights: dict[str, float]) -> Match:
-    """How well the sentence covers the question, both given as stems.
+    """Return how well the sentence covers the question, both given as stems.
 
     A word counts fully when its stem is there, and for the most part when one is a part of the other, as in German compounds
     (``Sport`` and ``Lieblingssport``). A question word that no sentence has still counts, so half-answered questions score half.
