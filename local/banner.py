@@ -32,7 +32,7 @@ def banner(
         "  Try:",
         *_chat(url, choice),
         f"    curl -T notes.md {bucket}/uploads/demo/my-index/",
-        "    make demo      (in another terminal: the whole walk, on a gateway of its own)",
+        "    make demo      (in another terminal: the whole walk, on a temporary gateway)",
         "",
         "  Ctrl-C stops it.",
         "",

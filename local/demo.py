@@ -1,6 +1,6 @@
-"""`python -m local.demo` (`make demo`): the main job over HTTP, each call and its answer printed and checked.
+"""`python -m local.demo` (`make demo`): do the main job over HTTP, and print and check each call and its answer.
 
-It starts a gateway of its own and throws it away afterwards; another one is only touched when ``--url`` names it.
+The demo starts a temporary gateway and deletes its state afterwards. It uses a running gateway only if ``--url`` names one.
 """
 
 import argparse
@@ -25,30 +25,30 @@ _USER: Final = "demo-user"
 
 
 @contextmanager
-def own_gateway() -> Iterator[str]:
-    """The URL of a gateway that runs until the block ends, on a free port, and of which nothing stays."""
+def temporary_gateway() -> Iterator[str]:
+    """Run a gateway on a free port until the block ends, then delete its state. Yield its URL."""
     url = f"http://127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="spass-demo-") as home:
-        print("Starting a gateway of its own, with the offline stand-in; its state is thrown away afterwards ...", flush=True)
+        print("Starting a temporary gateway with the offline stand-in; its state is deleted afterwards ...", flush=True)
         process = subprocess.Popen(
             [sys.executable, "-m", "local", "--offline", "--port", url.rpartition(":")[2]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             cwd=ROOT,
-            env=own_environment(os.environ, home),
+            env=isolated_environment(os.environ, home),
         )
         try:
-            _wait(url, process)
+            _wait_until_ready(url, process)
             yield url
         finally:
             process.terminate()
             process.wait()
 
 
-def own_environment(environment: Mapping[str, str], home: str) -> dict[str, str]:
-    """Return ``environment`` without variables that name other stores, another configuration or keys of providers."""
-    leads_astray = re.compile("AWS_|SPASS_|.*API_?KEY")
-    return {name: value for name, value in environment.items() if not leads_astray.match(name)} | {"SPASS_HOME": home}
+def isolated_environment(environment: Mapping[str, str], home: str) -> dict[str, str]:
+    """Return ``environment`` without variables that name other stores, another configuration or provider keys."""
+    excluded = re.compile("AWS_|SPASS_|.*API_?KEY")
+    return {name: value for name, value in environment.items() if not excluded.match(name)} | {"SPASS_HOME": home}
 
 
 def _is_gateway(url: str) -> bool:
@@ -59,7 +59,7 @@ def _is_gateway(url: str) -> bool:
         return False
 
 
-def _wait(url: str, process: "subprocess.Popen[bytes]") -> None:
+def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]") -> None:
     for _ in range(_START_SECONDS * 10):
         if _is_gateway(url):
             return
@@ -74,28 +74,28 @@ def _wait(url: str, process: "subprocess.Popen[bytes]") -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m local.demo",
-        description="Walk through the gateway's main job over HTTP, on a gateway of its own: it starts one on a free port, with "
-        "emulated AWS and the offline stand-in, and throws it away afterwards. No key is used and nobody's data is touched.",
+        description="Walk through the gateway's main job over HTTP. The demo starts a temporary gateway on a free port, with "
+        "emulated AWS and the offline stand-in, and deletes its state afterwards. It uses no key and no data of yours.",
     )
     parser.add_argument(
         "--url",
         type=_url,
-        help="walk through a gateway that runs already, such as http://127.0.0.1:3000. This REPLACES its indices berlin-info and "
-        "gateway-docs of the tenant demo, leaves two sessions there, and costs what its models cost; it fails where a model gets "
-        "a fact wrong or a summary forgets it",
+        help="use a gateway that is running already, such as http://127.0.0.1:3000. This REPLACES the indices berlin-info and "
+        "gateway-docs of its tenant demo, leaves two sessions there, and its model calls may cost money. The demo fails if a "
+        "model gets a fact wrong or a summary omits it",
     )
     headers = {"Authorization": f"Bearer {_TOKEN}", "SPASS-User-Id": _USER}
     url: str | None = parser.parse_args().url
     try:
         with (
-            nullcontext(url) if url else own_gateway() as base_url,
+            nullcontext(url) if url else temporary_gateway() as base_url,
             httpx.Client(base_url=base_url, headers=headers, timeout=300, trust_env=False) as client,
         ):
             if url:
                 if not _is_gateway(url):
                     raise DemoFailed(f"No gateway answers at {url}. Start one with `make run`.")
-                print(f"Using the gateway on {url}: the indices berlin-info and gateway-docs of the tenant demo are replaced,")
-                print(f"two sessions of the user {_USER} stay, and its models cost what they cost.")
+                print(f"Using the gateway at {url}. This replaces the indices berlin-info and gateway-docs of the tenant demo")
+                print(f"and leaves two sessions of the user {_USER}. Its model calls may cost money.")
             walk(client)
     except (DemoFailed, httpx.HTTPError) as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
@@ -107,7 +107,7 @@ def main() -> int:
 
 def _url(text: str) -> str:
     if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", text):
-        raise argparse.ArgumentTypeError(f"'{text}' is no URL: write one such as http://127.0.0.1:3000")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a URL; use one such as http://127.0.0.1:3000")
     return text.rstrip("/")
 
 

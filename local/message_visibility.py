@@ -1,4 +1,4 @@
-"""The queues of work, as a laptop needs them: what was being worked on when it was closed comes back soon."""
+"""Hide the messages that a worker on the laptop works on. If the laptop is closed, they become visible again within 75 s."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -12,47 +12,47 @@ from botocore.exceptions import BotoCoreError, ClientError
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-# As long as the queue of jobs hides a message here (`infra/template.py`, which says why); several renewals may be lost.
-_HIDDEN_SECONDS: Final = 75
-_RENEWED_EVERY: Final = 15.0
+# The visibility timeout of the local queues (`infra/template.py` gives the reason). Several renewals in a row may fail.
+_VISIBILITY_TIMEOUT_SECONDS: Final = 75
+_RENEW_SECONDS: Final = 15.0
 
 
 class InFlightMessage(NamedTuple):
-    """One that was taken: from which queue, by its URL, and what it is known by there."""
+    """A message that was received: the queue's URL and the receipt handle."""
 
     queue: str
     handle: str
 
 
 class MessageVisibility:
-    """Hides messages for as long as they are worked on. ``queues`` are the URLs of those they may come from."""
+    """Hide messages while a worker works on them. ``queues`` are the URLs of the queues that they come from."""
 
     def __init__(self, queues: Iterable[str]) -> None:
         self._urls = {url.rpartition("/")[2]: url for url in queues}
 
     @asynccontextmanager
-    async def while_worked_on(self, event: Mapping[str, Any]) -> AsyncIterator[None]:
-        """Nobody else gets the messages of this event, if it has any, until the block ends, and about a minute after."""
+    async def hide(self, event: Mapping[str, Any]) -> AsyncIterator[None]:
+        """Hide the messages of ``event``, if it has any, from other consumers until the block ends, and about a minute longer."""
         records = [record for record in event.get("Records", ()) if "receiptHandle" in record]
         messages = [InFlightMessage(self._urls[_queue_name(record)], record["receiptHandle"]) for record in records]
-        renewing = asyncio.create_task(self._renew(messages)) if messages else None
+        renewal = asyncio.create_task(self._renew(messages)) if messages else None
         try:
             yield
         finally:
-            if renewing is not None:
-                renewing.cancel()
-                await asyncio.wait({renewing})
+            if renewal is not None:
+                renewal.cancel()
+                await asyncio.wait({renewal})
 
     async def _renew(self, messages: list[InFlightMessage]) -> None:
         while True:
-            await asyncio.sleep(_RENEWED_EVERY)
+            await asyncio.sleep(_RENEW_SECONDS)
             for message in messages:
                 with suppress(BotoCoreError, ClientError):
-                    await asyncio.to_thread(self._hide, message)
+                    await asyncio.to_thread(self._extend_timeout, message)
 
-    def _hide(self, message: InFlightMessage) -> None:
+    def _extend_timeout(self, message: InFlightMessage) -> None:
         self._client.change_message_visibility(
-            QueueUrl=message.queue, ReceiptHandle=message.handle, VisibilityTimeout=_HIDDEN_SECONDS
+            QueueUrl=message.queue, ReceiptHandle=message.handle, VisibilityTimeout=_VISIBILITY_TIMEOUT_SECONDS
         )
 
     @cached_property

@@ -58,7 +58,7 @@ class Workers:
         ``queues`` are the URLs of those that messages come from. The settings are read from the environment when the first event
         comes.
         """
-        self._held = MessageVisibility(queues)
+        self._visibility = MessageVisibility(queues)
         working = threading.Thread(target=self._work, daemon=True)
         working.start()
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -86,7 +86,7 @@ class Workers:
         return Services()
 
     async def _worked(self, work: EventHandler, event: Mapping[str, Any], deadline: Deadline) -> Json:
-        async with self._held.while_worked_on(event):
+        async with self._visibility.hide(event):
             return await work(self._services, event, deadline)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from local.demo import main, own_environment
+from local.demo import isolated_environment, main
 from local.demo_walk import DemoFailed, Walk
 from local.processes import free_port
 
@@ -71,7 +71,7 @@ def test_a_compaction_that_fails_later_fails_the_demo() -> None:
 
 def test_its_own_gateway_sees_no_key_and_nobodys_data() -> None:
     theirs = {"OPENAI_API_KEY": "sk-1", "MY_APIKEY": "2", "AWS_ENDPOINT_URL": "http://stack", "SPASS_CONFIG": "mine.yaml"}
-    seen = own_environment({**theirs, "SPASS_HOME": "mine", "PATH": "/bin"}, "thrown-away")
+    seen = isolated_environment({**theirs, "SPASS_HOME": "mine", "PATH": "/bin"}, "thrown-away")
     assert seen == {"SPASS_HOME": "thrown-away", "PATH": "/bin"}
 
 

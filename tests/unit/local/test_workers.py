@@ -12,7 +12,7 @@ import pytest
 
 import functions.workers.jobs
 from infra.workers import WORKERS
-from local import message_visibility as held
+from local import message_visibility
 from local.message_visibility import MessageVisibility
 from local.workers import Workers
 from spass.core.messages import Json
@@ -152,14 +152,14 @@ def test_a_stop_cuts_off_what_is_under_way_and_lets_it_end(works: Works) -> None
 
 
 def test_a_message_is_hidden_anew_for_as_long_as_it_is_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "_RENEWED_EVERY", 0.01)
+    monkeypatch.setattr(message_visibility, "_RENEW_SECONDS", 0.01)
     hidden: list[tuple[str, str]] = []
-    monkeypatch.setattr(MessageVisibility, "_hide", lambda _self, message: hidden.append(message))
+    monkeypatch.setattr(MessageVisibility, "_extend_timeout", lambda _self, message: hidden.append(message))
     taken = [("first", "jobs"), ("second", "compactions")]
     event = {"Records": [{"receiptHandle": handle, "eventSourceARN": f"arn:aws:sqs:x:0:{queue}"} for handle, queue in taken]}
 
     async def work() -> int:
-        async with MessageVisibility([QUEUE, COMPACTIONS]).while_worked_on(event):
+        async with MessageVisibility([QUEUE, COMPACTIONS]).hide(event):
             while len(hidden) < 4:
                 await asyncio.sleep(0.01)
         return len(hidden)
@@ -169,12 +169,12 @@ def test_a_message_is_hidden_anew_for_as_long_as_it_is_worked_on(monkeypatch: py
     assert len(hidden) == at_the_end
 
 
-def test_what_is_no_message_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "_RENEWED_EVERY", 0.0)
-    monkeypatch.setattr(MessageVisibility, "_hide", lambda _self, _handle: pytest.fail("there is nothing to hide"))
+def test_what_is_not_a_message_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_visibility, "_RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(MessageVisibility, "_extend_timeout", lambda _self, _handle: pytest.fail("there is nothing to hide"))
 
     async def work() -> None:
-        async with MessageVisibility([QUEUE]).while_worked_on({"step": "part"}):
+        async with MessageVisibility([QUEUE]).hide({"step": "part"}):
             await asyncio.sleep(0.05)
 
     asyncio.run(work())
