@@ -1,6 +1,5 @@
 """The scripted model over a socket speaks OpenAI's wire format, as the page in docs/ shows it."""
 
-import asyncio
 import json
 import re
 from pathlib import Path
@@ -21,7 +20,7 @@ def test_the_examples_of_the_page_work() -> None:
     blocks = re.findall(r"```python\n(.+?)```", PAGE, re.DOTALL)
     assert blocks
     for block in blocks:
-        exec(compile(block, "docs/testing.md", "exec"), {"asyncio": asyncio, "httpx": httpx})
+        exec(compile(block, "docs/testing.md", "exec"), {})
 
 
 def test_a_stream_joined_is_the_whole_answer() -> None:
