@@ -21,7 +21,7 @@ ARGS ?=
 
 export PYTHONPATH := shared:.
 
-.PHONY: help run demo test test-infra test-clients soak dev check format bench bench-env validate openapi synth template lock clean node
+.PHONY: help run demo test test-product test-infra test-clients soak dev check format bench bench-env validate openapi synth template lock clean node
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,9 +32,10 @@ run: $(ENV)/local.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPA
 demo: $(ENV)/local.stamp ## demonstrate the main features on a temporary gateway, printing each call and answer (ARGS='--url …': on a running one, whose indices it replaces)
 	@exec $(PY) -m local.demo $(ARGS)
 
-test: $(ENV)/dev.stamp $(ENV)/openai-tests.stamp ## run every test
+test: test-product test-infra ## run every test
+
+test-product: $(ENV)/dev.stamp $(ENV)/openai-tests.stamp
 	$(PY) $(PYTEST) $(PARALLEL) $(ARGS)
-	@$(MAKE) --no-print-directory test-infra
 
 test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templates (they need Node 22; 20 still works)
 	@if [ -d tests/infra ]; then $(INFRA_PY) $(PYTEST) tests/infra --confcutdir=tests/infra $(ARGS); fi

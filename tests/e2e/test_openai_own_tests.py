@@ -59,7 +59,7 @@ def _run(folder: Path) -> dict[str, list[bool]]:
     with scripted_gateway(folder, token=TOKEN, chat=[CHAT], embeddings=[EMBEDDING]) as gateway:
         ran = subprocess.run(
             [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-p", "no:schemathesis",
-             "-p", "no:langsmith_plugin", f"--junitxml={report}", *(f"tests/api_resources/{file}" for file in FILES)],
+             "-p", "no:langsmith_plugin", "--tb=no", f"--junitxml={report}", *(f"tests/api_resources/{file}" for file in FILES)],
             cwd=SOURCE,
             env={"PATH": os.environ["PATH"], "TEST_API_BASE_URL": f"{gateway.url}/v1"},
             capture_output=True,

@@ -50,7 +50,7 @@ def test_every_route_file_stands_in_a_row() -> None:
 
 _PROBE = """
 import importlib, json, os, sys
-import boto3, fastapi, mangum
+import boto3, fastapi, mangum, spass.web.http_function
 from botocore.client import BaseClient
 BaseClient._make_api_call = lambda *_: {}  # every item is absent, every write succeeds
 sent = json.load(sys.stdin)

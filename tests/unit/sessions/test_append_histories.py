@@ -20,8 +20,9 @@ from tests.simulated.gateway import Gateway
 from tests.simulated.invariants import Chain, violations
 from tests.simulated.schedule import MANY_FAULTS, Schedule, run_schedule
 
-OPERATIONS: Final = 10_000 if os.environ.get("SPASS_SOAK") else 500
-SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(20)
+SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
+OPERATIONS: Final = 10_000 if SOAK else 500
+SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(20 if SOAK else 10)
 CLIENTS: Final = 6
 AT_ONCE: Final = 4
 OF_A_SESSION: Final = 50

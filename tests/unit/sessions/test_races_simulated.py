@@ -22,7 +22,7 @@ from tests.simulated.gateway import Gateway
 from tests.simulated.invariants import Chain, ClientLog, summary_of, violations
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, CallFault, FaultRates, Schedule, run_schedule
 
-SCHEDULES: Final = 5000 if os.environ.get("SPASS_SOAK") else 500
+SCHEDULES: Final = 5000 if os.environ.get("SPASS_SOAK") else 250
 AT_ONCE: Final = 25  # of one test
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else []
 PARTS: Final = [SEEDS] if SEEDS else [range(start, start + AT_ONCE) for start in range(0, SCHEDULES, AT_ONCE)]
