@@ -111,7 +111,7 @@ async def write_index(store: TenantStore, index: IndexId, documents: int) -> Non
 
     async def plan(before: Manifest, _: str) -> NextVersion[None]:
         first = Manifest(objects.generation, embedding_model="bench-embedding", dimensions=768, created_at=now())
-        after = before.next_version(first.with_segments(segments, now()), garbage=[], at=now_s())
+        after = before.next_version(first.with_segments(segments, now()), garbage=[], removed_at=now_s())
         return NextVersion(None, after)
 
     await swap(store, index, Deadline.after(60), plan)

@@ -1,4 +1,4 @@
-"""POST /a1/rag/indices/{index_id}/documents/append: more documents for an index."""
+"""POST /a1/rag/indices/{index_id}/documents/append: add documents to an index."""
 
 from starlette.responses import Response
 
@@ -18,13 +18,13 @@ router = api_router()
 async def append_documents(index_id: IndexParameter, body: WriteRequest, exchange: CurrentExchange) -> Response:
     """Add documents and replace those with the same ids. The index is created if it does not exist."""
 
-    async def written(claim: Claim | None) -> RouteResult:
-        write = exchange.services.writer.append
+    async def write(claim: Claim | None) -> RouteResult:
+        writer = exchange.services.writer
         completion = Completion(claim, exchange.cost_headers) if claim else None
-        answer = await write(exchange.scope, index_id, body.documents, completion)
+        answer = await writer.append(exchange.scope, index_id, body.documents, completion)
         return RouteResult(answer, stored=True)
 
-    return await run_idempotently(exchange, written)
+    return await run_idempotently(exchange, write)
 
 
 app = stream_app(router, needs=lambda services: (services.writer, services.read_keys()))

@@ -1,4 +1,4 @@
-"""DELETE /a1/rag/indices/{index_id}: an index and all its documents."""
+"""DELETE /a1/rag/indices/{index_id}: delete an index and all its documents."""
 
 from spass.tenancy.response_model import Deletion
 from spass.web.exchange import CurrentExchange

@@ -1,4 +1,4 @@
-"""DELETE /a1/rag/indices/{index_id}/documents/{doc_id}: one document."""
+"""DELETE /a1/rag/indices/{index_id}/documents/{doc_id}: delete one document."""
 
 from spass.tenancy.response_model import Deletion
 from spass.web.exchange import CurrentExchange

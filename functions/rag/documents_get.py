@@ -1,4 +1,4 @@
-"""GET /a1/rag/indices/{index_id}/documents/{doc_id}: one document."""
+"""GET /a1/rag/indices/{index_id}/documents/{doc_id}: return one document."""
 
 from spass.rag.index.answers import Document
 from spass.web.exchange import CurrentExchange

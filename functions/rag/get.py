@@ -1,4 +1,4 @@
-"""GET /a1/rag/indices/{index_id}: what an index is."""
+"""GET /a1/rag/indices/{index_id}: describe an index."""
 
 from spass.rag.index.answers import IndexSummary
 from spass.web.exchange import CurrentExchange

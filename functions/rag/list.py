@@ -1,4 +1,4 @@
-"""GET /a1/rag/indices: the tenant's indices."""
+"""GET /a1/rag/indices: list the indices of the tenant."""
 
 from spass.rag.index.answers import IndexPage
 from spass.web.exchange import CurrentExchange

@@ -1,4 +1,4 @@
-"""POST /a1/rag/indices/{index_id}/query: the documents nearest to a text."""
+"""POST /a1/rag/indices/{index_id}/query: find the documents nearest to a text."""
 
 from starlette.responses import Response
 
@@ -17,14 +17,14 @@ router = api_router()
 @router.post("/a1/rag/indices/{index_id}/query", response_model=QueryAnswer)
 async def query_index(index_id: IndexParameter, body: QueryRequest, exchange: CurrentExchange) -> Response:
     """Return the best `top_k` of the documents that match the filter, by exact cosine similarity, best first."""
-    wanted = parse_filter(body.filter) if body.filter else None
+    document_filter = parse_filter(body.filter) if body.filter else None
 
-    async def found(_: Claim | None) -> RouteResult:
+    async def search(_: Claim | None) -> RouteResult:
         query = exchange.services.reader.query
-        answer = await query(exchange.scope, index_id, body.query, body.top_k, filter=wanted, min_score=body.min_score)
+        answer = await query(exchange.scope, index_id, body.query, body.top_k, filter=document_filter, min_score=body.min_score)
         return RouteResult(answer)
 
-    return await run_idempotently(exchange, found)
+    return await run_idempotently(exchange, search)
 
 
 app = stream_app(router, needs=lambda services: (services.reader, services.read_keys()))

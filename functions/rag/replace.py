@@ -18,13 +18,13 @@ router = api_router()
 async def replace_documents(index_id: IndexParameter, body: WriteRequest, exchange: CurrentExchange) -> Response:
     """Replace all documents of the index with these. The index is created if it does not exist."""
 
-    async def written(claim: Claim | None) -> RouteResult:
-        write = exchange.services.writer.replace
+    async def write(claim: Claim | None) -> RouteResult:
+        writer = exchange.services.writer
         completion = Completion(claim, exchange.cost_headers) if claim else None
-        answer = await write(exchange.scope, index_id, body.documents, completion)
+        answer = await writer.replace(exchange.scope, index_id, body.documents, completion)
         return RouteResult(answer, stored=True)
 
-    return await run_idempotently(exchange, written)
+    return await run_idempotently(exchange, write)
 
 
 app = stream_app(router, needs=lambda services: (services.writer, services.read_keys()))

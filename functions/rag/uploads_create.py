@@ -1,4 +1,4 @@
-"""POST /a1/rag/indices/{index_id}/uploads: where to send a file that is to become documents."""
+"""POST /a1/rag/indices/{index_id}/uploads: create a presigned form for a file to ingest."""
 
 from starlette.responses import Response
 
@@ -18,12 +18,13 @@ async def create_upload(index_id: IndexParameter, body: UploadRequest, exchange:
     """Create a presigned form. Send its `fields` and then the file, as a form, to its `url`. The file's documents are appended
     to the index, which is created if it does not exist."""
 
-    async def created(claim: Claim | None) -> RouteResult:
-        create = exchange.services.uploads.create
-        ticket = await create(exchange.scope, index_id, body.filename, body.content_type, body.size, claim)
+    async def create(claim: Claim | None) -> RouteResult:
+        ticket = await exchange.services.uploads.create(
+            exchange.scope, index_id, body.filename, body.content_type, body.size, claim
+        )
         return RouteResult(ticket, stored=True)
 
-    return await run_idempotently(exchange, created)
+    return await run_idempotently(exchange, create)
 
 
 handler = lambda_handler(router)

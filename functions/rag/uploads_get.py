@@ -1,4 +1,4 @@
-"""GET /a1/rag/indices/{index_id}/uploads/{upload_id}: how far a file has come."""
+"""GET /a1/rag/indices/{index_id}/uploads/{upload_id}: return the progress of an upload."""
 
 from spass.rag.ingest.uploads import Upload
 from spass.web.exchange import CurrentExchange

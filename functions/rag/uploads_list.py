@@ -1,4 +1,4 @@
-"""GET /a1/rag/indices/{index_id}/uploads: the files that were sent to an index."""
+"""GET /a1/rag/indices/{index_id}/uploads: list the uploads into an index."""
 
 from spass.rag.ingest.uploads import UploadPage
 from spass.web.exchange import CurrentExchange

@@ -43,9 +43,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture(autouse=True)
-def dead_rows_in_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+def bitmaps_in_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that their writes are among the calls that fail."""
-    monkeypatch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", 0)
+    monkeypatch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
 
 
 async def prepared(harness: RagHarness, index: IndexId) -> None:

@@ -101,7 +101,7 @@ async def apply(harness: RagHarness, rag: Rag, model: Model, step: tuple[str, ob
 def paths(manifest: Manifest) -> set[str]:
     """What the version in force lists: its generation, the segments, their bitmaps."""
     segments = {f"{manifest.generation}/{segment.id}": segment for segment in manifest.segments}
-    bitmaps = {f"{path}/{segment.dead_object}" for path, segment in segments.items() if segment.dead_object}
+    bitmaps = {f"{path}/{segment.bitmap_object}" for path, segment in segments.items() if segment.bitmap_object}
     return {manifest.generation, *segments, *bitmaps} if manifest.exists else set()
 
 
@@ -116,7 +116,7 @@ async def retired_is_what_is_listed_no_more(harness: RagHarness, model: Model) -
     model.listed |= listed
     assert [path for path in listed if within(path, retired)] == [], "what is in use will not be swept"
     assert [path for path in model.listed - listed if not within(path, retired)] == [], "all that is out of use will be"
-    assert all(abs(entry.at - now_s()) < 60 for entry in manifest.garbage)
+    assert all(abs(entry.removed_at - now_s()) < 60 for entry in manifest.garbage)
 
 
 async def agree(harness: RagHarness, rag: Rag, model: Model, query: str, top_k: int) -> None:
@@ -173,7 +173,7 @@ def test_an_index_is_a_dictionary_that_can_be_searched(
 
     with pytest.MonkeyPatch.context() as patch:
         if dead_in_objects:
-            patch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", 0)
+            patch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
         asyncio.run(run())
 
 
@@ -208,5 +208,5 @@ def test_a_step_that_others_overtake_is_as_if_it_came_after_them(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
         if dead_in_objects:
-            patch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", 0)
+            patch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
         asyncio.run(run())

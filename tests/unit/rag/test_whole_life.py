@@ -342,7 +342,7 @@ def small(patch: pytest.MonkeyPatch, *, merging: bool, bitmaps_in_objects: bool)
         patch.setattr(f"spass.rag.{room}.MAX_SEGMENTS", 6)
     patch.setattr("spass.rag.index.manifest._MAX_GARBAGE_ENTRIES", 4)
     if bitmaps_in_objects:
-        patch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", 0)
+        patch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
 
 
 @settings(max_examples=max(25, settings().max_examples // 10))

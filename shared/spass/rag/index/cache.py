@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 from spass.core.ids import TenantId
 
 _DEFAULT_BUDGET: Final = 256 * 2**20
-_STREAM_BYTES: Final = 64 * 2**20  # for vectors that are read but not cached, and for the scores of a scan
+_STREAM_BYTES: Final = 64 * 2**20  # memory for vectors that are read but not cached, and for the scores of a scan
 
-_ENTRY_BYTES: Final = 512  # a name, the header of a body, and the entries in two dictionaries
+_ENTRY_BYTES: Final = 512  # memory of a name, of the header of a bytes object, and of the entries in two dictionaries
 _MAX_USES: Final = 7
-_USES_PER_NAME: Final = 4  # uses between two halvings
+_HALVING_INTERVAL: Final = 4  # uses per known name, on average, between two halvings of the counts
 
 
 class ObjectName(NamedTuple):
@@ -40,8 +40,8 @@ class ObjectCache:
     query reads an index from start to end: with an index larger than the budget, each object would be evicted before its next
     use, and every query would read the whole index from the bucket. Here the objects that fit stay, and only the others are read.
 
-    Uses are counted up to 7, also for objects that are not cached, and halved from time to time. So an index that is no longer
-    queried is evicted after a few queries of another one.
+    Uses are counted up to 7, also for objects that are not cached, and all counts are halved regularly. So an index that is no
+    longer queried is evicted after a few queries of another one.
     """
 
     def __init__(self, budget: int | None = None) -> None:
@@ -56,14 +56,14 @@ class ObjectCache:
         return name in self._bodies
 
     def get(self, name: ObjectName) -> bytes | None:
-        self._count(name)
+        self._count_use(name)
         body = self._bodies.get(name)
         if body is not None:
             self._bodies.move_to_end(name)
         return body
 
     def put(self, name: ObjectName, body: bytes) -> None:
-        """Cache ``body`` if there is room for it, or if room can be made."""
+        """Cache ``body`` if it fits, after evictions if they are allowed."""
         size = len(body) + _ENTRY_BYTES
         if name in self._bodies or size > self.budget:
             return
@@ -76,13 +76,13 @@ class ObjectCache:
         self.used_bytes += size
 
     def evict_until_free(self, size: int) -> None:
-        """Evict the least recently used until ``size`` bytes of the budget are free. A merge uses that memory."""
+        """Evict the least recently used objects until ``size`` bytes of the budget are free for a merge."""
         while self._bodies and self.used_bytes + size > self.budget:
             _, body = self._bodies.popitem(last=False)
             self.used_bytes -= len(body) + _ENTRY_BYTES
 
     async def load(self, name: ObjectName, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return the cached body, or else that of ``read``, and cache it if there is room. Concurrent callers share one read."""
+        """Return the cached body. If there is none, ``read`` it and cache it if possible. Concurrent callers share one read."""
         body = self.get(name)
         while body is None:
             loading = self._loading.get(name)
@@ -100,7 +100,7 @@ class ObjectCache:
             loading.set_result(body)
             return body
         finally:
-            loading.cancel()  # has no effect on a result; without one, each waiting caller reads for itself
+            loading.cancel()  # no effect if there is a result; after a failed read, each waiting caller tries to read
             if self._loading.get(name) is loading:
                 del self._loading[name]
 
@@ -113,16 +113,16 @@ class ObjectCache:
             if needed <= 0:
                 break
             uses = self._uses.get(candidate, 0)
-            # A difference of one use means nothing: a scan has read this one already and that one not yet.
+            # Ignore a difference of one use: the current scan may have read one of the two objects, but not yet the other.
             if uses and uses + 1 >= uses_of_name:
                 return None
             evicted.append(candidate)
             needed -= len(body) + _ENTRY_BYTES
         return evicted
 
-    def _count(self, name: ObjectName) -> None:
+    def _count_use(self, name: ObjectName) -> None:
         self._uses[name] = min(self._uses.get(name, 0) + 1, _MAX_USES)
         self._until_halving -= 1
         if self._until_halving <= 0:
             self._uses = {used: uses // 2 for used, uses in self._uses.items() if uses > 1}
-            self._until_halving = _USES_PER_NAME * max(len(self._uses), len(self._bodies), 16)
+            self._until_halving = _HALVING_INTERVAL * max(len(self._uses), len(self._bodies), 16)

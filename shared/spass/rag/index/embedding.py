@@ -14,7 +14,7 @@ from spass.tenancy.config import GatewayConfig
 
 
 class EmbeddingCalls(Protocol):
-    """Calls of an embedding model: the pipeline, or a test."""
+    """The calls of the embedding model. The pipeline implements it."""
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
         """Return one vector per text. Without texts, only check that the caller may use the model."""
@@ -22,7 +22,7 @@ class EmbeddingCalls(Protocol):
 
 
 class Embedder:
-    """Embeds through ``calls``, whose configured model is ``model``."""
+    """Embed texts with ``model`` through ``calls``."""
 
     def __init__(self, calls: EmbeddingCalls, model: EmbeddingModel) -> None:
         self._calls = calls
@@ -30,16 +30,16 @@ class Embedder:
 
     @classmethod
     def from_config(cls, calls: EmbeddingCalls, config: GatewayConfig) -> Self:
-        """Embed with the configured default model."""
+        """Return an embedder with the default embedding model of ``config``."""
         name = config.defaults.embedding_model
-        # The loader refuses a catalogue in which an embedding model has no dimensions.
+        # ``GatewayConfig`` refuses an embedding model without dimensions.
         return cls(calls, EmbeddingModel(name, cast(int, config.model(name).dimensions)))
 
     async def check_may_embed(self, scope: Scope) -> None:
-        """Refuse a caller that may not embed, before anything is embedded.
+        """Check that the caller may embed, without embedding anything.
 
         Raises:
-            ModelNotAllowed: this token may not use the model.
+            ModelNotAllowed: the token may not use the model.
         """
         await self._calls.embed(scope, ())
 
@@ -47,7 +47,7 @@ class Embedder:
         """Return the vectors of ``texts``: (n, d) float32, rows normalised. A row of zeros stays as it is.
 
         Raises:
-            UpstreamError: the reply is not one vector of finite numbers per text, or has not the configured dimensions.
+            UpstreamError: the reply is not one vector of finite numbers per text, or does not have the configured dimensions.
         """
         reply = await self._calls.embed(scope, texts)
         expected = self.model.dimensions
@@ -63,8 +63,8 @@ class Embedder:
 
 def normalise(vectors: Vectors) -> Vectors:
     """Scale each row to length 1, in float64. Rows of zeros stay as they are."""
-    wide = vectors.astype(np.float64)
-    largest = np.abs(wide).max(axis=1, keepdims=True)
-    wide /= np.where(largest == 0, 1.0, largest)
-    norms = np.linalg.norm(wide, axis=1, keepdims=True)
-    return (wide / np.where(norms == 0, 1.0, norms)).astype(np.float32)
+    doubles = vectors.astype(np.float64)
+    largest = np.abs(doubles).max(axis=1, keepdims=True)
+    doubles /= np.where(largest == 0, 1.0, largest)
+    norms = np.linalg.norm(doubles, axis=1, keepdims=True)
+    return (doubles / np.where(norms == 0, 1.0, norms)).astype(np.float32)

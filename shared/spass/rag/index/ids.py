@@ -1,13 +1,13 @@
 """The ``ids`` object of a segment: the ids of its documents in order, with the times and the text size of each row.
 
-The number of a row is the rank of its id, so row order is id order. The object is read in place: opening it parses nothing.
+The rows are sorted by id. The object is read in place: opening it parses nothing.
 
-    count                8 bytes          all numbers little-endian
+    count                8 bytes          number of rows; all numbers are little-endian
     created_at           count × 8        milliseconds since the epoch
     updated_at           count × 8
     text bytes           count × 4        length of each text in UTF-8
-    ends                 count × 4        the end of each id in the text of the ids
-    text of the ids      ASCII
+    ends                 count × 4        offset of the end of each id in the next field
+    ids                  ASCII            all ids, without separators
 """
 
 import sys
@@ -30,7 +30,7 @@ class IdRow(NamedTuple):
 
 
 def encode_ids(rows: Sequence[IdRow]) -> bytes:
-    """Return the object for ``rows``, which are sorted by id."""
+    """Encode ``rows``, which must be sorted by id."""
     _check_little_endian()
     ends = array("I")
     end = 0
@@ -56,12 +56,12 @@ class Ids(Sequence[str]):
         _check_little_endian()
         count = int.from_bytes(stored[:_COUNT_BYTES], "little")
         view = memoryview(stored)
-        at = _COUNT_BYTES
-        self._created = view[at : (at := at + 8 * count)].cast("q")
-        self._updated = view[at : (at := at + 8 * count)].cast("q")
-        self._text_bytes = view[at : (at := at + 4 * count)].cast("I")
-        self._ends = view[at : (at := at + 4 * count)].cast("I")
-        self._text = view[at:]
+        start = _COUNT_BYTES
+        self._created_at = view[start : (start := start + 8 * count)].cast("q")
+        self._updated_at = view[start : (start := start + 8 * count)].cast("q")
+        self._text_bytes = view[start : (start := start + 4 * count)].cast("I")
+        self._ends = view[start : (start := start + 4 * count)].cast("I")
+        self._text = view[start:]
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -70,18 +70,18 @@ class Ids(Sequence[str]):
         start = self._ends[row - 1] if row else 0
         return str(self._text[start : self._ends[row]], "ascii")
 
-    def row(self, row: int) -> IdRow:
-        return IdRow(self[row], self._created[row], self._updated[row], self._text_bytes[row])
+    def row(self, number: int) -> IdRow:
+        return IdRow(self[number], self._created_at[number], self._updated_at[number], self._text_bytes[number])
 
-    def find(self, document: str) -> int | None:
-        """Return the row of ``document``, or None."""
-        row = bisect_left(self, document)
-        return row if row < len(self) and self[row] == document else None
+    def find(self, document_id: str) -> int | None:
+        """Return the row of ``document_id``, or None."""
+        row = bisect_left(self, document_id)
+        return row if row < len(self) and self[row] == document_id else None
 
-    def after(self, document: str) -> int:
-        """Return the first row whose id comes after ``document``."""
-        row = bisect_left(self, document)
-        return row + 1 if row < len(self) and self[row] == document else row
+    def first_row_after(self, document_id: str) -> int:
+        """Return the first row whose id comes after ``document_id``."""
+        row = bisect_left(self, document_id)
+        return row + 1 if row < len(self) and self[row] == document_id else row
 
 
 def _check_little_endian() -> None:

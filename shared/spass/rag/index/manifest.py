@@ -1,8 +1,7 @@
 """The manifest of an index: the one item in the table that lists the segments of the current version.
 
-A version never changes. A write puts its objects first, and then replaces the manifest on condition that it is still the one that
-the write started from. Each life of an index has a random generation. A deleted index leaves a tombstone, so that its versions
-never go back.
+A version never changes. A write puts its objects first and then replaces the manifest by compare-and-swap. An index gets a random
+generation when it is created or replaced. A deleted index leaves a tombstone, so that its version never decreases.
 """
 
 import base64
@@ -20,46 +19,46 @@ from spass.core.ids import IndexId, TenantId
 from spass.core.time import Timestamp
 
 MAX_SEGMENTS: Final = 64
-MANIFEST_BYTES: Final = 32_000
-INLINE_DEAD_BYTES: Final = 128
+MAX_MANIFEST_BYTES: Final = 32_000
+MAX_INLINE_BITMAP_BYTES: Final = 128
 _MAX_GARBAGE_ENTRIES: Final = 64
 _NEVER: Final = Timestamp("")
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment in one version of an index. ``dead_rows`` of its ``rows`` are deleted. The packed deletion bitmap is
-    ``dead_inline``, or, if it is too long, the object ``dead_object`` of the segment. ``text_bytes`` counts live rows only;
+    """A segment in one version of an index. Of its ``rows``, ``deleted_rows`` are deleted. The packed deletion bitmap is in
+    ``inline_bitmap`` or, if it is too long, in the object named ``bitmap_object``. ``text_bytes`` counts live rows only.
     ``docs_bytes`` is the size of the object ``docs.jsonl``."""
 
     id: str
     rows: int
     text_bytes: int
     docs_bytes: int
-    dead_rows: int = 0
-    dead_inline: bytes = b""
-    dead_object: str = ""
+    deleted_rows: int = 0
+    inline_bitmap: bytes = b""
+    bitmap_object: str = ""
 
     @property
     def live_rows(self) -> int:
-        return self.rows - self.dead_rows
+        return self.rows - self.deleted_rows
 
 
 @dataclass(frozen=True, slots=True)
 class GarbageEntry:
-    """A path that no version lists any more: ``<generation>``, ``<generation>/<segment>`` or one object of a segment. It was
-    removed at ``at``, in seconds since the epoch. A reader of an earlier version may still need it for a while."""
+    """A path that the current version does not list any more: ``<generation>``, ``<generation>/<segment>`` or one object of a
+    segment. It was removed at ``removed_at``, in seconds since the epoch. A reader of an earlier version may still need it."""
 
     path: str
-    at: int
+    removed_at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One version of an index. An index that never existed has version 0, a deleted one keeps its version, and neither has a
-    generation.
+    """One version of an index. An index that never existed has version 0, and a deleted index keeps its version. Both have an
+    empty generation.
 
-    ``version`` counts writes, and clients see it. ``revision`` counts every swap, also that of a merge.
+    ``version`` counts writes and is shown to clients. ``revision`` counts all swaps, including those of merges.
     """
 
     generation: str = ""
@@ -87,17 +86,18 @@ class Manifest:
     def with_segments(self, segments: Sequence[Segment], updated_at: Timestamp) -> "Manifest":
         return replace(self, segments=tuple(segments), updated_at=updated_at)
 
-    def next_version(self, next_: "Manifest", *, garbage: Sequence[str], at: int) -> "Manifest":
-        """Return ``next_`` as the version after this one, which stopped listing the paths ``garbage`` at second ``at``.
+    def next_version(self, manifest: "Manifest", *, garbage: Sequence[str], removed_at: int) -> "Manifest":
+        """Return ``manifest`` as the version after this one. It does not list the paths in ``garbage`` any more, which were
+        removed at ``removed_at`` (seconds since the epoch).
 
-        If there are more than 64 garbage paths, the oldest are forgotten. The sweep of orphans finds them."""
-        return replace(self.next_revision(next_, garbage=garbage, at=at), version=self.version + 1)
+        If there are more than 64 garbage paths, the oldest are dropped from the list. The sweep deletes them as orphans."""
+        return replace(self.next_revision(manifest, garbage=garbage, removed_at=removed_at), version=self.version + 1)
 
-    def next_revision(self, next_: "Manifest", *, garbage: Sequence[str], at: int) -> "Manifest":
-        """Return ``next_`` as the next revision, with the same documents and so the same version; else as ``next_version``."""
-        entries = self.garbage + tuple(GarbageEntry(path, at) for path in garbage)
+    def next_revision(self, manifest: "Manifest", *, garbage: Sequence[str], removed_at: int) -> "Manifest":
+        """Do the same as ``next_version``, but keep the version number, because the documents stay the same."""
+        entries = self.garbage + tuple(GarbageEntry(path, removed_at) for path in garbage)
         return replace(
-            next_,
+            manifest,
             version=self.version,
             revision=self.revision + 1,
             garbage=entries[-_MAX_GARBAGE_ENTRIES:],
@@ -114,7 +114,7 @@ def index_not_found(index_id: IndexId) -> IndexNotFound:
 
 
 def decode_manifest(item: Item | None) -> Manifest:
-    """Decode the manifest in ``item``. Without an item, return that of an index that never existed."""
+    """Decode the manifest in ``item``. Without an item, return the manifest of an index that never existed."""
     if item is None:
         return Manifest()
     return Manifest(
@@ -124,14 +124,14 @@ def decode_manifest(item: Item | None) -> Manifest:
         dimensions=_number(item, "dimensions"),
         created_at=Timestamp(_text(item, "created_at")),
         updated_at=Timestamp(_text(item, "updated_at")),
-        segments=tuple(_segment(entry) for entry in json.loads(_text(item, "segments"))),
-        garbage=tuple(GarbageEntry(**entry) for entry in json.loads(_text(item, "retired"))),
+        segments=tuple(_decode_segment(entry) for entry in json.loads(_text(item, "segments"))),
+        garbage=tuple(GarbageEntry(entry["path"], entry["at"]) for entry in json.loads(_text(item, "retired"))),
         revision=cast(int, item.get("revision", 0)),
     )
 
 
 def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manifest) -> Put:
-    """Return the write that makes ``after`` the current version if ``before`` still is.
+    """Return the write that replaces the current version ``before`` by ``after``, on condition that ``before`` is still current.
 
     Raises:
         InternalError: ``after`` has more bytes or segments than a manifest may have.
@@ -144,12 +144,12 @@ def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manife
         "dimensions": after.dimensions,
         "created_at": after.created_at,
         "updated_at": after.updated_at,
-        "segments": _json([_entry(segment) for segment in after.segments]),
-        "retired": encode_garbage(after.garbage),
+        "segments": _json([_encode_segment(segment) for segment in after.segments]),
+        "retired": encode_garbage(after.garbage),  # the stored name of the garbage list
         "swaps": "",  # workers of the previous release read it during a deployment
     }
     size = sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
-    if size > MANIFEST_BYTES or len(after.segments) > MAX_SEGMENTS:
+    if size > MAX_MANIFEST_BYTES or len(after.segments) > MAX_SEGMENTS:
         raise InternalError(f"A manifest of {size} bytes and {len(after.segments)} segments is too large.")
     return Put(rag_manifest(tenant, index), attributes, _current_condition(before))
 
@@ -161,14 +161,14 @@ def unchanged_check(tenant: TenantId, index: IndexId, before: Manifest) -> Check
 
 def encode_garbage(garbage: Sequence[GarbageEntry]) -> str:
     """Encode ``garbage`` as the item stores it."""
-    return _json([{"path": entry.path, "at": entry.at} for entry in garbage])
+    return _json([{"path": entry.path, "at": entry.removed_at} for entry in garbage])
 
 
 def _current_condition(before: Manifest) -> Condition:
     """Return the condition that ``before`` is the current version.
 
-    The revision alone is enough as long as there is a tombstone. If an operator removes or restores the item, revisions start at
-    0 again; then the generation keeps a writer of the old life from writing to the new one.
+    As long as the item exists, the revision alone is enough. If an operator removes or restores the item, revisions start at 0
+    again. Then the generation stops a writer that read the old item from replacing the new one.
     """
     if before.revision:
         count = Equals("revision", before.revision)
@@ -179,31 +179,31 @@ def _current_condition(before: Manifest) -> Condition:
     return Equals("generation", before.generation) & count
 
 
-def _entry(segment: Segment) -> dict[str, str | int]:
+def _encode_segment(segment: Segment) -> dict[str, str | int]:
     entry: dict[str, str | int] = {
         "id": segment.id,
         "rows": segment.rows,
         "text_bytes": segment.text_bytes,
         "docs_bytes": segment.docs_bytes,
     }
-    if segment.dead_rows:
-        entry["dead_rows"] = segment.dead_rows
-    if segment.dead_inline:
-        entry["dead_inline"] = base64.b64encode(segment.dead_inline).decode()
-    if segment.dead_object:
-        entry["dead_object"] = segment.dead_object
+    if segment.deleted_rows:
+        entry["dead_rows"] = segment.deleted_rows
+    if segment.inline_bitmap:
+        entry["dead_inline"] = base64.b64encode(segment.inline_bitmap).decode()
+    if segment.bitmap_object:
+        entry["dead_object"] = segment.bitmap_object
     return entry
 
 
-def _segment(entry: Mapping[str, str | int]) -> Segment:
+def _decode_segment(entry: Mapping[str, str | int]) -> Segment:
     return Segment(
         id=str(entry["id"]),
         rows=int(entry["rows"]),
         text_bytes=int(entry["text_bytes"]),
         docs_bytes=int(entry["docs_bytes"]),
-        dead_rows=int(entry.get("dead_rows", 0)),
-        dead_inline=base64.b64decode(str(entry.get("dead_inline", ""))),
-        dead_object=str(entry.get("dead_object", "")),
+        deleted_rows=int(entry.get("dead_rows", 0)),
+        inline_bitmap=base64.b64decode(str(entry.get("dead_inline", ""))),
+        bitmap_object=str(entry.get("dead_object", "")),
     )
 
 

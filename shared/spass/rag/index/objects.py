@@ -114,7 +114,7 @@ class SegmentObjects:
         return Ids(await self.read(segment.id, IDS))
 
     async def deletion_bitmap(self, segment: Segment) -> Bitmap:
-        packed = await self.read(segment.id, segment.dead_object) if segment.dead_object else segment.dead_inline
+        packed = await self.read(segment.id, segment.bitmap_object) if segment.bitmap_object else segment.inline_bitmap
         return Bitmap.unpacked(packed)
 
     def is_cached(self, block: Block) -> bool:

@@ -1,4 +1,5 @@
-"""Find the documents of an index nearest to a vector. The vectors may be cached, or be read in groups and dropped."""
+"""Find the documents of an index that are nearest to a vector. Vectors that are not cached are read in groups; the next group is
+read while one is scanned."""
 
 import asyncio
 import heapq
@@ -15,9 +16,9 @@ from spass.rag.index.segments import Vectors, decode_rows
 from spass.rag.search.scan import ScanBlock, ScoredRow, keep_top_k, scan_top_k
 from spass.rag.search.selection import ALL, Selection, select
 
-_STREAMED_BYTES: Final = 24 * 2**20  # of vectors in one read group; another group is scanned at the same time
+_MAX_GROUP_BYTES: Final = 24 * 2**20  # of vectors that one group reads; the group before it is in memory at the same time
 _MAX_CONCURRENT_READS: Final = 16
-_INLINE_SCAN: Final = 2_000_000  # numbers; a scan of fewer takes less time than handing it to a thread
+_MAX_INLINE_NUMBERS: Final = 2_000_000  # float32 numbers; a smaller scan takes less time than a switch to a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Neighbor(NamedTuple):
 
 
 class _ScanUnit(NamedTuple):
-    """The rows to scan in a block of the segment with this ``number``."""
+    """The ``selected`` rows of a block. ``number`` is the index of its segment in the list of segments."""
 
     number: int
     block: Block
@@ -49,28 +50,29 @@ class _ScanUnit(NamedTuple):
 
 
 async def find_nearest(objects: SegmentObjects, segments: Sequence[Segment], query: VectorQuery) -> list[Neighbor]:
-    """Return the neighbors, best first, equal scores in the order of ids."""
-    groups = _groups(objects, await _scan_units(objects, segments, query))
-    best_yet = _TopRows(query)
-    ahead = asyncio.ensure_future(_load_blocks(objects, groups[0])) if groups else None
+    """Return the ``top_k`` neighbors, best first. Equal scores are in the order of ids."""
+    groups = _group_units(objects, await _select_units(objects, segments, query))
+    top_rows = _TopRows(query)
+    next_blocks = asyncio.ensure_future(_load_blocks(objects, groups[0])) if groups else None
     try:
-        for following in [*groups[1:], None]:
-            if ahead is None:
+        for next_group in [*groups[1:], None]:
+            if next_blocks is None:
                 break
-            parts = await ahead
-            ahead = asyncio.ensure_future(_load_blocks(objects, following)) if following else None
-            best_yet.add(await _scan(parts, query, best_yet.floor))
-            del parts
+            scan_blocks = await next_blocks
+            next_blocks = asyncio.ensure_future(_load_blocks(objects, next_group)) if next_group else None
+            top_rows.add(await _scan(scan_blocks, query, top_rows.floor))
+            del scan_blocks
     finally:
-        if ahead is not None:
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)  # its error does not matter any more
-    return await _with_ids(objects, segments, best_yet.found, query.top_k)
+        if next_blocks is not None:
+            next_blocks.cancel()
+            await asyncio.gather(next_blocks, return_exceptions=True)  # a read that is not needed any more may fail
+    return await _resolve_ids(objects, segments, top_rows.found, query.top_k)
 
 
 @dataclass(slots=True)
 class _TopRows:
-    """The best rows of the groups so far. A later row must reach ``floor`` to be among the best of all."""
+    """The best rows of the groups that have been scanned. Another row must have a score of at least ``floor`` to be one of
+    them."""
 
     query: VectorQuery
     found: list[ScoredRow] = field(default_factory=list)
@@ -86,39 +88,39 @@ class _TopRows:
             self.floor = max(self.floor, self.found[self.query.top_k - 1].score)
 
 
-async def _scan_units(objects: SegmentObjects, segments: Sequence[Segment], query: VectorQuery) -> list[_ScanUnit]:
-    """Return the rows to scan. A block without selected rows is left out."""
-    partial = [n for n, segment in enumerate(segments) if query.filter is not None or segment.dead_rows]
+async def _select_units(objects: SegmentObjects, segments: Sequence[Segment], query: VectorQuery) -> list[_ScanUnit]:
+    """Return the rows to scan, without blocks that have no selected rows."""
+    filtered = [n for n, segment in enumerate(segments) if query.filter is not None or segment.deleted_rows]
     selections = await gather_limited(
-        (select(objects, segments[n], query.filter) for n in partial), at_once=_MAX_CONCURRENT_READS
+        (select(objects, segments[n], query.filter) for n in filtered), at_once=_MAX_CONCURRENT_READS
     )
-    selected = dict(zip(partial, selections, strict=True))
+    selected = dict(zip(filtered, selections, strict=True))
     units = []
     for number, segment in enumerate(segments):
-        of_segment = selected.get(number, ALL)
+        selection_of_segment = selected.get(number, ALL)
         for block in blocks(segment, len(query.vector)):
-            selection = of_segment.within(block)
+            selection = selection_of_segment.within(block)
             if not selection.is_empty(block.rows):
                 units.append(_ScanUnit(number, block, selection))
     return units
 
 
-def _groups(objects: SegmentObjects, units: Sequence[_ScanUnit]) -> list[list[_ScanUnit]]:
-    """Group ``units`` so that the vectors that each group has to read are at most 24 MiB."""
+def _group_units(objects: SegmentObjects, units: Sequence[_ScanUnit]) -> list[list[_ScanUnit]]:
+    """Group ``units`` so that each group reads at most 24 MiB of vectors, or one block."""
     groups: list[list[_ScanUnit]] = []
     size = 0
     for unit in units:
-        missing = 0 if objects.is_cached(unit.block) else unit.block.end - unit.block.start
-        if not groups or (missing and size + missing > _STREAMED_BYTES):
+        bytes_to_read = 0 if objects.is_cached(unit.block) else unit.block.end - unit.block.start
+        if not groups or (bytes_to_read and size + bytes_to_read > _MAX_GROUP_BYTES):
             groups.append([])
             size = 0
         groups[-1].append(unit)
-        size += missing
+        size += bytes_to_read
     return groups
 
 
 async def _load_blocks(objects: SegmentObjects, group: Sequence[_ScanUnit]) -> list[ScanBlock]:
-    """Load the vectors of ``group``. Those that are not cached are read concurrently."""
+    """Load the vectors of ``group``. Read concurrently those that are not cached."""
     bodies = [objects.cached_block(unit.block) for unit in group]
     missing = [n for n, body in enumerate(bodies) if body is None]
     for n, body in zip(missing, await asyncio.gather(*(objects.block(group[n].block) for n in missing)), strict=True):
@@ -132,18 +134,18 @@ def _scan_block(unit: _ScanUnit, body: bytes) -> ScanBlock:
     return ScanBlock(unit.number, block.first, vectors, unit.selected.excluded, unit.selected.included)
 
 
-async def _scan(parts: Sequence[ScanBlock], query: VectorQuery, floor: float) -> list[ScoredRow]:
-    if sum(part.vectors.size for part in parts) <= _INLINE_SCAN:
-        return scan_top_k(parts, query.vector, query.top_k, floor)
-    return await anyio.to_thread.run_sync(scan_top_k, parts, query.vector, query.top_k, floor)
+async def _scan(scan_blocks: Sequence[ScanBlock], query: VectorQuery, floor: float) -> list[ScoredRow]:
+    if sum(block.vectors.size for block in scan_blocks) <= _MAX_INLINE_NUMBERS:
+        return scan_top_k(scan_blocks, query.vector, query.top_k, floor)
+    return await anyio.to_thread.run_sync(scan_top_k, scan_blocks, query.vector, query.top_k, floor)
 
 
-async def _with_ids(
+async def _resolve_ids(
     objects: SegmentObjects, segments: Sequence[Segment], found: Sequence[ScoredRow], top_k: int
 ) -> list[Neighbor]:
-    """Return the best of ``found`` with their ids. Only the ids of segments that contain one of them are read."""
+    """Return the ``top_k`` best of ``found`` with their ids. Only the ids of segments with a row in ``found`` are read."""
     numbers = sorted({scored.segment for scored in found})
     loaded = await gather_limited((objects.ids(segments[number]) for number in numbers), at_once=_MAX_CONCURRENT_READS)
     ids = dict(zip(numbers, loaded, strict=True))
-    named = (Neighbor(score, ids[number][row], segments[number], row) for score, number, row in found)
-    return heapq.nsmallest(top_k, named, key=lambda one: (-one.score, one.id))
+    neighbors = (Neighbor(score, ids[number][row], segments[number], row) for score, number, row in found)
+    return heapq.nsmallest(top_k, neighbors, key=lambda neighbor: (-neighbor.score, neighbor.id))

@@ -207,7 +207,7 @@ async def _lines(objects: SegmentObjects, found: Sequence[Neighbor | DocumentLoc
 
 
 def _live_locations(live: LiveIds, after: str) -> Iterator[DocumentLocation]:
-    for row in range(live.ids.after(after), len(live.ids)):
+    for row in range(live.ids.first_row_after(after), len(live.ids)):
         if row not in live.deleted:
             yield DocumentLocation(live.segment, row, live.ids.row(row))
 

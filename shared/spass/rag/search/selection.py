@@ -57,9 +57,9 @@ async def select(objects: SegmentObjects, segment: Segment, filter_: Filter | No
 
 
 async def _deleted_rows(objects: SegmentObjects, segment: Segment) -> RowNumbers | None:
-    if not segment.dead_rows:
+    if not segment.deleted_rows:
         return None
-    name = f"deleted-{segment.dead_object or segment.dead_inline.hex()}"
+    name = f"deleted-{segment.bitmap_object or segment.inline_bitmap.hex()}"
     stored = objects.get_derived(segment, name)
     if stored is None:
         stored = deleted_row_numbers(await objects.deletion_bitmap(segment)).tobytes()

@@ -34,7 +34,7 @@ class IndexDeleter:
             if not before.exists:
                 return NextVersion(False, None)
             tombstone = Manifest(updated_at=now())
-            return NextVersion(True, before.next_version(tombstone, garbage=[before.generation], at=now_s()))
+            return NextVersion(True, before.next_version(tombstone, garbage=[before.generation], removed_at=now_s()))
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
 
@@ -62,6 +62,6 @@ class IndexDeleter:
             segments = await write_all_deleted_rows(objects, result.remaining, result.bitmaps, name)
             after = before.with_segments(segments, now())
             garbage = garbage_paths(before.generation, before.segments, segments)
-            return NextVersion(True, before.next_version(after, garbage=garbage, at=now_s()))
+            return NextVersion(True, before.next_version(after, garbage=garbage, removed_at=now_s()))
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.locations import DocumentLocation, LiveIds
-from spass.rag.index.manifest import INLINE_DEAD_BYTES, Segment
+from spass.rag.index.manifest import MAX_INLINE_BITMAP_BYTES, Segment
 from spass.rag.index.objects import SegmentObjects
 
 
@@ -29,7 +29,7 @@ def mark_deleted(loaded: Sequence[LiveIds], rows: Iterable[DocumentLocation]) ->
         deleted = by_segment.get(live.segment.id, [])
         after = replace(
             live.segment,
-            dead_rows=live.segment.dead_rows + len(deleted),
+            deleted_rows=live.segment.deleted_rows + len(deleted),
             text_bytes=live.segment.text_bytes - sum(row.stored.text_bytes for row in deleted),
         )
         if after.live_rows:
@@ -42,11 +42,11 @@ def mark_deleted(loaded: Sequence[LiveIds], rows: Iterable[DocumentLocation]) ->
 async def write_deleted_rows(objects: SegmentObjects, segment: Segment, deleted: Bitmap, swap: str) -> Segment:
     """Return ``segment`` with the bitmap ``deleted``: in the manifest if it is small, or else in an object named by ``swap``."""
     packed = deleted.packed()
-    if len(packed) <= INLINE_DEAD_BYTES:
-        return replace(segment, dead_inline=packed, dead_object="")
+    if len(packed) <= MAX_INLINE_BITMAP_BYTES:
+        return replace(segment, inline_bitmap=packed, bitmap_object="")
     name = f"dead-{swap}"
     await objects.write(segment.id, {name: packed})
-    return replace(segment, dead_inline=b"", dead_object=name)
+    return replace(segment, inline_bitmap=b"", bitmap_object=name)
 
 
 async def write_all_deleted_rows(
@@ -68,6 +68,6 @@ def garbage_paths(generation: str, before: Sequence[Segment], after: Sequence[Se
     for segment in before:
         if segment.id not in kept:
             paths.append(f"{generation}/{segment.id}")
-        elif segment.dead_object and segment.dead_object != kept[segment.id].dead_object:
-            paths.append(f"{generation}/{segment.id}/{segment.dead_object}")
+        elif segment.bitmap_object and segment.bitmap_object != kept[segment.id].bitmap_object:
+            paths.append(f"{generation}/{segment.id}/{segment.bitmap_object}")
     return paths

@@ -86,7 +86,7 @@ async def _merge(
         segments = [segment for segment in before.segments if segment.id not in replaced] + new
         after = before.with_segments(segments, before.updated_at)
         garbage = garbage_paths(generation, before.segments, segments)
-        return NextVersion(True, before.next_revision(after, garbage=garbage, at=now_s()))
+        return NextVersion(True, before.next_revision(after, garbage=garbage, removed_at=now_s()))
 
     return await swap(store, index_id, deadline, plan)
 
@@ -107,7 +107,7 @@ async def _apply_recent_deletes(
 async def _rows_deleted_since(objects: SegmentObjects, merged: MergedSegment, live: LiveIds, now: Segment) -> list[int]:
     """Return the rows of the new segment that were deleted in one of its inputs after ``live`` was loaded. Equal counts mean
     equal bitmaps, because a deleted row stays deleted."""
-    if now.dead_rows == live.segment.dead_rows:
+    if now.deleted_rows == live.segment.deleted_rows:
         return []
     deleted = await objects.deletion_bitmap(now)
     return [merged.row_of(live.ids[row]) for row in range(now.rows) if row in deleted and row not in live.deleted]

@@ -114,9 +114,9 @@ def choose_job_inputs(segments: Sequence[Segment], dimensions: int) -> list[Segm
             return fitting(several)
     if len(small) >= _MANY_SMALL_SEGMENTS:
         return fitting(small)
-    mostly_deleted = [s for s in segments if s.dead_rows >= _MIN_DELETED_ROWS and s.dead_rows * _DELETED_SHARE >= s.rows]
+    mostly_deleted = [s for s in segments if s.deleted_rows >= _MIN_DELETED_ROWS and s.deleted_rows * _DELETED_SHARE >= s.rows]
     if mostly_deleted:
-        return [max(mostly_deleted, key=lambda segment: segment.dead_rows)]
+        return [max(mostly_deleted, key=lambda segment: segment.deleted_rows)]
     return fitting(large) if len(segments) > _MANY_SEGMENTS and len(large) > 1 else []
 
 

@@ -64,7 +64,7 @@ class Patcher:
             upsert = await state.upsert_for(before, objects, found[document_id])
             segments = await upsert.segments(objects, loaded, found, name)
             garbage = garbage_paths(before.generation, before.segments, segments)
-            after = before.next_version(before.with_segments(segments, now()), garbage=garbage, at=now_s())
+            after = before.next_version(before.with_segments(segments, now()), garbage=garbage, removed_at=now_s())
             return NextVersion(_patch_result(upsert.new, found[document_id]), after)
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)

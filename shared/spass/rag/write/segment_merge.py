@@ -77,7 +77,7 @@ class MergedSegment(NamedTuple):
     def with_deleted_rows(self, rows: Sequence[int]) -> Segment:
         """Return the segment with the sizes that it has without ``rows``. It does not refer to a bitmap yet."""
         text_bytes = self.segment.text_bytes - sum(self.ids.row(row).text_bytes for row in rows)
-        return replace(self.segment, dead_rows=len(rows), text_bytes=text_bytes)
+        return replace(self.segment, deleted_rows=len(rows), text_bytes=text_bytes)
 
 
 def live_rows(rows: int, deleted: Bitmap) -> RowNumbers:

@@ -22,10 +22,10 @@ from spass.rag.index.manifest import Manifest, decode_manifest, encode_garbage, 
 from spass.rag.write.merge_policy import merge_due
 
 GARBAGE_SECONDS: Final = 3600
-"""The time in which a reader may still need garbage."""
+"""A reader of an earlier version is certainly done after this time."""
 
 ORPHAN_SECONDS: Final = 24 * 3600
-"""Much more than a writer may take between putting an object and the swap."""
+"""Much longer than a writer may take from the first object to the swap."""
 
 _MANIFESTS_AT_ONCE: Final = 25
 _FOLDER: Final = "rag/"
@@ -41,22 +41,22 @@ class SweepResult:
     merges: int = 0
 
 
-async def sweep(store: TenantStore, at: int, deadline: Deadline) -> SweepResult:
-    """Sweep the indices of one tenant at the time ``at`` (seconds since the epoch) until the deadline; the next sweep continues.
-    If a merge of an index is still due, its message may be lost, so send another one.
+async def sweep(store: TenantStore, now: int, deadline: Deadline) -> SweepResult:
+    """Sweep the indices of one tenant at the time ``now`` (seconds since the epoch). Stop at the deadline; the next sweep
+    continues. If a merge is due, send its message again, because the first one may be lost.
 
     Raises:
-        StorageUnavailable: the table or bucket does not answer. Deleted objects stay deleted.
+        StorageUnavailable: the table or bucket does not answer. Objects deleted so far stay deleted.
     """
     garbage = merges = 0
     async for index, item in _manifests(store):
         if not deadline.remaining():
             break
-        garbage += await _sweep_garbage(store, index, item, at)
+        garbage += await _sweep_garbage(store, index, item, now)
         if merge_due(decode_manifest(item)):
             await store.jobs.send(MergeSegments(store.tenant, index))
             merges += 1
-    return SweepResult(garbage, await _sweep_orphans(store, at, deadline), merges)
+    return SweepResult(garbage, await _sweep_orphans(store, now, deadline), merges)
 
 
 async def _manifests(store: TenantStore) -> AsyncIterator[tuple[IndexId, Item]]:
@@ -72,38 +72,38 @@ async def _manifests(store: TenantStore) -> AsyncIterator[tuple[IndexId, Item]]:
             return
 
 
-async def _sweep_garbage(store: TenantStore, index: IndexId, item: Item, at: int) -> int:
-    """Delete the garbage of an hour ago, and then its entries. No version lists garbage again, so changes of the manifest in
-    between do not matter."""
+async def _sweep_garbage(store: TenantStore, index: IndexId, item: Item, now: int) -> int:
+    """Delete the garbage that is at least an hour old, and then its entries. No later version lists these paths again, so it does
+    not matter if the manifest has changed since it was read."""
     manifest = decode_manifest(item)
-    due = [entry for entry in manifest.garbage if entry.at + GARBAGE_SECONDS <= at]
+    due = [entry for entry in manifest.garbage if entry.removed_at + GARBAGE_SECONDS <= now]
     if not due:
         return 0
-    found = [key for entry in due for key in await _objects(store, f"{_FOLDER}{index}/{entry.path}")]
-    await store.objects.delete(found)
-    rest = [entry for entry in manifest.garbage if entry not in due]
-    unlist = Update(
+    object_keys = [key for entry in due for key in await _list_objects(store, f"{_FOLDER}{index}/{entry.path}")]
+    await store.objects.delete(object_keys)
+    remaining = [entry for entry in manifest.garbage if entry not in due]
+    update = Update(
         keys.rag_manifest(store.tenant, index),
-        set={"retired": encode_garbage(rest)},
+        set={"retired": encode_garbage(remaining)},
         when=Equals("retired", item["retired"]),
     )
     with suppress(ConditionFailed):  # a writer added garbage in the meantime: the next sweep removes these entries
-        await store.table.write(unlist)
-    return len(found)
+        await store.table.write(update)
+    return len(object_keys)
 
 
-async def _objects(store: TenantStore, path: str) -> Sequence[str]:
+async def _list_objects(store: TenantStore, path: str) -> Sequence[str]:
     """Return the objects of a garbage path, which is a generation, a segment or one object."""
     return [path] if path.count("/") == _OBJECT_DEPTH else await store.objects.list_keys(f"{path}/")
 
 
-async def _sweep_orphans(store: TenantStore, at: int, deadline: Deadline) -> int:
+async def _sweep_orphans(store: TenantStore, now: int, deadline: Deadline) -> int:
     removed = 0
     async for name, listed in store.objects.list_folders(_FOLDER):
         index = IndexId(name)
         if not deadline.remaining():
             break
-        old = [entry.key for entry in listed if entry.modified + ORPHAN_SECONDS <= at]
+        old = [entry.key for entry in listed if entry.modified + ORPHAN_SECONDS <= now]
         if old:
             manifest = await read_manifest(store, index)
             orphans = [key for key in old if not _is_referenced(manifest, key.removeprefix(f"{_FOLDER}{index}/"))]
@@ -113,12 +113,12 @@ async def _sweep_orphans(store: TenantStore, at: int, deadline: Deadline) -> int
 
 
 def _is_referenced(manifest: Manifest, path: str) -> bool:
-    """Return whether ``path`` is in the current version or in its garbage, which is deleted after an hour."""
-    generation, segment, part = path.split("/", 2)
-    names = {generation, f"{generation}/{segment}", path}
+    """Return whether the current version lists ``path`` as part of a segment or as garbage, which ``_sweep_garbage`` deletes."""
+    generation, segment_id, object_name = path.split("/", 2)
+    names = {generation, f"{generation}/{segment_id}", path}
     if any(entry.path in names for entry in manifest.garbage):
         return True
     if generation != manifest.generation:
         return False
-    listed = {segment.id: segment for segment in manifest.segments}.get(segment)
-    return listed is not None and (not part.startswith("dead-") or part == listed.dead_object)
+    segment = {segment.id: segment for segment in manifest.segments}.get(segment_id)
+    return segment is not None and (not object_name.startswith("dead-") or object_name == segment.bitmap_object)

@@ -107,7 +107,7 @@ class Writer:
         *,
         replaced: int,
     ) -> NextVersion[WriteAnswer]:
-        next_ = before.next_version(after, garbage=garbage, at=now_s())
+        next_ = before.next_version(after, garbage=garbage, removed_at=now_s())
         answer = WriteAnswer(
             index_id=index_id,
             doc_count=next_.doc_count,

@@ -12,8 +12,8 @@ from spass.core.errors import InternalError
 from spass.core.ids import IndexId, TenantId, new_id, random_suffix
 from spass.core.time import now
 from spass.rag.index.manifest import (
-    INLINE_DEAD_BYTES,
-    MANIFEST_BYTES,
+    MAX_INLINE_BITMAP_BYTES,
+    MAX_MANIFEST_BYTES,
     MAX_SEGMENTS,
     Manifest,
     Segment,
@@ -39,16 +39,16 @@ segments = st.builds(
     rows=st.integers(1, 10**6),
     text_bytes=st.integers(0, 10**10),
     docs_bytes=st.integers(0, 10**10),
-    dead_rows=st.integers(0, 10),
-    dead_inline=st.binary(max_size=INLINE_DEAD_BYTES),
-    dead_object=st.sampled_from(["", "dead-x"]),
+    deleted_rows=st.integers(0, 10),
+    inline_bitmap=st.binary(max_size=MAX_INLINE_BITMAP_BYTES),
+    bitmap_object=st.sampled_from(["", "dead-x"]),
 )
 
 
 @given(st.lists(segments, max_size=MAX_SEGMENTS))
 def test_a_manifest_survives_its_item(listed: list[Segment]) -> None:
     first = Manifest("gen_1", 0, "model", 8, now(), now(), tuple(listed))
-    after = Manifest().next_version(first, garbage=["gen_0/seg_1"], at=7)
+    after = Manifest().next_version(first, garbage=["gen_0/seg_1"], removed_at=7)
     assert decode_manifest(stored(Manifest(), after)) == after
     assert after.version == 1
 
@@ -57,14 +57,14 @@ def test_the_largest_manifest_there_can_be_fits() -> None:
     manifest = Manifest()
     for _ in range(100):
         worst = tuple(
-            Segment(new_id("seg"), 10**7, 10**11, 10**11, 10**6, os.urandom(INLINE_DEAD_BYTES)) for _ in range(MAX_SEGMENTS)
+            Segment(new_id("seg"), 10**7, 10**11, 10**11, 10**6, os.urandom(MAX_INLINE_BITMAP_BYTES)) for _ in range(MAX_SEGMENTS)
         )
         gen = new_id("gen")
         next_ = Manifest(gen, 0, "m" * 100, 16384, now(), now(), worst)
         garbage = [f"{gen}/{new_id('seg')}/dead-{random_suffix()}" for _ in range(3)]
-        manifest = manifest.next_version(next_, garbage=garbage, at=2**32)
+        manifest = manifest.next_version(next_, garbage=garbage, removed_at=2**32)
     item = stored(Manifest(), manifest)
-    assert 20_000 < sum(len(str(value)) for value in item.values()) < MANIFEST_BYTES
+    assert 20_000 < sum(len(str(value)) for value in item.values()) < MAX_MANIFEST_BYTES
 
 
 def test_more_segments_than_there_may_be_are_refused() -> None:
@@ -89,7 +89,7 @@ def test_appends_keep_the_segments_few(batch: int, appends: int) -> None:
         assert rewritten <= batch * appends * 13, "each row is rewritten once per doubling"
 
 
-def test_a_segment_of_mostly_dead_rows_is_soon_rewritten() -> None:
+def test_a_segment_of_mostly_deleted_rows_is_soon_rewritten() -> None:
     nearly_empty = segment(4000, 3990)
     assert choose_merge([nearly_empty, segment(4000)], 10, 384) == [nearly_empty]
 

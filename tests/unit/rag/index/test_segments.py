@@ -77,6 +77,6 @@ def test_a_bitmap_is_a_set_of_rows(first: set[int], second: set[int]) -> None:
 
 
 def test_one_dead_row_in_a_million_takes_no_object_of_its_own() -> None:
-    from spass.rag.index.manifest import INLINE_DEAD_BYTES
+    from spass.rag.index.manifest import MAX_INLINE_BITMAP_BYTES
 
-    assert len(Bitmap().with_rows([1_000, 70_000]).packed()) < INLINE_DEAD_BYTES
+    assert len(Bitmap().with_rows([1_000, 70_000]).packed()) < MAX_INLINE_BITMAP_BYTES

@@ -16,7 +16,7 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.jobs import Job, MergeSegments
 from spass.core.time import Deadline, now_s
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.manifest import INLINE_DEAD_BYTES, read_manifest
+from spass.rag.index.manifest import MAX_INLINE_BITMAP_BYTES, read_manifest
 from spass.rag.write.merge_job import merge
 from spass.rag.write.merge_policy import merge_due
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
@@ -106,22 +106,22 @@ async def test_a_document_keeps_its_metadata_and_its_times(harness: RagHarness, 
     assert await harness.cold().reader.documents(harness.scope, index) == before
 
 
-async def test_dead_rows_are_left_behind(harness: RagHarness, index: IndexId) -> None:
+async def test_deleted_rows_are_left_behind(harness: RagHarness, index: IndexId) -> None:
     wanted = await filled(harness, index)
     await harness.rag.deleter.delete_document(harness.scope, index, DocumentId("d0-0"))
     await harness.rag.writer.append(harness.scope, index, documents(("d1-1", "anders")))
     assert await merged(harness, index)
     (*_, joined) = (await read_manifest(harness.scope.store, index)).segments
-    assert joined.dead_rows == 0
+    assert joined.deleted_rows == 0
     del wanted["d0-0"]
     assert await contents(harness, index) == wanted | {"d1-1": "anders"}
 
 
-@pytest.mark.parametrize("inline_bytes", [INLINE_DEAD_BYTES, 0], ids=["inline", "in objects"])
+@pytest.mark.parametrize("inline_bytes", [MAX_INLINE_BITMAP_BYTES, 0], ids=["inline", "in objects"])
 async def test_what_dies_while_a_merge_is_under_way_is_dead_in_what_it_makes(
     harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
 ) -> None:
-    monkeypatch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", inline_bytes)
+    monkeypatch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", inline_bytes)
     monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 10)
     wanted = await filled(harness, index)
     rival = harness.cold()
@@ -140,7 +140,7 @@ async def test_what_dies_while_a_merge_is_under_way_is_dead_in_what_it_makes(
     wanted |= {"d1-1": "anders", "new": "neu"}
     assert await contents(harness, index) == wanted
     manifest = await read_manifest(harness.scope.store, index)
-    assert [(segment.rows, segment.dead_rows) for segment in manifest.segments] == [(2, 0), (11, 3)]
+    assert [(segment.rows, segment.deleted_rows) for segment in manifest.segments] == [(2, 0), (11, 3)]
     assert manifest.text_bytes == sum(len(text.encode()) for text in wanted.values())
 
 

@@ -9,7 +9,7 @@ import pytest
 from spass.core.errors import StorageUnavailable, TooManyDocuments
 from spass.core.ids import IndexId, TenantId, new_id, random_suffix
 from spass.core.time import now
-from spass.rag.index.manifest import MANIFEST_BYTES, MAX_SEGMENTS, Manifest, Segment, swap_write
+from spass.rag.index.manifest import MAX_MANIFEST_BYTES, MAX_SEGMENTS, Manifest, Segment, swap_write
 from spass.rag.write.merge_policy import choose_job_inputs, choose_merge, merge_due, stored_bytes
 
 BATCH = 256
@@ -73,8 +73,8 @@ class Index:
         for victim in self._random.choices(self.segments, weights, k=8) if self.segments and self.rewritten else []:
             at = next((n for n, segment in enumerate(self.segments) if segment.id == victim.id), None)
             if at is not None:
-                dead = min(victim.rows, self.segments[at].dead_rows + self.rewritten // 8)
-                self.segments[at] = replace(self.segments[at], dead_rows=dead)
+                dead = min(victim.rows, self.segments[at].deleted_rows + self.rewritten // 8)
+                self.segments[at] = replace(self.segments[at], deleted_rows=dead)
         self.segments = [segment for segment in self.segments if segment.live_rows]
 
     def _bytes(self, segments: list[Segment]) -> int:
@@ -83,10 +83,10 @@ class Index:
     def manifest_size(self) -> int:
         """Of the manifest in the table, if every segment had dead rows, and as much was retired as is remembered."""
         dead = f"dead-{random_suffix()}"
-        listed = tuple(replace(segment, id=new_id("seg"), dead_rows=1, dead_object=dead) for segment in self.segments)
+        listed = tuple(replace(segment, id=new_id("seg"), deleted_rows=1, bitmap_object=dead) for segment in self.segments)
         manifest = Manifest(new_id("gen"), 0, "m" * 40, self.dimensions, now(), now(), listed)
         garbage = [f"{manifest.generation}/{new_id('seg')}/dead-{random_suffix()}" for _ in range(100)]
-        after = Manifest().next_version(manifest, garbage=garbage, at=2**31)
+        after = Manifest().next_version(manifest, garbage=garbage, removed_at=2**31)
         attributes = swap_write(TenantId("t"), IndexId("i"), Manifest(), after).attributes
         return sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
 
@@ -102,7 +102,7 @@ def test_a_million_documents_stay_in_64_segments_whenever_jobs_come(
         index.append(number)
     assert index.most <= MAX_SEGMENTS
     assert sum(segment.live_rows for segment in index.segments) == MILLION // BATCH * BATCH
-    assert index.manifest_size() < MANIFEST_BYTES < 32 * 1024
+    assert index.manifest_size() < MAX_MANIFEST_BYTES < 32 * 1024
     assert index.largest_inline <= FUNCTION_MERGE
     assert index.largest_job <= WORKER_MERGE
     written = (index.inline + index.by_jobs) / MILLION
@@ -124,7 +124,7 @@ def test_rows_that_were_written_over_do_not_stay_for_ever() -> None:
     index = Index(768, 1000, delay=20, rewritten=128)
     for number in range(MILLION // BATCH):
         index.append(number)
-    rows, dead = (sum(getattr(segment, name) for segment in index.segments) for name in ("rows", "dead_rows"))
+    rows, dead = (sum(getattr(segment, name) for segment in index.segments) for name in ("rows", "deleted_rows"))
     assert index.most <= MAX_SEGMENTS
     assert dead <= rows * 0.25
     assert index.by_jobs <= MILLION * 5

@@ -27,7 +27,7 @@ class CountingPlan:
 
     async def __call__(self, before: Manifest, name: str) -> NextVersion[int]:
         self.made += 1
-        after = before.next_version(Manifest("gen_1", 0, "m", 8, now(), now()), garbage=[], at=0)
+        after = before.next_version(Manifest("gen_1", 0, "m", 8, now(), now()), garbage=[], removed_at=0)
         return NextVersion(after.version, after)
 
 

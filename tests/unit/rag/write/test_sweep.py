@@ -27,8 +27,8 @@ A_DAY_ON = ORPHAN_SECONDS + 60
 
 
 @pytest.fixture(autouse=True)
-def dead_rows_in_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.write.deleted_rows.INLINE_DEAD_BYTES", 0)
+def bitmaps_in_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
     monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
 
 
