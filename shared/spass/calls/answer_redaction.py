@@ -11,14 +11,14 @@ from spass.redaction.stream import StreamRedactor, redact_secrets
 from spass.tenancy.config import GatewayConfig
 
 
-def redactor_of(config: GatewayConfig, keys: Callable[[], Collection[str]]) -> Redactor:
-    """Return the redactor of a gateway. ``keys`` returns the provider keys that are in use."""
+def build_redactor(config: GatewayConfig, keys: Callable[[], Collection[str]]) -> Redactor:
+    """Return the redactor for ``config``. ``keys`` returns the provider keys that are in use."""
     tokens = [token.sha256 for tenant in config.tenants for token in tenant.tokens]
     return Redactor(tokens, key_variables(config.llm.backends), keys)
 
 
 class AnswerRedactor:
-    """Redact the deltas of one answer. The deltas returned have the same text, however the provider cuts the answer."""
+    """Redact the deltas of one answer. The redacted text does not depend on where the provider splits the answer into deltas."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -26,7 +26,7 @@ class AnswerRedactor:
 
     @cached_property
     def _secrets(self) -> SecretSet:
-        # Read at the first delta: the provider key of this answer may have come into use after ``__init__``.
+        # Read at the first delta, because the provider key of this answer may be loaded after ``__init__``.
         return self._redactor.secrets()
 
     @cached_property
@@ -38,10 +38,10 @@ class AnswerRedactor:
         return StreamRedactor(self._secrets)
 
     def feed(self, delta: ChatDelta) -> ChatDelta:
-        """Return what may leave after ``delta``, which may be a delta without text."""
+        """Return the redacted text that can be sent after ``delta``. It may be empty, because the rest is held."""
         content = self._content.feed(delta.content) if delta.content else ""
         refusal = self._refusal.feed(delta.refusal) if delta.refusal else ""
-        calls = tuple(filter(_has_content, map(self._feed_call, delta.tool_calls))) if delta.tool_calls else ()
+        calls = tuple(filter(_is_not_empty, map(self._feed_call, delta.tool_calls))) if delta.tool_calls else ()
         return ChatDelta(content, calls, delta.finish_reason, delta.usage, delta.cost_usd, refusal)
 
     def flush(self) -> ChatDelta:
@@ -54,10 +54,10 @@ class AnswerRedactor:
         arguments = ""
         if call.arguments:
             arguments = self._arguments.setdefault(call.index, StreamRedactor(self._secrets)).feed(call.arguments)
-        identity = redact_secrets(self._secrets, call.id) if call.id else call.id
+        call_id = redact_secrets(self._secrets, call.id) if call.id else call.id
         name = redact_secrets(self._secrets, call.name) if call.name else call.name
-        return ToolCallDelta(call.index, identity, name, arguments)
+        return ToolCallDelta(call.index, call_id, name, arguments)
 
 
-def _has_content(call: ToolCallDelta) -> bool:
+def _is_not_empty(call: ToolCallDelta) -> bool:
     return bool(call.arguments) or call.id is not None or call.name is not None

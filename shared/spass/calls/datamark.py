@@ -1,8 +1,8 @@
 """Spotlight looked-up text in a prompt: put it between delimiters and replace blanks by marks (datamarking, Hines et al. 2024,
 https://arxiv.org/abs/2403.14720), so that a model can tell data from instructions.
 
-The mark replaces the first blank of a run; before a line break, a tab or other white space the mark is inserted. So the marks can
-be removed without a trace, and a text that a model copies into a tool's arguments is the original text.
+The mark replaces the first blank of a run, and is inserted before a line break, a tab or other white space. So the original text
+can be restored exactly, for example when a model copies looked-up text into the arguments of a tool.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final
 from spass.core.confusables import TagSanitizer
 
 MARK: Final = "ˆ"
-"""U+02C6: rare in texts, and a letter to every tokenizer."""
+"""U+02C6: rare in texts, and every tokenizer treats it as a letter."""
 
 NOTE: Final = (
     'Text between <data mark="…"> and </data> was looked up or answered by a tool; the character that "mark" names stands for '
@@ -27,30 +27,30 @@ _TAGS: Final = TagSanitizer("data")
 _FIRST_BLANK: Final = re.compile(r" (?<!\s )")
 _OTHER_SPACE: Final = re.compile(r"([^\S ]\s*)")
 _OTHER_SPACE_IN_JSON: Final = re.compile(r"([^\S ]\s*|(?<!\\)\\[nrt])")
-_IN_TEXT: Final = r"(?P<unfinished>MARK\Z)|(?P<dropped>MARK(?=[^\S ]))|(?P<mark>MARK)"
+_MARK_IN_TEXT: Final = r"(?P<incomplete>MARK\Z)|(?P<inserted>MARK(?=[^\S ]))|(?P<blank>MARK)"
 # An escape is matched as a whole, so that the character after a backslash is not read as a mark.
-_IN_JSON: Final = (
-    r"(?P<unfinished>(?:MARK)\\?\Z|\\(?:u[0-9a-f]{0,3})?\Z)|(?P<dropped>(?:MARK)(?=[^\S ]|\\[nrt]))|(?P<mark>MARK)|\\."
+_MARK_IN_JSON: Final = (
+    r"(?P<incomplete>(?:MARK)\\?\Z|\\(?:u[0-9a-f]{0,3})?\Z)|(?P<inserted>(?:MARK)(?=[^\S ]|\\[nrt]))|(?P<blank>MARK)|\\."
 )
 _FLAGS: Final = re.IGNORECASE | re.DOTALL
-_DELIMITED: Final = re.compile(f'<data mark="([{_MARKS}])">(.*?)</data>', re.DOTALL)
+_DATA_ELEMENT: Final = re.compile(f'<data mark="([{_MARKS}])">(.*?)</data>', re.DOTALL)
 
 
-def unused_mark(texts: Iterable[str]) -> str:
-    """Return a mark that occurs in none of ``texts``, so that marks differ from the original characters."""
-    taken = {mark for text in texts if not text.isascii() for mark in _MARKS if mark in text}
-    return next((mark for mark in _MARKS if mark not in taken), MARK)
+def choose_mark(texts: Iterable[str]) -> str:
+    """Return the first mark that occurs in none of ``texts``, or ``MARK`` if each of them occurs."""
+    used = {mark for text in texts if not text.isascii() for mark in _MARKS if mark in text}
+    return next((mark for mark in _MARKS if mark not in used), MARK)
 
 
 def wrap_as_data(text: str, mark: str) -> str:
-    """Return ``text`` between delimiters. It cannot close them or open others: the bracket of a similar tag becomes ``[``. If no
-    mark was unused, the mark in the text becomes ``^``."""
+    """Return ``text`` with marks, between ``<data>`` tags. Similar tags in the text get the bracket ``[``, so that the text
+    cannot close the element. If the text contains ``mark``, it becomes ``^``."""
     text = _TAGS.sanitize(text.replace(mark, "^"), "[")
     return f'<data mark="{mark}">{mark_spaces(text, mark)}</data>'
 
 
 def mark_spaces(text: str, mark: str) -> str:
-    """Return ``text``, which must not contain ``mark``, with marks. In JSON, escaped line breaks and tabs are marked too."""
+    """Insert marks in ``text``, which must not contain ``mark``. In JSON, also mark escaped line breaks and tabs."""
     if _has_single_blanks_only(text):  # the same result, ten times faster
         return text.replace(" ", mark).replace("\n", f"{mark}\n")
     pieces = (_OTHER_SPACE_IN_JSON if _is_json(text) else _OTHER_SPACE).split(_FIRST_BLANK.sub(mark, text))
@@ -59,7 +59,7 @@ def mark_spaces(text: str, mark: str) -> str:
 
 
 def _has_single_blanks_only(text: str) -> bool:
-    """Return whether all white space is single blanks and single line breaks."""
+    """Return whether the text has no white space but single blanks and single line breaks."""
     if "  " in text or ("\n" in text and ("\n " in text or "\n\n" in text)):
         return False
     escapes = "\\" in text and any(escape in text for escape in ("\\n", "\\t", "\\r"))
@@ -67,10 +67,10 @@ def _has_single_blanks_only(text: str) -> bool:
 
 
 def remove_marks(text: str) -> str:
-    """Return ``text`` without the marks that ``mark_spaces`` puts around and into data."""
-    end = text.rfind("</data>") + 7  # without an end tag, a search would read all the rest
-    found = _DELIMITED.sub(lambda data: _remove_marks(data.group(2), data.group(1)), text[:end])
-    return found + text[end:]
+    """Return ``text`` with each result of ``wrap_as_data`` in it replaced by the original text."""
+    end = text.rfind("</data>") + len("</data>")  # after it, each start tag would cost a search to the end of the text
+    restored = _DATA_ELEMENT.sub(lambda data: _remove_marks(data.group(2), data.group(1)), text[:end])
+    return restored + text[end:]
 
 
 def _remove_marks(text: str, mark: str) -> str:
@@ -83,35 +83,36 @@ def _is_json(text: str) -> bool:
 
 
 class MarkRemover:
-    """Turn marks that a model repeats back into blanks, in a text that arrives in pieces. A mark, or the start of one, is held
-    until the next character. ``json``: the text is JSON, in which a mark may be written as an escape."""
+    """Remove the marks that a model repeats, in a text that arrives in pieces. A mark, or the start of one, is held until the
+    next character. With ``json``, the text is JSON, in which a mark may be written as an escape."""
 
     def __init__(self, mark: str, *, json: bool = False) -> None:
         self._starts = (mark, "\\") if json else (mark,)
         self._mark = re.compile(rf"{mark}|\\u{ord(mark):04x}" if json else mark, re.IGNORECASE)
-        self._piece = re.compile(_IN_JSON.replace("MARK", self._mark.pattern) if json else _IN_TEXT.replace("MARK", mark), _FLAGS)
+        pattern = _MARK_IN_JSON.replace("MARK", self._mark.pattern) if json else _MARK_IN_TEXT.replace("MARK", mark)
+        self._piece = re.compile(pattern, _FLAGS)
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Add ``text`` and return what is decided by now."""
+        """Add ``text`` and return all text that no later piece can change."""
         if not self._held and not any(start in text for start in self._starts):
             return text
         text, self._held = self._held + text, ""
-        return self._piece.sub(self._read, text)
+        return self._piece.sub(self._replace, text)
 
     def flush(self) -> str:
-        """Return the held text at the end."""
+        """Return the held text. Call it once, at the end."""
         held, self._held = self._held, ""
         return self._mark.sub(" ", held)
 
-    def _read(self, found: re.Match[str]) -> str:
+    def _replace(self, found: re.Match[str]) -> str:
         match found.lastgroup:
-            case "unfinished":
+            case "incomplete":
                 self._held = found.group()
                 return ""
-            case "dropped":
+            case "inserted":
                 return ""
-            case "mark":
+            case "blank":
                 return " "
             case _:
                 return found.group()

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from spass.calls.datamark import NOTE, MarkRemover, unused_mark, wrap_as_data
+from spass.calls.datamark import NOTE, MarkRemover, choose_mark, wrap_as_data
 from spass.calls.invisible_characters import strip_invisible
 from spass.calls.role_tokens import escape_role_tokens
 from spass.core.errors import InputRefused
@@ -45,7 +45,7 @@ def sanitize_request(request: ChatRequest) -> SanitizedRequest:
     if tools is not request.tools or response_format is not request.response_format:
         request = replace(request, tools=tools, response_format=response_format)
     if any(map(_is_data, messages)):
-        mark = unused_mark(text for message in messages for text in _texts(message))
+        mark = choose_mark(text for message in messages for text in _texts(message))
         marked = [
             message.rewritten(lambda text: wrap_as_data(text, mark)) if _is_data(message) else message for message in messages
         ]

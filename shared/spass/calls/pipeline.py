@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Final, Literal
 
 from spass.calls.admission import Admission, CallReservation
-from spass.calls.answer_redaction import AnswerRedactor, redactor_of
+from spass.calls.answer_redaction import AnswerRedactor, build_redactor
 from spass.calls.defence import count_request_characters, sanitize_request
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import estimate_tokens, expected_usage
@@ -55,7 +55,7 @@ class Calls:
         self._config = config
         self._router = router
         self._admission = admission or Admission(cascade)
-        self._redactor = redactor or redactor_of(config, router.keys)
+        self._redactor = redactor or build_redactor(config, router.keys)
 
     def chat(self, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Yield the answer in pieces.

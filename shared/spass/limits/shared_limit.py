@@ -28,13 +28,13 @@ from spass.core.errors import StorageUnavailable
 from spass.limits.shard import LimitTable, Reservation, Shard
 from spass.limits.shard_state import Caps, NoCapacity, ReservationRequest
 
-# A shard's part stays far larger than one call.
-_TOKENS_A_SHARD: Final = 1_000_000
-_CALLS_A_SHARD: Final = 32
-_USD_A_SHARD: Final = 500
-_MOST_SHARDS: Final = 16
+# Caps of one shard. They are large, so that one call takes only a small part.
+_TOKENS_PER_SHARD: Final = 1_000_000
+_CALLS_PER_SHARD: Final = 32
+_USD_PER_SHARD: Final = 500
+_MAX_SHARDS: Final = 16
 
-_SMALLEST: Final = Decimal("1e-12")  # dollars
+_USD_PRECISION: Final = Decimal("1e-12")
 
 
 def new_call_id() -> str:
@@ -44,10 +44,10 @@ def new_call_id() -> str:
 
 
 class SharedLimit:
-    """The limit of one thing. Keep the object: its cached state saves a read.
+    """The limit of one tenant or backend. Keep the object: its cached state saves a read.
 
-    ``partition`` returns the key of a shard. ``spent_before`` returns what a month (``2026-11``) has cost by other records: the
-    opening balance.
+    ``partition`` returns the key of the shard with a number. ``spent_before`` returns the cost of a month (``2026-11``) by the
+    usage records. It is the opening balance of a budget that is new in this month.
     """
 
     def __init__(
@@ -70,30 +70,35 @@ class SharedLimit:
     ) -> Reservation | NoCapacity:
         """Reserve ``tokens`` (at most the cap) and ``usd`` for the call ``call_id``, or return why there is no room.
 
-        A reservation that takes longer than ``seconds`` is given back once it is made.
+        A reservation that takes longer than ``seconds`` is settled with zero tokens once it is made.
 
         Raises:
             StorageUnavailable: the table did not answer in time; what was reserved ends with its lease and the window.
         """
-        making = asyncio.ensure_future(self._reserve(ReservationRequest(call_id, tokens, usd)))
+        pending = asyncio.ensure_future(self._reserve(ReservationRequest(call_id, tokens, usd)))
         try:
             async with asyncio.timeout(seconds):
-                return await asyncio.shield(making)
+                return await asyncio.shield(pending)
         except TimeoutError:
-            self._give_back(making)
+            self._settle_later(pending)
             raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1) from None
         except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):
-                await asyncio.wait({self._give_back(making)}, timeout=seconds)
+                await asyncio.wait({self._settle_later(pending)}, timeout=seconds)
             raise
 
-    def _give_back(self, making: asyncio.Future[Reservation | NoCapacity]) -> asyncio.Task[None]:
-        """Settle what ``making`` reserves, because its caller has gone."""
+    def _settle_later(self, pending: asyncio.Future[Reservation | NoCapacity]) -> asyncio.Task[None]:
+        """Settle the reservation of ``pending`` with zero tokens as soon as it is made, because its caller does not wait any
+        more."""
 
         async def settle() -> None:
-            await asyncio.wait({making})
-            if not making.cancelled() and making.exception() is None and isinstance(made := making.result(), Reservation):
-                await made.settle(tokens=0)
+            await asyncio.wait({pending})
+            if (
+                not pending.cancelled()
+                and pending.exception() is None
+                and isinstance(reservation := pending.result(), Reservation)
+            ):
+                await reservation.settle(tokens=0)
 
         task = asyncio.create_task(settle())
         self._cleanup_tasks.add(task)
@@ -103,13 +108,13 @@ class SharedLimit:
     async def _reserve(self, request: ReservationRequest) -> Reservation | NoCapacity:
         others = [shard for shard in self._shards if shard is not self._preferred_shard]
         random.shuffle(others)
-        full: list[NoCapacity] = []
+        refusals: list[NoCapacity] = []
         for shard in (self._preferred_shard, *others):
-            answer = await shard.reserve(request, partial(self._opening, shard))
+            answer = await shard.reserve(request, partial(self._opening_balance, shard))
             if isinstance(answer, Reservation):
                 return answer
-            full.append(answer)
-        return min(full, key=lambda reason: reason.retry_after)
+            refusals.append(answer)
+        return min(refusals, key=lambda refusal: refusal.retry_after)
 
     async def count_in_flight(self, max_age: float = 1.0) -> int:
         """Return the number of calls in flight, at most ``max_age`` seconds old.
@@ -121,28 +126,31 @@ class SharedLimit:
 
     @property
     def spent(self) -> Decimal:
-        """Return the cost of the month by the cached states, reservations included. After a full budget each shard has one."""
+        """Return the cost of the month by the cached states of the shards, reservations included. It is complete after a refusal
+        for a full budget, because that has read every shard."""
         return sum((shard.spent for shard in self._shards), Decimal(0))
 
-    async def _opening(self, opened: Shard, month: str) -> Decimal:
-        """Return the opening balance of ``opened``: its part of the cost that no shard has counted yet, at most its budget."""
+    async def _opening_balance(self, new_shard: Shard, month: str) -> Decimal:
+        """Return the opening balance of ``new_shard``. The cost of the month that no shard has counted yet is divided equally
+        between the shards without a balance. With several shards, the result is at most the budget of the shard."""
         if self._spent_before is None:
             return Decimal(0)
-        left, uncounted = await self._spent_before(month), 1
+        remaining, uncounted_shards = await self._spent_before(month), 1
         for shard in self._shards:
-            if shard is opened:
+            if shard is new_shard:
                 continue
             state = await shard.read()
             if state.month == month:
-                left -= min(state.spent, shard.budget)
+                remaining -= min(state.spent, shard.budget)
             else:
-                uncounted += 1
-        part = max(Decimal(0), left / uncounted).quantize(_SMALLEST)
-        return part if len(self._shards) == 1 else min(part, opened.budget)
+                uncounted_shards += 1
+        part = max(Decimal(0), remaining / uncounted_shards).quantize(_USD_PRECISION)
+        return part if len(self._shards) == 1 else min(part, new_shard.budget)
 
 
 async def forget_spending(table: LimitTable, partition: Callable[[int], Key]) -> None:
-    """Let the next reservation sum up the month's cost again, because it was not counted while there was no budget.
+    """Let the next reservation compute the opening balance again. Call it before a budget is set, because costs
+    are not counted while there is none.
 
     Raises:
         StorageUnavailable: the table did not answer.
@@ -152,18 +160,18 @@ async def forget_spending(table: LimitTable, partition: Callable[[int], Key]) ->
         with suppress(ConditionFailed):
             await table.write(Update(partition(number), remove=("budget",), when=Exists("budget")))
 
-    await run_concurrently([forget(number) for number in range(_MOST_SHARDS)])
+    await run_concurrently([forget(number) for number in range(_MAX_SHARDS)])
 
 
 def _shares(caps: Caps) -> list[Caps]:
     """Return the caps of each shard; their sum is ``caps``."""
     tokens, concurrent, usd = caps.tokens_per_minute, caps.concurrent, caps.usd_per_month
-    called_for = [
-        int(cap // a_shard)
-        for cap, a_shard in ((tokens, _TOKENS_A_SHARD), (concurrent, _CALLS_A_SHARD), (usd, _USD_A_SHARD))
+    shard_counts = [
+        int(cap // per_shard)
+        for cap, per_shard in ((tokens, _TOKENS_PER_SHARD), (concurrent, _CALLS_PER_SHARD), (usd, _USD_PER_SHARD))
         if cap is not None
     ]
-    count = max(1, min(*called_for, _MOST_SHARDS)) if called_for else 1
+    count = max(1, min(*shard_counts, _MAX_SHARDS)) if shard_counts else 1
     return [
         Caps(
             None if tokens is None else (tokens + number) // count,

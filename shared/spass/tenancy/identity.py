@@ -1,4 +1,4 @@
-"""A token's tenant and rights, and the caller of one request."""
+"""Identify the tenant and the rights of a token, and describe the caller of one request."""
 
 import hashlib
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class Identity:
     allowed_models: tuple[str, ...]
 
     def allows(self, model: str) -> bool:
-        """Return True if the token may use ``model``."""
+        """Return whether the token may use ``model``."""
         return ANY_MODEL in self.allowed_models or model in self.allowed_models
 
 
 class Tokens:
-    """The tokens of the configuration, of which only the SHA-256 is known."""
+    """The tokens of the configuration. It contains only their SHA-256."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._identities = {
@@ -37,7 +37,7 @@ class Tokens:
         """Return the identity of ``token``.
 
         Raises:
-            InvalidToken: the configuration does not have it.
+            InvalidToken: the configuration does not contain the token.
         """
         try:
             return self._identities[_digest(token)]
@@ -54,7 +54,8 @@ def _digest(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request, and its place in a tree of calls. ``route`` is a template: ``/a1/agents/{name}/chat``."""
+    """The sender of a request. ``depth`` is the number of gateway calls that led to it, and ``parent_request_id`` is the last of
+    them. ``route`` is a template: ``/a1/agents/{name}/chat``."""
 
     identity: Identity
     user: UserId | None

@@ -148,9 +148,9 @@ class Services:
 
     @cached_property
     def redactor(self) -> "Redactor":
-        from spass.calls.answer_redaction import redactor_of
+        from spass.calls.answer_redaction import build_redactor
 
-        return redactor_of(self.config, lambda: self.router.keys() if "router" in self.__dict__ else ())
+        return build_redactor(self.config, lambda: self.router.keys() if "router" in self.__dict__ else ())
 
     def redact(self, text: str) -> str:
         """Return the text of an error without secrets. Before the configuration is read, no error contains a caller's text."""

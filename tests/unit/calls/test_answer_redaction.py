@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.calls.answer_redaction import AnswerRedactor, redactor_of
+from spass.calls.answer_redaction import AnswerRedactor, build_redactor
 from spass.core.errors import UpstreamRejected
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import ChatDelta, ChatReply, ToolCallDelta, collect_deltas
@@ -70,7 +70,7 @@ ORDINARY: Mapping[str, str] = {
 
 
 def redactor(keys: Sequence[str] = (PROVIDER_KEY,)) -> Redactor:
-    return redactor_of(CONFIG, lambda: keys)
+    return build_redactor(CONFIG, lambda: keys)
 
 
 @pytest.fixture(autouse=True)
@@ -307,7 +307,7 @@ def test_figures_pass() -> None:
 
 def test_keys_that_come_into_use_later_are_known_to_the_next_answer() -> None:
     keys: list[str] = []
-    made = redactor_of(CONFIG, lambda: keys)
+    made = build_redactor(CONFIG, lambda: keys)
     assert heard([ChatDelta(PROVIDER_KEY)], AnswerRedactor(made)).message.content == PROVIDER_KEY
     keys.append(PROVIDER_KEY)
     assert PROVIDER_KEY not in heard([ChatDelta(PROVIDER_KEY)], AnswerRedactor(made)).message.content

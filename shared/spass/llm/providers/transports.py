@@ -1,4 +1,4 @@
-"""Choose the transport to a provider, and note whether a failed request may have reached it."""
+"""Choose the transport to a provider, and record whether it may have received a failed request."""
 
 import urllib.request
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from spass.llm.attempt import Attempt
 from spass.llm.providers.direct import SENT, DirectTransport
 
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than the idle limit of the load balancers in front of models
-_NEVER_SENT: Final = (
+_NOT_SENT_WHOLE: Final = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
     httpx.PoolTimeout,
@@ -25,15 +25,15 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def transport_to(base_url: str) -> httpx.AsyncBaseTransport:
-    """Return the transport straight to the provider, or through the proxy that the environment names for it."""
-    proxy = _proxy(httpx.URL(base_url))
+    """Return a direct transport to ``base_url``, or a transport through the proxy that the environment sets for it."""
+    proxy = _find_proxy(httpx.URL(base_url))
     if proxy is None:
         return DirectTransport(keepalive=_KEEPALIVE_SECONDS)
     return httpx.AsyncHTTPTransport(proxy=proxy, limits=httpx.Limits(keepalive_expiry=_KEEPALIVE_SECONDS))
 
 
-def _proxy(url: httpx.URL) -> str | None:
-    """Return the proxy that the environment names for ``url``. A server on this machine is never asked through one."""
+def _find_proxy(url: httpx.URL) -> str | None:
+    """Return the URL of the proxy that the environment sets for ``url``, or None. A server on this machine never has one."""
     if url.host in _LOOPBACK or urllib.request.proxy_bypass(url.host):
         return None
     proxies = urllib.request.getproxies()
@@ -43,13 +43,14 @@ def _proxy(url: httpx.URL) -> str | None:
 
 @contextmanager
 def track_sent(request: httpx.Request, attempt: Attempt) -> Iterator[None]:
-    """Note for a ``request`` that ends without an answer whether the provider may have all of it.
+    """Set ``attempt.sent`` if ``request`` ends without an answer and the provider may have received all of it.
 
-    ``DirectTransport`` says so itself. Of another transport it is assumed, unless the exception shows the opposite.
+    ``DirectTransport`` reports this in the extension ``SENT``. With another transport, only the exceptions in ``_NOT_SENT_WHOLE``
+    prove the opposite.
     """
     try:
         yield
     except BaseException as error:
-        if request.extensions.get(SENT, not isinstance(error, _NEVER_SENT)):
+        if request.extensions.get(SENT, not isinstance(error, _NOT_SENT_WHOLE)):
             attempt.sent = True
         raise

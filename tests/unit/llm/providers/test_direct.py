@@ -304,5 +304,5 @@ def test_a_proxy_of_the_environment_is_for_the_world_outside(
     monkeypatch.setenv("https_proxy", "proxy.example.com:3128")
     monkeypatch.setenv("http_proxy", "http://plain.example.com")
     monkeypatch.setenv("no_proxy", "example.org")
-    assert transports._proxy(httpx.URL(url)) == proxy
+    assert transports._find_proxy(httpx.URL(url)) == proxy
     assert isinstance(transports.transport_to(url), DirectTransport) == (proxy is None)

@@ -65,7 +65,7 @@ def test_ids_are_found_by_name_and_by_what_follows(names: set[str], wanted: str)
     assert [ids.row(n) for n in range(len(ids))] == rows
     assert ids.find(wanted) == (ordered.index(wanted) if wanted in names else None)
     assert [ids.find(name) for name in ordered] == list(range(len(ordered)))
-    assert list(ids)[ids.after(wanted) :] == [name for name in ordered if name > wanted]
+    assert list(ids)[ids.first_row_after(wanted) :] == [name for name in ordered if name > wanted]
 
 
 @given(st.sets(st.integers(0, 5000)), st.sets(st.integers(0, 5000)))

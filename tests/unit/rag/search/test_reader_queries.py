@@ -155,7 +155,7 @@ def test_filters_least_scores_and_ties_agree_with_brute_force(
         patch.setattr("spass.rag.index.objects.HEAD_BYTES", 64)
         patch.setattr("spass.rag.index.objects._WHOLE_OFFSETS_ROWS", 8)
         patch.setattr("spass.rag.index.objects._WHOLE_DOCS_BYTES", 500)
-        patch.setattr("spass.rag.search.nearest_neighbors._STREAMED_BYTES", 1000)
+        patch.setattr("spass.rag.search.nearest_neighbors._MAX_GROUP_BYTES", 1000)
         asyncio.run(run())
 
 
@@ -212,7 +212,7 @@ async def test_an_index_larger_than_the_budget_streams_a_few_blocks_at_a_time(
 ) -> None:
     block = 10 * 4 * DIMENSIONS
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", block)
-    monkeypatch.setattr("spass.rag.search.nearest_neighbors._STREAMED_BYTES", 3 * block)
+    monkeypatch.setattr("spass.rag.search.nearest_neighbors._MAX_GROUP_BYTES", 3 * block)
     await write(harness, sized(200, 90), ["d0003"])
     wanted = await ask(harness, harness.cold(), "some text", 50)
     small = harness.cold(budget=12_000)

@@ -63,7 +63,7 @@ def test_segments_of_any_sizes_beside_each_other_agree_with_brute_force(sizes: l
     query = normalise(np.array([[1, 2, 3, 4]], np.float32))[0]
     pieces = np.split(vectors, np.cumsum(sizes)[:-1])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spass.rag.search.scan._CACHED_NUMBERS", 1000 * 4)
+        patch.setattr("spass.rag.search.scan._CPU_CACHED_NUMBERS", 1000 * 4)
         found = best_of([ScanBlock(number, 0, piece) for number, piece in enumerate(pieces)], query, top_k)
     firsts = [0, *np.cumsum(sizes).tolist()]
     placed = sorted((-score, firsts[number] + row) for score, number, row in found)[:top_k]
