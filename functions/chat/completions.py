@@ -34,10 +34,10 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, exchange:
         chunks = partial(completions.stream, scope, body, augment)
         return await stream_idempotently(exchange, request.receive, chunks, collect=collect_chunks, replay=replay)
 
-    async def answered(_: Claim | None) -> RouteResult:
+    async def complete(_: Claim | None) -> RouteResult:
         return RouteResult(await completions.complete(scope, body, augment))
 
-    return await run_idempotently(exchange, answered)
+    return await run_idempotently(exchange, complete)
 
 
 def _needs(services: Services) -> None:

@@ -17,10 +17,10 @@ router = api_router()
 async def embed_texts(body: EmbeddingsRequest, exchange: CurrentExchange) -> Response:
     """Embed one or more texts: up to 256, or up to `limits.embedding_inputs` of gateway.yaml."""
 
-    async def embedded(_: Claim | None) -> RouteResult:
+    async def embed(_: Claim | None) -> RouteResult:
         return RouteResult(await exchange.services.completions.embed(exchange.scope, body))
 
-    return await run_idempotently(exchange, embedded)
+    return await run_idempotently(exchange, embed)
 
 
 app = stream_app(router, needs=lambda services: (services.completions, services.read_keys(all_models=True)))

@@ -20,8 +20,10 @@ async def query_index(index_id: IndexParameter, body: QueryRequest, exchange: Cu
     document_filter = parse_filter(body.filter) if body.filter else None
 
     async def search(_: Claim | None) -> RouteResult:
-        query = exchange.services.reader.query
-        answer = await query(exchange.scope, index_id, body.query, body.top_k, filter=document_filter, min_score=body.min_score)
+        reader = exchange.services.reader
+        answer = await reader.query(
+            exchange.scope, index_id, body.query, body.top_k, filter=document_filter, min_score=body.min_score
+        )
         return RouteResult(answer)
 
     return await run_idempotently(exchange, search)

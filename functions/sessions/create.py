@@ -18,11 +18,11 @@ async def create_session(name: AgentParameter, exchange: CurrentExchange, body: 
     services = exchange.services
     services.agents.get(name)
 
-    async def created(claim: Claim | None) -> RouteResult:
+    async def create(claim: Claim | None) -> RouteResult:
         session = await services.sessions.create(exchange.scope, name, body or CreateSession(), claim)
         return RouteResult(SessionView.of(session), stored=True)
 
-    return await run_idempotently(exchange, created, status=201)
+    return await run_idempotently(exchange, create, status=201)
 
 
 handler = lambda_handler(router)

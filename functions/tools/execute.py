@@ -30,15 +30,15 @@ async def execute_tool(body: ToolExecution, exchange: CurrentExchange) -> Respon
     """Run a tool and return its result. A failure of the tool itself is a result `{"error": …}`, which is not stored under an
     `Idempotency-Key`. A tool that writes first returns a preview and a `confirm_token`, and makes the change in a second call."""
 
-    async def executed(claim: Claim | None) -> RouteResult:
-        run = exchange.services.toolbox.execute_direct
-        answer = await run(exchange.scope, body.name, body.arguments, claim, exchange.cost_headers)
+    async def execute(claim: Claim | None) -> RouteResult:
+        toolbox = exchange.services.toolbox
+        answer = await toolbox.execute_direct(exchange.scope, body.name, body.arguments, claim, exchange.cost_headers)
         return RouteResult(answer.body, stored=answer.is_recorded, discard=answer.failed, stored_answer=answer.record)
 
-    async def restored(record: Mapping[str, Json]) -> Mapping[str, Json]:
+    async def restore(record: Mapping[str, Json]) -> Mapping[str, Json]:
         return await exchange.services.toolbox.restore_preview(exchange.scope, body.name, body.arguments, record)
 
-    return await run_idempotently(exchange, executed, restore=restored)
+    return await run_idempotently(exchange, execute, restore=restore)
 
 
 app = stream_app(router, needs=lambda services: (services.toolbox, services.read_keys()))

@@ -80,9 +80,11 @@ class Sessions:
         return SessionPage(sessions=sessions, next_cursor=encode_cursor(bound, sessions[-1].id) if len(items) > limit else None)
 
     async def get(self, scope: Scope, agent: AgentName, session: SessionId) -> Session:
-        """Raises:
-        SessionNotFound: absent, deleted or another user's.
-        SessionAgentMismatch: it is the user's, with another agent.
+        """Return a session of the user with ``agent``.
+
+        Raises:
+            SessionNotFound: the session does not exist, was deleted or belongs to another user.
+            SessionAgentMismatch: the session belongs to the user, but to another agent.
         """
         return decode_owned_session(
             await scope.store.table.get(keys.session_head(scope.store.tenant, session)), agent, require_user(scope)

@@ -34,8 +34,10 @@ async def supersede_older(store: TenantStore, file: UploadedFile) -> None:
 
 
 async def check_not_superseded(store: TenantStore, record: UploadRecord) -> None:
-    """Raises:
-    Superseded: the event of a newer object has arrived.
+    """Check that no newer object is known under the key of the file.
+
+    Raises:
+        Superseded: the event of a newer object has arrived.
     """
     if record.sequencer:
         item = await store.table.get(_newest(store, record.index, record.key))

@@ -148,9 +148,11 @@ def errors_of(item: Mapping[str, Value]) -> tuple[UploadError, ...]:
 
 
 async def read_record(store: TenantStore, index: IndexId, upload: UploadId) -> UploadRecord:
-    """Raises:
-    UploadNotFound: there is no such upload.
-    StorageUnavailable: throttled or unreachable through all retries.
+    """Return the record of an upload.
+
+    Raises:
+        UploadNotFound: there is no such upload.
+        StorageUnavailable: the table did not answer, or throttled every retry.
     """
     item = await store.table.get(keys.upload(store.tenant, index, upload))
     if item is None:

@@ -124,8 +124,10 @@ class Uploads:
         return ticket
 
     async def get(self, scope: Scope, index_id: IndexId, upload_id: UploadId) -> Upload:
-        """Raises:
-        UploadNotFound: there is no such upload into this index.
+        """Return the state of an upload.
+
+        Raises:
+            UploadNotFound: there is no such upload into this index.
         """
         return await _shown(scope.store, await read_record(scope.store, index_id, upload_id))
 
