@@ -202,6 +202,7 @@ class ChatReader:
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, str], int] = {}  # the provider's index and id of a call -> our index
+        self._latest: dict[int, int] = {}  # the provider's index -> our index of the last call that had it
         self._names: dict[int, str] = {}
         self._texts = SurrogateJoiner()
         self._thought = 0  # characters of reasoning that no delta has counted yet
@@ -241,17 +242,16 @@ class ChatReader:
 
     def _call(self, position: int, call: ToolCallPayload) -> ToolCallDelta:
         theirs = position if call.index is None else call.index
-        known = [index for (number, _), index in self._numbers.items() if number == theirs]
         same = not call.id or (theirs, call.id) in self._numbers
-        if known and same:
-            index = self._numbers.get((theirs, call.id or ""), known[-1])
+        if theirs in self._latest and same:
+            index = self._numbers.get((theirs, call.id or ""), self._latest[theirs])
             return ToolCallDelta(
                 index, None, self._name(index, call.function.name), self._texts.arguments(index, call.function.text)
             )
         # A new id starts a new call even under a known index: some servers number every call 0.
         index = len(self._numbers)
         identity = join_surrogates(call.id or new_id("call"))
-        self._numbers[theirs, call.id or identity] = index
+        self._numbers[theirs, call.id or identity] = self._latest[theirs] = index
         return ToolCallDelta(
             index, identity, self._name(index, call.function.name), self._texts.arguments(index, call.function.text)
         )

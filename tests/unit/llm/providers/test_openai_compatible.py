@@ -3,6 +3,7 @@
 import base64
 import json
 import struct
+import time
 from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal
@@ -24,6 +25,7 @@ from spass.llm.errors import (
     BackendRateLimited,
     BackendUnavailable,
 )
+from spass.llm.providers.openai_wire import ChatPayload, ChatReader
 from spass.llm.types import (
     ChatDelta,
     ChatReply,
@@ -675,3 +677,13 @@ async def test_a_reply_without_text_or_reason_is_an_empty_one() -> None:
     reply = await reply_of(provider_at(Upstream(whole(answer({"content": None})))))
     assert reply == ChatReply(Message(Role.ASSISTANT, ""), FinishReason.STOP, TokenUsage(11, 7))
     assert collect_deltas([]).message.content == ""
+
+
+def test_a_stream_of_many_tool_calls_takes_time_that_grows_as_they_do() -> None:
+    reader = ChatReader()
+    calls = [{"index": 0, "id": f"call_{number}", "function": {"name": "weather", "arguments": "{}"}} for number in range(30_000)]
+    payloads = [ChatPayload.model_validate({"choices": [{"delta": {"tool_calls": [call]}}]}) for call in calls]
+    started = time.process_time()
+    for payload in payloads:
+        reader.read(payload)
+    assert time.process_time() - started < 3  # what grows with the square takes twenty seconds
