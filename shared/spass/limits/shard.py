@@ -185,8 +185,8 @@ class Reservation:
                 if found is None:
                     self._log("limit_lease_lost")
                     return
-                if found != self._lease:
-                    self._lease = found  # the reply of this attempt or of an earlier one was lost
+                if found == lease or found != self._lease:
+                    self._lease = found  # a reply was lost, or another renewal of this call came first
                     return
                 # The month ended meanwhile, so the item forgot the money that the call reserved.
             else:

@@ -58,10 +58,14 @@ class MemoryBucket:
         return {"Body": BytesIO(found.body[int(first) : end]), "ContentRange": f"bytes {first}-{end - 1}/{len(found.body)}"}
 
     def list_objects_v2(self, **call: Any) -> dict[str, Any]:
-        assert call.keys() <= {"Bucket", "Prefix", "MaxKeys", "ContinuationToken"}, call.keys()
-        after = call.get("ContinuationToken", "")
+        assert call.keys() <= {"Bucket", "Prefix", "Delimiter", "MaxKeys", "ContinuationToken"}, call.keys()
+        after, prefix = call.get("ContinuationToken", ""), call["Prefix"]
         with self._lock:
-            found = sorted((key, one) for key, one in self._objects.items() if key.startswith(call["Prefix"]) and key > after)
+            found = sorted((key, one) for key, one in self._objects.items() if key.startswith(prefix) and key > after)
+        if delimiter := call.get("Delimiter"):  # the folders alone, on one page
+            tails = (key.removeprefix(prefix).partition(delimiter) for key, _ in found)
+            folders = sorted({f"{prefix}{head}{delimiter}" for head, there, _ in tails if there})
+            return {"CommonPrefixes": [{"Prefix": folder} for folder in folders], "IsTruncated": False}
         page = found[: min(call.get("MaxKeys", _MAX_KEYS), _MAX_KEYS)]
         contents = [{"Key": key, "LastModified": datetime.fromtimestamp(one.modified, UTC)} for key, one in page]
         more = {"IsTruncated": True, "NextContinuationToken": page[-1][0]} if len(page) < len(found) else {"IsTruncated": False}

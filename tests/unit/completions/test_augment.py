@@ -165,7 +165,7 @@ async def test_only_an_admins_chat_is_offered_the_tool_that_writes_the_memory(st
 async def test_settings_that_cannot_be_read_fail_the_request_before_it_begins(store: TenantStore) -> None:
     model = Model(turns=[says("42")])
     stream = model.completions(config()).stream(make_scope(store), chat(stream=True))
-    with inject(FaultPlan(Fault.TIMEOUT, at=0)), pytest.raises(StorageUnavailable):
+    with inject(FaultPlan(Fault.TIMEOUT, times=2)), pytest.raises(StorageUnavailable):
         await anext(stream)
     assert model.requests == []
 

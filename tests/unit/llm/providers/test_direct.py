@@ -185,7 +185,7 @@ async def test_a_connection_of_which_more_could_come_does_not_serve_again(first:
     assert peer.connections == 2
 
 
-async def test_a_connection_answered_before_the_request_was_sent_whole_does_not_serve_again() -> None:
+async def test_a_connection_answered_before_the_request_was_whole_is_not_reused() -> None:
     handlers: list[asyncio.Task[None] | None] = []
     ended = asyncio.Event()
 
