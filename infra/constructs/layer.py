@@ -1,7 +1,7 @@
-"""Bundle the functions' code and their three layers on the machine that synthesizes, without Docker.
+"""Bundle the code and the layers of the functions on the machine that synthesizes, without Docker.
 
 Each bundle's asset hash is computed from its inputs, so the same inputs are never built or uploaded twice. Code and packages
-carry byte code; the context ``-c bytecode=none`` leaves it out.
+contain byte code, except with the context ``-c bytecode=none``.
 """
 
 import hashlib
@@ -21,16 +21,16 @@ ARCHITECTURE: Final = lambda_.Architecture.ARM_64
 RUNTIME: Final = lambda_.Runtime.PYTHON_3_13
 
 SOURCES: Final = (ROOT / "functions", ROOT / "shared" / "spass")
-# What only tests import is not deployed.
-LEFT_OUT: Final = ROOT / "shared" / "spass" / "testing"
-STARTER: Final = ROOT / "infra" / "assets" / "run.sh"
-# The folder that an asset names does not fill it. The CDK only looks at it where bundling is switched off, as in tests.
-_ASSETS: Final = STARTER.parent
+# Only tests import this package, so it is not deployed.
+EXCLUDED: Final = ROOT / "shared" / "spass" / "testing"
+START_SCRIPT: Final = ROOT / "infra" / "assets" / "run.sh"
+# Code.from_asset needs a folder, but bundling replaces its contents. Only tests switch bundling off and use the folder itself.
+_ASSETS: Final = START_SCRIPT.parent
 
 
 @jsii.implements(ILocalBundling)
-class _Recipe:
-    """Builds an asset by calling a function with the folder to fill."""
+class _LocalBundling:
+    """Build an asset by calling ``build`` with the folder to fill."""
 
     def __init__(self, build: Callable[[Path], None]) -> None:
         self._build = build
@@ -49,29 +49,29 @@ def _asset(inputs: Iterable[Path], build: Callable[[Path], None], *, variant: st
         str(_ASSETS),
         asset_hash_type=AssetHashType.CUSTOM,
         asset_hash=digest.hexdigest(),
-        bundling=BundlingOptions(image=DockerImage.from_registry("never-pulled"), local=_Recipe(build)),
+        bundling=BundlingOptions(image=DockerImage.from_registry("never-pulled"), local=_LocalBundling(build)),
     )
 
 
 def _compiled_asset(scope: Construct, inputs: Iterable[Path], build: Callable[[Path, Path | None], None]) -> lambda_.AssetCode:
-    """Return an asset whose recipe also gets the interpreter that adds byte code, or None if byte code was declined.
+    """Return an asset. ``build`` also gets the interpreter that adds byte code, or None without byte code.
 
     Raises:
         BundlingFailed: the asset must be built here and no interpreter fits.
     """
-    declined = _bytecode_declined(scope)
-    wanted = Stack.of(scope).bundling_required and not declined
-    compiler = bundling.compiler() if wanted else None
-    return _asset(inputs, lambda output: build(output, compiler), variant="no byte code" if declined else "byte code")
+    with_bytecode = _has_bytecode(scope)
+    needs_compiler = Stack.of(scope).bundling_required and with_bytecode
+    compiler = bundling.find_compiler() if needs_compiler else None
+    return _asset(inputs, lambda output: build(output, compiler), variant="byte code" if with_bytecode else "no byte code")
 
 
-def _bytecode_declined(scope: Construct) -> bool:
+def _has_bytecode(scope: Construct) -> bool:
     value = scope.node.try_get_context("bytecode")
     if value not in (None, "none"):
         raise bundling.BundlingFailed(
             f"-c bytecode={value}: the only value is 'none', which leaves byte code out of the bundles."
         )
-    return value is not None
+    return value is None
 
 
 def _name(path: Path) -> str:
@@ -80,30 +80,30 @@ def _name(path: Path) -> str:
 
 
 def function_code(scope: Construct) -> lambda_.AssetCode:
-    """Return ``functions/`` and the library, which every function of a stack shares.
+    """Return the asset with ``functions/`` and the library, which all functions of a stack share.
 
-    Every commit changes it and it is small, so it is not a layer.
+    It is small and every commit changes it, so it is not a layer.
     """
-    deployed = (path for source in SOURCES for path in source.rglob("*.py") if not path.is_relative_to(LEFT_OUT))
-    inputs = [STARTER, *deployed]
+    deployed = (path for source in SOURCES for path in source.rglob("*.py") if not path.is_relative_to(EXCLUDED))
+    inputs = [START_SCRIPT, *deployed]
     return _compiled_asset(
         scope,
         inputs,
         lambda output, compiler: bundling.function_code(
-            output, sources=SOURCES, left_out=LEFT_OUT, starter=STARTER, compiler=compiler
+            output, sources=SOURCES, excluded=EXCLUDED, start_script=START_SCRIPT, compiler=compiler
         ),
     )
 
 
 class Layers(Construct):
-    """The layers all functions share.
+    """The layers that the functions share.
 
     ``runtime`` is the pinned third-party packages, ``config`` the operator's ``gateway.yaml`` and agents, ``model`` the weights
-    of the embedded model, for the functions that embed, ``swagger_ui`` the files of the page at /docs. ``web_adapter`` is AWS's
-    own, by which a function streams.
+    of the embedded model, for the functions that embed, ``swagger_ui`` the files of the page at /docs. ``web_adapter`` is the AWS
+    Lambda Web Adapter, by which a function streams.
     """
 
-    # From this version on, the adapter tells the app after SnapStart has restored it.
+    # This is the first version that calls the app after SnapStart has restored it.
     _WEB_ADAPTER: Final = "arn:{partition}:lambda:{region}:753240598075:layer:LambdaAdapterLayerArm64:30"
 
     def __init__(self, scope: Construct, construct_id: str, *, region: str) -> None:

@@ -19,8 +19,8 @@ from infra.stateful_resources import StatefulQueue, StatefulResources, function_
 from infra.workers import WORKERS, Trigger, Worker
 
 # Starting an execution takes a tenth of a second.
-_COMPACTIONS_A_BATCH: Final = 10
-_COMPACTION_BATCHES_AT_ONCE: Final = 2
+_COMPACTION_BATCH_SIZE: Final = 10
+_MAX_COMPACTION_CONCURRENCY: Final = 2
 _SWEEP_EVERY: Final = "rate(1 hour)"
 _SWEEP_WITHIN_MINUTES: Final = 15  # no caller waits for it
 
@@ -52,10 +52,14 @@ class JobsStack(NestedStack):
         roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path, compaction=self.compaction.arn)
         # One message at a time: a message is a file or a part of one, and one file shall not wait for another.
         jobs = self._add_worker(workers[Trigger.JOBS], roles)
-        self._work_off("Messages", stored.jobs, jobs, batch=1, at_once=environment.job_workers)
+        self._add_event_source("Messages", stored.jobs, jobs, batch=1, max_concurrency=environment.job_workers)
         compactions = self._add_worker(workers[Trigger.COMPACTIONS], roles)
-        self._work_off(
-            "Compactions", stored.compactions, compactions, batch=_COMPACTIONS_A_BATCH, at_once=_COMPACTION_BATCHES_AT_ONCE
+        self._add_event_source(
+            "Compactions",
+            stored.compactions,
+            compactions,
+            batch=_COMPACTION_BATCH_SIZE,
+            max_concurrency=_MAX_COMPACTION_CONCURRENCY,
         )
         self._every_hour(self._add_worker(workers[Trigger.HOURLY], roles))
         acknowledge(
@@ -81,7 +85,7 @@ class JobsStack(NestedStack):
             timeout=Duration.seconds(worker.seconds),
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,
-            at_once=environment.compaction_steps if worker.trigger is Trigger.COMPACTION else None,
+            reserved_concurrency=environment.compaction_steps if worker.trigger is Trigger.COMPACTION else None,
         )
         function.log_group.grant_write(role)
         self.functions[worker.function_name] = function
@@ -97,8 +101,10 @@ class JobsStack(NestedStack):
             log_removal=self._environment.log_removal,
         )
 
-    def _work_off(self, construct_id: str, queue: StatefulQueue, function: Function, *, batch: int, at_once: int) -> None:
-        """Give ``function`` the queue's messages, so many a call, to so many calls at once."""
+    def _add_event_source(
+        self, construct_id: str, queue: StatefulQueue, function: Function, *, batch: int, max_concurrency: int
+    ) -> None:
+        """Invoke ``function`` with up to ``batch`` messages of ``queue`` a call, in up to ``max_concurrency`` calls at once."""
         function.role.add_to_policy(
             iam.PolicyStatement(
                 actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"], resources=[queue.arn]
@@ -111,7 +117,7 @@ class JobsStack(NestedStack):
             event_source_arn=queue.arn,
             batch_size=batch,
             function_response_types=["ReportBatchItemFailures"],
-            scaling_config=lambda_.CfnEventSourceMapping.ScalingConfigProperty(maximum_concurrency=at_once),
+            scaling_config=lambda_.CfnEventSourceMapping.ScalingConfigProperty(maximum_concurrency=max_concurrency),
         ).node.add_dependency(function.role)
 
     def _every_hour(self, function: Function) -> None:

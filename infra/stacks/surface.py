@@ -10,7 +10,7 @@ from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.api import refusal_integration, refusal_responses
-from infra.constructs.function import LONG, SHORT, Function, FunctionKind
+from infra.constructs.function import LONG_TIMEOUT, SHORT_TIMEOUT, Function, FunctionKind
 from infra.constructs.layer import Layers, function_code
 from infra.constructs.roles import Roles
 from infra.environments import Environment
@@ -105,7 +105,7 @@ class SurfaceStack(NestedStack):
             integration_http_method="POST",
             uri=f"arn:{self.partition}:apigateway:{self.region}:lambda:path/{version}/functions/{target.function_arn}/{verb}",
             options=apigateway.IntegrationOptions(
-                timeout=LONG if route.long else SHORT,
+                timeout=LONG_TIMEOUT if route.long else SHORT_TIMEOUT,
                 response_transfer_mode=apigateway.ResponseTransferMode.STREAM
                 if route.long
                 else apigateway.ResponseTransferMode.BUFFERED,

@@ -21,7 +21,7 @@ from aws_cdk import App, Stack
 from infra import bundling
 from infra.bundling import LAMBDA, BundlingFailed, Target
 from infra.config_files import ROOT
-from infra.constructs.layer import LEFT_OUT, SOURCES, STARTER, Layers, function_code
+from infra.constructs.layer import EXCLUDED, SOURCES, START_SCRIPT, Layers, function_code
 from infra.interpreter import find_interpreter
 
 IMPORTS: Final = ROOT / "tests" / "infra" / "imports.py"
@@ -60,7 +60,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Bundles:
         target = replace(LAMBDA, python=f"{sys.version_info.major}.{sys.version_info.minor}")
         compiler = Path(sys.executable)
     built = Bundles(target, compiler, folder / "code", folder / "runtime")
-    bundling.function_code(built.code, sources=SOURCES, left_out=LEFT_OUT, starter=STARTER, compiler=compiler)
+    bundling.function_code(built.code, sources=SOURCES, excluded=EXCLUDED, start_script=START_SCRIPT, compiler=compiler)
     bundling.runtime_layer(built.runtime, ROOT / "requirements" / "runtime.txt", compiler=compiler, target=target)
     return built
 
@@ -126,7 +126,7 @@ def test_a_module_that_does_not_compile_fails_the_bundle_and_is_named(bundles: B
     (source / "wrong.py").write_text("def wrong(:\n")
     with pytest.raises(BundlingFailed, match=r"wrong\.py"):
         bundling.function_code(
-            tmp_path / "output", sources=[source], left_out=LEFT_OUT, starter=STARTER, compiler=bundles.compiler
+            tmp_path / "output", sources=[source], excluded=EXCLUDED, start_script=START_SCRIPT, compiler=bundles.compiler
         )
 
 
@@ -237,8 +237,8 @@ def _top_level(distribution: Path) -> set[str]:
 
 
 def test_what_only_tests_import_is_not_deployed(bundles: Bundles) -> None:
-    assert LEFT_OUT.is_dir()
-    assert not [file for file in bundles.code.rglob("*.py") if LEFT_OUT.name in file.parts]
+    assert EXCLUDED.is_dir()
+    assert not [file for file in bundles.code.rglob("*.py") if EXCLUDED.name in file.parts]
 
 
 def test_the_layer_holds_every_package_that_a_function_imports(imports: dict[str, dict[str, str]]) -> None:

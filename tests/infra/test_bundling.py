@@ -80,8 +80,8 @@ def test_a_functions_code_is_its_python_files_and_an_executable_start_script(tmp
     for name in ("rag/query.py", "rag/notes.md", "rag/__pycache__/query.cpython-311.pyc", "testing/table.py"):
         (source / name).write_text("")
     output = tmp_path / "output"
-    starter = ROOT / "infra" / "assets" / "run.sh"
-    bundling.function_code(output, sources=[source], left_out=source / "testing", starter=starter, compiler=None)
+    start_script = ROOT / "infra" / "assets" / "run.sh"
+    bundling.function_code(output, sources=[source], excluded=source / "testing", start_script=start_script, compiler=None)
     files = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()}
     assert files == {"functions/rag/query.py", "run.sh"}
     assert os.access(output / "run.sh", os.X_OK)
