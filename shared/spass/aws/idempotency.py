@@ -87,12 +87,16 @@ class Claim:
                 raise taken_over() from None
 
     async def renew(self) -> None:
-        """Extend the claim by a minute.
+        """Extend the claim by a minute, unless it was completed.
 
         Raises:
             ConditionFailed: the claim was lost.
         """
-        await self.store.table.write(Update(self.key, set={"expires_at": now_s() + LEASE_SECONDS}, when=self._is_mine()))
+        try:
+            await self.store.table.write(Update(self.key, set={"expires_at": now_s() + LEASE_SECONDS}, when=self._is_mine()))
+        except ConditionFailed as failure:
+            if not failure.item or failure.item.get("owner") != self.owner:
+                raise
 
     async def release(self) -> None:
         """Release the claim after a failure, so that the client may repeat the request with the same key."""

@@ -11,7 +11,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.keys import Key
 from spass.aws.leases import LEASE_SECONDS
 from spass.aws.table import ConditionFailed
-from spass.aws.writes import Absent, AtMost, Condition, Equals, Update
+from spass.aws.writes import Absent, AtMost, Condition, Equals, Exists, Update
 from spass.core.ids import random_suffix
 from spass.core.time import now_s
 
@@ -59,10 +59,11 @@ class Lease:
         """Extend the lease by another minute.
 
         Raises:
-            ConditionFailed: another worker has the item, or it has ended.
+            ConditionFailed: another worker has the item, or this one has released it.
         """
         set_until: dict[str, Value] = {"lease_until": now_s() + LEASE_SECONDS}
-        await self.store.table.write(Update(self.key, set=set_until, when=Equals("owner", self.owner)))
+        leased = Equals("owner", self.owner) & Exists("lease_until")
+        await self.store.table.write(Update(self.key, set=set_until, when=leased))
 
     async def release(self, **changes: str) -> bool:
         """Give the lease up and set ``changes`` of the item; return False if the lease was lost before.

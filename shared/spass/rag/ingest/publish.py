@@ -1,8 +1,7 @@
 """The parts of large files on the queue: at most eight of a tenant at a time, or one of each file if it has more files.
 
 Without that bound the hundreds of parts of one file would delay all other files. Each part that is done sends the next one.
-Sending
-comes before counting: if a worker dies between the two, the next one sends the same part once more.
+Sending comes before counting: if a worker dies between the two, the next one sends the same part once more.
 """
 
 from typing import Final
@@ -14,7 +13,7 @@ from spass.aws.writes import Delete, Equals, Put, Update
 from spass.core.jobs import IngestPart
 from spass.core.time import now_s
 from spass.rag.ingest.parts import part_of
-from spass.rag.ingest.upload_record import KEEP_SECONDS, UploadRecord, record_of
+from spass.rag.ingest.upload_record import PARTS_PATIENCE_SECONDS, UploadRecord, record_of
 
 PARTS_AT_ONCE: Final = 8
 
@@ -63,7 +62,8 @@ async def leave_window(store: TenantStore, record: UploadRecord) -> None:
 async def _share(store: TenantStore, record: UploadRecord) -> int:
     """Return how many parts of the upload may be on the queue, at least one."""
     key = keys.large_upload(store.tenant, record.index, record.id)
-    await store.table.write(Put(key, {TTL: now_s() + KEEP_SECONDS}))
+    # A worker that has not heard of the upload's end writes this item once more, so it expires when no part ends for a day.
+    await store.table.write(Put(key, {TTL: now_s() + PARTS_PATIENCE_SECONDS}))
     large = await store.table.query(key.pk, limit=PARTS_AT_ONCE)
     return max(1, PARTS_AT_ONCE // len(large))
 

@@ -108,6 +108,8 @@ async def set_planned(
 ) -> UploadRecord:
     """End the lease of a file of ``size`` bytes whose parts are put. It goes into the life ``generation`` of the index, if any.
 
+    A file that is planned already, by a repetition whose first reply was lost or by another worker, stays as it is.
+
     Raises:
         LeaseLost: another worker has the upload, or it has ended.
     """
@@ -124,8 +126,11 @@ async def set_planned(
     update = Update(_key(store, record), set=known, remove=LEASE, when=_IS_ACTIVE & Equals("owner", receiver.owner))
     try:
         return record_of(await store.table.write(update) or {})
-    except ConditionFailed:
-        raise LeaseLost("Another worker has this upload.", retry_after=1) from None
+    except ConditionFailed as failure:
+        found = record_of(failure.item) if failure.item else None
+        if found is None or found.parts is None or not found.active:
+            raise LeaseLost("Another worker has this upload.", retry_after=1) from None
+        return found
 
 
 async def set_status(store: TenantStore, record: UploadRecord, status: Status) -> None:

@@ -20,8 +20,9 @@ MAX_ERRORS: Final = 100
 KEEP_SECONDS: Final = 90 * 24 * 3600
 _MESSAGE_CHARACTERS: Final = 200
 
+PARTS_PATIENCE_SECONDS: Final = 24 * 3600
+"""The time without progress after which a file of several parts is abandoned. They may wait in the queue behind other files."""
 _PATIENCE_SECONDS: Final = 2 * 3600
-_PARTS_PATIENCE_SECONDS: Final = 24 * 3600  # parts may wait in the queue behind other files
 _QUEUED_PATIENCE_SECONDS: Final = 4 * 24 * 3600  # the queue keeps a message for so long
 _MAX_RESENT: Final = 3
 
@@ -125,7 +126,7 @@ class UploadRecord:
     def _patience(self) -> int:
         if self.status is Status.QUEUED:
             return _QUEUED_PATIENCE_SECONDS
-        return _PARTS_PATIENCE_SECONDS if (self.parts or 0) > 1 else _PATIENCE_SECONDS
+        return PARTS_PATIENCE_SECONDS if (self.parts or 0) > 1 else _PATIENCE_SECONDS
 
     def _idle_seconds(self, now_s: int) -> int:
         return now_s - max(self.touched, self.lease_until)

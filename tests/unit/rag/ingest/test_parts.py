@@ -4,12 +4,17 @@ from collections.abc import Sequence
 
 import pytest
 
+from spass.aws.table import ConditionFailed
 from spass.core.errors import UpstreamError, UpstreamRejected
 from spass.core.ids import DocumentId, IndexId, UploadId
 from spass.core.jobs import IngestUpload, body_of
 from spass.core.time import Deadline, now_s
-from spass.rag.ingest.publish import PARTS_AT_ONCE
+from spass.rag.ingest.lease import Lease, Receiver
+from spass.rag.ingest.parts import PartRecord, lease_part, part_key
+from spass.rag.ingest.publish import PARTS_AT_ONCE, publish_parts
+from spass.rag.ingest.upload_record import ABANDONED, read_record
 from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
+from spass.rag.ingest.transitions import end_failed
 from spass.testing.faults import Crash
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, file_of, lines, numbered
 
@@ -304,3 +309,30 @@ async def test_what_a_user_changed_meanwhile_stays(harness: IngestHarness) -> No
     assert await harness.deliver(harness.part(upload, 0))
     await harness.work_off()
     assert "d0000" not in await harness.texts()
+
+
+async def test_a_lease_that_is_renewed_after_its_release_keeps_no_other_worker_away(harness: IngestHarness) -> None:
+    """A renewal may come between the release of a part and the message that continues it."""
+    record = await read_record(harness.store, INDEX, await planned(harness))
+    first, second = Receiver("first"), Receiver("second")
+    assert isinstance(await lease_part(harness.store, record, 0, first), PartRecord)
+    lease = Lease(harness.store, part_key(harness.store, record, 0), first.owner)
+    await lease.renew()
+    assert await lease.release()
+    with pytest.raises(ConditionFailed):
+        await lease.renew()
+    assert isinstance(await lease_part(harness.store, record, 0, second), PartRecord)
+
+
+async def test_a_worker_that_missed_an_uploads_end_takes_the_window_for_a_day_at_most(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = await read_record(harness.store, INDEX, await planned(harness))
+    await end_failed(harness.store, stale, ABANDONED, may_pass=False)
+    await publish_parts(harness.store, stale)
+    harness.queued()
+    tomorrow = now_s() + 24 * 3600
+    for room in ("aws.table", "rag.ingest.publish"):
+        monkeypatch.setattr(f"spass.{room}.now_s", lambda: tomorrow)
+    await planned(harness, "other/a.jsonl")
+    assert len(harness.queued()) == PARTS_AT_ONCE

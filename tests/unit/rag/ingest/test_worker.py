@@ -497,3 +497,15 @@ async def test_a_batch_of_nothing_but_bad_lines_counts_once_however_it_is_heard_
         assert await harness.deliver(event)
     upload = await harness.only_upload(other)
     assert (upload.status, upload.documents_failed, upload.bytes_done) == ("failed", 1500, len(body))
+
+
+@pytest.mark.parametrize("fault", [Fault.REPEATED, Fault.LOST_REPLY])
+async def test_a_plan_whose_reply_was_lost_does_not_bring_the_message_back(harness: IngestHarness, fault: Fault) -> None:
+    with inject(FaultPlan()) as plan:
+        await harness.deliver(harness.put(PATH, file_of(numbered(2))))
+    at = next(n for n, call in enumerate(plan.calls) if "parts" in getattr(call.parameters.get("write"), "set", ()))
+    other = IndexId("other")
+    with inject(FaultPlan(fault, at=at)):
+        assert await harness.deliver(harness.put(f"{other}/a.jsonl", file_of(numbered(2))))
+    assert (await harness.only_upload(other)).status == "succeeded"
+    assert await harness.texts(other) == numbered(2)

@@ -1,0 +1,46 @@
+"""A claim on a request ends by its completion, its release or another try."""
+
+import pytest
+
+from spass.aws.clients import TenantStore
+from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
+from spass.aws.table import ConditionFailed
+from spass.aws.writes import Put
+from spass.core.ids import TenantId
+from spass.testing.aws import MemoryAws
+
+pytestmark = pytest.mark.anyio
+REQUEST = IdempotentRequest("digest", "body")
+
+
+@pytest.fixture
+def store() -> TenantStore:
+    return MemoryAws().for_tenant(TenantId("demo"))
+
+
+async def acquired(store: TenantStore) -> Claim:
+    claim = await acquire(store, REQUEST)
+    assert isinstance(claim, Claim)
+    return claim
+
+
+async def test_renewing_a_completed_claim_does_not_report_it_as_lost(store: TenantStore) -> None:
+    """The answer joins the transaction of its effect, and the next renewal may come before the request ends."""
+    claim = await acquired(store)
+    answer = StoredAnswer({"done": True}, {})
+    await claim.complete(answer)
+    await claim.renew()
+    assert await acquire(store, REQUEST) == answer
+
+
+async def test_renewing_a_lost_claim_fails(store: TenantStore) -> None:
+    claim = await acquired(store)
+    await claim.release()
+    with pytest.raises(ConditionFailed):
+        await claim.renew()
+    other = await acquired(store)
+    with pytest.raises(ConditionFailed):
+        await claim.renew()
+    await store.table.write(Put(other.key, {"state": "done", "owner": other.owner}))
+    with pytest.raises(ConditionFailed):
+        await claim.renew()
