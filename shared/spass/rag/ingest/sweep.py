@@ -58,7 +58,7 @@ async def _resend(store: TenantStore, record: UploadRecord) -> None:
         await store.table.write(counted)
     except ConditionFailed:
         return
-    if record.parts is None:
+    if record.parts in (None, record.parts_done):  # not planned, or done by workers that all died before they ended the upload
         await store.jobs.send(IngestUpload(store.tenant, record.index, record.id))
     else:
         await republish_parts(store, record)

@@ -12,9 +12,9 @@ from spass.core.time import Deadline, now_s
 from spass.rag.ingest.lease import Lease, Receiver
 from spass.rag.ingest.parts import PartRecord, lease_part, part_key
 from spass.rag.ingest.publish import PARTS_AT_ONCE, publish_parts
-from spass.rag.ingest.upload_record import ABANDONED, read_record
 from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
 from spass.rag.ingest.transitions import end_failed
+from spass.rag.ingest.upload_record import ABANDONED, read_record
 from spass.testing.faults import Crash
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, file_of, lines, numbered
 

@@ -1,6 +1,7 @@
 """The hourly sweep finds uploads whose messages were lost, and ends those that no worker will finish."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -133,3 +134,28 @@ async def test_uploads_that_ended_or_wait_for_their_file_are_left_alone(harness:
     await harness.uploads.create(harness.scope, INDEX, "a.md", "text/markdown", 1000)
     assert await harness.deliver(harness.put(PATH, file_of(numbered(1))))
     assert await sweep(harness, KEEP_SECONDS - HOUR) == NOTHING
+
+
+@pytest.mark.usefixtures("leases_expired")
+@pytest.mark.parametrize("part_bytes", [len(lines(("d0000", "text 0"))), 2**20])
+async def test_an_upload_all_of_whose_parts_are_done_is_ended_and_not_abandoned(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, part_bytes: int
+) -> None:
+    monkeypatch.setattr("spass.rag.ingest.planning.SMALL_BYTES", part_bytes)
+    monkeypatch.setattr("spass.rag.ingest.planning.PART_BYTES", part_bytes)
+
+    async def die(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spass.rag.ingest.worker.end_done", die)
+        waiting = [harness.put(PATH, file_of(numbered(3)))]
+        for body in waiting:
+            with suppress(Crash):
+                await harness.deliver(body)
+            waiting += harness.queued()
+    assert (await harness.only_upload()).status == "running"
+    assert await sweep(harness, 7 * HOUR if part_bytes < 2**20 else 31 * MINUTE) == SweptUploads(resent=1)
+    await harness.work_off()
+    upload = await harness.only_upload()
+    assert (upload.status, upload.documents_ingested) == ("succeeded", 3)
