@@ -1,21 +1,19 @@
 """What one limit lets through, whom it tells to come back when, and what it gives back. Time here is simulated."""
 
 import asyncio
-from collections.abc import Iterator
 from decimal import Decimal
 from functools import partial
 
-import boto3
 import pytest
-from moto import mock_aws
 
+import spass.testing.table
 from bench.meter import bytes_of_item
 from spass.aws.attributes import Item, Value, attribute_of
-from spass.aws.dynamodb import DynamoDBTable
 from spass.aws.keys import BACKEND_PREFIX, Key, backend_limit
 from spass.aws.table import ConditionFailed, GuardedTable
 from spass.aws.writes import ITEM_ABSENT, Update
 from spass.core.errors import StorageUnavailable
+from spass.core.time import now_s
 from spass.limits.shard import LimitTable, Reservation, renew_while_running
 from spass.limits.shard_state import MAX_CALLS_PER_SHARD, Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit, forget_spending, new_call_id
@@ -25,21 +23,9 @@ pytestmark = pytest.mark.anyio
 KEY = backend_limit("b", 0)
 
 
-@pytest.fixture(params=["memory", "moto"])
-def table(request: pytest.FixtureRequest) -> Iterator[LimitTable]:
-    """The stand-in of the other tests, and moto, which reads expressions as DynamoDB does."""
-    if request.param == "memory":
-        yield MemoryTable()
-        return
-    with mock_aws():
-        client = boto3.client("dynamodb", region_name="eu-central-1", aws_access_key_id="x", aws_secret_access_key="x")
-        client.create_table(
-            TableName="t",
-            BillingMode="PAY_PER_REQUEST",
-            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
-            AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}, {"AttributeName": "sk", "AttributeType": "S"}],
-        )
-        yield GuardedTable(DynamoDBTable(client, "t"), BACKEND_PREFIX)
+@pytest.fixture
+def table() -> LimitTable:
+    return GuardedTable(spass.testing.table.MemoryTable(now_s), BACKEND_PREFIX)
 
 
 class LimitHarness:
@@ -799,10 +785,9 @@ async def test_a_hold_is_renewed_while_its_call_runs_and_not_longer() -> None:
     assert renewed == then
 
 
-def test_no_limit_reaches_beyond_its_part_of_the_table() -> None:
-    client = boto3.client("dynamodb", region_name="eu-central-1", aws_access_key_id="x", aws_secret_access_key="x")
+def test_no_limit_reaches_beyond_its_part_of_the_table(table: LimitTable) -> None:
     with pytest.raises(PermissionError):
-        asyncio.run(GuardedTable(DynamoDBTable(client, "t"), BACKEND_PREFIX).get(Key("T#demo#RAG", "LIMIT")))
+        asyncio.run(table.get(Key("T#demo#RAG", "LIMIT")))
 
 
 class SlowReplyTable(MemoryTable):

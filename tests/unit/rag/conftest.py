@@ -1,13 +1,11 @@
 """A rag room on an in-process table and bucket (single-threaded tests only), with vectors made by arithmetic."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from spass.aws.clients import Aws
 from spass.aws.invocation import AwsCall
@@ -19,10 +17,11 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import NewDocument
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
+from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
 from spass.testing.rag import build_rag
 from spass.tools.base import Rag
-from tests.simulated.memory import aws_for_faults
+from tests.simulated.memory import WITH_QUEUE
 
 T = TypeVar("T")
 DIMENSIONS = 8
@@ -86,28 +85,9 @@ class RagHarness:
 
 
 @pytest.fixture(scope="module")
-def aws(request: pytest.FixtureRequest) -> Aws:
+def aws() -> Aws:
     """A module's tests share it; each has tenants of its own."""
-    return aws_for_faults(request)
-
-
-@pytest.fixture(scope="module")
-def emulated_aws() -> Iterator[Aws]:
-    """What it is with SPASS_SOAK=1."""
-    with pytest.MonkeyPatch.context() as patch, mock_aws():
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        patch.delenv("AWS_ENDPOINT_URL", raising=False)
-        boto3.client("dynamodb").create_table(
-            TableName="spass",
-            BillingMode="PAY_PER_REQUEST",
-            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
-            AttributeDefinitions=[
-                {"AttributeName": "pk", "AttributeType": "S"},
-                {"AttributeName": "sk", "AttributeType": "S"},
-            ],
-        )
-        boto3.client("s3").create_bucket(Bucket="spass")
-        yield Aws(table="spass", bucket="spass")
+    return MemoryAws(WITH_QUEUE)
 
 
 @pytest.fixture
