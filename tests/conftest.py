@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import gc
 import logging
 import os
 import sys
@@ -14,6 +15,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 from botocore.loaders import JSONFileLoader
 from hypothesis import settings
+
+# Thousands of tests and many libraries stay in a process, and a full collection would look at all of them again and again.
+gc.set_threshold(100_000, 20, 100)
 
 settings.register_profile("everyday", deadline=None, print_blob=True)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5000)

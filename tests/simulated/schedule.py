@@ -4,7 +4,6 @@ Nothing runs in threads and nothing asks the system for time or chance, so that 
 """
 
 import asyncio
-import gc
 import random
 import selectors
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -251,13 +250,8 @@ def run_schedule(schedule: Schedule, story: Callable[[], Coroutine[Any, Any, T]]
         with inject(schedule.process(spared=True)):
             return await story()
 
-    often = gc.get_threshold()
-    gc.set_threshold(100_000, 20, 100)  # a third of the time would go into looking for what has hardly ever become garbage
-    try:
-        with asyncio.Runner(loop_factory=SeededLoop) as runner, _determined(schedule, runner.get_loop()):
-            return runner.run(told())
-    finally:
-        gc.set_threshold(*often)
+    with asyncio.Runner(loop_factory=SeededLoop) as runner, _determined(schedule, runner.get_loop()):
+        return runner.run(told())
 
 
 @contextmanager
