@@ -125,7 +125,7 @@ def _knowledge(step: Walk) -> None:
     if found["results"][0]["id"] != "tiergarten":
         raise DemoFailed("The park should be found first")
 
-    step.title("3. The same with a filter: only what was there before 1800, and is no park")
+    step.title("3. The same with a filter: only what is older than 1800 and is not a park")
     older = {"year": {"$lte": 1800}, "kind": {"$ne": "park"}}
     found = step.call("POST", f"{_BERLIN}/query", {"query": "Wo ist der größte Park?", "filter": older})
     if [hit["id"] for hit in found["results"]] != ["brandenburger-tor"]:

@@ -41,7 +41,7 @@ def check_keys(config: GatewayConfig) -> None:
         value = os.environ.get(variable)
         if value and not _KEY.fullmatch(value):
             raise LocalError(
-                f"{variable} is no key: it holds a blank or a character outside ASCII. "
+                f"{variable} is not a key: it contains a blank or a character outside ASCII. "
                 f"Write the provider's key, or remove {variable} from .env or the environment."
             )
 

@@ -133,7 +133,7 @@ def _only_loopback_without_proxy() -> None:
 def _port(text: str) -> int:
     port = int(text) if text.isascii() and text.isdigit() else 0
     if not 0 < port < 65536:
-        raise argparse.ArgumentTypeError(f"'{text}' is no port: write a number from 1 to 65535")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a port: write a number from 1 to 65535")
     return port
 
 
