@@ -1,4 +1,4 @@
-"""Parts of answers that have OpenAI's form in several rooms."""
+"""Define the parts of answers that several packages write in OpenAI's format."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ class CalledFunction(ResponseModel):
 
 
 class FunctionCall(ResponseModel):
-    """A call of a function that the model asks for."""
+    """A function call that the model requests."""
 
     id: str
     type: Literal["function"] = "function"

@@ -1,4 +1,4 @@
-"""Count the tokens that one try at a backend takes, whether its answer arrives or is lost."""
+"""Count the tokens of one attempt at a backend, whether its answer arrives or is lost."""
 
 from typing import Final
 
@@ -8,9 +8,9 @@ _NONE: Final = TokenUsage()
 
 
 class Attempt:
-    """One try at a backend, which should take ``expected`` tokens.
+    """One attempt at a backend. ``expected`` estimates its tokens.
 
-    The provider sets ``sent`` when the request has left whole and no error status refused it: it may be billed from then on.
+    The provider sets ``sent`` when the whole request was sent and no error status refused it: from then on it may be billed.
     ``started`` is True once the answer has begun to arrive.
     """
 
@@ -18,35 +18,38 @@ class Attempt:
         self.expected = expected
         self.sent = False
         self.started = False
-        self._counted = _NONE  # by the provider; 0 is unknown
-        self._uncounted = 0  # characters that came after the provider last counted
+        self._provider_usage = _NONE  # the provider's counts; 0 is unknown
+        self._characters_since_count = 0  # characters since the provider's last count
 
     def record_chunk(self, characters: int, counted: TokenUsage | None) -> None:
         """Add a piece of the answer. ``counted`` is the provider's count for the answer so far, if any."""
         self.started = True
-        self._uncounted += characters
+        self._characters_since_count += characters
         if counted is None:
             return
         if counted.completion_tokens:
-            self._uncounted = 0
-        self._counted = TokenUsage(
-            counted.prompt_tokens or self._counted.prompt_tokens, counted.completion_tokens or self._counted.completion_tokens
+            self._characters_since_count = 0
+        self._provider_usage = TokenUsage(
+            counted.prompt_tokens or self._provider_usage.prompt_tokens,
+            counted.completion_tokens or self._provider_usage.completion_tokens,
         )
 
     @property
     def usage(self) -> TokenUsage:
-        """Return the tokens of this try: the provider's counts, and an estimate from the length of the text for the rest.
+        """Return the tokens of this attempt: the provider's counts, plus an estimate for text that the provider did not count.
 
-        A lost answer counts as ``expected``, because the provider may have written all of it. A request that was refused, or
-        never sent whole, counts as nothing.
+        A lost answer counts as ``expected``, because the provider may have written all of it. A request that was refused or not
+        sent whole counts as 0.
         """
         if not self.started:
             return self.expected if self.sent else _NONE
-        written = -(-self._uncounted // CHARACTERS_PER_TOKEN)
-        return TokenUsage(self._counted.prompt_tokens or self.expected.prompt_tokens, self._counted.completion_tokens + written)
+        written = -(-self._characters_since_count // CHARACTERS_PER_TOKEN)
+        return TokenUsage(
+            self._provider_usage.prompt_tokens or self.expected.prompt_tokens, self._provider_usage.completion_tokens + written
+        )
 
     @property
     def estimated(self) -> bool:
-        """Return whether some of ``usage`` is an estimate."""
-        counted = self.started and self._counted.prompt_tokens and not self._uncounted
+        """Return True if some of ``usage`` is an estimate."""
+        counted = self.started and self._provider_usage.prompt_tokens and not self._characters_since_count
         return not counted and self.usage != _NONE

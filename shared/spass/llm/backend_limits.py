@@ -20,7 +20,7 @@ from spass.tenancy.config import BackendConfig
 
 
 class BackendLimits:
-    """Reserve calls at backends, one instance per process. A backend without limits costs no table call."""
+    """Reserve calls at backends, one instance per process. A backend without limits needs no call to the table."""
 
     def __init__(self, table: Callable[[], LimitTable] | None, *, clock: Callable[[], float] = time.time) -> None:
         self._table = table
@@ -33,11 +33,11 @@ class BackendLimits:
         """Reserve one call at ``backend`` while the body runs, and settle the tokens of ``attempt`` when it ends.
 
         Raises:
-            BackendLimitReached: there is no capacity left.
+            BackendLimitReached: the limit has no room.
             BackendLimitUnknown: the limit could not be read within ``seconds``.
         """
         hold = await self._reserve(backend, attempt.expected.total_tokens, seconds)
-        with self._counted(backend.name):
+        with self._count_active(backend.name):
             if hold is None:
                 yield
                 return
@@ -51,7 +51,7 @@ class BackendLimits:
     async def load(self, backend: BackendConfig) -> float:
         """Return the calls in flight at ``backend`` divided by its concurrency limit.
 
-        They are the calls of all workers, or those of this one if the table cannot be read.
+        Count the calls of all workers, or only those of this worker if the table cannot be read.
         """
         active = self._active[backend.name]
         if backend.max_concurrent is None:
@@ -76,7 +76,7 @@ class BackendLimits:
         return answer
 
     @contextmanager
-    def _counted(self, name: str) -> Iterator[None]:
+    def _count_active(self, name: str) -> Iterator[None]:
         self._active[name] += 1
         try:
             yield

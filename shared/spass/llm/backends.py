@@ -1,4 +1,4 @@
-"""What a configured backend serves, where its key is, and what is wrong with it."""
+"""Find the models and the key variable of a configured backend, and check its configuration."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -10,21 +10,21 @@ from spass.tenancy.config import BackendConfig
 from spass.tenancy.config_checks import BackendProblem
 
 DEFAULT_MAX_CONNECTIONS: Final = 100
-"""Connections that a process opens at most to a backend without ``max_concurrent``."""
+"""The maximum number of connections of a process to a backend without ``max_concurrent``."""
 
 _BEDROCK_REGION: Final = re.compile(r"\bbedrock-runtime(?:-fips)?\.([a-z]{2}(?:-[a-z]+)+-\d)\.")
 
 
 def provider_of_model(model: str) -> str | None:
-    """Return the provider that the name of ``model`` belongs to, or None."""
+    """Return the name of the provider whose prefix the name of ``model`` has, or None."""
     return next((name for name, provider in PROVIDERS.items() if model.startswith(provider.model_prefixes)), None)
 
 
 def serves(backend: BackendConfig, model: str) -> bool:
     """Return True if ``backend`` serves ``model``.
 
-    A backend with ``supported_models`` serves those, and always those in ``model_names``. Any other serves the models whose names
-    belong to its provider; ``DEFAULT_PROVIDER`` serves the names that belong to no provider.
+    Every backend serves the models in its ``model_names``. A backend with ``supported_models`` also serves those. A backend
+    without them serves the models whose names belong to its provider; other names belong to ``DEFAULT_PROVIDER``.
     """
     if model in backend.model_names:
         return True
@@ -41,18 +41,18 @@ def key_variable(backend: BackendConfig) -> str | None:
 
 
 def key_variables(backends: Iterable[BackendConfig]) -> list[str]:
-    """Return the environment variables that hold the keys of these backends, each once."""
+    """Return the environment variables with the keys of these backends, without duplicates."""
     return list(dict.fromkeys(filter(None, map(key_variable, backends))))
 
 
 def bedrock_region(base_url: str | None) -> str | None:
-    """Return the AWS region in an address of Bedrock, or None if it names none."""
-    named = _BEDROCK_REGION.search(base_url or "")
-    return named[1] if named else None
+    """Return the AWS region in a Bedrock address, or None if the address has no region."""
+    match = _BEDROCK_REGION.search(base_url or "")
+    return match[1] if match else None
 
 
 def check_backend(backend: BackendConfig) -> Iterator[BackendProblem]:
-    """Yield what is wrong with ``backend``, for ``load_gateway_config``."""
+    """Yield the problems of ``backend``, for ``load_gateway_config``."""
     provider = PROVIDERS.get(backend.provider)
     if provider is None:
         names = list(PROVIDERS)

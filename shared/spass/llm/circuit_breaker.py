@@ -1,4 +1,4 @@
-"""Stop requests to failing backends for a cooldown, as far as this process has seen them fail."""
+"""Stop requests to failing backends for a cooldown. Each process counts only the failures of its own requests."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,12 +9,12 @@ from spass.llm.errors import BackendError, BackendRateLimited
 
 _INITIAL_COOLDOWN: Final = 1.0  # seconds
 _MAX_RETRY_AFTER: Final = 900.0
-"""Seconds. A longer retry-after of a provider is cut to this."""
+"""Seconds. A provider's longer retry-after is cut to this."""
 
 
 @dataclass(slots=True)
 class _OpenCircuit:
-    """The state of a backend after ``failures`` in a row. It gets no request before ``open_until``; then one request probes it.
+    """The state of a backend after ``failures`` in a row. No request is sent before ``open_until``; then one request probes it.
 
     Requests of fewer than ``min_tokens`` tokens are still sent: a rate limit that rejects one request may accept a smaller one.
     """
@@ -28,10 +28,10 @@ class _OpenCircuit:
 class CircuitBreaker:
     """One circuit per backend, for this process.
 
-    A backend that fails gets no requests for a cooldown: 1 second, doubled by every further failure up to ``max_cooldown``
-    seconds, or as long as the backend asks for. Then one request probes it. When the probe succeeds, all requests may go.
+    No requests go to a failing backend during a cooldown: 1 second, doubled by every further failure up to ``max_cooldown``
+    seconds, or longer if the backend asks for it. Then one request probes the backend. If the probe succeeds, the circuit closes.
 
-    ``size`` is the number of tokens that a request is expected to take.
+    ``size`` is the expected number of tokens of a request.
     """
 
     def __init__(self, max_cooldown: float, clock: Callable[[], float]) -> None:
@@ -40,8 +40,10 @@ class CircuitBreaker:
         self._circuits: dict[str, _OpenCircuit] = {}
 
     def open_until(self, backend: str, size: int) -> float | None:
-        """Return when ``backend`` may be attempted again, or None if it may be now. While another request probes it, the result
-        is a time ahead."""
+        """Return the time from which ``backend`` may be attempted, or None if it may be attempted now.
+
+        While another request probes the backend, that time is in the future.
+        """
         circuit = self._circuit_for(backend, size)
         if circuit is None:
             return None
@@ -51,7 +53,7 @@ class CircuitBreaker:
 
     @contextmanager
     def attempt(self, backend: str, size: int) -> Iterator[None]:
-        """Mark the body as a probe if ``backend`` is due for one. If a probe ends without a result, the next request probes."""
+        """Run the body as the probe if the cooldown of ``backend`` is over. If it records no result, the next request probes."""
         circuit = self._circuit_for(backend, size)
         probes = circuit is not None and not circuit.probing and circuit.open_until <= self._clock()
         if circuit is None or not probes:

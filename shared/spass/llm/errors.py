@@ -1,18 +1,19 @@
-"""The failures of one attempt at a backend. The router translates what remains after retries into the product's errors.
+"""The failures of one attempt at a backend. If retries do not help, the router translates it into an error
+of ``core.errors``.
 
 BackendError
 ├── BackendTimeout           no answer in time, also behind a proxy (504)
 ├── BackendUnavailable       not reachable, 5xx, or a stream that ended too early
 ├── BackendRateLimited       429
-├── BackendAuthError         it refuses our key or our account
-│   └── BackendForbidden     it refuses this request, perhaps because of the model; other requests may succeed
-├── BackendRequestTooLarge   this request alone exceeds a rate limit or our balance there; another backend may take it
+├── BackendAuthError         the backend refuses our key or our account
+│   └── BackendForbidden     the backend refuses this request, perhaps because of the model; other requests may succeed
+├── BackendRequestTooLarge   this request alone exceeds a rate limit or our balance at the backend; another backend may take it
 ├── BackendLimitReached      our own limit for the backend is used up: nothing was sent
 ├── BackendLimitUnknown      our own limit for the backend could not be read: nothing was sent
-├── BackendUnsupported       it does not support something that the request asks for; another backend may
-└── BackendBadRequest        it refuses the request itself
+├── BackendUnsupported       the backend does not support something that the request asks for; another backend may
+└── BackendBadRequest        the backend refuses the request itself
     ├── BackendContextLength     the prompt is too long
-    ├── BackendCannotStream      it cannot stream this answer, but may give it whole
+    ├── BackendCannotStream      the backend cannot stream this answer, but may send it whole
     └── BackendTooDeep           too many gateways have passed the request on
 """
 
@@ -20,9 +21,9 @@ from typing import ClassVar
 
 
 class BackendError(Exception):
-    """One try failed.
+    """One attempt failed.
 
-    ``message`` is scrubbed, so a caller may read it. ``retry_after`` is in seconds. ``retryable`` says that the same backend may
+    ``message`` is redacted, so a caller may read it. ``retry_after`` is in seconds. If ``retryable``, the same backend may
     succeed a moment later.
     """
 
@@ -60,7 +61,7 @@ class BackendRequestTooLarge(BackendError):
 
 
 class BackendLimitReached(BackendError):
-    """There is room after ``room_after`` seconds. With ``guessed`` that is an estimate."""
+    """Our limit has room after ``room_after`` seconds. If ``guessed``, that is an estimate."""
 
     def __init__(self, message: str, *, room_after: float, guessed: bool) -> None:
         super().__init__(message)
@@ -73,7 +74,7 @@ class BackendLimitUnknown(BackendError):
 
 
 class BackendUnsupported(BackendError):
-    """Nothing was sent. ``param`` is the field of the request, in OpenAI's words, that asks for what this provider has not."""
+    """Nothing was sent. ``param`` is OpenAI's name of the request's field that the provider does not support."""
 
     retryable = False
 

@@ -1,4 +1,4 @@
-"""Make the provider of each backend when it is first used, and keep it."""
+"""Create the provider of each backend at its first use, and keep it."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -31,15 +31,15 @@ class ProviderPool:
         return [key for key in self._keys.values() if key]
 
     def reread_key(self, backend: BackendConfig) -> None:
-        """Read the key of ``backend``, which refused it, again before the next try."""
+        """Read the key of ``backend`` again before the next attempt, because the backend refused it."""
         self._refused_keys.add(backend.name)
 
     async def available(self, model: str, serving: Sequence[BackendConfig], context: CallContext) -> list[BackendConfig]:
-        """Return those of the backends ``serving`` ``model`` that have the key that they need.
+        """Return the backends in ``serving`` that have a key or need none. All of them serve ``model``.
 
         Raises:
-            NoBackendAvailable: none has.
-            StorageUnavailable: none has, and a key could not be read.
+            NoBackendAvailable: no backend has its key.
+            StorageUnavailable: no backend has its key, and a key could not be read.
         """
         if not serving:
             raise NoBackendAvailable(
@@ -64,7 +64,7 @@ class ProviderPool:
         self._providers.clear()
 
     async def _is_available(self, backend: BackendConfig) -> bool:
-        """Return False if the backend's key is not set. Otherwise make its provider, anew if a refused key was replaced."""
+        """Return False if the backend's key is not set. Otherwise create its provider if it has none or its key has changed."""
         name = backend.name
         if name in self._providers and name not in self._refused_keys:
             return True
@@ -79,7 +79,7 @@ class ProviderPool:
 
 
 def _missing_key_error(model: str, serving: Iterable[BackendConfig], context: CallContext) -> NoBackendAvailable:
-    """Return an error that says that a key is missing, and log for the operator which one."""
+    """Return the error for a missing key, and log the names of the variables for the operator."""
     variables = sorted({variable for backend in serving if (variable := key_variable(backend))})
     write_line(
         {

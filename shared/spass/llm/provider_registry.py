@@ -1,6 +1,6 @@
-"""The registry of model providers: each name that ``gateway.yaml`` may use as ``provider``, with its class.
+"""List the model providers: each name that ``gateway.yaml`` may use as ``provider``, with its class.
 
-Classes are named, not imported: ``llm.providers`` imports a class at its first use.
+The list has the paths of the classes: ``llm.providers`` imports a class at its first use.
 """
 
 from typing import Final, NamedTuple
@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 class ProviderEntry(NamedTuple):
     """A provider.
 
-    ``class_path`` is ``module:Class``. ``key_variable`` is the environment variable that holds its key where a backend names none
-    (None: it needs no key). A model whose name starts with one of ``model_prefixes`` belongs to this provider.
+    ``class_path`` is ``module:Class``. ``key_variable`` is the environment variable with its key, unless the backend names
+    another (None: the provider needs no key). A model whose name starts with one of ``model_prefixes`` belongs to this provider.
     """
 
     class_path: str
@@ -27,4 +27,4 @@ PROVIDERS: Final[dict[str, ProviderEntry]] = {
     "embedded": ProviderEntry("spass.llm.providers.embedded:EmbeddedProvider", model_prefixes=("all-minilm-l6-v2",)),
 }
 DEFAULT_PROVIDER: Final = "ollama"
-"""The provider of each model whose name belongs to no other."""
+"""The provider of models whose names match no ``model_prefixes``."""

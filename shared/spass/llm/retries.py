@@ -1,4 +1,4 @@
-"""Choose the backend that a request tries next, the pause before it, and the error when none is left."""
+"""Choose the next backend for a request, the pause before the attempt, and the error when no backend is left."""
 
 import asyncio
 import random
@@ -38,14 +38,14 @@ from spass.llm.types import CallContext
 from spass.tenancy.config import BackendConfig, LlmConfig
 
 BACKENDS_LIMIT: Final = "backends"
-"""``details.limit`` of a RateLimited error when the backends are full, and not the tenant."""
+"""``details.limit`` of a RateLimited error if the backends have no room. The tenant's own limits have other names."""
 
-_TICK: Final = 0.01  # a timer may fire this much early, and no try fits into less
-_FIRST_POLL: Final = 0.25  # until a full backend is asked again for room; doubled each time
+_TICK: Final = 0.01  # seconds: a timer may fire this early, and an attempt takes longer
+_FIRST_POLL: Final = 0.25  # seconds until the next check whether a full backend has room; doubled each time
 _MAX_POLL: Final = 2.0
-_MAX_HINTED_POLL: Final = 6.0  # where the limit says when there is room
+_MAX_HINTED_POLL: Final = 6.0  # if the limit says when it has room
 _EXCLUDES_BACKEND: Final = (BackendAuthError, BackendRequestTooLarge, BackendUnsupported, BackendLimitUnknown)
-"""Failures after which a request does not try the backend again."""
+"""Failures after which a request does not attempt the backend again."""
 _REJECTIONS: Final[dict[type[BackendError], type[SpassError]]] = {
     BackendContextLength: ContextLengthExceeded,
     BackendTooDeep: RecursionDepthExceeded,
@@ -64,25 +64,25 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """A backend is not tried before ``until``. If our own limit for it is used up, there is probably room at ``room_at``."""
+    """Do not attempt a backend before ``until``. If our own limit for it is used up, it probably has room at ``room_at``."""
 
     until: float
     room_at: float | None = None
 
 
 class RetrySchedule:
-    """Schedule the tries of one request over ``backends`` in turn.
+    """Schedule the attempts of one request at ``backends`` in turn.
 
-    A backend is tried at once the first time, unless its circuit is open and another can be tried. Before a retry there is a
-    pause: exponential backoff with full jitter (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), or
-    as long as the backend asked for. Waiting for room at a full backend does not count as a retry.
+    The first attempt at a backend starts without a pause, unless its circuit is open and another backend is ready. A retry waits:
+    exponential backoff with full jitter (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), or the time
+    that the backend asked for. Waiting for room at a full backend does not count as a retry.
     """
 
     def __init__(
         self, config: LlmConfig, backends: Sequence[BackendConfig], context: CallContext, timing: Timing, circuits: CircuitBreaker
     ) -> None:
         self._config = config
-        self._left = list(backends)
+        self._candidates = list(backends)
         self._retries = config.retries
         self._deadline = context.deadline
         self._request_id = context.request_id
@@ -91,22 +91,22 @@ class RetrySchedule:
         self._circuits = circuits
         self._failures: list[BackendError] = []
         self._waits: dict[str, _Wait] = {}
-        self._room_at: dict[str, float] = {}  # when each has room again, as it or our limit for it said last
+        self._room_at: dict[str, float] = {}  # when each backend has room again, by its last answer or our limit for it
         self._pauses = 0
         self._polls = 0
 
     async def next(self) -> BackendConfig:
-        """Wait, and return the backend to try now.
+        """Wait, and return the backend to attempt now.
 
         Raises:
-            SpassError: nothing is left to try.
+            SpassError: no backend or retry is left.
         """
-        if not self._left or self._retries < 0:
+        if not self._candidates or self._retries < 0:
             raise self._final_error() from self._last_failure
         now = self._timing.clock()
-        hopeless = all(self._is_hopeless(candidate) for candidate in self._left)
-        # ``min`` returns the first of equals, so backends take turns unless one must wait longer.
-        moment, backend = min(((self._retry_time(one, now, hopeless), one) for one in self._left), key=lambda pair: pair[0])
+        hopeless = all(self._is_hopeless(candidate) for candidate in self._candidates)
+        # ``min`` returns the first of equal moments, so backends take turns unless one must wait longer.
+        moment, backend = min(((self._retry_time(one, now, hopeless), one) for one in self._candidates), key=lambda pair: pair[0])
         pause = max(moment - now, self._backoff(backend))
         if now + pause + _TICK >= self._deadline.at:
             if self._only_limited:
@@ -114,19 +114,19 @@ class RetrySchedule:
             raise _deadline_error() from self._last_failure
         if pause > 0:
             await self._timing.sleep(pause)
-        # The end of the list is the last turn.
-        self._left.remove(backend)
-        self._left.append(backend)
+        # Move the backend to the end of the list, so that it is the last to have its next turn.
+        self._candidates.remove(backend)
+        self._candidates.append(backend)
         return backend
 
     def record_failure(self, backend: BackendConfig, failure: BackendError, *, started: bool, sent: bool) -> None:
-        """Record a failed try, or that there was no room for one.
+        """Record a failed attempt, or a backend without room.
 
-        A backend that got the whole request (``sent``) and did not answer in time is not tried again, because it would bill a
-        second answer that takes as long.
+        A backend that received the whole request (``sent``) and did not answer in time is not attempted again, because it would
+        bill a second answer that takes as long.
 
         Raises:
-            SpassError: no other try can help: the request itself was refused, or its answer has ``started``.
+            SpassError: another attempt cannot help: the backend refused the request itself, or the answer has ``started``.
         """
         if isinstance(failure, BackendLimitReached):
             self._waits[backend.name] = self._poll(failure)
@@ -145,33 +145,33 @@ class RetrySchedule:
         if started:
             raise UpstreamError("The model's answer broke off.") from failure
         if isinstance(failure, _EXCLUDES_BACKEND):
-            # The backend is not tried again, so this costs no retry.
-            self._left.remove(backend)
+            # This does not count as a retry, because the backend is not attempted again.
+            self._candidates.remove(backend)
             return
         self._retries -= 1
         if sent and isinstance(failure, BackendTimeout):
-            self._left.remove(backend)
+            self._candidates.remove(backend)
             return
         self._waits[backend.name] = _Wait(now + min(failure.retry_after or 0.0, self._config.retry_max_delay))
 
     def _poll(self, failure: BackendLimitReached) -> _Wait:
-        now, dice = self._timing.clock(), self._timing.random()
+        now, jitter = self._timing.clock(), self._timing.random()
         bound = min(_MAX_POLL if failure.guessed else _MAX_HINTED_POLL, _FIRST_POLL * 2.0**self._polls)
         self._polls += 1
-        wait = bound * (1 + dice) / 2
+        wait = bound * (1 + jitter) / 2
         if not failure.guessed:
-            wait = min(wait, failure.room_after + _FIRST_POLL * dice)
+            wait = min(wait, failure.room_after + _FIRST_POLL * jitter)
         return _Wait(now + wait, now + failure.room_after)
 
     def _is_hopeless(self, backend: BackendConfig) -> bool:
-        """Return whether the backend's circuit is open, or it has no room before the deadline."""
+        """Return True if the backend's circuit is open, or the backend has no room before the deadline."""
         wait = self._waits.get(backend.name)
         if wait is not None and wait.room_at is not None:
             return wait.room_at + _TICK >= self._deadline.at
         return self._circuits.open_until(backend.name, self._size) is not None
 
     def _retry_time(self, backend: BackendConfig, now: float, hopeless: bool) -> float:
-        """Return the moment to try ``backend``. If all are ``hopeless``, those with an open circuit are tried anyway."""
+        """Return the moment to attempt ``backend``. If all backends are ``hopeless``, ignore open circuits."""
         wait = self._waits.get(backend.name)
         moment = max(now, wait.until) if wait is not None else now
         if wait is not None and wait.room_at is not None and self._is_hopeless(backend):
@@ -203,14 +203,14 @@ class RetrySchedule:
 
     @property
     def _last_failure(self) -> BackendError | None:
-        """Return the last failure, preferably of a backend that supports the request."""
-        able = [failure for failure in self._failures if not isinstance(failure, BackendUnsupported)]
-        relevant = able or self._failures
-        return relevant[-1] if relevant else None
+        """Return the last failure of a backend that supports the request, or else the last failure."""
+        relevant_failures = [failure for failure in self._failures if not isinstance(failure, BackendUnsupported)]
+        failures = relevant_failures or self._failures
+        return failures[-1] if failures else None
 
     @property
     def _only_limited(self) -> bool:
-        """Return whether only rate limits, the backends' or ours, prevent an answer."""
+        """Return True if only rate limits (the backends' or ours) prevent an answer."""
         failures = [failure for failure in self._failures if not isinstance(failure, _EXCLUDES_BACKEND)]
         return bool(failures or self._room_at) and all(isinstance(failure, BackendRateLimited) for failure in failures)
 

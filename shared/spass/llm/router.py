@@ -42,10 +42,10 @@ _SAMPLING_FIELDS: Final = frozenset({"presence_penalty", "frequency_penalty", "l
 
 @dataclass(slots=True)
 class RoutingRecord:
-    """The route of one call: the backend of the last attempt and the number of attempts. Also valid after a failure.
+    """The backend of a call's last attempt, the number of attempts and their tokens. Also valid after a failure.
 
-    ``answered_usage`` is that of the attempt whose answer came or started to come. ``lost_usage`` is that of the attempts without
-    an answer, which the provider may bill. ``estimated``: some of these tokens are an estimate.
+    ``answered_usage`` counts the attempt whose answer arrived or began to arrive. ``lost_usage`` counts the attempts without an
+    answer, which the provider may bill. ``estimated`` is True if some of these tokens are an estimate.
     """
 
     backend: str | None = None
@@ -107,7 +107,7 @@ class EmbeddingResult:
 
 
 class Router:
-    """One for the process. ``limits`` returns the table of the backends' limits; without it backends have no limits."""
+    """Route the model calls of a process. ``limits`` returns the table of the backends' limits; without it they have none."""
 
     def __init__(
         self,
@@ -136,12 +136,12 @@ class Router:
         return self._pool.keys()
 
     def embedding_limits(self, model: str) -> EmbeddingLimits:
-        """Return the limits of one ``embed`` that every backend of ``model`` accepts, and how many may be in flight."""
-        known = self._models.get(model)
-        return embedding_limits(self._serving(model), known.dimensions if known else None, model)
+        """Return the limits of one ``embed`` call that every backend of ``model`` accepts."""
+        model_config = self._models.get(model)
+        return embedding_limits(self._serving(model), model_config.dimensions if model_config else None, model)
 
     def chat(self, request: ChatRequest, context: CallContext) -> ChatStream:
-        """Return an iterator over the answer to ``request``. Its first step sends the request.
+        """Return an iterator over the answer to ``request``. The first step of the iterator sends the request.
 
         Iterating raises UpstreamRejected, ContextLengthExceeded, RateLimited, UpstreamError, UpstreamTimeout, NoBackendAvailable.
         After the first delta the router does not retry.
@@ -152,15 +152,15 @@ class Router:
     async def embed(
         self, request: EmbeddingRequest, context: CallContext, routing: RoutingRecord | None = None
     ) -> EmbeddingResult:
-        """Return one vector per text: finite numbers, the catalogue's dimensions. Fill ``routing``, also on failure.
+        """Return one vector per text: finite numbers, the catalogue's dimensions. Fill in ``routing``, also on failure.
 
         Raises:
             SpassError: the same as ``chat``.
         """
         routing = routing or RoutingRecord()
         schedule = await self._schedule(request.model, context)
-        known = self._models.get(request.model)
-        request = replace(request, dimensions=known.dimensions if known else None)
+        model_config = self._models.get(request.model)
+        request = replace(request, dimensions=model_config.dimensions if model_config else None)
         while True:
             backend = await schedule.next()
             attempt_context = context.new_attempt()
@@ -168,7 +168,7 @@ class Router:
                 async with self._attempt(backend, attempt_context, routing):
                     reply = await self._pool[backend].embed(_with_backend_model(backend, request), attempt_context)
                     attempt_context.attempt.record_chunk(0, reply.usage)
-                    _check_vectors(reply, len(request.texts), known)
+                    _check_vectors(reply, len(request.texts), model_config)
                     self._circuits.record_success(backend.name, context.expected.total_tokens)
             except BackendError as failure:
                 self._record_failure(schedule, backend, failure, attempt_context.attempt, started=False)
@@ -236,8 +236,10 @@ class Router:
 
 @contextmanager
 def _unbill_on_error(attempt: Attempt) -> Iterator[None]:
-    """Mark ``attempt`` as not billed if an answer of status 200 contains only an error. Overloaded providers often report that
-    inside a stream. A timeout of the model is billed."""
+    """Mark ``attempt`` as not billed if an answer with status 200 contains only an error.
+
+    Overloaded providers often report errors inside a stream. A timeout of the model is billed.
+    """
     try:
         yield
     except BackendError as failure:
@@ -258,13 +260,13 @@ def _without_sampling(request: ChatRequest) -> ChatRequest:
 
 
 def _check_vectors(reply: EmbeddingReply, count: int, model: ModelConfig | None) -> None:
-    """Raise BackendUnavailable unless ``reply`` has the requested vectors: wrong ones would corrupt an index permanently."""
+    """Raise BackendUnavailable if ``reply`` lacks the requested vectors: wrong vectors would corrupt an index permanently."""
     if reply.count != count:
         raise BackendUnavailable("The provider returned the wrong number of vectors.")
     if model and model.dimensions is not None and reply.dimensions != model.dimensions:
         raise BackendUnavailable("The provider returned vectors of the wrong dimension.")
     if len(reply.data) != 4 * reply.count * reply.dimensions:
         raise BackendUnavailable("The provider returned vectors of different lengths.")
-    # No sum of this many float32 leaves a double's range, and infinities and NaN survive any sum.
+    # A sum of this many float32 numbers fits into a double, and any infinity or NaN makes the sum non-finite.
     if not math.isfinite(sum(array("f", reply.data))):
         raise BackendUnavailable("The provider returned vectors with infinite numbers or NaN.")

@@ -12,10 +12,10 @@ LoadOf: TypeAlias = Callable[[BackendConfig], Awaitable[float]]
 
 
 class Strategy(Protocol):
-    """Order backends. A router makes one strategy and asks it once per request."""
+    """Order backends. A router creates one strategy and calls it once per request."""
 
     async def order(self, backends: Sequence[BackendConfig], load_of: LoadOf, /) -> list[BackendConfig]:
-        """Return ``backends``, which all serve the model, with the one to try first in front."""
+        """Return ``backends`` in the order in which to attempt them. All of them serve the model."""
         ...
 
 
@@ -27,7 +27,7 @@ class Failover:
 
 
 class RoundRobin:
-    """Let each backend of a set be first in turn. A process begins at random, because many make only one call."""
+    """Put each backend of a set first in turn. Start at a random backend, because many processes make only one call."""
 
     def __init__(self) -> None:
         self._turns: dict[tuple[str, ...], int] = {}
@@ -35,9 +35,9 @@ class RoundRobin:
     async def order(self, backends: Sequence[BackendConfig], _load_of: LoadOf, /) -> list[BackendConfig]:
         if not backends:
             return []
-        among = tuple(backend.name for backend in backends)
-        turn = self._turns.get(among, random.randrange(len(backends)))  # noqa: S311 (spreads load)
-        self._turns[among] = (turn + 1) % len(backends)
+        names = tuple(backend.name for backend in backends)
+        turn = self._turns.get(names, random.randrange(len(backends)))  # noqa: S311 (spreads load)
+        self._turns[names] = (turn + 1) % len(backends)
         return [*backends[turn:], *backends[:turn]]
 
 
@@ -45,14 +45,14 @@ class LeastLoaded:
     """Put the backend with the lowest load first. Backends with the same load take turns."""
 
     def __init__(self) -> None:
-        self._in_turn = RoundRobin()
+        self._round_robin = RoundRobin()
 
     async def order(self, backends: Sequence[BackendConfig], load_of: LoadOf, /) -> list[BackendConfig]:
         if len(backends) < 2:
             return list(backends)
         loads = await asyncio.gather(*map(load_of, backends))
         load_by_name = {backend.name: load for backend, load in zip(backends, loads, strict=True)}
-        return sorted(await self._in_turn.order(backends, load_of), key=lambda backend: load_by_name[backend.name])
+        return sorted(await self._round_robin.order(backends, load_of), key=lambda backend: load_by_name[backend.name])
 
 
 STRATEGIES: Final[dict[str, type[Strategy]]] = {

@@ -14,10 +14,10 @@ from spass.core.time import Deadline
 from spass.llm.attempt import Attempt
 
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1
-"""Tokens. Providers accept a 32-bit integer, and the table no larger sums."""
+"""Tokens. Providers accept a 32-bit integer, and the table cannot store larger sums."""
 
 _NO_TOKENS: Final = TokenUsage()
-_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
+_DISALLOWED_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 class ChatRequest:
     """One call of a chat model. ``None`` leaves a choice to the provider.
 
-    ``model`` is the catalogue's name. ``response_format`` and ``extra`` are in OpenAI's words; ``extra`` holds further fields,
-    which other providers translate or reject (``llm.providers.unsupported_fields``). ``stream`` says whether the provider
-    streams; the answer is an iterator either way.
+    ``model`` is the catalogue's name. ``response_format`` and ``extra`` are in OpenAI's format; ``extra`` has further fields,
+    which other providers translate or reject (``llm.providers.unsupported_fields``). If ``stream``, the provider streams; the
+    answer is an iterator in both cases.
     """
 
     model: str
@@ -55,7 +55,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A piece of tool call number ``index``. ``id`` and ``name`` come once, whole; ``arguments`` come in pieces to join."""
+    """A piece of tool call number ``index``. ``id`` and ``name`` arrive once, whole; ``arguments`` arrive in pieces to join."""
 
     index: int
     id: str | None = None
@@ -65,11 +65,11 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ChatDelta:
-    """A piece of an answer. A blocking call yields one delta that holds everything.
+    """A piece of an answer. A blocking call yields one delta with the whole answer.
 
-    ``refusal`` is the text that a model writes instead of an answer, where its provider tells them apart.
+    ``refusal`` is the text that a model writes instead of an answer, if its provider separates the two.
     ``reasoning_characters`` is the length of the model's reasoning, which is billed and not passed on. A 0 in ``usage`` means
-    that the provider did not count. The pipeline sets ``lost_usage``: the part of ``usage`` that lost tries took.
+    that the provider did not count. The pipeline sets ``lost_usage``: the part of ``usage`` that belongs to lost attempts.
     """
 
     content: str = ""
@@ -83,15 +83,15 @@ class ChatDelta:
 
     @property
     def characters(self) -> int:
-        """Return the length of all that the model wrote in this piece."""
+        """Return the length of everything that the model wrote in this piece."""
         calls = sum(len(call.name or "") + len(call.arguments) for call in self.tool_calls)
         return len(self.content) + len(self.refusal) + calls + self.reasoning_characters
 
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """A whole answer. ``usage`` and ``cost_usd`` are None where the provider said none. ``refusal`` is not part of ``message``.
-    ``lost_usage`` is the part of ``usage`` that earlier tries took whose answers were lost."""
+    """A whole answer. ``usage`` and ``cost_usd`` are None if the provider reports none. ``refusal`` is not part of ``message``.
+    ``lost_usage`` is the part of ``usage`` that belongs to earlier attempts whose answers were lost."""
 
     message: Message
     finish_reason: FinishReason = FinishReason.STOP
@@ -110,11 +110,11 @@ class ChatReply:
 
     @property
     def replayable(self) -> Message:
-        """Return ``message`` as a provider accepts it back.
+        """Return ``message`` in a form that a provider accepts in the next request.
 
-        A model may invent a tool's name with characters that providers refuse, which would fail every later call.
+        A model may invent a tool name with characters that providers refuse. Without this, every later call would fail.
         """
-        calls = [replace(call, name=_NOT_IN_A_NAME.sub("_", call.name)[:64] or "_") for call in self.message.tool_calls]
+        calls = [replace(call, name=_DISALLOWED_IN_NAME.sub("_", call.name)[:64] or "_") for call in self.message.tool_calls]
         return replace(self.message, tool_calls=tuple(calls))
 
 
@@ -167,7 +167,7 @@ class _PartialCall:
 
 
 def collect_deltas(deltas: Iterable[ChatDelta]) -> ChatReply:
-    """Return the reply that the deltas of a finished stream make up."""
+    """Join the deltas of a finished stream into a reply."""
     builder = ReplyBuilder()
     for delta in deltas:
         builder.add(delta)
@@ -176,7 +176,7 @@ def collect_deltas(deltas: Iterable[ChatDelta]) -> ChatReply:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """Texts to embed. ``dimensions`` are the model's in the catalogue, for providers that need them."""
+    """Texts to embed. ``dimensions`` is the catalogue's number for the model, for providers that need it."""
 
     model: str
     texts: tuple[str, ...]
@@ -187,8 +187,8 @@ class EmbeddingRequest:
 class EmbeddingReply:
     """Vectors of ``texts``, in their order.
 
-    ``data`` is (count, dimensions) float32, little-endian, row-major: what ``numpy.frombuffer(data, "<f4")`` and OpenAI's base64
-    form read as it is.
+    ``data`` is (count, dimensions) float32, little-endian, row-major. ``numpy.frombuffer(data, "<f4")`` reads it. Encoded as
+    base64, it is OpenAI's format.
     """
 
     data: bytes
@@ -216,8 +216,11 @@ def pack_rows(rows: Iterable[Iterable[float]]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """The deadline of a model call, further headers to send (such as ``SPASS-Caller-Depth``), the id of the request that it is
-    made for, the tokens that it should take (``expected``, for which a backend must have room), and this ``attempt``."""
+    """The context of a model call.
+
+    ``headers`` are further headers to send, such as ``SPASS-Caller-Depth``. ``request_id`` is the id of the request that makes
+    the call. A backend must have room for the ``expected`` tokens.
+    """
 
     deadline: Deadline
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -229,25 +232,25 @@ class CallContext:
         return replace(self, expected=usage)
 
     def new_attempt(self) -> "CallContext":
-        """Return the context of one more try."""
+        """Return the context of a new attempt."""
         return replace(self, attempt=Attempt(self.expected))
 
 
 class Provider(Protocol):
-    """Call one backend. It is made as ``Class(backend: BackendConfig, key: str | None)`` when the backend is first used.
+    """Call one backend. The constructor is ``Class(backend: BackendConfig, key: str | None)``, called at the backend's first use.
 
-    ``request.model`` is the provider's own name for the model. Every error is an ``llm.errors.BackendError``. A provider tries
-    once; the router retries. It sets ``context.attempt.sent`` when its request has left whole and no error status refused it:
-    from then on the try counts, even if its answer is lost.
+    ``request.model`` is the provider's own name for the model. Every error is an ``llm.errors.BackendError``. A provider makes
+    one attempt; the router retries. The provider sets ``context.attempt.sent`` when the whole request was sent and no error
+    status refused it. From then on the attempt may be billed, even if its answer is lost.
     """
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        """Return the answer in pieces. It ends only when the model has ended; closing it closes the connection.
+        """Return the answer in pieces. The iterator ends when the model has ended; closing it closes the connection.
 
-        Nothing is sent before the first piece is read.
+        The request is sent when the first piece is read.
 
         Raises:
-            BackendUnsupported: at once, if this provider lacks something that the request asks for.
+            BackendUnsupported: this provider lacks something that the request asks for. Raised by the call, not by the iterator.
         """
         ...
 
