@@ -1,4 +1,4 @@
-"""Environments in, stacks out."""
+"""Add the stacks of the environments to the CDK app."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,7 +10,7 @@ from infra.environments import Environment
 from infra.stacks.api import ApiStack
 from infra.stacks.data import DataStack
 
-# Makes a published version follow its layers, too, which SnapStart needs.
+# With this flag a new layer version also publishes a new function version, which SnapStart needs.
 _FEATURES: Final = {"@aws-cdk/aws-lambda:recognizeLayerVersion": True}
 
 

@@ -49,7 +49,7 @@ class Environment:
 
     @property
     def keys_path(self) -> str:
-        """The path of the SSM parameters that hold the provider keys, e.g. ``/spass/dev/``."""
+        """Return the path of the SSM parameters with the provider keys, e.g. ``/spass/dev/``."""
         return f"/spass/{self.name}/"
 
 

@@ -1,4 +1,4 @@
-"""Find the interpreter that writes a bundle's byte code: byte code is good only for the Python version that wrote it."""
+"""Find the interpreter that compiles a bundle's byte code. Byte code works only with the Python version that compiled it."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def _candidates(version: str) -> Iterator[Path]:
 
 
 def _is_released(candidate: Path, version: str) -> bool:
-    # An alpha or beta of the same version writes other byte code.
+    # An alpha or beta of the same version compiles different byte code.
     try:
         done = subprocess.run([candidate, "-I", "-c", _PROBE], check=False, capture_output=True, text=True)  # noqa: S603
     except OSError:

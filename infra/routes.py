@@ -1,7 +1,7 @@
 """Every route of the gateway, as plain data.
 
-One row is one route and, in AWS, one Lambda (rows that name the same ``function`` share one). ``infra/stacks`` loops over this
-table, ``local/`` serves it, tests walk it. Nothing here imports anything of the runtime.
+One row is one route and, in AWS, one Lambda (rows that name the same ``function`` share one). ``infra/stacks`` deploys this
+table, ``local/`` serves it, tests check every row. This module imports nothing of the runtime.
 """
 
 from dataclasses import dataclass
@@ -58,17 +58,17 @@ class Route:
 
     @property
     def resource(self) -> str:
-        """The path as API Gateway writes it."""
+        """Return the path in API Gateway's syntax."""
         return f"{self.path.removesuffix('}')}+}}" if self.greedy else self.path
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The HTTP methods that invoke this row's function: HEAD wherever GET does."""
+        """Return the HTTP methods that invoke this row's function: a GET row also serves HEAD."""
         return ("GET", "HEAD") if self.method == "GET" else (self.method,)
 
     @property
     def function_name(self) -> str:
-        """The logical name of the Lambda that serves this row, e.g. ``sessions-create``."""
+        """Return the logical name of the Lambda that serves this row, e.g. ``sessions-create``."""
         return self.function or self.module.replace(".", "-").replace("_", "-")
 
 

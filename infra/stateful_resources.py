@@ -7,7 +7,7 @@ from infra.environments import Environment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatefulQueue:
-    """The URL and ARN of a queue of work, and the ARN of the queue of what failed."""
+    """The URL and ARN of a work queue, and the ARN of its dead-letter queue."""
 
     url: str
     arn: str
@@ -25,7 +25,7 @@ class StatefulResources:
 
 
 def function_environment(environment: Environment, stored: StatefulResources) -> dict[str, str]:
-    """The environment variables that every function gets."""
+    """Return the environment variables of every function."""
     return {
         "SPASS_CONFIG": "/opt/config/gateway.yaml",
         "SPASS_AGENTS": "/opt/config/agents",

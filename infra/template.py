@@ -1,7 +1,6 @@
-"""Writes ``local/template.json``: what is stored and what works in the background, as the CDK defines them, for the laptop's
-emulator to provision.
+"""Write ``local/template.json`` from the CDK stacks: the storage, the queues and the workers for the laptop's emulator.
 
-Run as ``python -m infra.template``. A test compares the file with a fresh synthesis.
+Run it with ``python -m infra.template``. A test compares the file with a fresh synthesis.
 """
 
 import json
@@ -21,11 +20,11 @@ PATH: Final = Path(__file__).resolve().parents[1] / "local" / "template.json"
 
 TemplateNode: TypeAlias = dict[str, Any]
 
-# What only a deployment by the CDK itself needs: the version of its bootstrap stack, and where its metadata lies.
+# Only a deployment by the CDK needs these: they check the version of its bootstrap stack.
 _PARAMETERS: Final = "BootstrapVersion"
 _RULES: Final = "CheckBootstrapVersion"
-# The laptop has no roles, because the emulator does not check them. Logs and alarms are files and the terminal.
-_WORKS: Final = frozenset(
+# Resources of the workers' stack that the laptop needs. The emulator does not check roles. Logs go to files and the terminal.
+_WORKER_TYPES: Final = frozenset(
     {
         "AWS::Lambda::Function",
         "AWS::Lambda::EventSourceMapping",
@@ -34,17 +33,17 @@ _WORKS: Final = frozenset(
     }
 )
 _ROLE: Final = "arn:aws:iam::000000000000:role/nobody-checks"
-# What the emulator is told of a function. Its code is the gateway's own: see `local/workers.py`.
-_OF_A_FUNCTION: Final = frozenset({"Description", "Handler", "MemorySize", "Runtime", "Timeout"})
-# Seconds. A Lambda ends by its own deadline, so what it has taken may stay hidden until then. A laptop is closed at any time:
-# the gateway hides a message for as long as it works on it, again and again, and what it leaves comes back soon: but only when
-# the lease of a minute that the dead worker has on its file has run out, else the message would have come in vain.
-_HIDDEN_AT_MOST: Final = 75
-_ELSEWHERE: Final = {"ZipFile": "def handler(event, context):\n    raise RuntimeError('the gateway runs this function')\n"}
+# The emulator needs only these properties of a function. The gateway runs the function's code (`local/workers.py`).
+_FUNCTION_PROPERTIES: Final = frozenset({"Description", "Handler", "MemorySize", "Runtime", "Timeout"})
+# A Lambda ends by its deadline, so its message may stay invisible until then. A laptop can stop at any time. So the local worker
+# renews a short visibility timeout while it works, and after a crash the message soon becomes visible. The timeout must be longer
+# than a worker's lease on its file, which is a minute: before the lease expires, another worker could not take the file.
+_MAX_VISIBILITY_TIMEOUT_SECONDS: Final = 75
+_PLACEHOLDER_CODE: Final = {"ZipFile": "def handler(event, context):\n    raise RuntimeError('the gateway runs this function')\n"}
 
 
 def local_template() -> str:
-    """The template, without anything that depends on who synthesizes it or when."""
+    """Return the template. It is the same on every machine and at any time."""
     with TemporaryDirectory() as scratch:
         app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=scratch)
         data = DataStack(app, "Spass-local-Data", environment=DEV)
@@ -57,17 +56,17 @@ def local_template() -> str:
     template["Resources"] |= _workers(jobs["Resources"], stored)
     for resource in template["Resources"].values():
         resource.pop("Metadata", None)
-        if hidden := resource["Properties"].get("VisibilityTimeout"):
-            resource["Properties"]["VisibilityTimeout"] = min(hidden, _HIDDEN_AT_MOST)
+        if seconds := resource["Properties"].get("VisibilityTimeout"):
+            resource["Properties"]["VisibilityTimeout"] = min(seconds, _MAX_VISIBILITY_TIMEOUT_SECONDS)
     template["Outputs"]["CompactionMachine"] = {"Value": {"Ref": _logical_id(api.jobs.compaction)}}
     template["Description"] = "Spass on the laptop: what is stored, and who works on it. Written by `make template`; do not edit."
     return json.dumps({name: part for name, part in template.items() if part}, indent=2) + "\n"
 
 
 def _workers(resources: TemplateNode, stored: TemplateNode) -> TemplateNode:
-    """Of the workers' stack what works, with references to the stateful stack in place of imports."""
-    dropped = {name for name, resource in resources.items() if resource["Type"] not in _WORKS}
-    found: TemplateNode = {}
+    """Return the workers' resources that the laptop needs, with references to the stateful stack instead of imports."""
+    dropped = {name for name, resource in resources.items() if resource["Type"] not in _WORKER_TYPES}
+    workers: TemplateNode = {}
     for name, resource in resources.items():
         if name not in dropped:
             properties = resource["Properties"]
@@ -75,27 +74,27 @@ def _workers(resources: TemplateNode, stored: TemplateNode) -> TemplateNode:
                 properties = _function(properties)
             properties.pop("LoggingConfiguration", None)
             properties.pop("Tags", None)
-            found[name] = {"Type": resource["Type"], "Properties": _resolved(properties, dropped, stored)}
-    return found
+            workers[name] = {"Type": resource["Type"], "Properties": _resolve(properties, dropped, stored)}
+    return workers
 
 
 def _function(properties: TemplateNode) -> TemplateNode:
-    """A function under a name that says which worker it is."""
+    """Return the properties of a worker's function, with the worker's name as its name."""
     (name,) = (tag["Value"] for tag in properties["Tags"] if tag["Key"] == TAG)
-    kept = {key: value for key, value in properties.items() if key in _OF_A_FUNCTION}
-    return {"FunctionName": f"spass-local-{name}", "Code": _ELSEWHERE, "Role": _ROLE, **kept}
+    copied = {key: value for key, value in properties.items() if key in _FUNCTION_PROPERTIES}
+    return {"FunctionName": f"spass-local-{name}", "Code": _PLACEHOLDER_CODE, "Role": _ROLE, **copied}
 
 
-def _resolved(value: object, dropped: set[str], stored: TemplateNode) -> object:
+def _resolve(value: object, dropped: set[str], stored: TemplateNode) -> object:
     match value:
         case {"Fn::ImportValue": name}:
             return stored[name]
         case {"Fn::GetAtt": [name, "Arn"]} if name in dropped:
             return _ROLE
         case dict():
-            return {key: _resolved(one, dropped, stored) for key, one in value.items()}
+            return {key: _resolve(one, dropped, stored) for key, one in value.items()}
         case list():
-            return [_resolved(one, dropped, stored) for one in value]
+            return [_resolve(one, dropped, stored) for one in value]
         case _:
             return value
 

@@ -1,6 +1,6 @@
-"""Every function that no caller reaches, as plain data: one row is one Lambda and what starts it.
+"""Every background worker, as plain data: one row is one Lambda and its trigger. Callers cannot invoke these functions.
 
-``infra/stacks/jobs.py`` loops over this table, ``local/`` serves it, tests hold it to the files. Nothing here imports anything of
+``infra/stacks/jobs.py`` deploys this table, ``local/`` runs it, tests compare it with the files. This module imports nothing of
 the runtime.
 """
 
@@ -24,8 +24,8 @@ class Trigger(StrEnum):
 class Worker:
     """One row of the table.
 
-    ``module`` is the file in ``functions/workers/``; its ``handler`` takes the event. ``memory`` is in MiB. It may take as many
-    ``seconds``, the 15 minutes of a Lambda at most, and hands over what is left before they end.
+    ``module`` is the file in ``functions/workers/``; its ``handler`` takes the event. ``memory`` is in MiB. ``seconds`` is the
+    timeout, at most Lambda's 15 minutes. Before it ends, the worker hands its remaining work over to another invocation.
     """
 
     module: str
@@ -36,7 +36,7 @@ class Worker:
 
     @property
     def function_name(self) -> str:
-        """The logical name of the Lambda, e.g. ``worker-compaction-step``."""
+        """Return the logical name of the Lambda, e.g. ``worker-compaction-step``."""
         return f"worker-{self.module.replace('_', '-')}"
 
 
@@ -44,9 +44,9 @@ _STORE: Final = frozenset({Permission.TABLE_READ, Permission.TABLE_WRITE, Permis
 _INGEST: Final = _STORE | {Permission.UPLOADS_READ, Permission.JOBS_SEND, Permission.MODELS, Permission.EMBEDDING}
 
 WORKERS: Final[tuple[Worker, ...]] = (
-    # A merge holds its inputs and its result in memory; most of the time of a file goes into embedding.
+    # A merge has its inputs and its result in memory. A file spends most of its time in embedding, which more memory speeds up.
     Worker(module="jobs", trigger=Trigger.JOBS, permissions=_INGEST, memory=3008),
-    # Somebody waits until it has started the state machine, which takes no time: if it takes any, the next one may go better.
+    # A client waits for it, and starting the state machine takes well under a second. A short timeout leads to an early retry.
     Worker(
         module="compactions",
         trigger=Trigger.COMPACTIONS,
@@ -54,7 +54,7 @@ WORKERS: Final[tuple[Worker, ...]] = (
         memory=512,
         seconds=45,
     ),
-    # It waits for models; the tries that `infra/compaction.asl.json` gives it shall fit the hour that a job has.
+    # It waits for models. All attempts that `infra/compaction.asl.json` allows must fit into the hour of a job.
     Worker(
         module="compaction_step",
         trigger=Trigger.COMPACTION,
@@ -62,6 +62,6 @@ WORKERS: Final[tuple[Worker, ...]] = (
         memory=1024,
         seconds=600,
     ),
-    # It sends jobs again whose messages were lost.
+    # It sends the messages of jobs again if they were lost.
     Worker(module="sweep", trigger=Trigger.HOURLY, permissions=_STORE | {Permission.JOBS_SEND}, memory=1024),
 )

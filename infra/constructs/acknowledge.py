@@ -1,4 +1,4 @@
-"""The one way to accept a finding of the security rules: by its id, with the reason in writing."""
+"""Accept findings of the security rules: by their id, with a written reason."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The REST API itself: throttling, access logs, and the answers API Gateway gives before any code of ours runs."""
+"""The REST API: throttling, access logs, and the answers that API Gateway gives before it invokes a function."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _MESSAGES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An answer of API Gateway's own, in the gateway's envelope."""
+    """An error that API Gateway answers without a function, in the gateway's error envelope. ``retry_after`` is in seconds."""
 
     response_type: apigateway.ResponseType
     status: int
@@ -37,13 +37,13 @@ class Refusal:
 
 
 _ROUTE_NOT_FOUND: Final = (
-    # What API Gateway says of a path it does not know, and, when such a request carries an Authorization header, which it then
-    # takes for a broken AWS signature, what it says of that. No route of ours is signed, so none can mean anything else.
+    # API Gateway answers an unknown path with the first type. If such a request has an Authorization header, API Gateway reads it
+    # as an invalid AWS signature and answers with the second or third. No route here uses AWS signatures, so all mean 404.
     apigateway.ResponseType.MISSING_AUTHENTICATION_TOKEN,
     apigateway.ResponseType.INVALID_SIGNATURE,
     apigateway.ResponseType.EXPIRED_TOKEN,
     apigateway.ResponseType.RESOURCE_NOT_FOUND,
-    # Only the mock integrations behind unknown paths and methods look at a media type.
+    # Only the mock integrations of unknown paths and methods check the media type.
     apigateway.ResponseType.UNSUPPORTED_MEDIA_TYPE,
 )
 REFUSALS: Final = (
@@ -75,14 +75,14 @@ def envelope(status: int, code: str, message: str | None = None) -> str:
 def refusal_integration(
     status: int, code: str, *, allow: Sequence[str] = (), message: str | None = None
 ) -> apigateway.MockIntegration:
-    """Return an integration that answers every request with this error, without a function: nothing is billed but the request."""
+    """Return an integration that answers every request with this error. It invokes no function, so only the request is billed."""
     headers = {_REQUEST_ID: "context.requestId"}
     if allow:
         message = f"{_MESSAGES[code]} It answers to {', '.join(allow)}."
         headers["Allow"] = f"'{', '.join(allow)}'"
     return apigateway.MockIntegration(
         request_templates={"application/json": json.dumps({"statusCode": status})},
-        # Any other media type is refused as such: a mock would take the body for its template and fail.
+        # Reject every other media type: with passthrough, a mock would use the body as its template and fail.
         passthrough_behavior=apigateway.PassthroughBehavior.NEVER,
         integration_responses=[
             apigateway.IntegrationResponse(
@@ -107,7 +107,7 @@ def refusal_responses(status: int) -> list[apigateway.MethodResponse]:
 class Api(Construct):
     """A regional REST API with one stage.
 
-    Methods may be added from nested stacks; its deployment waits for all of them and is replaced when any of them changes.
+    Nested stacks may add methods. The deployment waits for all methods, and a change of any method replaces it.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Api(Construct):
         log_removal: RemovalPolicy,
     ) -> None:
         super().__init__(scope, construct_id)
-        # Without a name: a retained log group of a deleted stack would block the next one.
+        # CloudFormation names the log group: under a fixed name, the retained group of a deleted stack would block a new stack.
         access = logs.LogGroup(self, "Access", retention=log_retention, removal_policy=log_removal)
         self.resource = apigateway.RestApi(
             self,
@@ -131,8 +131,8 @@ class Api(Construct):
             rest_api_name=name,
             description="Spass, a gateway for LLM agents.",
             endpoint_types=[apigateway.EndpointType.REGIONAL],
-            # The stage cannot write an access log without it. It is a setting of the whole account and region: whatever role API
-            # Gateway logged with there before is replaced, for every API (and kept when this stack goes).
+            # The stage needs this role to write an access log. It is a setting of the account and region: it replaces the role
+            # that API Gateway used before, for every API, and it remains when this stack is deleted.
             cloud_watch_role=True,
             deploy_options=apigateway.StageOptions(
                 stage_name=stage,
@@ -154,7 +154,7 @@ class Api(Construct):
         resource.add_method("ANY", integration, method_responses=refusal_responses(404))
 
     def refuse_other_paths(self, corrections: Mapping[str, str]) -> None:
-        """Answer every method of these paths with 404 and a message, and of the paths above them with 404."""
+        """Answer every method of these paths with 404 and their message, and every method of their parent paths with 404."""
         above = {path[:end] for path in corrections for end, letter in enumerate(path) if end and letter == "/"}
         for path in sorted(corrections.keys() | above):
             resource = self.resource.root.resource_for_path(path)

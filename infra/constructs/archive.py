@@ -1,6 +1,6 @@
-"""The archive of the audit: one line of JSON for every call of a model or a tool, from the log into the bucket.
+"""The audit archive: copy one line of JSON for each model or tool call from the logs to the bucket.
 
-CloudWatch Logs picks the lines, Firehose gathers, unpacks and writes them. Neither bills while no line comes.
+CloudWatch Logs selects the lines. Firehose buffers, decompresses and writes them. Neither costs anything without lines.
 """
 
 from typing import Final
@@ -16,9 +16,9 @@ from infra.constructs.bucket import AUDIT
 from infra.constructs.function import Function
 from infra.constructs.roles import wildcard_finding
 
-# As the library writes a call's line (`metering/audit.py`).
+# Matches the line that `metering/audit.py` writes for each call.
 _CALLS: Final = '{ $.event = "call" }'
-# Days as Hive writes partitions, which query engines read without being told. They are UTC, of the line's arrival.
+# Hive's partition format, which query engines recognize. The day is the UTC day on which the line arrived at Firehose.
 _RECORDS: Final = f"{AUDIT}records/day=!{{timestamp:yyyy-MM-dd}}/"
 _FAILED: Final = f"{AUDIT}failed/!{{firehose:error-output-type}}/day=!{{timestamp:yyyy-MM-dd}}/"
 _GATHER_SECONDS: Final = 300
@@ -29,7 +29,7 @@ Parameter = firehose.CfnDeliveryStream.ProcessorParameterProperty
 
 
 class AuditArchive(Construct):
-    """A delivery stream into the bucket of this name, under ``audit/``. Functions have no right to anything there."""
+    """A delivery stream to ``audit/`` in the bucket of this name. Functions have no permissions there."""
 
     def __init__(
         self, scope: Construct, construct_id: str, *, bucket: str, log_retention: logs.RetentionDays, log_removal: RemovalPolicy
@@ -38,7 +38,7 @@ class AuditArchive(Construct):
         stack = Stack.of(self)
         errors = logs.LogGroup(self, "Errors", retention=log_retention, removal_policy=log_removal)
         stream = logs.LogStream(self, "ErrorStream", log_group=errors, removal_policy=log_removal)
-        writer = self._writer(f"arn:{stack.partition}:s3:::{bucket}", errors)
+        writer = self._create_writer(f"arn:{stack.partition}:s3:::{bucket}", errors)
         self.resource = firehose.CfnDeliveryStream(
             self,
             "Stream",
@@ -59,20 +59,20 @@ class AuditArchive(Construct):
                 cloud_watch_logging_options=firehose.CfnDeliveryStream.CloudWatchLoggingOptionsProperty(
                     enabled=True, log_group_name=errors.log_group_name, log_stream_name=stream.log_stream_name
                 ),
-                processing_configuration=_unpacking(),
+                processing_configuration=_line_extraction(),
             ),
         )
         self.resource.node.add_dependency(writer)
-        self._sender = self._made_sender()
+        self._sender = self._create_sender()
 
     @property
     def name(self) -> str:
-        """The delivery stream's name."""
+        """Return the name of the delivery stream."""
         return self.resource.ref
 
     def subscribe(self, scope: Construct, construct_id: str, function: Function) -> None:
-        """Archive this function's calls from now on. CloudWatch Logs sends a trial message while it makes the subscription, so
-        ``scope`` must be made when the role that sends is in force (``stacks/subscriptions.py``)."""
+        """Archive the calls of this function. CloudWatch Logs sends a test message when it creates the subscription, so the role
+        that sends must be in force before ``scope`` is created (``stacks/subscriptions.py``)."""
         logs.CfnSubscriptionFilter(
             scope,
             construct_id,
@@ -82,8 +82,8 @@ class AuditArchive(Construct):
             role_arn=self._sender.role_arn,
         ).node.add_dependency(self._sender)
 
-    def _writer(self, bucket: str, errors: logs.LogGroup) -> iam.Role:
-        """Firehose, as it writes to the bucket.
+    def _create_writer(self, bucket: str, errors: logs.LogGroup) -> iam.Role:
+        """Return the role with which Firehose writes to the bucket.
 
         (https://docs.aws.amazon.com/firehose/latest/dev/controlling-access.html#using-iam-s3)
         """
@@ -110,17 +110,17 @@ class AuditArchive(Construct):
         )
         return role
 
-    def _made_sender(self) -> iam.Role:
-        """CloudWatch Logs, as it hands lines over.
+    def _create_sender(self) -> iam.Role:
+        """Return the role with which CloudWatch Logs sends lines to Firehose.
 
         (https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/SubscriptionFilters.html#FirehoseExample)
         """
         stack = Stack.of(self)
-        of_this_account = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:*"
+        sources = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:*"
         role = iam.Role(
             self,
             "Sender",
-            assumed_by=iam.ServicePrincipal("logs.amazonaws.com", conditions={"StringLike": {"aws:SourceArn": of_this_account}}),
+            assumed_by=iam.ServicePrincipal("logs.amazonaws.com", conditions={"StringLike": {"aws:SourceArn": sources}}),
         )
         role.add_to_policy(
             iam.PolicyStatement(actions=["firehose:PutRecord", "firehose:PutRecordBatch"], resources=[self.resource.attr_arn])
@@ -128,8 +128,8 @@ class AuditArchive(Construct):
         return role
 
 
-def _unpacking() -> firehose.CfnDeliveryStream.ProcessingConfigurationProperty:
-    """CloudWatch Logs sends lines packed and in an envelope of its own; what is kept is the lines."""
+def _line_extraction() -> firehose.CfnDeliveryStream.ProcessingConfigurationProperty:
+    """Return the processors that extract the lines: CloudWatch Logs sends them compressed and in an envelope."""
     return firehose.CfnDeliveryStream.ProcessingConfigurationProperty(
         enabled=True,
         processors=[

@@ -9,26 +9,26 @@ from aws_cdk import aws_iam as iam
 
 from infra.config_files import BedrockModel
 
-# Converse is allowed by the first, ConverseStream by the second.
+# The first allows Converse, the second ConverseStream.
 # (https://docs.aws.amazon.com/bedrock/latest/userguide/inference-prereq.html)
 _ACTIONS: Final = ("bedrock:InvokeModel", "bedrock:InvokeModelWithResponseStream")
-# Profiles of AWS's own carry a part of the world before the model's name: eu.anthropic.claude-…, global.anthropic.claude-….
+# The names of AWS's own profiles begin with a geography: eu.anthropic.claude-…, global.anthropic.claude-….
 _OF_A_PROFILE: Final = re.compile(r"(?P<where>[a-z]{2}|us-gov|apac|global)\.(?P<model>[a-z0-9-]+\..+)")
 _ARN: Final = re.compile(r"arn:[^:]+:bedrock:[^:]*:[^:]*:(?P<kind>[a-z-]+)/(?P<name>.+)")
 
 
 class BedrockAccess(NamedTuple):
-    """Statements for a role, and those of their resources that hold a wildcard, with the reason."""
+    """Statements for a role. ``wildcards`` maps each of their resources that contains a wildcard to the reason."""
 
     statements: list[iam.PolicyStatement]
     wildcards: Mapping[str, str]
 
 
 def bedrock_access(stack: Stack, models: Iterable[BedrockModel]) -> BedrockAccess:
-    """For these models.
+    """Return the statements that allow these models.
 
-    A profile runs its model in any region of its part of the world, so the model is allowed in all of them, but only through that
-    profile. (https://docs.aws.amazon.com/bedrock/latest/userguide/inference-profiles-prereq.html)
+    A profile runs its model in any region of its geography. So the statements allow the model in all regions, but only through
+    that profile. (https://docs.aws.amazon.com/bedrock/latest/userguide/inference-profiles-prereq.html)
     """
     direct: list[str] = []
     through: dict[str, list[str]] = {}
@@ -38,7 +38,7 @@ def bedrock_access(stack: Stack, models: Iterable[BedrockModel]) -> BedrockAcces
             direct.append(name if name.startswith("arn:") else _foundation(stack, region or stack.region, name))
         else:
             direct.append(profile)
-            # Where a global profile picks the place itself, the model's ARN names no region.
+            # A global profile chooses the region itself, and then the model's ARN has no region.
             through[profile] = [_foundation(stack, "*", behind), _foundation(stack, "", behind)]
     statements = [_allow(direct)] if direct else []
     statements += [_allow(resources, only_through=profile) for profile, resources in through.items()]
@@ -47,7 +47,7 @@ def bedrock_access(stack: Stack, models: Iterable[BedrockModel]) -> BedrockAcces
 
 
 def _profile(stack: Stack, region: str, name: str) -> tuple[str | None, str]:
-    """The ARN of the inference profile that ``name`` means, if it means one, and the model behind it."""
+    """Return the ARN of the inference profile that ``name`` names, or None, and the id of the model."""
     arn = _ARN.fullmatch(name)
     if arn is not None:
         match arn["kind"]:

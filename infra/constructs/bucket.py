@@ -8,11 +8,11 @@ from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
 
-# Objects the gateway tags so are answers kept for replay, which it promises for 24 hours.
+# The gateway tags the answers that it stores for idempotent replay, which it promises for 24 hours.
 _TRANSIENT_TAG: Final = {"lifetime": "days"}
 _TRANSIENT_DAYS: Final = 2
-# What a file held is in its index once it is ingested. A month is time to see that something is missing and to look at the
-# file, or to redrive what failed: failed messages are kept for 14 days.
+# After ingestion the index has the file's content. A month leaves time to notice a gap, to inspect the file, or to redrive failed
+# messages, which the queue keeps for 14 days.
 _UPLOAD_DAYS: Final = 30
 UPLOADS: Final = "uploads/"
 AUDIT: Final = "audit/"
@@ -21,8 +21,8 @@ AUDIT: Final = "audit/"
 class Bucket(Construct):
     """A private, encrypted, TLS-only, versioned bucket that outlives its stack.
 
-    Versions let a mistake be undone for ``recovery_days``, as with the table; after that what a tenant deleted is gone for good.
-    What is archived is deleted after ``archive_days``; with None it stays.
+    For ``recovery_days``, versions allow to undo a deletion, as with the table. After that, deleted data cannot be recovered.
+    The audit archive keeps its objects for ``archive_days``, or without an end if that is None.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, recovery_days: int, archive_days: int | None) -> None:

@@ -70,10 +70,10 @@ class Function(Construct):
         super().__init__(scope, construct_id)
         if snap_start and kind is not FunctionKind.STREAMING:
             raise ValueError(
-                f"{construct_id}: only a streaming function is told of a restore, so no other function may start from a snapshot."
+                f"{construct_id}: only a streaming function learns of a restore, so no other function may start from a snapshot."
             )
-        # CloudFormation names the function and the log group. A name of ours could still be in use: by a retained log group, or,
-        # when a route moves to another surface, by its old function. This tag finds them.
+        # CloudFormation names the function and the log group. A fixed name could still be in use: by a retained log group, or,
+        # when a route moves to another surface, by its old function. Operators find functions by this tag.
         Tags.of(self).add(TAG, construct_id)
         self.role = role
         self.log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=log_removal)

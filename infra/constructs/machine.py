@@ -17,9 +17,9 @@ COMPACTION: Final = _DEFINITIONS / "compaction.asl.json"
 
 
 class Machine(Construct):
-    """``definition`` with ``step`` as the function that all its steps call.
+    """The state machine of the file ``definition``. All its steps call the function ``step``.
 
-    Executions are named by the job and told ids, so nothing of a tenant's text is in their history.
+    The name of an execution is the job's id and its input has only ids, so its history contains no text of a tenant.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class Machine(Construct):
         log_removal: RemovalPolicy,
     ) -> None:
         super().__init__(scope, construct_id)
-        # Step Functions adds each log group to a resource policy of the account, which holds 5,120 characters, unless its name
-        # begins so. CloudFormation makes up the end of the nested stack's name: a retained group is in no later one's way.
+        # Step Functions adds each log group to a resource policy of the account, which is limited to 5,120 characters, unless the
+        # group's name has this prefix. The nested stack's name ends in a random suffix, so a retained group causes no conflict.
         # (https://docs.aws.amazon.com/step-functions/latest/dg/bp-cwl.html)
         name = f"/aws/vendedlogs/states/{Aws.STACK_NAME}/{construct_id}"
         self.log_group = logs.LogGroup(self, "Logs", log_group_name=name, retention=log_retention, removal_policy=log_removal)

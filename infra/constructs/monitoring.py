@@ -1,4 +1,4 @@
-"""Alarms. Each metric watched bills by the month, so an environment turns them on or leaves them out."""
+"""Alarms. AWS bills each metric of an alarm by the month, so an environment has to enable them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,27 +20,27 @@ from constructs import Construct
 from infra.constructs.archive import AuditArchive
 
 _PERIOD: Final = Duration.minutes(5)
-# A job that failed is tried again after 16 minutes; one that is older than two tries waits for something.
+# A failed job is retried after 16 minutes. A job that is older than two attempts is stuck.
 _OLD: Final = Duration.minutes(45)
-# A client waits for the start of a compaction, which takes a second.
+# A client waits for the compaction, and starting one takes a second.
 _UNSTARTED: Final = Duration.minutes(5)
-# The archive writes every five minutes. What it cannot write it tries again for a day, and then it is lost.
+# Firehose writes every five minutes. It retries a failed write for a day, then drops the records.
 _LATE: Final = Duration.hours(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A queue of work, and that of what failed."""
+    """A work queue and its dead-letter queue."""
 
     queue: sqs.IQueue
     failed: sqs.IQueue
 
 
 class Monitoring(Construct):
-    """A topic, and alarms that tell it of server errors, failing or throttled functions, a throttled table, of jobs and
-    compactions that failed or are not taken up, and of an archive that cannot be written.
+    """A topic, and the alarms that notify it: server errors, failing or throttled functions, a throttled table, jobs and
+    compactions that failed or do not start, and an audit archive that cannot be written.
 
-    ``rare`` are the functions that run too seldom to fail three times in five minutes: their first failure counts.
+    ``rare`` are the functions that run too seldom to fail three times in five minutes. One failure raises their alarm.
     """
 
     def __init__(
@@ -69,28 +69,28 @@ class Monitoring(Construct):
         ]
         self._alarm("TableThrottles", _sum(throttles), threshold=10)
         for name, function in functions.items():
-            troubles = [
+            failures = [
                 function.metric_errors(period=_PERIOD, statistic="Sum"),
                 function.metric_throttles(period=_PERIOD, statistic="Sum"),
             ]
-            self._alarm(f"Function-{name}", _sum(troubles), threshold=1 if name in rare else 3)
+            self._alarm(f"Function-{name}", _sum(failures), threshold=1 if name in rare else 3)
         self._alarm("FailedJobs", _messages(jobs.failed), threshold=1)
         self._alarm("OldestJob", _age(jobs.queue), threshold=_OLD.to_seconds())
         self._watch_compactions(compactions, compaction)
         if archive is not None:
             self._alarm("ArchiveLate", _age_of_oldest_record(archive), threshold=_LATE.to_seconds())
 
-    def _watch_compactions(self, asked: Watched, machine: sfn.IStateMachine) -> None:
-        self._alarm("UnstartedCompactions", _messages(asked.failed), threshold=1)
-        self._alarm("OldestCompaction", _age(asked.queue), threshold=_UNSTARTED.to_seconds())
-        ended = [
+    def _watch_compactions(self, queues: Watched, machine: sfn.IStateMachine) -> None:
+        self._alarm("UnstartedCompactions", _messages(queues.failed), threshold=1)
+        self._alarm("OldestCompaction", _age(queues.queue), threshold=_UNSTARTED.to_seconds())
+        failures = [
             machine.metric_failed(period=_PERIOD, statistic="Sum"),
             machine.metric_timed_out(period=_PERIOD, statistic="Sum"),
         ]
-        self._alarm("FailedCompactions", _sum(ended), threshold=1)
+        self._alarm("FailedCompactions", _sum(failures), threshold=1)
 
     def _topic(self) -> sns.Topic:
-        """Refuses what is not TLS. That alone would replace the policy SNS starts with, and no alarm could publish."""
+        """Return a topic that requires TLS. ``enforce_ssl`` replaces SNS's default policy, so alarms need a statement here."""
         topic = sns.Topic(self, "Topic", enforce_ssl=True)
         topic.add_to_resource_policy(
             iam.PolicyStatement(
@@ -127,12 +127,12 @@ def _messages(queue: sqs.IQueue) -> cloudwatch.Metric:
 
 
 def _age(queue: sqs.IQueue) -> cloudwatch.Metric:
-    """Seconds for which the oldest message has waited to be done."""
+    """Return the metric of the oldest message's age, in seconds."""
     return queue.metric_approximate_age_of_oldest_message(period=_PERIOD, statistic="Maximum")
 
 
 def _age_of_oldest_record(archive: AuditArchive) -> cloudwatch.Metric:
-    """Seconds for which the oldest record has waited to be written.
+    """Return the metric of the age of the oldest record that is not yet written, in seconds.
 
     (https://docs.aws.amazon.com/firehose/latest/dev/cloudwatch-metrics.html)
     """

@@ -1,4 +1,4 @@
-"""A queue of work, and beside it the one of what failed too often."""
+"""A work queue with its dead-letter queue."""
 
 from typing import Final, cast
 
@@ -10,17 +10,17 @@ from constructs import Construct
 
 from infra.constructs.bucket import UPLOADS
 
-# Dead letters keep their age, and 14 days is the longest there is.
-_KEPT: Final = Duration.days(4)
-_FAILED_KEPT: Final = Duration.days(14)
+# A dead letter's retention counts from when the message was first sent. SQS keeps messages for at most 14 days.
+_RETENTION: Final = Duration.days(4)
+_FAILED_RETENTION: Final = Duration.days(14)
 
 
 class WorkQueue(Construct):
-    """Messages for a worker, and those that ``receives`` workers could not finish.
+    """Messages for a worker. After ``receives`` failed attempts a message moves to the queue ``failed``.
 
-    Who takes a message has it to himself for as long as it is ``invisible``, which is longer than a worker can live: its event
-    source starts no more workers than may run, so no message is taken that must wait for one. Both queues are encrypted, speak
-    only TLS, and outlive their stack: a message may be the only trace of work that a tenant waits for.
+    ``invisible`` is the visibility timeout. It must be longer than a worker can run, so that two workers never have one message.
+    The event source receives no more messages than workers may run, so no received message waits for a worker. Both queues are
+    encrypted, require TLS and outlive their stack: a message may be the only record of work that a tenant waits for.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, invisible: Duration, receives: int) -> None:
@@ -30,7 +30,7 @@ class WorkQueue(Construct):
             "Failed",
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             enforce_ssl=True,
-            retention_period=_FAILED_KEPT,
+            retention_period=_FAILED_RETENTION,
             removal_policy=RemovalPolicy.RETAIN,
         )
         self.resource = sqs.Queue(
@@ -38,17 +38,17 @@ class WorkQueue(Construct):
             "Queue",
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             enforce_ssl=True,
-            retention_period=_KEPT,
+            retention_period=_RETENTION,
             removal_policy=RemovalPolicy.RETAIN,
             visibility_timeout=invisible,
             dead_letter_queue=sqs.DeadLetterQueue(queue=self.failed, max_receive_count=receives),
         )
 
     def announce_uploads(self, bucket: s3.Bucket) -> None:
-        """Let this bucket send a message for every object that is created under ``uploads/``.
+        """Make the bucket send a message for every object that is created under ``uploads/``.
 
-        S3 looks whether it may when the bucket is made, so the policy comes first and cannot name the bucket: it allows those
-        of this account whose names begin as CloudFormation names this stack's.
+        S3 checks this permission when it creates the bucket, so the policy must exist before and cannot name the bucket. It
+        allows the buckets of this account whose names begin with this stack's name, as CloudFormation generates them.
         """
         stack = Stack.of(self)
         self.resource.add_to_resource_policy(
@@ -63,7 +63,7 @@ class WorkQueue(Construct):
             )
         )
         resource = cast(s3.CfnBucket, bucket.node.default_child)
-        # The property itself: `Bucket.add_event_notification` would add a Lambda that sets it after the fact.
+        # Set the CloudFormation property: `Bucket.add_event_notification` would add a Lambda that sets it later.
         resource.notification_configuration = s3.CfnBucket.NotificationConfigurationProperty(
             queue_configurations=[
                 s3.CfnBucket.QueueConfigurationProperty(

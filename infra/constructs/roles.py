@@ -1,4 +1,4 @@
-"""One role per set of permissions: exactly the actions its routes need, on exactly this deployment's things."""
+"""One role per set of permissions: exactly the actions that its routes need, on exactly this deployment's resources."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -25,20 +25,20 @@ _TABLE_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
 }
 _OBJECT_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
     Permission.BUCKET_READ: ("s3:GetObject",),
-    # Tagging, because a transient object is tagged for the bucket's lifecycle as it is put.
+    # The gateway tags a transient object in the PUT itself, for the bucket's lifecycle rule.
     Permission.BUCKET_WRITE: ("s3:PutObject", "s3:PutObjectTagging", "s3:DeleteObject"),
 }
 _UPLOAD_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
-    # A presigned form is worth what its signer may do.
+    # A presigned form has the permissions of its signer.
     Permission.UPLOADS_WRITE: ("s3:PutObject",),
     Permission.UPLOADS_READ: ("s3:GetObject", "s3:GetObjectVersion"),
 }
 
 
 class Roles(Construct):
-    """Makes the role of each permission set once.
+    """Create one role for each set of permissions.
 
-    ``keys_path`` is where the provider keys lie in SSM; ``compaction`` is the ARN of the state machine that may be started.
+    ``keys_path`` is the SSM path of the provider keys. ``compaction`` is the ARN of the state machine that roles may start.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Roles(Construct):
         )
 
     def role(self, permissions: frozenset[Permission]) -> iam.Role:
-        """The role that may do these things and nothing else but write to its functions' log groups."""
+        """Return the role with exactly these permissions. Callers add the right to write to the functions' log groups."""
         if permissions not in self._roles:
             self._roles[permissions] = self._make(permissions)
         return self._roles[permissions]
@@ -97,8 +97,8 @@ class Roles(Construct):
         if uploads := _actions(_UPLOAD_ACTIONS, permissions):
             statements.append(iam.PolicyStatement(actions=uploads, resources=[f"{self._bucket}/{UPLOADS}*"]))
         if permissions & {Permission.BUCKET_READ, Permission.UPLOADS_READ}:
-            # Without it S3 answers a missing object with 403, and a reader could not tell it from a forbidden one. It shows names
-            # of objects that this role may read anyway.
+            # Without ListBucket, S3 answers 403 for a missing object, and a reader could not tell it from a forbidden one. The
+            # role may read the objects anyway, so their names reveal nothing more.
             statements.append(iam.PolicyStatement(actions=["s3:ListBucket"], resources=[self._bucket]))
         if Permission.MODELS in permissions:
             statements.append(iam.PolicyStatement(actions=["ssm:GetParameters"], resources=[self._keys]))
@@ -111,7 +111,7 @@ class Roles(Construct):
 
 
 def wildcard_finding(stack: Stack, resource: str) -> str:
-    """The id under which the security rules report a resource with a wildcard in a policy of this stack."""
+    """Return the id with which the security rules report a resource with a wildcard in a policy of this stack."""
     return f"AwsSolutions-IAM5[Resource::{_flat(stack.resolve(resource))}]"
 
 

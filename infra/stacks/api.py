@@ -1,4 +1,4 @@
-"""The stateless stack: layers, the REST API, and nested stacks: one per surface, the workers, the subscriptions."""
+"""The stateless stack: layers, the REST API, and the nested stacks of the surfaces, the workers and the subscriptions."""
 
 from collections.abc import Mapping
 
@@ -45,7 +45,7 @@ class ApiStack(Stack):
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,
         )
-        # First path segments belong to no surface: two of them share /a1, and a resource cannot move between stacks.
+        # This stack has the resources of first path segments: two surfaces share /a1, and a resource cannot move between stacks.
         tops = {
             f"/{top}": api.resource.root.add_resource(top) for top in dict.fromkeys(route.path.split("/")[1] for route in ROUTES)
         }
@@ -66,8 +66,8 @@ class ApiStack(Stack):
             for surface in Surface
         }
         self.jobs = JobsStack(self, "jobs", environment=environment, layers=layers, stored=data.stored)
-        made = [*(stack.functions for stack in self.surfaces.values()), self.jobs.functions]
-        functions = {name: one for functions in made for name, one in functions.items()}
+        by_stack = [*(stack.functions for stack in self.surfaces.values()), self.jobs.functions]
+        functions = {name: one for functions in by_stack for name, one in functions.items()}
         archive = self._archive(environment, data.stored)
         self.subscriptions = self._subscriptions(environment, archive, functions) if archive else None
         CfnOutput(self, "Url", value=api.resource.url.rstrip("/"))
@@ -89,7 +89,7 @@ class ApiStack(Stack):
             if environment.alarm_email is None:
                 Annotations.of(self).add_warning_v2(
                     "spass:unheard-alarms",
-                    f"Nobody hears of {environment.name}'s alarms: set alarm_email in infra/environments.py, "
+                    f"The alarms of {environment.name} notify no one: set alarm_email in infra/environments.py, "
                     "or subscribe to the topic that the output AlarmTopic names.",
                 )
 

@@ -12,16 +12,16 @@ from infra.constructs.table import Table
 from infra.environments import Environment
 from infra.stateful_resources import StatefulQueue, StatefulResources
 
-# A minute after the end of the 15 that a worker of a file has.
+# One minute longer than the 15 that a job's worker may run.
 _JOB_INVISIBLE: Final = Duration.minutes(16)
 _JOB_RECEIVES: Final = 5
-# Somebody waits, and its worker lives for less than a minute. For twenty of them it is tried again.
+# A client waits, and the worker runs for less than a minute. SQS retries for about twenty minutes.
 _COMPACTION_INVISIBLE: Final = Duration.minutes(1)
 _COMPACTION_RECEIVES: Final = 20
 
 
 class DataStack(Stack):
-    """Everything that must outlive a deployment. ``stored`` tells other stacks where."""
+    """All resources that must outlive a deployment. ``stored`` names them for other stacks."""
 
     def __init__(self, scope: Construct, construct_id: str, *, environment: Environment) -> None:
         super().__init__(
@@ -54,7 +54,8 @@ class DataStack(Stack):
         )
 
     def _export(self, name: str, value: str, environment: Environment) -> str:
-        """Exported under a name of its own, so that no change of an importing stack can touch this one."""
+        """Export the value under a fixed name and return the import, so that a change of an importing stack never changes this
+        stack."""
         export_name = f"spass-{environment.name}-{name}"
         CfnOutput(self, name, value=value, export_name=export_name)
         return Fn.import_value(export_name)

@@ -1,4 +1,4 @@
-"""The workers: those of the queues, the state machine with its steps, the hourly sweep."""
+"""The workers: consumers of the queues, the state machine with its steps, and the hourly sweep."""
 
 from typing import Final
 
@@ -28,7 +28,7 @@ _EMBEDDING: Final = frozenset({Permission.EMBEDDING})
 
 
 class JobsStack(NestedStack):
-    """The workers of an environment, nested as the surfaces are, and for the same reasons."""
+    """The workers of an environment as a nested stack, for the same reasons as the surfaces (``SurfaceStack``)."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class JobsStack(NestedStack):
         self.compaction = self._machine(self._add_worker(workers[Trigger.COMPACTION], roles))
         self._variables["SPASS_COMPACTION_MACHINE"] = self.compaction.arn
         roles = Roles(self, "Roles", stored=stored, keys_path=environment.keys_path, compaction=self.compaction.arn)
-        # One message at a time: a message is a file or a part of one, and one file shall not wait for another.
+        # One message per invocation: a message is a file or a part of one, and one file must not wait for another.
         jobs = self._add_worker(workers[Trigger.JOBS], roles)
         self._add_event_source("Messages", stored.jobs, jobs, batch=1, max_concurrency=environment.job_workers)
         compactions = self._add_worker(workers[Trigger.COMPACTIONS], roles)
@@ -61,7 +61,7 @@ class JobsStack(NestedStack):
             batch=_COMPACTION_BATCH_SIZE,
             max_concurrency=_MAX_COMPACTION_CONCURRENCY,
         )
-        self._every_hour(self._add_worker(workers[Trigger.HOURLY], roles))
+        self._add_schedule(self._add_worker(workers[Trigger.HOURLY], roles))
         acknowledge(
             self, {"AwsSolutions-L1": "Python 3.13 is what the packages are pinned for; tests run on 3.11, the oldest allowed."}
         )
@@ -104,7 +104,7 @@ class JobsStack(NestedStack):
     def _add_event_source(
         self, construct_id: str, queue: StatefulQueue, function: Function, *, batch: int, max_concurrency: int
     ) -> None:
-        """Invoke ``function`` with up to ``batch`` messages of ``queue`` a call, in up to ``max_concurrency`` calls at once."""
+        """Invoke ``function`` with up to ``batch`` messages of ``queue``, in at most ``max_concurrency`` concurrent calls."""
         function.role.add_to_policy(
             iam.PolicyStatement(
                 actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"], resources=[queue.arn]
@@ -120,7 +120,7 @@ class JobsStack(NestedStack):
             scaling_config=lambda_.CfnEventSourceMapping.ScalingConfigProperty(maximum_concurrency=max_concurrency),
         ).node.add_dependency(function.role)
 
-    def _every_hour(self, function: Function) -> None:
+    def _add_schedule(self, function: Function) -> None:
         role = iam.Role(self, "ClockRole", assumed_by=self._clock())
         role.add_to_policy(iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[function.resource.function_arn]))
         scheduler.CfnSchedule(

@@ -1,4 +1,4 @@
-"""The subscriptions that carry calls from the functions' logs into the archive: the last step of a deployment."""
+"""The subscriptions that send calls from the functions' logs to the audit archive. A deployment creates them last."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,10 +10,10 @@ from infra.constructs.function import Function
 
 
 class SubscriptionsStack(NestedStack):
-    """A subscription for the log of each of ``functions``, by name. It is made after everything in ``after``.
+    """A subscription for the log of each function in ``functions``. CloudFormation creates it after all constructs in ``after``.
 
-    CloudWatch Logs sends a trial message as soon as it makes a subscription. IAM needs some seconds until a new role is in force
-    everywhere, and a trial message that fails ends the whole deployment.
+    CloudWatch Logs sends a test message when it creates a subscription. IAM needs some seconds until a new role is in force
+    everywhere, and if the test message fails, the whole deployment fails.
     """
 
     def __init__(

@@ -24,10 +24,10 @@ _PARAMETER_SIGNS: Final = str.maketrans("", "", "{}+")
 class SurfaceStack(NestedStack):
     """The routes of one surface.
 
-    It is nested so that CloudFormation counts its resources apart, while one deployment of the API still waits for all surfaces,
-    and so that it gets the layers as parameters: exports of one stack that another uses could never change.
+    A nested stack has its own limit of resources, and one deployment of the API still waits for all surfaces. It also gets the
+    layers as parameters: with exports, a layer could not change while another stack imports it.
 
-    ``tops`` are the API's resources for first path segments, which surfaces may share.
+    ``tops`` are the API's resources of first path segments, which surfaces may share.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SurfaceStack(NestedStack):
         self._acknowledge()
 
     def _add_function(self, routes: Sequence[Route]) -> None:
-        """One Lambda for these rows: all they may do, in the largest memory that any of them asks for."""
+        """Add one Lambda for these rows, with all their permissions and the largest memory of any row."""
         environment, first = self._environment, routes[0]
         permissions = frozenset[Permission]().union(*(route.permissions for route in routes))
         role = self._roles.role(permissions - _LAYERS)
@@ -84,17 +84,17 @@ class SurfaceStack(NestedStack):
         self.functions[first.function_name] = function
 
     def _add_path(self, path: str, routes: Sequence[Route]) -> None:
-        """The methods of one path, and an error for every other method."""
+        """Add the methods of one path, and answer 405 for every other method."""
         resource = self._resource(path)
         for route in routes:
             self._add_methods(resource, route)
         allow = sorted(method for route in routes for method in route.methods)
         self._method("ANY", resource, refusal_integration(405, "method_not_allowed", allow=allow), refusal_responses(405))
 
-    def _refuse_paths_between(self, answered: set[str]) -> None:
-        """Paths that exist only because longer ones do."""
+    def _refuse_paths_between(self, routes: set[str]) -> None:
+        """Answer 404 for paths that exist only as parents of longer paths. ``routes`` are the paths with a route."""
         for path, resource in self._resources.items():
-            if path not in answered:
+            if path not in routes:
                 self._method("ANY", resource, refusal_integration(404, "route_not_found"), refusal_responses(404))
 
     def _add_methods(self, resource: apigateway.IResource, route: Route) -> None:
@@ -139,7 +139,7 @@ class SurfaceStack(NestedStack):
         )
 
     def _resource(self, path: str) -> apigateway.IResource:
-        """The API's resource of this path; made, with all above it, when it is not there yet."""
+        """Return the API's resource for this path. Create it and its parents if they do not exist."""
         if path not in self._resources:
             above, _, segment = path.rpartition("/")
             self._resources[path] = apigateway.Resource(
