@@ -39,7 +39,7 @@ _SINGLE_TEXT_LIMITS: Final = EmbeddingLimits(1, 50_000, concurrency=8)
 
 
 def embedding_limits(backends: Sequence[BackendConfig], dimensions: int | None, model: str = "") -> EmbeddingLimits:
-    """Return limits for ``model`` that all_limits backend accepts, because a request may go to any of them.
+    """Return limits for ``model`` that every backend accepts, because a request may go to any of them.
 
     ``dimensions`` is the length of a vector.
     """

@@ -1,4 +1,4 @@
-"""Make providers. A provider's module is imported when a backend first uses it, to keep cold starts short."""
+"""Create providers. Import a provider's module at its first use, to keep cold starts short."""
 
 from importlib import import_module
 from typing import cast

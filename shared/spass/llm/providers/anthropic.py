@@ -1,4 +1,4 @@
-"""Anthropic, by its Messages API."""
+"""Call Anthropic's models with the Messages API."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -27,7 +27,7 @@ from spass.tenancy.config import BackendConfig
 _PATH: Final = "/v1/messages"
 _VERSION: Final = "2023-06-01"
 
-# https://docs.claude.com/en/api/errors: what an error event means, in the status it would have had as an answer.
+# The HTTP status that fits the type of an error event (https://docs.claude.com/en/api/errors).
 _STATUSES: Final = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -53,7 +53,7 @@ class Anthropic:
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         body = messages_body(request)
-        return self._stream(body, context) if request.stream else self._answer(body, context)
+        return self._stream(body, context) if request.stream else self._complete(body, context)
 
     async def embed(self, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:  # noqa: ARG002 - the protocol's shape
         raise BackendAuthError("Anthropic does not offer embedding models.")
@@ -61,7 +61,7 @@ class Anthropic:
     async def aclose(self) -> None:
         await self._connection.aclose()
 
-    async def _answer(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+    async def _complete(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         payload = parse(MessagePayload, await self._connection.post(_PATH, body, context, generates=True))
         if not payload.stop_reason:
             raise malformed_response("it has no stop reason")
@@ -92,8 +92,11 @@ def _tool_call_start(index: int, block: BlockPayload, arguments: str = "") -> To
 
 
 class _StreamReader:
-    """Turn the events of one stream into deltas. The first delta has the prompt's tokens, so that a caller who leaves early is
-    charged for them. Characters of reasoning are counted too, but do not begin an answer."""
+    """Turn the events of one stream into deltas.
+
+    The first delta has the prompt's tokens, so that a caller who disconnects early pays for them. Reasoning characters are
+    counted, but do not begin an answer.
+    """
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = secrets
@@ -101,70 +104,73 @@ class _StreamReader:
         self._usage = UsagePayload()
         self._stop_reason: str | None = None
         self._calls: dict[int, int] = {}  # content block -> number of the tool call
-        self._silent: dict[int, BlockPayload] = {}  # tool calls whose arguments have not begun
-        self._spoke = False
-        self._thought = 0  # characters of reasoning that no delta has counted yet
+        self._calls_without_arguments: dict[int, BlockPayload] = {}  # tool calls whose arguments have not begun
+        self._answer_began = False
+        self._reasoning_characters = 0  # characters of reasoning that are not in a delta yet
 
     def read(self, event: ServerSentEvent) -> ChatDelta | None:
-        """Return what is new with ``event``; None if nothing is."""
+        """Return the delta that ``event`` adds, or None."""
         delta = self._read(event)
-        if delta is None and not (self._spoke and self._thought):
+        if delta is None and not (self._answer_began and self._reasoning_characters):
             return None
-        thought, self._thought = self._thought, 0
-        usage = None if self._spoke else TokenUsage(self._usage.tokens.prompt_tokens)
-        self._spoke = True
+        thought, self._reasoning_characters = self._reasoning_characters, 0
+        usage = None if self._answer_began else TokenUsage(self._usage.tokens.prompt_tokens)
+        self._answer_began = True
         return replace(delta or ChatDelta(), reasoning_characters=thought, usage=usage)
 
     def _read(self, event: ServerSentEvent) -> ChatDelta | None:
         payload = parse(EventPayload, event.data)
         match payload.type:
             case "message_start" if payload.message is not None:
-                # The answer has not begun, so its count is not the one to bill.
+                # The answer has not begun, so this output count must not be billed.
                 self._usage = self._usage.updated(payload.message.usage).model_copy(update={"output_tokens": 0})
             case "content_block_start" if payload.content_block is not None:
-                return self._block(payload.index, payload.content_block)
+                return self._read_block(payload.index, payload.content_block)
             case "content_block_delta":
-                return self._more(payload)
-            case "content_block_stop" if block := self._silent.pop(payload.index, None):
+                return self._read_delta(payload)
+            case "content_block_stop" if block := self._calls_without_arguments.pop(payload.index, None):
                 return self._arguments(payload.index, block.arguments)
             case "message_delta":
                 self._usage = self._usage.updated(payload.usage)
                 self._stop_reason = payload.delta.stop_reason or self._stop_reason
             case "error":
                 raise self._failure(payload.error)
-            case _:  # ping, message_stop, and what may be added later
+            case _:  # ping, message_stop, and future event types
                 pass
         return None
 
     def end(self) -> ChatDelta:
-        """The last delta.
+        """Return the last delta.
 
         Raises:
-            BackendUnavailable: the model had not ended when its stream did.
+            BackendUnavailable: the stream ended before the model did.
         """
         if self._stop_reason is None:
             raise BackendUnavailable("The provider's stream broke off before its end.")
-        left = self._texts.end() or ChatDelta()
+        last = self._texts.end() or ChatDelta()
         return replace(
-            left, finish_reason=finish_reason(self._stop_reason), usage=self._usage.tokens, reasoning_characters=self._thought
+            last,
+            finish_reason=finish_reason(self._stop_reason),
+            usage=self._usage.tokens,
+            reasoning_characters=self._reasoning_characters,
         )
 
-    def _block(self, index: int, block: BlockPayload) -> ChatDelta | None:
+    def _read_block(self, index: int, block: BlockPayload) -> ChatDelta | None:
         if block.type == "tool_use":
             self._calls[index] = len(self._calls)
-            self._silent[index] = block
+            self._calls_without_arguments[index] = block
             return ChatDelta(tool_calls=(_tool_call_start(self._calls[index], block),))
         return ChatDelta(self._texts.content(block.text)) if block.type == "text" and block.text else None
 
-    def _more(self, payload: EventPayload) -> ChatDelta | None:
+    def _read_delta(self, payload: EventPayload) -> ChatDelta | None:
         delta = payload.delta
         if delta.type == "text_delta" and delta.text:
             return ChatDelta(self._texts.content(delta.text))
-        self._thought += len(delta.thinking)
+        self._reasoning_characters += len(delta.thinking)
         if delta.type == "input_json_delta" and delta.partial_json:
             if payload.index not in self._calls:
                 raise malformed_response("arguments without a tool call")
-            self._silent.pop(payload.index, None)
+            self._calls_without_arguments.pop(payload.index, None)
             return self._arguments(payload.index, delta.partial_json)
         return None
 

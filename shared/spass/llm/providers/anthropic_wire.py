@@ -1,4 +1,4 @@
-"""Anthropic's Messages format (https://docs.claude.com/en/api/messages)."""
+"""Write and read Anthropic's Messages format (https://docs.claude.com/en/api/messages)."""
 
 import json
 from typing import Annotated, Final
@@ -50,7 +50,7 @@ class UsagePayload(BaseModel):
 
     @property
     def tokens(self) -> TokenUsage:
-        """Prompt tokens include those read from and written to the cache."""
+        """Return the usage. Prompt tokens include tokens read from and written to the cache."""
         cached = self.cache_creation_input_tokens + self.cache_read_input_tokens
         return TokenUsage(self.input_tokens + cached, self.output_tokens)
 
@@ -152,7 +152,7 @@ def _blocks(message: Message, ids: ToolCallIds) -> list[Block]:
 
 
 def _tools(request: ChatRequest) -> list[ToolSpec]:
-    """Return the tools, or those that the history calls, because the format requires their definitions."""
+    """Return the request's tools. If it has none, return the tools in the history: the format requires their definitions."""
     return list(request.tools) or tools_from_history(request.messages)
 
 
@@ -188,11 +188,11 @@ def _stop(request: ChatRequest) -> list[str]:
 
 
 def _output_config(request: ChatRequest) -> dict[str, Json]:
-    """https://platform.claude.com/docs/en/build-with-claude/structured-outputs and …/effort."""
+    """Return ``output_config`` (https://platform.claude.com/docs/en/build-with-claude/structured-outputs and …/effort)."""
     schema = strict_schema(request)
     config: dict[str, Json] = {}
     if schema is not None:
         config["format"] = {"type": "json_schema", "schema": schema["schema"]}
-    if wanted := reasoning_effort(request, _NAME):
-        config["effort"] = wanted
+    if effort := reasoning_effort(request, _NAME):
+        config["effort"] = effort
     return config

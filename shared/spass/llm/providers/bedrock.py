@@ -1,7 +1,8 @@
-"""Amazon Bedrock: Converse and ConverseStream for chat, InvokeModel for embeddings, signed with this process's own credentials.
+"""Call Amazon Bedrock: Converse and ConverseStream for chat, InvokeModel for embeddings.
 
-Models are named as Bedrock names them (``model_names`` of the backend): an id, an inference profile's, or an ARN. The region is
-the one in ``base_url``, else the environment's. With ``api_key_env`` the key goes along as a bearer token, and nothing is signed.
+The backend's ``model_names`` must give Bedrock's name of each model: the id of a model or of an inference profile, or an ARN. The
+region is in ``base_url`` or in the environment. Requests are signed with the credentials of this process, unless
+``api_key_env`` is set: then the key is sent as a bearer token.
 """
 
 import re
@@ -37,7 +38,7 @@ from spass.llm.providers.stream_fallback import stream_or_whole
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, ToolCallDelta
 from spass.tenancy.config import BackendConfig
 
-# Whole sentences: a message about a bad value quotes it.
+# Match whole messages, because a message about a bad value quotes that value.
 _MODEL_ACCESS_MESSAGES: Final = re.compile(
     r"The provided model identifier is invalid\."
     r"|Could not resolve the foundation model from the provided model identifier\."
@@ -45,14 +46,14 @@ _MODEL_ACCESS_MESSAGES: Final = re.compile(
     r"|This action doesn't support the model that you provided\. Try again with a supported text or chat model\."
 )
 
-# By the exceptions' names, in lower case and without that word. Of the others the status says enough.
+# By exception name, in lower case and without the suffix "exception". For other exceptions the status decides.
 _ERROR_TYPES: Final[dict[str, type[BackendError]]] = {
     "modeltimeout": BackendTimeout,
     "modelnotready": BackendUnavailable,
     "modelerror": BackendUnavailable,
     "modelstreamerror": BackendUnavailable,
     "servicequotaexceeded": BackendForbidden,
-    "resourcenotfound": BackendForbidden,  # which model is asked for is the operator's word, not the caller's
+    "resourcenotfound": BackendForbidden,  # the operator configures the model's name, not the caller
 }
 _STATUSES: Final = {"validation": 400, "accessdenied": 403, "throttling": 429, "serviceunavailable": 503, "internalserver": 500}
 _INTERRUPTED: Final = frozenset({"malformed_model_output", "malformed_tool_use"})
@@ -72,7 +73,7 @@ class Bedrock:
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         body = converse_body(request)
         if not request.stream:
-            return self._answer(_path(request.model, "converse"), body, context)
+            return self._complete(_path(request.model, "converse"), body, context)
         whole = partial(self.chat, replace(request, stream=False), context)
         return stream_or_whole(self._stream(_path(request.model, "converse-stream"), body, context), whole, context)
 
@@ -85,9 +86,9 @@ class Bedrock:
 
     @property
     def _connection(self) -> Connection:
-        """Return the connection, made at the first call: a missing region must fail calls, not the process."""
+        """Return the connection. Create it at the first call: a missing region must fail calls, not the process."""
         if self._opened is None:
-            auth = None if self._key else _Signed(self._backend, self._signer)
+            auth = None if self._key else _SigV4Auth(self._backend, self._signer)
             headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
             self._opened = Connection(
                 self._backend,
@@ -106,7 +107,7 @@ class Bedrock:
         except SigningFailed as error:
             raise _signing_error(self._backend, error) from error
 
-    async def _answer(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+    async def _complete(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         payload = parse(ConversePayload, await self._connection.post(path, body, context, generates=True))
         _check_end(payload.stopReason)
         blocks = payload.output.message.content
@@ -119,7 +120,7 @@ class Bedrock:
 
     async def _stream(self, path: str, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         reader = _StreamReader(self._connection.secrets)
-        messages = self._connection.stream(path, body, context, parser=_Messages(), is_last=_is_last)
+        messages = self._connection.stream(path, body, context, parser=_MessageParser(), is_last=_is_last)
         async with aclosing(messages):
             async for message in messages:
                 if (delta := reader.read(message)) is not None:
@@ -127,7 +128,7 @@ class Bedrock:
         yield reader.end()
 
 
-class _Signed(httpx.Auth):
+class _SigV4Auth(httpx.Auth):
     requires_request_body = True
 
     def __init__(self, backend: BackendConfig, signer: Signer) -> None:
@@ -135,15 +136,15 @@ class _Signed(httpx.Auth):
         self._signer = signer
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        signed = {"content-type": request.headers["content-type"]}
+        signed_headers = {"content-type": request.headers["content-type"]}
         try:
-            request.headers.update(await self._signer.sign(request.method, str(request.url), request.content, signed))
+            request.headers.update(await self._signer.sign(request.method, str(request.url), request.content, signed_headers))
         except SigningFailed as error:
             raise _signing_error(self._backend, error) from error
         yield request
 
 
-class _Messages:
+class _MessageParser:
     """Parse AWS event streams for ``Connection.stream``."""
 
     def __init__(self) -> None:
@@ -160,7 +161,7 @@ class _Messages:
 
 
 class _StreamReader:
-    """Turn the messages of one stream into deltas. Usage comes after the end, and the last delta has it."""
+    """Turn the messages of one stream into deltas. Usage arrives after the end, so only the last delta has it."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = secrets
@@ -168,7 +169,7 @@ class _StreamReader:
         self._usage: UsagePayload | None = None
         self._stop_reason = ""
         self._calls: dict[int, int] = {}  # content block -> number of the tool call
-        self._silent: set[int] = set()  # blocks of tool calls whose arguments have not begun
+        self._calls_without_arguments: set[int] = set()  # blocks of tool calls whose arguments have not begun
 
     def read(self, message: StreamMessage) -> ChatDelta | None:
         if message.failed:
@@ -178,18 +179,18 @@ class _StreamReader:
         match message.name:
             case "contentBlockStart" if payload.start.toolUse is not None:
                 self._calls[block] = len(self._calls)
-                self._silent.add(block)
+                self._calls_without_arguments.add(block)
                 return ChatDelta(tool_calls=(_tool_call_start(self._calls[block], payload.start.toolUse),))
             case "contentBlockDelta":
-                return self._more(block, payload)
-            case "contentBlockStop" if block in self._silent:
+                return self._read_delta(block, payload)
+            case "contentBlockStop" if block in self._calls_without_arguments:
                 return self._arguments(block, "{}")
             case "messageStop":
                 self._stop_reason = payload.stopReason
                 _check_end(self._stop_reason)
             case "metadata":
                 self._usage = payload.usage
-            case _:  # messageStart, and what may be added later
+            case _:  # messageStart, and future message types
                 pass
         return None
 
@@ -201,11 +202,11 @@ class _StreamReader:
         """
         if not self._stop_reason:
             raise BackendUnavailable("The provider's stream broke off before its end.")
-        left = self._texts.end() or ChatDelta()
+        last = self._texts.end() or ChatDelta()
         usage = self._usage.tokens if self._usage else None
-        return replace(left, finish_reason=finish_reason(self._stop_reason), usage=usage)
+        return replace(last, finish_reason=finish_reason(self._stop_reason), usage=usage)
 
-    def _more(self, block: int, payload: EventPayload) -> ChatDelta | None:
+    def _read_delta(self, block: int, payload: EventPayload) -> ChatDelta | None:
         delta = payload.delta
         if delta.toolUse is not None and delta.toolUse.input:
             if block not in self._calls:
@@ -214,7 +215,7 @@ class _StreamReader:
         return ChatDelta(self._texts.content(delta.text)) if delta.text else None
 
     def _arguments(self, block: int, piece: str) -> ChatDelta:
-        self._silent.discard(block)
+        self._calls_without_arguments.discard(block)
         index = self._calls[block]
         return ChatDelta(tool_calls=(ToolCallDelta(index, arguments=self._texts.arguments(index, piece)),))
 
@@ -239,13 +240,13 @@ def _check_end(stop_reason: str) -> None:
 
 
 def _signing_error(backend: BackendConfig, error: SigningFailed) -> BackendAuthError:
-    """Return the failure of a request that cannot be signed, and log what is missing for the operator."""
+    """Return the failure for a request that cannot be signed, and log the reason for the operator."""
     write_line({"at": now(), "level": "error", "event": "not_signed", "backend": backend.name, "reason": str(error)})
     return BackendAuthError(f"Requests to Bedrock cannot be signed: {error}.")
 
 
 def _failure_of(status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendError:
-    """Return the failure for an error answer. A header has the exception's name, sometimes with ":" and more behind it."""
+    """Return the failure for an error answer. A header has the exception's name, sometimes followed by ":" and more text."""
     kind = headers.get("x-amzn-errortype", "").split(":")[0]
     return _failure(kind, status, parse_error_body(body).message, wait=retry_after(headers), secrets=secrets)
 
@@ -253,14 +254,14 @@ def _failure_of(status: int, headers: Mapping[str, str], body: bytes, *, secrets
 def _failure(
     kind: str, status: int | None, message: str, *, wait: float | None = None, secrets: Sequence[str] = ()
 ) -> BackendError:
-    """Return the failure for an exception. One inside a stream has no status of its own."""
+    """Return the failure for an exception. An exception inside a stream has no ``status``."""
     name = kind.lower().removesuffix("exception")
-    failed = error_from_status(
+    failure = error_from_status(
         status or _STATUSES.get(name, 500), ErrorDetails(message, frozenset({name})), wait=wait, secrets=secrets
     )
-    meant = (
+    error_type = (
         BackendForbidden
         if name == "validation" and _MODEL_ACCESS_MESSAGES.fullmatch(message)
-        else _ERROR_TYPES.get(name, type(failed))
+        else _ERROR_TYPES.get(name, type(failure))
     )
-    return meant(failed.message, status=failed.status, retry_after=failed.retry_after)
+    return error_type(failure.message, status=failure.status, retry_after=failure.retry_after)

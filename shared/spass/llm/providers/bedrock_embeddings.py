@@ -16,8 +16,8 @@ from spass.llm.types import CallContext, EmbeddingReply, EmbeddingRequest, pack_
 
 COHERE_TEXTS: Final = 96
 _COHERE_WINDOW: Final = 1024
-"""Bytes. The third version reads 2048 characters and 512 tokens of a text; this stays under both wherever a token has two bytes
-or more, as in every language, if not in a list of checksums."""
+"""Bytes. Version 3 reads at most 2048 characters and 512 tokens of a text. 1024 bytes stay under both limits if a token has two
+bytes or more on average. Text in any language has; a list of checksums may not."""
 
 Row = list[float]
 
@@ -43,7 +43,7 @@ async def embed(connection: Connection, path: str, request: EmbeddingRequest, co
     """Return one vector per text.
 
     Raises:
-        BackendAuthError: ``request.model`` is of neither family.
+        BackendAuthError: ``request.model`` is neither a Titan nor a Cohere model.
         BackendError: the request failed.
     """
     if "titan-embed" in request.model:
@@ -54,22 +54,23 @@ async def embed(connection: Connection, path: str, request: EmbeddingRequest, co
 
 
 async def _titan(connection: Connection, path: str, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-    choice = _dimensions_field("dimensions", request, choosing="titan-embed-text-v2")
+    dimensions_field = _dimensions_field("dimensions", request, choosing="titan-embed-text-v2")
     payloads = [
-        parse(TitanPayload, await connection.post(path, {"inputText": text, **choice}, context)) for text in request.texts
+        parse(TitanPayload, await connection.post(path, {"inputText": text, **dimensions_field}, context))
+        for text in request.texts
     ]
     counts = [payload.inputTextTokenCount for payload in payloads]
     return _reply([payload.embedding for payload in payloads], sum(counts) if all(counts) else 0)
 
 
 async def _cohere(connection: Connection, path: str, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-    """Embed a text that is longer than the model's window in windows, and average them.
+    """Embed texts. Split a text that exceeds the model's window, and average the vectors of its windows.
 
-    All texts are embedded as documents, because the request does not tell questions from documents. Only some models report
+    All texts are embedded as documents, because a request does not say whether a text is a question. Only some models report
     their tokens, and only in a header, so they are not counted.
     """
     windows = [[text] if "embed-v4" in request.model else [*_windows(text)] for text in request.texts]
-    choice = _dimensions_field("output_dimension", request, choosing="embed-v4")
+    dimensions_field = _dimensions_field("output_dimension", request, choosing="embed-v4")
     pieces = (piece for text in windows for piece in text)
     rows: list[Row] = []
     while batch := [*islice(pieces, COHERE_TEXTS)]:
@@ -78,23 +79,23 @@ async def _cohere(connection: Connection, path: str, request: EmbeddingRequest, 
             "input_type": "search_document",
             "embedding_types": ["float"],
             "truncate": "NONE",
-            **choice,
+            **dimensions_field,
         }
-        found = parse(CoherePayload, await connection.post(path, body, context)).rows
-        if len(found) != len(batch):
+        vectors = parse(CoherePayload, await connection.post(path, body, context)).rows
+        if len(vectors) != len(batch):
             raise malformed_response("vectors are missing or doubled")
-        rows += found
-    each = iter(rows)
-    return _reply([_mean_direction([*islice(each, len(text))]) for text in windows], 0)
+        rows += vectors
+    remaining_rows = iter(rows)
+    return _reply([_mean_direction([*islice(remaining_rows, len(text))]) for text in windows], 0)
 
 
 def _dimensions_field(field: str, request: EmbeddingRequest, *, choosing: str) -> dict[str, int]:
-    """Return the field for the dimensions if the model's name contains ``choosing``, else no field."""
+    """Return the field for the dimensions if the model's name contains ``choosing``, or no field."""
     return {field: request.dimensions} if request.dimensions is not None and choosing in request.model else {}
 
 
 def _windows(text: str) -> Iterator[str]:
-    """Yield ``text`` in pieces of at most the window's bytes, cut between characters. An empty text is one piece."""
+    """Yield ``text`` in pieces of at most ``_COHERE_WINDOW`` bytes, cut between characters. An empty text is one piece."""
     data = encode_utf8(text)
     begin = 0
     while begin < len(data) or not begin:

@@ -1,4 +1,4 @@
-"""Amazon Bedrock's Converse format (https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html)."""
+"""Write and read Amazon Bedrock's Converse format (https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html)."""
 
 import json
 from typing import Annotated, Final
@@ -52,7 +52,7 @@ class UsagePayload(BaseModel):
 
     @property
     def tokens(self) -> TokenUsage:
-        """Prompt tokens include those read from and written to the cache, which ``inputTokens`` does not
+        """Return the usage. Prompt tokens include reads from and writes to the cache, which ``inputTokens`` does not
         (https://docs.aws.amazon.com/bedrock/latest/userguide/prompt-caching.html)."""
         cached = self.cacheReadInputTokens + self.cacheWriteInputTokens
         return TokenUsage(self.inputTokens + cached, self.outputTokens)
@@ -74,7 +74,7 @@ class ToolUsePayload(BaseModel):
 
 
 class BlockPayload(BaseModel):
-    """A text or a tool call; reasoning has neither field."""
+    """A text or a tool call. A reasoning block has neither field."""
 
     text: str = ""
     toolUse: ToolUsePayload | None = None  # noqa: N815
@@ -108,7 +108,7 @@ class DeltaPayload(BaseModel):
 
 
 class EventPayload(BaseModel):
-    """Any event of a stream; its name says which of the fields it has."""
+    """Any event of a stream. The event's name determines its fields."""
 
     contentBlockIndex: Annotated[int, Field(ge=0)] = 0  # noqa: N815
     start: StartPayload = StartPayload()
@@ -152,7 +152,7 @@ def _text_block(text: str) -> Block:
 
 def _image_block(image: Image) -> Block:
     data = inline_image(image)
-    if data is None:  # an image/svg+xml, for example: ``reject_image_urls`` let through only data URLs
+    if data is None:  # for example image/svg+xml; ``reject_image_urls`` has rejected all URLs except data URLs
         raise BackendUnsupported("Bedrock does not accept this format of picture. Use png, jpeg, gif or webp.", param="messages")
     return {"image": {"format": data.format, "source": {"bytes": data.data}}}
 
@@ -173,9 +173,9 @@ def _blocks(message: Message, ids: ToolCallIds) -> list[Block]:
 
 
 def _blocks_as_text(message: Message, ids: ToolCallIds) -> list[Block]:
-    """Return the blocks where no tool may be called, with earlier calls as text.
+    """Return the blocks of ``message`` with its tool calls as text, for a request in which the model must not call a tool.
 
-    The format cannot forbid calls, and it requires a definition of every tool that the conversation calls.
+    The format cannot forbid calls, and it requires the definitions of all tools in the conversation.
     """
     del ids
     if message.role is Role.TOOL:
@@ -208,13 +208,13 @@ def _tool(tool: ToolSpec) -> Block:
 
 
 def _output_config(request: ChatRequest) -> dict[str, Json]:
-    """https://docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html."""
+    """Return ``outputConfig`` (https://docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html)."""
     config: dict[str, Json] = {}
     schema = strict_schema(request)
     if schema is not None:
-        described = {name: schema[name] for name in ("name", "description") if schema.get(name)}
-        written = json.dumps(schema["schema"], ensure_ascii=False)
-        config["textFormat"] = {"type": "json_schema", "structure": {"jsonSchema": {**described, "schema": written}}}
-    if wanted := reasoning_effort(request, _NAME):
-        config["effort"] = wanted
+        description = {name: schema[name] for name in ("name", "description") if schema.get(name)}
+        schema_json = json.dumps(schema["schema"], ensure_ascii=False)
+        config["textFormat"] = {"type": "json_schema", "structure": {"jsonSchema": {**description, "schema": schema_json}}}
+    if effort := reasoning_effort(request, _NAME):
+        config["effort"] = effort
     return config

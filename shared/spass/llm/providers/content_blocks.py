@@ -1,4 +1,4 @@
-"""Write conversations as Anthropic and Bedrock want them: user and assistant alternate, and a message is a list of blocks."""
+"""Write conversations in the form of Anthropic and Bedrock: user and assistant alternate, a message is a list of blocks."""
 
 import json
 import re
@@ -15,7 +15,7 @@ _SUMMARY_PLACEHOLDER: Final = "(The conversation so far was summarised.)"
 _EMPTY_PLACEHOLDER: Final = "(Begin.)"
 _DISALLOWED: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _MAX_NAME: Final = 64
-_STEM: Final = 54  # of an id that gets a number
+_STEM: Final = 54  # characters of an id before its number
 _DATA_URL: Final = re.compile(r"data:image/(\w+);base64,(.*)", re.DOTALL)
 
 
@@ -28,14 +28,14 @@ class InlineImage(NamedTuple):
 
 def inline_image(image: Image) -> InlineImage | None:
     """Return the picture of a ``data:`` URL, or None for another URL."""
-    found = _DATA_URL.fullmatch(image.url)
-    return InlineImage(found[1], found[2]) if found else None
+    match = _DATA_URL.fullmatch(image.url)
+    return InlineImage(match[1], match[2]) if match else None
 
 
 def message_blocks(message: Message, text: Callable[[str], Block], picture: Callable[[Image], Block]) -> list[Block]:
     """Return the texts and pictures of ``message`` as blocks.
 
-    These formats refuse a blank text, and a conversation that ends with white space of the assistant's.
+    These formats refuse a blank text, and a last assistant message that ends with white space.
     """
     parts = message.parts or (message.content.rstrip() if message.role is Role.ASSISTANT else message.content,)
     return [picture(part) if isinstance(part, Image) else text(part) for part in parts if isinstance(part, Image) or part.strip()]
@@ -44,10 +44,10 @@ def message_blocks(message: Message, text: Callable[[str], Block], picture: Call
 def alternate_roles(
     messages: Sequence[Message], blocks_of: Callable[[Message, "ToolCallIds"], list[Block]], text: Callable[[str], Block]
 ) -> list[Json]:
-    """Return the conversation without system messages, with user and assistant in turns and the user first.
+    """Return the conversation without system messages. User and assistant alternate, and the user is first.
 
-    Successive tool results become one user message. An empty conversation gets a placeholder, because these formats refuse it
-    and OpenAI does not.
+    Successive tool results become one user message. An empty conversation gets a placeholder: OpenAI accepts it, but these
+    formats refuse it.
     """
     turns: list[tuple[str, list[Json]]] = []
     ids = ToolCallIds()
@@ -66,48 +66,48 @@ def alternate_roles(
 
 
 class ToolCallIds:
-    """Rewrite the ids of one conversation's tool calls to characters that these formats allow, each id once.
+    """Rewrite the ids of a conversation's tool calls to unique ids of characters that these formats allow.
 
-    Another provider may have numbered the calls of each answer from 1, or written ids that differ only in other characters.
+    Another provider may have numbered the calls of each answer from 1, or used ids that differ only in disallowed characters.
     """
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._used_ids: set[str] = set()
         self._numbers: dict[str, int] = {}  # stem -> the last number appended to it
-        self._open: dict[str, list[str]] = {}  # calls of the last message that has any: id -> rewritten ids
+        self._calls_without_result: dict[str, list[str]] = {}  # calls of the last message with calls: id -> rewritten ids
 
     def for_calls(self, calls: Sequence[ToolCall]) -> list[str]:
         """Return the rewritten ids of the next message's calls."""
-        self._open = {}
-        names = [self._new(call.id) for call in calls]
+        self._calls_without_result = {}
+        names = [self._new_id(call.id) for call in calls]
         for call, name in zip(calls, names, strict=True):
-            self._open.setdefault(call.id, []).append(name)
+            self._calls_without_result.setdefault(call.id, []).append(name)
         return names
 
     def for_result(self, identity: str) -> str:
         """Return the rewritten id of the call that a result answers."""
-        names = self._open.get(identity)
-        return names.pop(0) if names else self._new(identity)
+        names = self._calls_without_result.get(identity)
+        return names.pop(0) if names else self._new_id(identity)
 
-    def _new(self, identity: str) -> str:
+    def _new_id(self, identity: str) -> str:
         allowed = name = sanitize_name(identity)
         stem = allowed[:_STEM]
-        while name in self._taken:
+        while name in self._used_ids:
             self._numbers[stem] = number = self._numbers.get(stem, 1) + 1
             name = f"{stem}_{number}"
-        self._taken.add(name)
+        self._used_ids.add(name)
         return name
 
 
 def sanitize_name(name: str) -> str:
-    """Return the name of a tool, or an id, in the characters and the length that these formats allow."""
+    """Return a tool name or an id with only the characters and the length that these formats allow."""
     return _DISALLOWED.sub("_", name)[:_MAX_NAME] or "_"
 
 
 def arguments_of(call: ToolCall) -> Json:
-    """Return the arguments as an object, as these formats want them.
+    """Return the arguments as an object, which these formats require.
 
-    Arguments that are not a JSON object are quoted, because otherwise every later call of the conversation would fail.
+    Put arguments that are not a JSON object into one as a string. Otherwise every later call of the conversation would fail.
     """
     try:
         return read_object(call.arguments if call.arguments.strip() else "{}")
@@ -116,18 +116,18 @@ def arguments_of(call: ToolCall) -> Json:
 
 
 def tools_from_history(messages: Sequence[Message]) -> list[ToolSpec]:
-    """Return definitions for the tools that were called, with any parameters."""
+    """Return definitions that accept any parameters for the tools that ``messages`` call."""
     names = {sanitize_name(call.name) for message in messages for call in message.tool_calls}
     return [ToolSpec(name, "", {"type": "object"}) for name in sorted(names)]
 
 
 def system_texts(request: ChatRequest) -> list[str]:
-    """Return all system messages, and an instruction to write JSON where the format has no field for that."""
+    """Return all system messages, and an instruction to write JSON if the format has no field for that."""
     texts = [message.content for message in request.messages if message.role is Role.SYSTEM]
-    wanted = request.response_format or {}
-    if strict_schema(request) is None and wanted.get("type") in {"json_object", "json_schema"}:
+    response_format = request.response_format or {}
+    if strict_schema(request) is None and response_format.get("type") in {"json_object", "json_schema"}:
         texts.append("Answer with one JSON value and nothing else: no prose, no code fence.")
-        schema = wanted.get("json_schema")
+        schema = response_format.get("json_schema")
         if isinstance(schema, Mapping) and schema.get("schema"):
             texts.append("It must match this JSON Schema: " + json.dumps(schema["schema"], ensure_ascii=False))
     return [text for text in texts if text.strip()]

@@ -1,4 +1,4 @@
-"""Decompress a body in pieces of bounded size, because one compressed byte can become a thousand."""
+"""Decompress a body in pieces of limited size, because one compressed byte can expand to a thousand bytes."""
 
 import zlib
 from collections.abc import AsyncIterator
@@ -12,11 +12,11 @@ _PIECE: Final = 64 * 1024
 
 
 async def iter_decompressed(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the body of ``response``, at most 64 KiB of what was compressed at a time.
+    """Yield the body of ``response``, decompressed in pieces of at most 64 KiB.
 
     Raises:
-        httpx.DecodingError: it is damaged, or compressed in another way or twice: a body that is compressed twice could unpack to
-            a million times its size.
+        httpx.DecodingError: the body is damaged, has an unknown coding, or is compressed twice. A body that is compressed twice
+            could expand to a million times its size.
     """
     coding = response.headers.get("content-encoding", "").strip().lower()
     if coding in ("", "identity"):
@@ -25,18 +25,18 @@ async def iter_decompressed(response: httpx.Response) -> AsyncIterator[bytes]:
         return
     if coding not in _CONTENT_CODINGS:
         raise httpx.DecodingError("an unknown content coding")
-    unpacker = zlib.decompressobj(_GZIP_OR_ZLIB)
+    decompressor = zlib.decompressobj(_GZIP_OR_ZLIB)
     async for piece in response.aiter_raw():
-        packed = b"" if unpacker.eof else piece  # what follows the end is read, so that the connection can serve again
-        while packed:
-            yield _decompress(unpacker, packed)
-            packed = unpacker.unconsumed_tail
-    while rest := _decompress(unpacker, b""):
+        compressed = b"" if decompressor.eof else piece  # read the bytes after the end too, so that the connection can be reused
+        while compressed:
+            yield _decompress(decompressor, compressed)
+            compressed = decompressor.unconsumed_tail
+    while rest := _decompress(decompressor, b""):
         yield rest
 
 
-def _decompress(unpacker: "zlib._Decompress", packed: bytes) -> bytes:
+def _decompress(decompressor: "zlib._Decompress", compressed: bytes) -> bytes:
     try:
-        return unpacker.decompress(packed, _PIECE)
+        return decompressor.decompress(compressed, _PIECE)
     except zlib.error as error:
         raise httpx.DecodingError("damaged data") from error

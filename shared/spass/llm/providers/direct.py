@@ -1,6 +1,6 @@
 """Send requests over HTTP/1.1 with asyncio, and parse the answers with llhttp (``httptools``).
 
-``docs/decisions/015`` says which libraries were tried in its place, and what each of them lacks.
+``docs/decisions/015`` lists the libraries that were tried instead, and what each of them lacks.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ import httpx
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 SENT: Final = "sent"
-"""The extension of a request that says whether all of it has left this process."""
+"""The request extension that is True if the whole request has left this process."""
 LONGEST_HEAD: Final = 64 * 1024
-"""Bytes of headers, and bytes that an answer may send on end without a byte of its body."""
+"""The maximum bytes of headers, and of successive bytes of an answer that do not belong to its body."""
 
-_READ_AHEAD: Final = 256 * 1024  # bytes of a body that wait for their reader before the connection is paused
-_NOT_IN_A_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_READ_AHEAD: Final = 256 * 1024  # unread bytes of a body at which the connection is paused
+_DISALLOWED_IN_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 _Origin: TypeAlias = tuple[bytes, bytes, int]
 """Scheme, host and port."""
@@ -33,11 +33,11 @@ class DirectTransport(httpx.AsyncBaseTransport):
         self._idle: dict[_Origin, list[tuple[_Connection, float]]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send ``request``, whose body is in memory, and return when the head of its answer is there.
+        """Send ``request``, whose body is in memory, and return when the status and headers of its answer have arrived.
 
         Raises:
-            httpx.TransportError: there is no answer. The request's extension ``SENT`` then says whether the other side may have
-                all of the request. It says so after a cancellation too.
+            httpx.TransportError: there is no answer. Then, and after a cancellation, the extension ``SENT`` is True if the
+                server may have received the whole request.
         """
         head = _encode_head(request)
         origin = (request.url.raw_scheme, request.url.raw_host, _port(request.url))
@@ -60,11 +60,11 @@ class DirectTransport(httpx.AsyncBaseTransport):
         await asyncio.sleep(0)  # the event loop closes an aborted connection in its next iteration
 
     def _keep(self, origin: _Origin, connection: "_Connection") -> None:
-        """Keep a connection for the next request. Its last answer was read to the end."""
+        """Keep an idle connection for the next request. Its last answer must have been read to the end."""
         self._idle.setdefault(origin, []).append((connection, asyncio.get_running_loop().time() + self._keepalive))
 
     def _take_idle(self, origin: _Origin) -> "_Connection | None":
-        """Return the connection that was used last, if it can be used again."""
+        """Return the most recently used idle connection that can be reused, or None."""
         now = asyncio.get_running_loop().time()
         idle = self._idle.get(origin, [])
         while idle:
@@ -79,14 +79,14 @@ class _Connection(asyncio.Protocol):
     """One connection, which carries one request at a time."""
 
     def __init__(self) -> None:
-        self.is_quiet = True  # open, and nothing has come but answers to requests
+        self.is_quiet = True  # open, and has received only answers to requests
         self._transport: asyncio.Transport | None = None
         self._answer: _Answer | None = None
         self._is_written = False
         self._is_paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # of a stream it is one, in every event loop
+        self._transport = cast("asyncio.Transport", transport)  # a stream connection always gets a Transport
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None or self._answer.is_complete:
@@ -107,12 +107,13 @@ class _Connection(asyncio.Protocol):
 
     @property
     def has_sent_all(self) -> bool:
-        """Return whether the last request has left this process."""
+        """Return True if the last request has left this process."""
         return self._is_written and self._transport is not None and not self._transport.get_write_buffer_size()
 
     def send(self, data: bytes, keep: Callable[[], None]) -> "_Answer":
-        """Write a request and return its answer, of which nothing is there yet. Reading it to its end calls ``keep`` if the
-        connection can be used again.
+        """Write a request and return its answer, which has not arrived yet.
+
+        When the answer has been read to its end, it calls ``keep`` if the connection can be reused.
 
         Raises:
             httpx.WriteError: the connection has ended.
@@ -126,7 +127,7 @@ class _Connection(asyncio.Protocol):
         return self._answer
 
     def resume(self) -> None:
-        """Read on if the connection is paused."""
+        """Continue to read if the connection is paused."""
         if self._is_paused and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()
@@ -150,13 +151,13 @@ class _Answer(httpx.AsyncByteStream):
         self._connection: _Connection | None = connection
         self._keep = keep
         self._is_last = True  # the connection cannot carry another request
-        self._is_early = False  # the head came before the request was sent whole
+        self._is_early = False  # the headers arrived before the whole request was sent
         self._pieces: list[bytes] = []
-        self._overhead = 0  # bytes since the last that belonged to the body
+        self._overhead = 0  # bytes since the last byte of the body
         self._error: httpx.RemoteProtocolError | None = None
         self._changed = asyncio.Event()
         self._parser = HttpResponseParser(self)
-        # Servers exist that pad the size of a chunk, and that send a length beside chunks (RFC 9112, 6.3: chunks win).
+        # Some servers pad the size of a chunk, or send a length together with chunks (RFC 9112, 6.3: chunks take precedence).
         self._parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True, lenient_chunked_length=True)
 
     async def wait_for_head(self) -> None:
@@ -196,7 +197,7 @@ class _Answer(httpx.AsyncByteStream):
         self._changed.set()
 
     def end(self, cause: Exception | None) -> None:
-        """Note that the connection has ended. Without a length, the end of the connection is the end of the body."""
+        """Record the end of the connection. It also ends a body without a length."""
         if self.status and cause is None and not self._values(b"content-length") + self._values(b"transfer-encoding"):
             self.is_complete = True
         self._fail("the connection ended before the answer did", cause)
@@ -222,7 +223,7 @@ class _Answer(httpx.AsyncByteStream):
         if sum(len(name) + len(value) for name, value in self.headers) > LONGEST_HEAD:
             raise ValueError("too many headers")
         self.status = status
-        # A server that answers so may take the rest of the request for the next one (RFC 9112, 9.3.1).
+        # A server that answers early may read the rest of the request as the next request (RFC 9112, 9.3.1).
         self._is_early = self._connection is None or not self._connection.has_sent_all
         self._overhead = 0
 
@@ -260,7 +261,7 @@ class _Answer(httpx.AsyncByteStream):
 def _encode_head(request: httpx.Request) -> bytes:
     lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
     for name, value in request.headers.raw:
-        if _NOT_IN_A_VALUE.search(value):
+        if _DISALLOWED_IN_VALUE.search(value):
             raise httpx.LocalProtocolError("a header's value holds what no header may")
         lines.append(name + b": " + value)
     return b"\r\n".join([*lines, b"\r\n"])
@@ -270,19 +271,21 @@ async def _connect(request: httpx.Request) -> _Connection:
     url = request.url
     if url.scheme not in ("http", "https"):
         raise httpx.UnsupportedProtocol("only http and https are spoken")
-    secure = _certificates() if url.scheme == "https" else None
+    ssl_context = _certificates() if url.scheme == "https" else None
     host = url.raw_host.decode("ascii")
     loop = asyncio.get_running_loop()
-    connect = partial(loop.create_connection, _Connection, host, _port(url), ssl=secure, server_hostname=host if secure else None)
+    connect = partial(
+        loop.create_connection, _Connection, host, _port(url), ssl=ssl_context, server_hostname=host if ssl_context else None
+    )
     try:
         async with asyncio.timeout(request.extensions.get("timeout", {}).get("connect")):
-            # uvloop, which uvicorn uses where it is installed, does not know happy eyeballs.
-            made = await (connect(happy_eyeballs_delay=0.25) if isinstance(loop, asyncio.BaseEventLoop) else connect())
+            # uvloop, which uvicorn uses if it is installed, does not support happy eyeballs.
+            endpoints = await (connect(happy_eyeballs_delay=0.25) if isinstance(loop, asyncio.BaseEventLoop) else connect())
     except TimeoutError as error:
         raise httpx.ConnectTimeout("no connection in time") from error
     except OSError as error:
         raise httpx.ConnectError("no connection") from error
-    connection: _Connection = made[1]
+    connection: _Connection = endpoints[1]
     return connection
 
 
@@ -292,7 +295,7 @@ def _port(url: httpx.URL) -> int:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Return the certificates that httpx trusts, those of ``SSL_CERT_FILE`` included. Reading them takes a while."""
+    """Return a context with the certificates that httpx trusts, including those of ``SSL_CERT_FILE``. Reading them is slow."""
     context = httpx.create_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

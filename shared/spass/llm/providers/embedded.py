@@ -1,4 +1,4 @@
-"""Embed texts with a model inside the process: without a server, a key or the network."""
+"""Embed texts with a model inside the process, without a server, a key or the network."""
 
 import importlib.util
 import os
@@ -23,7 +23,7 @@ _load_lock = threading.Lock()
 
 
 class EmbeddedProvider:
-    """The provider ``embedded``: all-MiniLM-L6-v2, 384 dimensions. The first call loads the model, once per process."""
+    """Embed texts with all-MiniLM-L6-v2 (384 dimensions). The first call in a process loads the model."""
 
     def __init__(self, backend: BackendConfig, key: str | None) -> None:
         del backend, key
@@ -75,8 +75,13 @@ def _load_model(folder: Path) -> "MiniLM":
 
 
 def _find_weights() -> Path:
-    """Return the folder of the weights: ``SPASS_MODEL``, or the folder in the package of the weights, whose code is not
-    imported."""
+    """Return the folder of the weights: ``SPASS_MODEL`` or the folder in the installed package.
+
+    Find the package without importing it.
+
+    Raises:
+        BackendUnavailable: the package is not installed.
+    """
     folder = os.environ.get("SPASS_MODEL")
     if folder:
         return Path(folder)

@@ -1,8 +1,8 @@
-"""Tell what an unsuccessful answer of a provider means.
+"""Translate an error answer of a provider into a ``BackendError``.
 
-Its status decides, and the code that the provider gives the error. A message may quote the request, so no word inside one
-counts: a caller could write it. Some providers have no code for a wrong key, an empty account or a prompt that is too long; for
-these, whole sentences of theirs are known, and how some of them begin.
+The status and the provider's error code decide. A message may quote the request, so a word inside a message is not evidence: a
+caller could have written it. Some providers have no code for a wrong key, an empty account or a prompt that is too long. For
+these, the patterns below match whole messages or their first words.
 """
 
 import json
@@ -30,13 +30,13 @@ from spass.redaction.text import redact_provider_text
 
 _TIMED_OUT: Final = frozenset({504, 524})  # 524 is Cloudflare's
 _TRANSIENT: Final = frozenset({408, 409, 425})
-_LOOP_DETECTED: Final = 508  # of a gateway like this one: each try again would be multiplied by every gateway on the way
+_LOOP_DETECTED: Final = 508  # from a gateway like this one: every gateway on the path would multiply each retry
 _REQUEST_STATUSES: Final = frozenset({400, 404, 413, 422})
 _ACCOUNT_STATUSES: Final = frozenset({401, 402})
 _SIZE_STATUSES: Final = frozenset({402, 413, 429})
-_MAX_DEPTH: Final = 6  # objects inside each other in an error body
+_MAX_DEPTH: Final = 6  # nested objects in an error body
 
-# In lower case. OpenAI and those like it; Anthropic; Google; AWS, whose exceptions end with "exception" here or there.
+# In lower case: OpenAI and compatible providers, Anthropic, Google, AWS (without the suffix "exception").
 _ACCOUNT_CODES: Final = frozenset(
     {
         *("invalid_api_key", "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "account_deactivated"),
@@ -48,7 +48,7 @@ _ACCOUNT_CODES: Final = frozenset(
 )
 _TOO_LONG_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 
-# Of a wrong key: xAI, Google. Of an account that is empty, past its limits or disabled: Anthropic. All with status 400.
+# All have status 400. A wrong key: xAI, Google. An account that is empty, over its limits or disabled: Anthropic.
 _ACCOUNT_MESSAGES: Final = re.compile(
     r"Incorrect API key provided: \S{1,24}\. You can obtain an API key from https://console\.x\.ai\.?"
     r"|API key (?:not valid\. Please pass a valid|expired\. Please renew the) API key\."
@@ -57,24 +57,24 @@ _ACCOUNT_MESSAGES: Final = re.compile(
     r" You will regain access on \d{4}-\d\d-\d\d(?: at \d\d:\d\d UTC)?\."
     r"|This organization has been disabled\."
 )
-# xAI answers 403 to words that it does not like.
+# xAI answers 403 to content that its guidelines forbid.
 _CONTENT_MESSAGE: Final = re.compile(r"Content violates usage guidelines\.")
-# OpenAI says so with 429, Groq with 413, Anthropic of prompts past 200,000 tokens. OpenRouter says with 402 that the account has
-# money for smaller requests only.
+# The request is too large for the account. OpenAI sends 429, Groq 413; Anthropic limits prompts over 200,000 tokens; OpenRouter
+# sends 402 if the balance suffices only for smaller requests.
 _SIZE_MESSAGES: Final = re.compile(
     r"Request too large for .{1,256} on (?:input |output )?tokens per \w+ \(\w+\): Limit \d+, Requested \d+\b"
     r"|Extra usage is required for long context requests\.\Z"
     r"|This request requires more credits, or fewer max_tokens\. You requested up to \d+ tokens, but can only afford [1-9]"
     r"|Prompt tokens limit exceeded: \d+ > [1-9]"
 )
-# Bedrock says so of models that cannot stream tool calls, or cannot stream at all; OpenAI to organizations that are not verified.
+# Bedrock: the model cannot stream tool calls, or cannot stream at all. OpenAI: the organization is not verified.
 _CANNOT_STREAM_MESSAGES: Final = re.compile(
     r"This model doesn't support tool use in streaming mode\.?\Z"
     r"|The model is unsupported for streaming\.?\Z"
     r"|Your organization must be verified to stream this model\."
 )
-# How messages about a prompt that is too long begin. A ``max_tokens`` above what a model writes is not such a case: no shorter
-# prompt mends it.
+# The first words of messages about a prompt that is too long. A ``max_tokens`` above the model's maximum is a different error: a
+# shorter prompt does not help.
 _TOO_LONG_MESSAGES: Final = re.compile(
     r"(?:400 Bad Request: |The model returned the following errors: )?"
     r"(?:This (?:model|endpoint)'s maximum (?:context|prompt|input) length is \d"  # OpenAI, xAI, DeepSeek, vLLM, OpenRouter
@@ -97,15 +97,15 @@ _TOO_LONG_MESSAGES: Final = re.compile(
 
 
 class ErrorDetails(NamedTuple):
-    """The words of an error body: its message, empty if there is none, and its codes in lower case. ``codes`` are the provider's
-    own constants; they never quote a request."""
+    """The message (empty if there is none) and the codes of an error body, in lower case. ``codes`` are the provider's own
+    constants; they never quote a request."""
 
     message: str = ""
     codes: frozenset[str] = frozenset()
 
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendError:
-    """Return the failure that an answer with ``status`` is. Its message is the provider's, scrubbed, also of ``secrets``."""
+    """Return the failure for an answer with ``status``. Its message is the provider's, with ``secrets`` and keys redacted."""
     return error_from_status(status, parse_error_body(body), wait=retry_after(headers), secrets=secrets)
 
 
@@ -137,7 +137,7 @@ def error_from_status(
 
 
 def parse_error_body(body: bytes) -> ErrorDetails:
-    """Return the words of an error body; none if it is not JSON."""
+    """Return the message and codes of an error body. They are empty if the body is not JSON."""
     try:
         return parse_error_payload(json.loads(body))
     except (ValueError, RecursionError):
@@ -145,7 +145,7 @@ def parse_error_body(body: bytes) -> ErrorDetails:
 
 
 def parse_error_payload(payload: object) -> ErrorDetails:
-    """Return the words of an error body, in any of the shapes that providers use."""
+    """Return the message and codes of an error body in any format that providers use."""
     codes: set[str] = set()
     for _ in range(_MAX_DEPTH):
         if isinstance(payload, list) and payload:  # Google
@@ -166,7 +166,7 @@ def _codes(error: Mapping[str, object]) -> Iterator[str]:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait as ``Retry-After`` says it (RFC 9110 §10.2.3: seconds or a date), or OpenAI's finer ``retry-after-ms``."""
+    """Return the seconds in OpenAI's ``retry-after-ms`` or in ``Retry-After`` (RFC 9110 §10.2.3: seconds or a date)."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

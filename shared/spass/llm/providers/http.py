@@ -1,4 +1,4 @@
-"""Send requests to one backend, bound the time and the bytes of its answers, and translate every error into ``BackendError``."""
+"""Send requests to one backend, limit the time and the bytes of its answers, and translate every error into ``BackendError``."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ CONNECT_SECONDS: Final = 5.0
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_ERROR_BYTES: Final = 64 * 1024
 
-_ERROR_SECONDS: Final = 5.0  # to wait for the message of an error whose status is known
+_ERROR_SECONDS: Final = 5.0  # to read the body of an error answer
 _DRAIN_SECONDS: Final = 0.25
 _DEFAULT_HEADERS: Final = {
     "Accept": "*/*",
@@ -34,7 +34,7 @@ _DEFAULT_HEADERS: Final = {
     "Content-Type": "application/json",
 }
 
-# They log the address of every request, and at a lower level the headers with the key.
+# These libraries log the address of every request at INFO, and the headers with the key at DEBUG.
 for _logger in ("httpx", "httpcore"):
     logging.getLogger(_logger).setLevel(logging.WARNING)
 
@@ -55,23 +55,23 @@ def translate_errors() -> Iterator[None]:
 
 
 class ErrorParser(Protocol):
-    """``failures.error_from_response``, or a provider's own function that reads its errors."""
+    """``error_responses.error_from_response``, or a provider's own function that reads its errors."""
 
     def __call__(self, status: int, headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str] = ()) -> BackendError: ...
 
 
 def malformed_response(what: str) -> BackendUnavailable:
-    """Return the failure for an answer that breaks the protocol. ``what`` is our text and never quotes the answer."""
+    """Return the failure for an answer that violates the protocol. ``what`` is our own text: it must not quote the answer."""
     return BackendUnavailable(f"The provider's answer could not be read: {what}.")
 
 
 class Connection:
     """Send requests to one backend.
 
-    Each request carries ``headers``, the key among them; without a key ``auth`` may sign it. No caller may read ``secrets``.
-    ``error_from_response`` turns an error answer into a failure. Connections belong to one event loop: a process may run
-    several, one
-    after the other. Requests go to the transport without an ``httpx.AsyncClient``, which would add cookies and redirects.
+    Each request has ``headers``, which may include the key; ``auth`` may sign requests instead. Callers must never see
+    ``secrets``. ``error_from_response`` turns an error answer into a failure. Connections belong to one event loop; if a process
+    starts another event loop, it opens new connections. Requests go to the transport without an ``httpx.AsyncClient``, which
+    would add cookies and redirects.
     """
 
     def __init__(
@@ -93,13 +93,16 @@ class Connection:
         self.secrets = _secrets(self._base_url, key)
         self._transport = transport
         self._urls: dict[str, httpx.URL] = {}
-        self._opened: httpx.AsyncBaseTransport | None = None
+        self._open_transport: httpx.AsyncBaseTransport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._spare = asyncio.Semaphore()
+        self._free_slots = asyncio.Semaphore()
 
     async def post(self, path: str, body: Mapping[str, Json], context: CallContext, *, generates: bool = False) -> bytes:
-        """Return the whole body of a successful answer. With ``generates`` a model writes all of it before the first byte comes,
-        so only the backend's ``timeout`` (if set) and the deadline end the wait."""
+        """Return the whole body of a successful answer.
+
+        With ``generates``, a model writes the whole answer before the first byte arrives. Then only the backend's ``timeout``
+        (if set) and the deadline limit the wait.
+        """
         silence = self._backend.timeout if generates else self._backend.silence
         async with self._answer(path, body, context, silence) as answer:
             return await answer.read(MAX_RESPONSE_BYTES)
@@ -114,8 +117,8 @@ class Connection:
         is_last: Callable[[E], bool],
     ) -> AsyncGenerator[E, None]:
         """Yield the events of a successful answer up to the one that ``is_last``, or up to the end of the body."""
-        whole = self._answer(path, body, context, self._backend.silence)
-        async with whole as answer, aclosing(answer.chunks(MAX_RESPONSE_BYTES)) as chunks:
+        exchange = self._answer(path, body, context, self._backend.silence)
+        async with exchange as answer, aclosing(answer.chunks(MAX_RESPONSE_BYTES)) as chunks:
             try:
                 async for chunk in chunks:
                     for event in parser.feed(chunk):
@@ -129,28 +132,28 @@ class Connection:
                 raise malformed_response("an event does not end") from error
 
     async def aclose(self) -> None:
-        if self._opened is not None:
-            await self._opened.aclose()
-            self._opened = None
+        if self._open_transport is not None:
+            await self._open_transport.aclose()
+            self._open_transport = None
 
     @asynccontextmanager
     async def _answer(
         self, path: str, body: Mapping[str, Json], context: CallContext, silence: float | None
     ) -> AsyncIterator["_Response"]:
         content = _encode(body)
-        patience = _ReadTimeout(silence, context)
+        read_timeout = _ReadTimeout(silence, context)
         async with self._connected(context) as transport:
             with translate_errors():
-                seconds = patience.seconds
+                seconds = read_timeout.seconds
                 request = await self._request(path, content, context, seconds)
                 with track_sent(request, context.attempt):
                     async with asyncio.timeout(seconds):
                         response = await transport.handle_async_request(request)
-            answer = _Response(response, patience)
+            answer = _Response(response, read_timeout)
             try:
                 if not response.is_success:
                     failure = await self._failure(answer)
-                    # A proxy gave up waiting, but the model may have written its answer, which is billed.
+                    # A proxy timed out, but the model may have written its answer, which is billed.
                     context.attempt.sent |= isinstance(failure, BackendTimeout)
                     raise failure
                 context.attempt.sent = True
@@ -179,13 +182,13 @@ class Connection:
     async def _connected(self, context: CallContext) -> AsyncIterator[httpx.AsyncBaseTransport]:
         """Wait for one of the backend's ``max_concurrent`` connections, until the deadline, and yield the transport."""
         with translate_errors():
-            transport, spare = self._open()
+            transport, free_slots = self._open()
             async with asyncio.timeout(context.deadline.remaining()):
-                await spare.acquire()
+                await free_slots.acquire()
         try:
             yield transport
         finally:
-            spare.release()
+            free_slots.release()
 
     async def _failure(self, answer: "_Response") -> BackendError:
         response = answer.response
@@ -197,16 +200,18 @@ class Connection:
 
     def _open(self) -> tuple[httpx.AsyncBaseTransport, asyncio.Semaphore]:
         loop = asyncio.get_running_loop()
-        if self._opened is None or self._loop is not loop:
-            self._spare = asyncio.Semaphore(self._backend.max_concurrent or DEFAULT_MAX_CONNECTIONS)
-            self._opened = self._transport or transport_to(self._base_url)
+        if self._open_transport is None or self._loop is not loop:
+            self._free_slots = asyncio.Semaphore(self._backend.max_concurrent or DEFAULT_MAX_CONNECTIONS)
+            self._open_transport = self._transport or transport_to(self._base_url)
             self._loop = loop
-        return self._opened, self._spare
+        return self._open_transport, self._free_slots
 
 
 class _ReadTimeout:
-    """Bound the wait for each piece of an answer: at most ``silence`` seconds, and never past the deadline of the request. None
-    waits until the deadline."""
+    """Limit the wait for each piece of an answer to ``silence`` seconds and to the deadline of the request.
+
+    If ``silence`` is None, only the deadline limits the wait.
+    """
 
     def __init__(self, silence: float | None, context: CallContext) -> None:
         self._silence = silence
@@ -214,7 +219,7 @@ class _ReadTimeout:
 
     @property
     def seconds(self) -> float:
-        """Return how long to wait for the next bytes.
+        """Return the seconds to wait for the next bytes.
 
         Raises:
             BackendTimeout: the deadline has passed.
@@ -228,11 +233,11 @@ class _ReadTimeout:
 
 
 class _Response:
-    """An answer of which the head is there."""
+    """An answer whose status and headers have arrived."""
 
-    def __init__(self, response: httpx.Response, patience: _ReadTimeout) -> None:
+    def __init__(self, response: httpx.Response, read_timeout: _ReadTimeout) -> None:
         self.response = response
-        self._patience = patience
+        self._read_timeout = read_timeout
         self._pieces = _iter_body(response)
 
     async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
@@ -243,7 +248,7 @@ class _Response:
         size = 0
         with translate_errors():
             while True:
-                async with asyncio.timeout(self._patience.seconds):
+                async with asyncio.timeout(self._read_timeout.seconds):
                     piece = await anext(self._pieces, None)
                 if piece is None:
                     return
@@ -257,14 +262,14 @@ class _Response:
             return b"".join([chunk async for chunk in chunks])
 
     async def drain(self) -> None:
-        """Read the little that follows the last event, so that the connection can be used again. Give up soon."""
+        """Read the bytes after the last event for up to 0.25 seconds, so that the connection can be reused."""
         with suppress(BackendError, TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
                 await self.read(MAX_ERROR_BYTES)
 
 
 def _iter_body(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Return the body as it comes, decompressed."""
+    """Return an iterator over the body, decompressed."""
     if isinstance(response.stream, httpx.AsyncByteStream) and "content-encoding" not in response.headers:
         return aiter(response.stream)
     return iter_decompressed(response)

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 in numpy: a BERT encoder of 6 layers, mean pooling, vectors of length one.
+"""Compute all-MiniLM-L6-v2 in numpy: a BERT encoder of 6 layers, mean pooling, vectors of length 1.
 
 The model is https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2; the forward pass follows BERT (Devlin et al. 2018,
 https://arxiv.org/abs/1810.04805) and the file format https://github.com/huggingface/safetensors#format.
@@ -19,15 +19,15 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 DIMENSIONS: Final = 384
 WINDOW: Final = 256
-"""Tokens that the model reads at once, its two marks ([CLS], [SEP]) included."""
+"""The maximum number of tokens in one input, including the two special tokens [CLS] and [SEP]."""
 
 _LAYERS: Final = 6
 _HEADS: Final = 12
 _NORM_EPSILON: Final = 1e-12
 _CLS: Final = 101
 _SEP: Final = 102
-_GELU_ROWS: Final = 64  # what a processor's cache holds of several such rows
-_BATCH_TOKENS: Final = 1024  # bounds the memory of one forward pass to some ten megabytes
+_GELU_ROWS: Final = 64  # rows per step, so that the temporary arrays fit into the processor's cache
+_BATCH_TOKENS: Final = 1024  # limits the memory of one forward pass to some ten megabytes
 
 
 class MiniLM:
@@ -44,18 +44,22 @@ class MiniLM:
         self._weights = _read_safetensors(folder / "model.safetensors")
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without marks, however long."""
+        """Return the token ids of each text, without special tokens and without truncation."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     def embed_tokens(self, texts: Sequence[Sequence[int]], before_batch: Callable[[], None] | None = None) -> Floats:
-        """Vectors of tokenized texts: (n, 384) float32, rows normalised.
+        """Return the vectors of tokenized texts: (n, 384) float32, rows normalised.
 
-        A text longer than the window is embedded window by window, the windows' vectors averaged and normalised again.
-        ``before_batch`` is called before each of the passes this takes, of some tenths of a second, and may raise to end it.
+        Split a text that is longer than the window, average the vectors of its windows, and normalise the result. Call
+        ``before_batch`` before each forward pass (some tenths of a second); it may raise an error to stop.
         """
-        room = WINDOW - 2
-        windows = [(n, ids[start : start + room]) for n, ids in enumerate(texts) for start in range(0, max(len(ids), 1), room)]
-        windows.sort(key=lambda window: len(window[1]))  # like lengths together, so that little is padded
+        window_tokens = WINDOW - 2
+        windows = [
+            (n, ids[start : start + window_tokens])
+            for n, ids in enumerate(texts)
+            for start in range(0, max(len(ids), 1), window_tokens)
+        ]
+        windows.sort(key=lambda window: len(window[1]))  # similar lengths together, so that batches need little padding
         sums = np.zeros((len(texts), DIMENSIONS), np.float32)
         start = 0
         while start < len(windows):
@@ -70,7 +74,7 @@ class MiniLM:
         return _normalise(sums)
 
     def _forward(self, windows: Sequence[Sequence[int]]) -> Floats:
-        """(n, 384) for n windows of at most ``WINDOW - 2`` tokens each."""
+        """Return (n, 384) float32 vectors, rows normalised, for n windows of at most ``WINDOW - 2`` tokens each."""
         length = max(map(len, windows)) + 2
         ids = np.zeros((len(windows), length), np.int64)
         for row, window in zip(ids, windows, strict=True):
@@ -80,12 +84,12 @@ class MiniLM:
         hidden: Floats = w["embeddings.word_embeddings.weight"][ids]
         hidden += w["embeddings.position_embeddings.weight"][:length] + w["embeddings.token_type_embeddings.weight"][0]
         hidden = self._norm(hidden, "embeddings.LayerNorm")
-        away = ((1.0 - mask) * np.float32(-1e9))[:, None, None, :]
+        attention_bias = ((1.0 - mask) * np.float32(-1e9))[:, None, None, :]
         for layer in range(_LAYERS):
-            hidden = self._layer(hidden, away, f"encoder.layer.{layer}")
+            hidden = self._layer(hidden, attention_bias, f"encoder.layer.{layer}")
         return _normalise((hidden * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True))
 
-    def _layer(self, hidden: Floats, away: Floats, name: str) -> Floats:
+    def _layer(self, hidden: Floats, attention_bias: Floats, name: str) -> Floats:
         count, length, width = hidden.shape
         size = width // _HEADS
 
@@ -94,7 +98,7 @@ class MiniLM:
 
         scores = heads("query") @ heads("key").transpose(0, 1, 3, 2)
         scores *= np.float32(1 / math.sqrt(size))
-        scores += away
+        scores += attention_bias
         attended = _softmax(scores) @ heads("value")
         attended = attended.transpose(0, 2, 1, 3).reshape(count, length, width)
         hidden = self._norm(
@@ -124,7 +128,7 @@ def _softmax(scores: Floats) -> Floats:
 
 
 def _gelu(x: Floats) -> Floats:
-    """GELU, x · Φ(x), in place. erf is formula 7.1.26 of Abramowitz and Stegun, off by at most 1.5e-7: numpy has none."""
+    """Apply GELU, x · Φ(x), in place. numpy has no erf; formula 7.1.26 of Abramowitz and Stegun has an error below 1.5e-7."""
     rows = x.reshape(-1, x.shape[-1])
     for start in range(0, len(rows), _GELU_ROWS):
         part = rows[start : start + _GELU_ROWS]
@@ -155,7 +159,7 @@ def _normalise(rows: Floats) -> Floats:
 
 
 def _read_safetensors(path: Path) -> dict[str, Floats]:
-    """The float32 tensors of a file, by name, as read-only views into it."""
+    """Return the float32 tensors of a file, by name, as read-only views of the file."""
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     start = 8 + int.from_bytes(mapped[:8], "little")

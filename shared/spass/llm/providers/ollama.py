@@ -1,4 +1,4 @@
-"""Ollama, by its OpenAI-compatible half (https://docs.ollama.com/openai): the same code path as every other server."""
+"""Call Ollama with its OpenAI-compatible API (https://docs.ollama.com/openai)."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -14,7 +14,7 @@ class Ollama(OpenAiCompatible):
     unsupported_fields: ClassVar[frozenset[str]] = frozenset({"tool_choice", "parallel_tool_calls", "logit_bias", "verbosity"})
 
     def address(self) -> str:
-        # Ollama's own variable and documents write the address without /v1.
+        # Ollama's own variable and documentation use the address without /v1.
         return super().address().removesuffix("/v1") + "/v1"
 
     def body(self, request: ChatRequest) -> dict[str, Json]:

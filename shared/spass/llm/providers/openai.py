@@ -1,4 +1,4 @@
-"""Call OpenAI, or another server that speaks its format at ``base_url``."""
+"""Call OpenAI, or another server with OpenAI's format at ``base_url``."""
 
 import re
 from typing import ClassVar, Final
@@ -17,8 +17,8 @@ class OpenAi(OpenAiCompatible):
 
     def body(self, request: ChatRequest) -> dict[str, Json]:
         # OpenAI's reasoning models refuse the old name of the limit; compatible servers may not know the new one.
-        newer = self.backend.base_url is None or _REASONING.match(request.model)
-        return chat_body(request, "max_completion_tokens" if newer else "max_tokens")
+        is_new_name = self.backend.base_url is None or _REASONING.match(request.model)
+        return chat_body(request, "max_completion_tokens" if is_new_name else "max_tokens")
 
     def embedding_body(self, request: EmbeddingRequest) -> dict[str, Json]:
         body = {**super().embedding_body(request), "encoding_format": "base64"}

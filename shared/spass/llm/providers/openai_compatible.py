@@ -1,4 +1,4 @@
-"""Call servers that speak OpenAI's format. A provider is a subclass with an address and its differences."""
+"""Call servers that use OpenAI's format. Each provider is a subclass with its address and its differences."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -29,24 +29,24 @@ from spass.tenancy.config import BackendConfig
 
 
 class _Events(SseParser):
-    """Parses the events of a stream, or one whole JSON answer: some servers overlook ``stream``, and agents always ask for it."""
+    """Parse the events of a stream, or one whole JSON answer, because some servers ignore ``stream``."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._is_json: bool | None = None  # until the first visible byte
-        self._whole: list[bytes] = []
+        self._is_json: bool | None = None  # None before the first visible byte
+        self._json_pieces: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         if self._is_json is None and (visible := chunk.lstrip()):
             self._is_json = visible.startswith(b"{")
         if not self._is_json:
             return super().feed(chunk)
-        self._whole.append(chunk)
+        self._json_pieces.append(chunk)
         return []
 
     def close(self) -> list[ServerSentEvent]:
         if self._is_json:
-            return [ServerSentEvent("message", b"".join(self._whole).decode(errors="replace"))]
+            return [ServerSentEvent("message", b"".join(self._json_pieces).decode(errors="replace"))]
         return super().close()
 
 
@@ -55,8 +55,10 @@ def _is_done(event: ServerSentEvent) -> bool:
 
 
 class OpenAiCompatible:
-    """A provider at ``base_url`` (``/chat/completions`` and ``/embeddings`` below it), with the key as a bearer token. ``lacks``
-    names the fields of OpenAI's that it would overlook, as ``wishes`` knows them."""
+    """Call ``/chat/completions`` and ``/embeddings`` below ``base_url``, with the key as a bearer token.
+
+    ``unsupported_fields`` are OpenAI's fields that the server would ignore; see ``llm.providers.unsupported_fields``.
+    """
 
     base_url: ClassVar[str]
     unsupported_fields: ClassVar[frozenset[str]] = frozenset()
@@ -71,7 +73,7 @@ class OpenAiCompatible:
         return self.backend.base_url or self.base_url
 
     def body(self, request: ChatRequest) -> dict[str, Json]:
-        """Return the chat request as this server wants it.
+        """Return the body of a chat request for this server.
 
         Raises:
             BackendUnsupported: the server lacks something that the request asks for.
@@ -85,7 +87,7 @@ class OpenAiCompatible:
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         body = self.body(request)
         if not request.stream:
-            return self._answer(body, context)
+            return self._complete(body, context)
         whole = partial(self.chat, replace(request, stream=False), context)
         return stream_or_whole(self._stream(body, context), whole, context)
 
@@ -96,7 +98,7 @@ class OpenAiCompatible:
     async def aclose(self) -> None:
         await self._connection.aclose()
 
-    async def _answer(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+    async def _complete(self, body: Mapping[str, Json], context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         payload = self._parse_chat(await self._connection.post("/chat/completions", body, context, generates=True))
         if not payload.choices or payload.choices[0].message is None:
             raise malformed_response("it holds no message")

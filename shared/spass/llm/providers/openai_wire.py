@@ -1,4 +1,4 @@
-"""OpenAI's chat and embeddings formats (https://platform.openai.com/docs/api-reference), read leniently: servers differ."""
+"""Write and read OpenAI's chat and embeddings formats (https://platform.openai.com/docs/api-reference); servers differ."""
 
 import base64
 import binascii
@@ -24,7 +24,7 @@ _FINISH_REASONS: Final = {
     "content_filter": FinishReason.CONTENT_FILTER,
 }
 
-# What an error inside a successful answer means, in the status that it would have had as an answer.
+# The HTTP status that fits the code or type of an error inside a successful answer.
 _STATUSES: Final = {
     "context_length_exceeded": 400,
     "invalid_api_key": 401,
@@ -96,7 +96,7 @@ class ToolCallPayload(BaseModel):
 
 
 class MessagePayload(BaseModel):
-    """A whole message or a delta of one. Servers name the reasoning in two ways; some use both."""
+    """A whole message or a delta of one. Servers use one of two fields for the reasoning, or both."""
 
     content: str | None = None
     refusal: str | None = None
@@ -126,8 +126,8 @@ class ChatPayload(BaseModel):
 
     @property
     def cost_usd(self) -> Decimal | None:
-        said = self.usage.cost_usd if self.usage else None
-        return said if said is not None else self.cost
+        cost = self.usage.cost_usd if self.usage else None
+        return cost if cost is not None else self.cost
 
 
 class VectorPayload(BaseModel):
@@ -158,7 +158,7 @@ def chat_body(request: ChatRequest, max_tokens_field: str) -> dict[str, Json]:
         "stream": request.stream or None,
         "stream_options": {"include_usage": True} if request.stream else None,
     }
-    # Without tools OpenAI refuses parallel_tool_calls, as it refuses tool_choice.
+    # Without tools OpenAI refuses parallel_tool_calls and tool_choice.
     extra = {name: value for name, value in request.extra.items() if tools or name != "parallel_tool_calls"}
     return {**extra, **{name: value for name, value in fields.items() if value is not None}}
 
@@ -205,13 +205,13 @@ class ChatReader:
         self._latest: dict[int, int] = {}  # the provider's index -> our index of the last call that had it
         self._names: dict[int, str] = {}
         self._texts = SurrogateJoiner()
-        self._thought = 0  # characters of reasoning that no delta has counted yet
-        self._spoke = False
+        self._reasoning_characters = 0  # characters of reasoning that are not in a delta yet
+        self._answer_began = False
         self.finish_reason: FinishReason | None = None
         self.began = False
 
     def read(self, payload: ChatPayload) -> ChatDelta | None:
-        """Return what is new in ``payload``, or None. Reasoning does not begin an answer: it is counted with the next delta."""
+        """Return the delta that ``payload`` adds, or None. Reasoning does not begin an answer: the next delta counts it."""
         self.began = True
         choice = payload.choices[0] if payload.choices else ChoicePayload()
         message = choice.message or choice.delta or MessagePayload()
@@ -220,38 +220,44 @@ class ChatReader:
         content = self._texts.content(message.content or "")
         refusal = self._texts.refusal(message.refusal or "")
         usage = payload.usage.tokens if payload.usage else None
-        self._thought += message.reasoning_characters
-        says = content or refusal or calls or finish or (usage and usage.total_tokens) or payload.cost_usd is not None
-        if not says and not (self._spoke and self._thought):
+        self._reasoning_characters += message.reasoning_characters
+        is_part_of_answer = (
+            content or refusal or calls or finish or (usage and usage.total_tokens) or payload.cost_usd is not None
+        )
+        if not is_part_of_answer and not (self._answer_began and self._reasoning_characters):
             return None
-        self._spoke = True
-        return ChatDelta(content, calls, finish, usage, payload.cost_usd, refusal, reasoning_characters=self._take_thought())
+        self._answer_began = True
+        return ChatDelta(
+            content, calls, finish, usage, payload.cost_usd, refusal, reasoning_characters=self._take_reasoning_characters()
+        )
 
     def end(self) -> ChatDelta | None:
-        """Return the last delta, or None: an incomplete character, and a finish reason if the provider gave none."""
+        """Return the last delta or None. It has an incomplete character, and a finish reason if the provider gave none."""
         if not all(self._names.get(index) for index in self._numbers.values()):
             raise malformed_response("a tool call has no name")
-        left = self._texts.end()
+        last = self._texts.end()
         if self.finish_reason is None:
-            return replace(left or ChatDelta(), finish_reason=self._finish("stop"), reasoning_characters=self._take_thought())
-        return left
+            return replace(
+                last or ChatDelta(), finish_reason=self._finish("stop"), reasoning_characters=self._take_reasoning_characters()
+            )
+        return last
 
-    def _take_thought(self) -> int:
-        thought, self._thought = self._thought, 0
-        return thought
+    def _take_reasoning_characters(self) -> int:
+        characters, self._reasoning_characters = self._reasoning_characters, 0
+        return characters
 
     def _call(self, position: int, call: ToolCallPayload) -> ToolCallDelta:
-        theirs = position if call.index is None else call.index
-        same = not call.id or (theirs, call.id) in self._numbers
-        if theirs in self._latest and same:
-            index = self._numbers.get((theirs, call.id or ""), self._latest[theirs])
+        provider_index = position if call.index is None else call.index
+        is_known_call = not call.id or (provider_index, call.id) in self._numbers
+        if provider_index in self._latest and is_known_call:
+            index = self._numbers.get((provider_index, call.id or ""), self._latest[provider_index])
             return ToolCallDelta(
                 index, None, self._name(index, call.function.name), self._texts.arguments(index, call.function.text)
             )
-        # A new id starts a new call even under a known index: some servers number every call 0.
+        # A new id starts a new call, even at the index of an earlier call: some servers give every call the index 0.
         index = len(self._numbers)
         identity = join_surrogates(call.id or new_id("call"))
-        self._numbers[theirs, call.id or identity] = self._latest[theirs] = index
+        self._numbers[provider_index, call.id or identity] = self._latest[provider_index] = index
         return ToolCallDelta(
             index, identity, self._name(index, call.function.name), self._texts.arguments(index, call.function.text)
         )
@@ -272,7 +278,7 @@ class ChatReader:
 
 
 def read_embeddings(payload: EmbeddingPayload) -> EmbeddingReply:
-    """Return the vectors in the order of their texts. Each may be numbers or base64."""
+    """Return the vectors in the order of their texts. A vector is a list of numbers or base64."""
     positions = [position if vector.index is None else vector.index for position, vector in enumerate(payload.data)]
     if sorted(positions) != list(range(len(positions))):
         raise malformed_response("vectors are missing or doubled")
@@ -305,12 +311,14 @@ def _pack_vectors(rows: Sequence[bytes]) -> bytes:
 
 
 def error_status(error: object) -> int:
-    """Return the HTTP status that fits an error inside a successful answer: the number in it, or else the one of its code or
-    type."""
+    """Return the HTTP status of an error inside a successful answer.
+
+    Use the status number in the error. If it has none, derive the status from its code or type.
+    """
     if not isinstance(error, Mapping):
         return _UNKNOWN_ERROR
-    said = [error.get(name) for name in ("status_code", "code", "status", "type")]
-    names = [str(value).lower() for value in said if isinstance(value, str | int)]
+    values = [error.get(name) for name in ("status_code", "code", "status", "type")]
+    names = [str(value).lower() for value in values if isinstance(value, str | int)]
     numbers = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) == 3]
     statuses = [*numbers, *(_STATUSES[name] for name in names if name in _STATUSES)]
     return next((status for status in statuses if 400 <= status <= 599), _UNKNOWN_ERROR)

@@ -1,4 +1,4 @@
-"""Server-sent events as providers send them (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+"""Parse the server-sent events of providers (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
 
 import re
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -27,20 +27,20 @@ class StreamParser(Protocol[E]):
 
         Raises:
             EventTooLong: an event does not end.
-            BackendError: the bytes are not what the protocol says.
+            BackendError: the bytes violate the protocol.
         """
         ...
 
     def close(self) -> list[E]:
-        """Return the event that the end of the body completes."""
+        """Return the events that the end of the body completes."""
         ...
 
 
 class SseParser:
-    """Parse server-sent events out of bytes that come in pieces of any size."""
+    """Parse server-sent events from bytes in pieces of any size."""
 
     def __init__(self) -> None:
-        self._pending: list[bytes] = []  # pieces of a line whose end has not come
+        self._pending: list[bytes] = []  # pieces of an incomplete line
         self._after_cr = False
         self._event = ""
         self._data: list[str] = []
@@ -57,27 +57,27 @@ class SseParser:
         if self._after_cr:
             chunk = chunk.removeprefix(b"\n")
         self._size += len(chunk)
-        *lines, rest = _LINE_END.split(chunk)
-        # A final CR ends its line at once; if LF follows in the next chunk, it belongs to it.
+        *lines, incomplete_line = _LINE_END.split(chunk)
+        # A CR at the end of a chunk ends its line. An LF at the start of the next chunk belongs to that CR.
         self._after_cr = chunk.endswith(b"\r")
         events = []
         for line in lines:
             self._pending.append(line)
-            if event := self._line(b"".join(self._pending)):
+            if event := self._read_line(b"".join(self._pending)):
                 events.append(event)
                 self._size = 0
             self._pending.clear()
-        if rest:
-            self._pending.append(rest)
+        if incomplete_line:
+            self._pending.append(incomplete_line)
         if self._size > MAX_SSE_EVENT_BYTES:
             raise EventTooLong
         return events
 
     def close(self) -> list[ServerSentEvent]:
-        """Return the event that the end of the body completes: some servers leave out the last blank line."""
+        """Return the event that the end of the body completes, because some servers omit the last blank line."""
         return self.feed(b"\n\n")
 
-    def _line(self, line: bytes) -> ServerSentEvent | None:
+    def _read_line(self, line: bytes) -> ServerSentEvent | None:
         if not line:
             return self._dispatch()
         field, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")

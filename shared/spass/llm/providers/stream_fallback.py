@@ -1,4 +1,4 @@
-"""Ask for a whole answer where a provider cannot stream it."""
+"""Request a whole answer if the provider cannot stream it."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -12,7 +12,7 @@ async def stream_or_whole(
 ) -> AsyncGenerator[ChatDelta, None]:
     """Yield the deltas of ``stream``, or those of ``whole()`` if the provider says that it cannot stream this answer.
 
-    Agents' calls always ask for a stream, but some models only give a whole answer, or do so if there are tools.
+    Agents always request a stream, but some models cannot stream, or cannot stream if the request has tools.
     """
     try:
         async with aclosing(stream) as deltas:

@@ -33,7 +33,7 @@ def transport_to(base_url: str) -> httpx.AsyncBaseTransport:
 
 
 def _find_proxy(url: httpx.URL) -> str | None:
-    """Return the URL of the proxy that the environment sets for ``url``, or None. A server on this machine never has one."""
+    """Return the URL of the proxy that the environment sets for ``url``, or None. A server on this machine has no proxy."""
     if url.host in _LOOPBACK or urllib.request.proxy_bypass(url.host):
         return None
     proxies = urllib.request.getproxies()

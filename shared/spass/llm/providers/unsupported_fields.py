@@ -1,8 +1,8 @@
 """Reject requests for fields that a provider does not support.
 
-Nothing is dropped silently: the request fails before it is sent, so that another backend may answer it. A value that is the
-default anyway (a penalty of 0) does not count. ``seed`` (a best effort at OpenAI too), ``user``, a message's ``name`` and a
-picture's ``detail`` are left out where a provider does not know them, because the answer means the same without them.
+Such a request fails before it is sent, so that another backend may answer it. A value that equals the default (a penalty of 0)
+is accepted. Providers omit ``seed`` (best effort at OpenAI too), ``user``, a message's ``name`` and a picture's ``detail`` if
+they do not support them, because the answer means the same without them.
 """
 
 from collections.abc import Callable, Collection
@@ -42,7 +42,7 @@ def reject_unsupported(request: ChatRequest, provider: str, lacks: Collection[st
     """Reject ``request`` if it uses a field that ``provider`` lacks.
 
     Raises:
-        BackendUnsupported: the first such field.
+        BackendUnsupported: the request uses such a field. The error names the first one.
     """
     for field in sorted(lacks):
         if _IS_REQUESTED[field](request):
@@ -65,18 +65,18 @@ def reasoning_effort(request: ChatRequest, provider: str) -> str | None:
     """Return ``reasoning_effort`` as Anthropic and Bedrock name it.
 
     Raises:
-        BackendUnsupported: they have no such level.
+        BackendUnsupported: the provider does not have this level.
     """
-    wanted = request.extra.get("reasoning_effort")
-    if wanted is None or wanted in _EFFORTS:
-        return None if wanted is None else str(wanted)
+    effort = request.extra.get("reasoning_effort")
+    if effort is None or effort in _EFFORTS:
+        return None if effort is None else str(effort)
     raise BackendUnsupported(
-        f"{provider} does not support reasoning_effort '{wanted}'. Use one of: {', '.join(_EFFORTS)}.", param="reasoning_effort"
+        f"{provider} does not support reasoning_effort '{effort}'. Use one of: {', '.join(_EFFORTS)}.", param="reasoning_effort"
     )
 
 
 def clamp_temperature(request: ChatRequest) -> float | None:
-    """Return ``temperature``, at most 1, which is the end of the provider's scale (OpenAI's ends at 2).
+    """Return ``temperature``, limited to 1, the provider's maximum (OpenAI's is 2).
 
     Anthropic's own endpoint for OpenAI's clients does the same (https://platform.claude.com/docs/en/api/openai-sdk). Rejecting
     the value would fail every turn of an agent whose file sets it, for users who cannot change the file.
@@ -85,5 +85,5 @@ def clamp_temperature(request: ChatRequest) -> float | None:
 
 
 def effective_top_p(request: ChatRequest) -> float | None:
-    """Return ``top_p``, or None if it is 1: that changes nothing, and newer models refuse it together with a temperature."""
+    """Return ``top_p``, or None if it is 1: 1 has no effect, and newer models refuse it together with a temperature."""
     return None if request.top_p == 1 else request.top_p
