@@ -81,6 +81,8 @@ class Shard:
                     return reservation
                 await reservation.settle(tokens=0)  # the write took so long that its bucket may leave the window too early
                 state = await self.read()
+                if state.lease_of(request.call_id) is not None:  # a second reservation would count the call's money twice
+                    raise StorageUnavailable("The storage did not answer in time; try again.", retry_after=1)
             check = await self._check(request, state, opening_of)
             if full := check.full():
                 return await self._refuse(check, full)

@@ -2,7 +2,6 @@
 throttles, workers die between any two of their table calls. Time is simulated."""
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -74,7 +73,7 @@ class Gate(FaultPlan):
 @dataclass
 class Call:
     """One call as the world sees it: what it asked for, what it really takes, when its worker was told to make it (``let_in``),
-    when the table counted it (``admitted``) and when the table settled it, whoever heard of that."""
+    when it ended, when the table counted it (``admitted``) and when the table settled it, whoever heard of that."""
 
     asked_tokens: int
     asked_usd: Decimal
@@ -83,9 +82,13 @@ class Call:
     gate: Gate
     hold: Reservation | None = None
     let_in: float | None = None
-    ending: bool = False
+    ended_at: float | None = None
     admitted: float | None = None
     settled_at: float | None = None
+
+    @property
+    def ending(self) -> bool:
+        return self.ended_at is not None
 
     @property
     def settled(self) -> bool:
@@ -153,13 +156,9 @@ class LimitHarness:
 
     def tokens_since(self, moment: float) -> int:
         """The tokens that the table has counted since."""
-        admitted = sum(call.tokens for call in self.calls.values() if call.admitted is not None and call.admitted > moment)
-        return admitted + self.surplus_since(moment)
-
-    def surplus_since(self, moment: float, until: float = math.inf) -> int:
-        """The tokens beyond their reservations of calls that the table settled after ``moment``, and before ``until``."""
-        settled = [call for call in self.calls.values() if call.settled_at is not None and moment < call.settled_at < until]
-        return sum(call.surplus for call in settled)
+        calls = self.calls.values()
+        admitted = sum(call.tokens for call in calls if call.admitted is not None and call.admitted > moment)
+        return admitted + sum(call.surplus for call in calls if call.settled_at is not None and call.settled_at > moment)
 
     @property
     def running(self) -> list[Call]:
@@ -199,7 +198,7 @@ class LimitHarness:
 
     async def end(self, call: Call) -> None:
         assert call.hold is not None
-        call.ending = True
+        call.ended_at = self.time
         await self._start(call.hold.settle(tokens=call.real_tokens, usd=call.real_usd))
 
     async def renew(self, call: Call) -> None:
@@ -276,5 +275,7 @@ class LimitHarness:
     def _check_admission(self, admitted: Call) -> None:
         assert admitted.admitted is not None
         recent = [call for call in self.calls.values() if call.let_in is not None and call.let_in > self.time - 60]
-        known = self.surplus_since(self.time - 60, until=admitted.admitted)
+        # A call has used its tokens when it ends; its settlement may reach the table at any time after that.
+        ended = [call for call in self.calls.values() if call.ended_at is not None and call.ended_at > self.time - 60]
+        known = sum(call.surplus for call in ended if call.settled_at is not None and call.settled_at < admitted.admitted)
         assert sum(call.tokens for call in recent) + known <= TOKENS, "more tokens within 60 seconds than the limit"

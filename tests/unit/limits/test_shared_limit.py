@@ -764,6 +764,26 @@ async def test_tokens_of_a_slow_reservation_count_for_a_minute_from_its_return()
     await world.refused(1)
 
 
+async def test_a_slow_reservation_that_cannot_be_settled_is_not_made_twice() -> None:
+    class Slow(MemoryTable):
+        writes_begun = 0
+
+        async def write(self, write: Update) -> Item | None:
+            self.writes_begun += 1
+            if self.writes_begun == 3:  # the settlement
+                raise StorageUnavailable("not now")
+            item = await super().write(write)
+            world.time += 6
+            return item
+
+    table = Slow()
+    world = LimitHarness(table, Caps(1000, 2, Decimal(10)))
+    with pytest.raises(StorageUnavailable):
+        await world.ask(100, "3")
+    item = table.items[KEY]
+    assert (item["active"], item["used"], item["spent"]) == (1, 100, 3)
+
+
 async def test_a_hold_is_renewed_while_its_call_runs_and_not_longer() -> None:
     renewed = 0
 
